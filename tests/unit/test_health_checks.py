@@ -13,9 +13,9 @@ from llmb_common.errors import CheckFailed
 from llmb_common.health import judge as judge_module
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Nvlink, Port, Process, read_facts
+from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Nvlink, Port, Process, Remark, read_facts
 from llmb_common.health.fleet import drift
-from llmb_common.health.judge import judge
+from llmb_common.health.judge import Verdict, judge, with_remarks
 from llmb_common.health.kernel import kernel_trouble
 from llmb_common.health.needs import Needs
 from llmb_common.runs.evidence.findings import KINDS
@@ -301,6 +301,19 @@ def test_without_a_plan_the_nodes_say_what_they_are() -> None:
     assert found == {"n1": "ok", "n2": "fail", "n3": "ok"}
     dark = {name: whole(nvlink=Nvlink(gpus=(Links(up=17),) * 8))(facts) for name, facts in fleet().items()}
     assert {v.reason for v in judge(list(dark), dark, Needs())} == {"GPU 0-7: 17 of 18 NVLinks are up"}
+
+
+def test_the_reason_is_the_worst_on_one_line() -> None:
+    said = [Remark(text, level, text * 200) for text, level in (("d", "drift"), ("u", "unknown"), ("w", "warn"))]
+    (warned,) = with_remarks([Verdict("n1", "ok")], {"n1": said})
+    assert ([it.check for it in warned.remarks], warned.status) == (["w", "u", "d"], "warn")
+    assert warned.reason == f"{'w' * 200}; {'u' * 98}"
+    fails: list[Remark] = [Remark(text, "fail", text) for text in ("a\x1b", "b", "c", "e", "b")]
+    (failed,) = with_remarks([warned], {"n1": fails})
+    assert ([it.check[0] for it in failed.remarks], failed.status) == ([*"abcewud"], "fail")
+    assert (failed.reason[-6:], failed.reason.count(";"), "\x1b" in failed.reason) == ("; b; c", 2, False)
+    (long,) = with_remarks([failed], {"n1": [Remark("x", "fail", "x" * 301)]})
+    assert len(long.remarks[4].text) == 300
 
 
 def test_silent_nodes_and_such_without_a_python_fail() -> None:

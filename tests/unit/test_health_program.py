@@ -26,7 +26,7 @@ from llmb_common.executors.holding import Wanted
 from llmb_common.health.ask import choose, look, said_by
 from llmb_common.health.facts import Facts, Folder, read_facts
 from llmb_common.health.needs import Needs, needs_of, needs_of_site
-from llmb_common.health.program import command, parse_frames
+from llmb_common.health.program import PYTHONS, command, parse_frames
 from llmb_common.planning.job_plan import SlurmPlan
 from llmb_common.programs import Answer
 from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
@@ -280,6 +280,7 @@ class Steps:
 
     def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
         self.asked.append(nodes)
+        self.argv = argv
         lines = [line for node in self.answers.pop(0) for line in frames(node, {"looks": {}})]
         return Answer(0, "\n".join(lines).encode(), self.complaint)
 
@@ -386,11 +387,15 @@ def test_nodes_that_can_be_asked_are_neither_busy_nor_excluded(tmp_path: Path) -
 
 def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
     queue: Any = Queue({}, Steps(["n1", "n3"], complaint=b" srun: n2 is lost \n"))
-    found = look(queue, Needs(device="cpu"), ["n1", "n2", "n3"], not_asked={"n4": "busy"}, wait=7, minutes=3)
+    needs = Needs(device="cpu", folders={"images": "/i"}, pythons=("/a/python",))
+    found = look(queue, needs, ["n1", "n2", "n3"], not_asked={"n4": "busy"}, wait=7, minutes=3)
     assert queue.wanted == [
         Wanted(name="llmb-health", slurm=None, nodes=["n1", "n2", "n3"], gpus=1, minutes=3, wait=7, whole=True)
     ]
     assert ([item.status for item in found.verdicts], found.not_asked) == (["ok", "silent", "ok"], {"n4": "busy"})
+    spec, *pythons = queue.held.argv[5:]
+    assert msgspec.json.decode(spec) == {"stage": "look", "folders": {"images": "/i"}, "written": ["workload"]}
+    assert pythons == [*PYTHONS, "/a/python"]
     assert (found.complaint, list(found.facts)) == ("srun: n2 is lost", ["n1", "n3"])
     assert [item.node for item in found.failed] == ["n2"]
     queue = Queue({}, Steps(["n1", "n2", "n3"]))
