@@ -135,6 +135,7 @@ UNKNOWN: list[Change] = [
     whole(nvlink=Nvlink()),
     whole(nvlink=Nvlink(missing="no nvidia-smi"), imex=Imex(missing="no nvidia-imex-ctl")),
     whole(hung={"services": "x", "software": "x", "imex": "x", "gpus": "x"}, errors={"system": "OSError: x"}),
+    lambda f: part("software", enroot=None)(whole(hung={"software": "not known whether Enroot is there"})(f)),
     part("system", idle_disabled=1, governors=("powersave", "ondemand")),
     *(logged(line) for line in health_fleets.TROUBLE),
 ]

@@ -12,7 +12,8 @@ from llmb_common.health.judge import judge
 from support.health_fleets import PLANNED, Change, checked, fleet, gpu, logged, needs, part, port, whole
 
 ROOM = [((500_000_000, 1), (499_999_999, 1)), ((10**10, 500_000_000_000), (10**10 - 1, 500_000_000_000))]
-OFF_THE_BUS = ["NVRM: Xid (PCI:0000:02:00): 79, fell", "NVRM: fallen off the bus and is not responding to commands."]
+OF_DRIVER = ["NVRM: Xid (PCI:0000:02:00): 79, fell", "NVRM: fallen off the bus and is not responding to commands."]
+OF_DRIVER += ["NVRM: Xid (PCI:0000:02:00): 63, Row Remapper"]
 
 
 def _direct(kernel: str) -> Change:
@@ -46,7 +47,7 @@ LIMITS: list[tuple[Change, Change, str]] = [
     *((_unpacks(free), _unpacks(free - 1), "folders") for free in (60_000_000_000, 20_000_000_000)),
     (logged("mlx5_core 0000:5e:00.0 ib3: x"), logged("mlx5_core 0000:5e:00.0 ib3: lost carrier"), "link-flaps"),
     (_flaps(4), _flaps(5), "link-flaps"),
-    *((logged(text, age=7201), logged(text, age=7200), "xid") for text in OFF_THE_BUS),
+    *((logged(text, age=7201), logged(text, age=7200), "xid") for text in OF_DRIVER),
     (
         logged("EXT4-fs: Remounting filesystem read-only", age=86_401),
         logged("EXT4-fs: Remounting filesystem read-only", age=86_400),
