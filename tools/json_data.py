@@ -210,6 +210,7 @@ DATA: dict[str, dict[str, str]] = {
         "answer": "`faster`, `slower` (B is), `no difference`, `open` or `failed`",
         "why": "why there is no answer; empty where there is one",
         "difference": "B's time against A's, in percent, with its interval over all looks; stalls, noise, drift",
+        "per_token": "whether times are for each token and GPU: the sides' steps have other numbers of them",
         "equal_work": "whether it is the same work, by plans and losses",
         "unequal_work": "why a step is not the same work",
         "loss": "the largest relative difference, and at which iteration",

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.paired import LOOKS, Pair, compare_pairs, look, looks, order
 from llmb_common.results.scatter import STATED
+from llmb_common.runs.record import ArrayTask
+from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.comparing.outcome import as_text
+from llmb_run.place import Place
+from llmb_run.results.measuring import measure
 from support import instant
 from support.campaigns import Site
-from support.cli import Done
+from support.cli import Cli, Done
 from support.crashes import run_and_crash
+from support.runs import make_run, steady_log
 from tools.paired_simulation import CLUSTERS, Cluster, cell
 from tools.verdict_simulation import Noise
 
@@ -53,6 +60,21 @@ def test_the_interval_is_students_of_the_pairs() -> None:
     assert found.answer(0.01) == "open"
     assert found.answer(0.2) == "no difference"
     assert compare_pairs(pairs(0.1, 0.1)) is None
+
+
+def test_a_slow_first_run_of_a_job_is_no_difference_and_no_scatter() -> None:
+    """In blocks of both orders; from the fourth on it does not widen the interval either."""
+    ends = []
+    for cold in (0.0, 0.05):
+        found = compare_pairs([pair for number in range(4) for pair in _block(number % 2 == 0, cold)])
+        assert found is not None
+        ends.append((found.low, found.high))
+    assert ends[0] == pytest.approx(ends[1])
+
+
+def _block(a_first: bool, cold: float) -> list[Pair]:
+    one, other = (math.exp(cold), 1.01) if a_first else (1.0, 1.01 * math.exp(cold))
+    return [Pair(run(one), run(other), a_first), Pair(run(1.003), run(1.0), not a_first)]
 
 
 def test_pairs_are_no_surer_than_their_steps() -> None:
@@ -166,13 +188,27 @@ def test_a_block_that_a_node_ended_is_made_up_for(site: Site) -> None:
     done = site(*BASE, "--change", "STEP_MS=94")
     assert done.status == 0, done.err
     assert "1 block did not count: a run has no step time" in done.out
-    assert len(instant.accepted()) == 12
+    blocks = site(*BASE, "--change", "STEP_MS=94", "--json").data["blocks"]
+    assert {block["order"] for block in blocks if block["counts"]} == {"ABBA", "BAAB"}, "else a slow first run counts"
+    assert len(instant.accepted()) == 4 * len(blocks)
+
+
+def test_a_run_that_its_allocation_cut_short_has_not_failed(cli: Cli) -> None:
+    """One that was ended at its own limit has: the batch script says which it was."""
+    record = make_run(cli.install, log=steady_log(100.0, steps=50)[:600])
+    (item,) = measure([record.paths.folder], Place(cli.install))
+    submission = msgspec.structs.replace(record.submission, task=ArrayTask("s", 1, 4))
+    cut = replace(record, submission=submission).with_state("TIMEOUT")
+    assert attempt_of(item, cut, timed=True, strict=False).fault.startswith("its allocation ended before")
+    events = [{"event": name, "time": 1, "job_id": "1"} for name in ("start", "limit")]
+    cut.paths.events.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    assert not attempt_of(item, cut, timed=True, strict=False).fault
 
 
 def test_what_a_budget_leaves_open_is_said(site: Site) -> None:
     done = site(*BASE, "--change", "STEP_MS=100.4", "--pairs", "4", "--resolution", "0.1%")
     assert done.status == 4
-    assert "not decided (95% interval: " in done.out
+    assert "no difference larger than 2.3 %, and not decided within that (95% interval: -1.5 to +2.3 %): " in done.out
     assert "4 pairs are the most that were allowed (--pairs)" in done.out
     more = site(*BASE, "--change", "STEP_MS=100.4", "--pairs", "8", "--resolution", "5%")
     assert more.status == 0, "the same comparison goes on"
@@ -213,6 +249,8 @@ def test_a_run_can_be_the_base(site: Site) -> None:
         (("-w", "pretrain_llama3.1", "--change", "mbss=1"), "cannot be varied"),
         (("-w", "pretrain_llama3.1", "--resolution", "none"), "is not a percentage"),
         ((*BASE[1:], "--max-steps", "9"), "it ends before step 44"),
+        ((*BASE[1:], "--change", "STEP_MS=100"), "--change STEP_MS=100: side A has that already"),
+        ((*BASE[1:], "--change", "mbs=1"), "side A has that already"),
     ],
 )
 def test_what_cannot_be_compared(site: Site, words: tuple[str, ...], said: str) -> None:
@@ -233,10 +271,12 @@ def test_unequal_work_is_said() -> None:
         | {"pairs": 4, "noise_percent": 0.5, "drift_percent": 0.1},
         "unequal_work": ["gbs"],
         "loss": None,
+        "per_token": True,
         "equal_work": False,
         "gpu_hours": 1.5,
         "blocks": [],
     }
+    assert "B takes 3.0 % less GPU time for each token than A" in as_text(result)
     assert "not the same work (gbs): the time is for each token and GPU, and this is no gain" in as_text(result)
 
 

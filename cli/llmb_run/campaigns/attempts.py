@@ -5,6 +5,7 @@ from __future__ import annotations
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.results.sequential import Attempt
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, RunRecord
+from llmb_common.timing.job_events import read_events
 from llmb_run.results.measuring import Measured
 
 _STATES = {
@@ -41,6 +42,8 @@ def attempt_of(item: Measured, record: RunRecord, *, timed: bool, strict: bool) 
         return Attempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else Attempt()
     if (word := record.state.split()[0]) in _STATES:
         return Attempt(fault=f"{_STATES[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
+    if _cut_short(record):
+        return Attempt(fault=f"its allocation ended before its own time limit ({record.state})")
     hardware = [
         finding.text for finding in item.findings if finding.kind in _NODE_KINDS and finding.severity == "problem"
     ]
@@ -53,3 +56,9 @@ def attempt_of(item: Measured, record: RunRecord, *, timed: bool, strict: bool) 
         return Attempt(fault=status.message)
     said = status.message or record.detail or record.state
     return Attempt(failure=f"{said}: {why.said}" if record.state != COMPLETED else said)
+
+
+def _cut_short(record: RunRecord) -> bool:
+    """Whether it had not had its time when the job that it shares with others ended."""
+    ended = record.submission.in_series and record.state.split()[0] in ("TIMEOUT", "DEADLINE")
+    return ended and not read_events(record.paths.events).timed_out

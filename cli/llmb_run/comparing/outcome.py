@@ -12,7 +12,7 @@ from llmb_common.printable import counted
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
 from llmb_common.results.paired import RATE, Comparison
 from llmb_run.campaigns.conduct import Run
-from llmb_run.comparing.strategy import Block, Standing, gpu_hours
+from llmb_run.comparing.strategy import Block, Standing, gpu_hours, tokens
 
 CONFIDENCE = 0.95
 """Of the interval, over all looks together."""
@@ -21,7 +21,7 @@ CONFIDENCE = 0.95
 def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
     """The content of ``result.json``. Changes of time are in per cent: -6.1 is B 6.1 % faster."""
     one, other = (arm.plan for arm in standing.arms)
-    runs = [run for block in standing.good for run in block.runs if run is not None]
+    runs = [run for block in standing.counted for run in block.runs if run is not None]
     work = list(unequal_work(one, other))
     loss = None if work else _loss(runs)
     equal = not work and (loss is None or loss["relative_difference"] <= SAME_LOSS)
@@ -34,11 +34,12 @@ def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
         "answer": "failed" if standing.failure else standing.answer,
         "why": standing.failure or standing.stopped,
         "difference": _as_dict(standing.comparison) if standing.comparison else None,
+        "per_token": tokens(one) != tokens(other),
         "equal_work": equal,
         "unequal_work": work,
         "loss": loss,
         "gpu_hours": round(gpu_hours(standing.records), 4),
-        "blocks": [_block(block, good=block in standing.good) for block in standing.blocks],
+        "blocks": [_block(block, good=block in standing.counted) for block in standing.blocks],
     }
 
 
@@ -102,7 +103,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         if found["stalls_percent"]:
             lines.append(f"stalled steps make {found['stalls_percent']:+.1f} % of the difference")
     if lost := sum(not block["counts"] for block in result["blocks"]):
-        lines.append(f"{counted(lost, 'block')} did not count: a run has no step time")
+        lines.append(f"{counted(lost, 'block')} did not count: a run has no step time, or none has the other order")
     return "\n".join(lines) + "\n"
 
 
@@ -118,13 +119,17 @@ def _answer(result: Mapping[str, Any]) -> str:
         case "no difference":
             return f"no difference larger than {resolution:g} % {interval}"
         case "open":
-            return f"not decided {interval}: {result['why']}"
+            most = max(abs(found["low_percent"]), abs(found["high_percent"]))
+            return f"no difference larger than {most:.1f} %, and not decided within that {interval}: {result['why']}"
         case answer:
-            word = "less" if answer == "faster" else "more"
-            return f"B takes {abs(found['difference_percent']):.1f} % {word} time than A {interval}"
+            more = f"{abs(found['difference_percent']):.1f} % {'less' if answer == 'faster' else 'more'}"
+            what = "GPU time for each token" if result["per_token"] else "time"
+            return f"B takes {more} {what} than A {interval}"
 
 
 def _work(result: Mapping[str, Any]) -> list[str]:
+    if result["difference"] is None:
+        return []
     if names := result["unequal_work"]:
         return [
             f"not the same work ({', '.join(names)}): the time is for each token and GPU, and this is no gain"

@@ -18,6 +18,7 @@ from llmb_common.results.past_runs import PastRuns
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.preflight import check
+from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns import frozen
 from llmb_run.campaigns.conduct import Arm, Conduct
 from llmb_run.campaigns.folder import Campaign, open_campaign
@@ -82,6 +83,9 @@ def _arms(asked: list[Asked], changes: Mapping[str, str]) -> list[Arm]:
     titles = [f"A ({title_of(asked[0].plan)})", f"B ({said})"]
     for item, title in zip(asked, titles, strict=True):
         _check(item.plan, title)
+    one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in asked)
+    if changes and one == other:
+        raise RequestError(f"--change {said}: side A has that already", remedy="give it another value", code="same-job")
     if not changes:
         notice("without --change both sides are the same: this shows what can be told apart here")
     return [Arm(item.plan, item.entry.folder, title) for item, title in zip(asked, titles, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,6 +111,12 @@ class Standing:
         return [block for block in self.blocks if block.ended and len(block.pairs(self.arms)) == 2]
 
     @cached_property
+    def counted(self) -> list[Block]:
+        """Of these as many of either order, in couples: else a slow first run of a job would favour a side."""
+        sides = ([block for block in self.good if block.letters == letters] for letters in ("ABBA", "BAAB"))
+        return list(itertools.chain(*zip(*sides, strict=False)))
+
+    @cached_property
     def broken(self) -> list[Block]:
         """Blocks that were lost: a run of theirs has no step time, and that is not the configuration's fault."""
         return [block for block in self.blocks if block.ended and block not in self.good]
@@ -117,8 +124,8 @@ class Standing:
     @cached_property
     def comparison(self) -> Comparison | None:
         """Of the last look; None before the first."""
-        counted = self.good[: look(len(self.good), self.rule.most)]
-        return compare_pairs([pair for block in counted for pair in block.pairs(self.arms)], self.scatter)
+        seen = self.counted[: look(len(self.counted), self.rule.most)]
+        return compare_pairs([pair for block in seen for pair in block.pairs(self.arms)], self.scatter)
 
     @property
     def answer(self) -> Answer:
@@ -130,11 +137,11 @@ class Standing:
         if self.failure or self.answer != "open" or self.stopped:
             return 0
         under_way = sum(not block.ended for block in self.blocks)
-        return max(self._next - len(self.good) - under_way, 0)
+        return max(self._next - len(self.counted) - under_way, 0)
 
     @property
     def _next(self) -> int:
-        return next((size for size in looks(self.rule.most) if size > len(self.good)), 0)
+        return next((size for size in looks(self.rule.most) if size > len(self.counted)), 0)
 
     @cached_property
     def stopped(self) -> str:
@@ -145,7 +152,7 @@ class Standing:
             return f"{len(self.broken)} blocks were lost to faults of machines"
         if not self._next:
             return f"{2 * self.rule.most} pairs are the most that were allowed (--pairs)"
-        spent, more = gpu_hours(self.records), self._next - len(self.good)
+        spent, more = gpu_hours(self.records), self._next - len(self.counted)
         each = spent / len(self.good) if self.good else 0.0
         if self.rule.budget is not None and spent + more * each > self.rule.budget:
             return f"{spent:.2g} GPU-hours are spent, and {more} more blocks exceed the budget of {self.rule.budget:g}"
