@@ -190,6 +190,7 @@ def test_a_block_that_a_node_ended_is_made_up_for(site: Site) -> None:
     assert "1 block did not count: a run has no step time" in done.out
     blocks = site(*BASE, "--change", "STEP_MS=94", "--json").data["blocks"]
     assert {block["order"] for block in blocks if block["counts"]} == {"ABBA", "BAAB"}, "else a slow first run counts"
+    assert blocks[-1]["counts"], "no block was begun that no other needs"
     assert len(instant.accepted()) == 4 * len(blocks)
 
 
@@ -287,6 +288,8 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
         words = ("single", *BASE[1:-2], "--env", f"STEP_MS={milliseconds}", "--env", f"NCCL_ALGO={algorithm}")
         ids.append(site(*words, "--set", f"mbs={mbs}", "--json").data["jobs"][0]["run_id"])
     slow, fast = ids
+    words = ("single", *BASE[1:-2], "--env", "STEP_MS=95", "--env", "NCCL_DEBUG=WARN", "--json")
+    slower_alone = site(*words).data["jobs"][0]["run_id"]
     (found,) = site("why", "--slow", slow, "--json").data["runs"]
     gap = found["gap"]
     assert (gap["best"], gap["slower"]) == (fast, pytest.approx(100 / 90 - 1, abs=0.002))
@@ -295,6 +298,9 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
     assert told["mbs"] == ("setting", "1", "2", f"{command} mbs=2")
     assert told["env NCCL_ALGO"] == ("setting", "Tree", "Ring", f"{command} NCCL_ALGO=Ring")
     assert set(told) == {"mbs", "env NCCL_ALGO", "env STEP_MS"}
+    (found,) = site("why", "--slow", slower_alone, "--json").data["runs"]
+    told = {item["name"]: item["test"] for item in found["gap"]["differences"]}
+    assert told["env NCCL_DEBUG"] == f"llmb-run ab --base {fast} --change NCCL_DEBUG=WARN", "nobody can unset it"
     text = site("why", "--slow", slow).out
     assert f"{fast}: this run takes 11.1% more time" in text
     assert f"{command} mbs=2" in text

@@ -29,7 +29,7 @@ _SOFTWARE = ("image", "engine", "software", "image digest", "driver", "cuda", "n
 _NAMED = ("image", "engine", "dtype", "variant")
 _SWITCHES = {"vboost": "ENABLE_VBOOST"}
 """Fields of a plan that a variable of their own sets."""
-_UNTOLD = ("hosts", "recipe_sha256", "code_sha256", *fields_of(JobPlan, "derived"))
+_UNTOLD = ("engine_python", "hosts", "recipe_sha256", "code_sha256", *fields_of(JobPlan, "derived"))
 """What follows from the rest, or is another each time."""
 
 
@@ -63,7 +63,9 @@ def gap_of(record: RunRecord, place: Place) -> Gap:
     best = _best(record, own, place)
     if best is None or best.record is None or best.good is None or own.good is None:
         return Gap(_published(own))
-    found = [_difference(record, *item) for item in differences([record], [best.record]) if _tells(item[0])]
+    found = [
+        _difference(record, best.record, *item) for item in differences([record], [best.record]) if _tells(item[0])
+    ]
     ordered = sorted(found, key=lambda item: (_ORDER.index(item.kind), not item.test))
     slower = own.good.seconds / best.good.seconds - 1
     return Gap(_published(own), best.record.paths.run_id, slower, tuple(ordered))
@@ -97,7 +99,7 @@ def _tells(name: str) -> bool:
     return name.partition(".")[0] not in _UNTOLD
 
 
-def _difference(record: RunRecord, name: str, here: str, there: str) -> Difference:
+def _difference(record: RunRecord, best: RunRecord, name: str, here: str, there: str) -> Difference:
     kind: Kind = "launch"
     if name in _SOFTWARE:
         kind = "software"
@@ -105,9 +107,14 @@ def _difference(record: RunRecord, name: str, here: str, there: str) -> Differen
         kind = "nodes"
     elif name in COLUMNS.values() or name.startswith(("env ", "megatron.")) or name in _NAMED:
         kind = "setting"
-    change = next(_changes(name, there), "")
-    test = f"llmb-run ab --base {record.paths.run_id} --change {quote(change)}" if change else ""
-    return Difference(kind, name, here, there, test)
+    # What only this run sets cannot be unset: the best run with it shows the same.
+    sides = ((record, there), (best, here))
+    tests = (
+        f"llmb-run ab --base {base.paths.run_id} --change {quote(change)}"
+        for base, value in sides
+        for change in _changes(name, value)
+    )
+    return Difference(kind, name, here, there, next(tests, ""))
 
 
 def _changes(name: str, value: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.results.paired import Answer, Comparison, Pair, compare_pairs, look, looks, order
+from llmb_common.results.paired import ORDERS, Answer, Comparison, Pair, compare_pairs, look, looks, order
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.verdict import whole_time
 from llmb_common.runs.record import RunRecord
@@ -113,7 +113,7 @@ class Standing:
     @cached_property
     def counted(self) -> list[Block]:
         """Of these as many of either order, in couples: else a slow first run of a job would favour a side."""
-        sides = ([block for block in self.good if block.letters == letters] for letters in ("ABBA", "BAAB"))
+        sides = ([block for block in self.good if block.letters == letters] for letters in ORDERS)
         return list(itertools.chain(*zip(*sides, strict=False)))
 
     @cached_property
@@ -131,13 +131,12 @@ class Standing:
     def answer(self) -> Answer:
         return self.comparison.answer(self.rule.resolution) if self.comparison else "open"
 
-    @property
-    def wanted(self) -> int:
-        """Blocks that are still to be begun; 0 where the answer is clear, or never will be."""
+    def lacks(self, more: Sequence[Block]) -> bool:
+        """Whether another block is to be begun beside ``more``, for the next look or to make up for a lost one."""
         if self.failure or self.answer != "open" or self.stopped:
-            return 0
-        under_way = sum(not block.ended for block in self.blocks)
-        return max(self._next - len(self.counted) - under_way, 0)
+            return False
+        letters = [block.letters for block in (*self.blocks, *more) if block not in self.broken]
+        return 2 * min(letters.count(order) for order in ORDERS) < self._next
 
     @property
     def _next(self) -> int:
@@ -186,8 +185,9 @@ class InTurns:
         """All blocks until the next look; and what has no job yet of those that were begun."""
         standing = self.standing(arms, runs)
         open_ = [] if standing.failure else [block for block in standing.blocks if not (block.ended or block.waits)]
-        last = len(standing.blocks)
-        new = [self._block(number, {}) for number in range(last + 1, last + 1 + standing.wanted)]
+        new: list[Block] = []
+        while standing.lacks(new):
+            new.append(self._block(len(standing.blocks) + len(new) + 1, {}))
         return [due for block in (*open_, *new) for due in block.due]
 
     def standing(self, arms: Sequence[Arm], runs: Runs) -> Standing:

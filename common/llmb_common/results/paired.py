@@ -41,6 +41,7 @@ RESOLUTION = 0.01
 """A difference that matters, as a share of the step time."""
 
 Order: TypeAlias = Literal["ABBA", "BAAB"]
+ORDERS: tuple[Order, ...] = ("ABBA", "BAAB")
 Answer: TypeAlias = Literal["faster", "slower", "no difference", "open"]
 
 
