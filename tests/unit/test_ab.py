@@ -128,7 +128,7 @@ def test_looks_are_at_fixed_numbers_of_blocks() -> None:
 
 @pytest.mark.parametrize("cluster", [CLUSTERS[2], CLUSTERS[-2], replace(CLUSTERS[1], cold=0.02)], ids=lambda c: c.title)
 def test_wrong_winners_stay_below_five_per_cent(cluster: Cluster) -> None:
-    """Of 60 trials, with what chance adds to 5 % there. ``docs/compare.md`` has the table of 1,000."""
+    """Of 60 trials, with what chance adds to 5 % there. ``docs/compare.md`` has the table."""
     found = cell(cluster, 0.0, trials=60, seed=1, known=False)
     assert found.wrong(0.0) <= 0.12
     assert found.covered >= 0.88
@@ -187,7 +187,7 @@ def test_a_block_that_a_node_ended_is_made_up_for(site: Site) -> None:
     instant.direct("1.2", "NODE_FAIL")
     done = site(*BASE, "--change", "STEP_MS=94")
     assert done.status == 0, done.err
-    assert "1 block did not count: a run has no step time" in done.out
+    assert " did not count: a run has no step time" in done.out
     blocks = site(*BASE, "--change", "STEP_MS=94", "--json").data["blocks"]
     assert {block["order"] for block in blocks if block["counts"]} == {"ABBA", "BAAB"}, "else a slow first run counts"
     assert blocks[-1]["counts"], "no block was begun that no other needs"
