@@ -304,6 +304,13 @@ def test_without_a_plan_the_nodes_say_what_they_are() -> None:
     assert {v.reason for v in judge(list(dark), dark, Needs())} == {"GPU 0-7: 17 of 18 NVLinks are up"}
 
 
+def test_of_a_log_full_of_trouble_twelve_kinds_are_told() -> None:
+    lines = [(1.0, f"NVRM: Xid (PCI:0000:{bus:02}:00): 79, x") for bus in range(14)] * 2
+    found = list(kernel_trouble(KernelLog(lines=tuple(lines))))
+    assert len(found) == 12
+    assert found[0] == ("xid", "fail", f"{lines[0][1]} (2 times)")
+
+
 def test_the_reason_is_the_worst_on_one_line() -> None:
     said = [Remark(text, level, text * 200) for text, level in (("d", "drift"), ("u", "unknown"), ("w", "warn"))]
     (warned,) = with_remarks([Verdict("n1", "ok")], {"n1": said})

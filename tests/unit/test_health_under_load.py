@@ -57,6 +57,7 @@ class Bench:
     def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
         spec = msgspec.json.decode(argv[5])
         self.pythons, self.inside = argv[6:], inside
+        assert spec["addresses"] == dict.fromkeys(nodes, "127.0.0.1")
         self.asked.append([tuple(group["nodes"]) for group in spec["groups"] if len(group["nodes"]) > 1])
         broken = {node: {"looks": {"error": why}} for node, why in self.broken.items()}
         lines = [line for node in broken if node in nodes for line in frames(node, broken[node])]
@@ -146,6 +147,9 @@ def test_a_gpu_against_all_others(tmp_path: Path, figures: dict[str, Any], statu
     bench.gpus["n5", 3] = figures
     found = found_by(bench, tmp_path)
     assert {node: status for node, (status, _) in found.items()} == ({"n5": status} if status else {})
+    name = next(iter(figures)).replace("_", "-")
+    checks = {it.check for item in bench.result.verdicts for it in item.remarks}  # type: ignore[attr-defined]
+    assert checks == ({"gpu-work" if name in ("error", "hung") else f"{name}-speed"} if status else set())
     assert [said[: len(text)] for said in found.get("n5", ("", []))[1]] == ([text] if status else [])
 
 

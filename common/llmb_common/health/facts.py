@@ -103,8 +103,8 @@ class Software(msgspec.Struct, frozen=True):
 
 
 class Process(msgspec.Struct, frozen=True):
-    pid: int = 0
-    name: str = ""
+    pid: int
+    name: str
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -16,8 +16,6 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.slurm.options import parse_additional
 
-_WITHOUT_NETWORK = ("alltoall", "allgather", "")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
@@ -124,5 +122,4 @@ def _dispatcher(plan: JobPlan) -> str:
         return ""  # the recipe is another one today: what is not known is not asked for
     if settings.get("moe_token_dispatcher_type") != "flex":
         return ""
-    backend = str(settings.get("moe_flex_dispatcher_backend") or "")
-    return "" if backend in _WITHOUT_NETWORK else backend
+    return str(settings.get("moe_flex_dispatcher_backend") or "")

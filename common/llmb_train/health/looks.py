@@ -161,10 +161,9 @@ def kernel_log() -> Dict[str, Any]:
         uptime = (read(ROOT / "proc/uptime") or "0").split()[0]
         now, pattern = float(uptime), re.compile(r"\[ *(\d+\.\d+)\] (.*)")
     lines = []
-    for line in (said or "").splitlines():
-        found = pattern.match(line)
-        age = now - float(found.group(1)) if found else 0.0
-        if found and age < KERNEL_HOURS * 3600 and _KERNEL.search(found.group(2)):
+    for found in filter(None, map(pattern.match, (said or "").splitlines())):
+        age = now - float(found.group(1))
+        if age < KERNEL_HOURS * 3600 and _KERNEL.search(found.group(2)):
             lines.append([round(age), found.group(2)[:300]])
     return {"missing": why if said is None else None, "lines": lines[-_MOST_LINES:]}
 
