@@ -33,7 +33,6 @@ TOGETHER = {
     "test_validation": "functions",
     "test_other_engine": "functions",
     "test_newer_release": "functions",
-    "test_random_jobs": "functions",
 }
 """File to the group that it shares with others."""
 

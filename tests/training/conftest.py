@@ -19,8 +19,15 @@ def engine(engine_python: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def functions_engine(functions_python: Path) -> Iterator[Engine]:
+def hugging_face(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``HF_HOME`` of the functions' engine: empty, so a test that puts a model there removes it."""
+    return tmp_path_factory.mktemp("hugging_face")
+
+
+@pytest.fixture(scope="session")
+def functions_engine(functions_python: Path, hugging_face: Path) -> Iterator[Engine]:
     """The engine of jobs that name a function, for all tests of them."""
-    cpu = Warm(functions_python, "cpu", training_environment() | {"HF_HUB_OFFLINE": "1"})
+    offline = {"HF_HOME": str(hugging_face), "HF_HUB_OFFLINE": "1"}
+    cpu = Warm(functions_python, "cpu", training_environment() | offline)
     yield Engine(functions_python, cpu, cpu)
     cpu.stop()

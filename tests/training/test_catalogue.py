@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from training_jobs import training_environment
 
 SHIPPED = Path(__file__).resolve().parents[2] / "mbridge" / "catalogue-0.6.2.json"
@@ -31,9 +34,10 @@ def test_an_engine_without_functions_says_so(engine_python: Path, tmp_path: Path
 
 
 CALL = """
+import os, types
+os.environ["RANK"] = "0"
 from llmb_train import cpu
 cpu.install()
-import types
 from llmb_train import hugging_face
 from llmb_train.functions import build
 name = "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"
@@ -48,21 +52,26 @@ except Exception as error:
 """
 
 
-def test_a_job_reads_the_models_own_file_where_the_machine_has_it(functions_python: Path, tmp_path: Path) -> None:
-    cached = tmp_path / "hub" / "models--openai--gpt-oss-120b"
-    (cached / "snapshots" / "abc").mkdir(parents=True)
+@pytest.fixture
+def cached(hugging_face: Path) -> Iterator[Path]:
+    """The folder of GPT-OSS in the engine's cache of models."""
+    folder = hugging_face / "hub" / "models--openai--gpt-oss-120b"
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_job_reads_the_models_own_file_where_the_machine_has_it(functions_engine, cached, tmp_path):
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("abc")
     file = {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_hidden_layers": 30}
     (cached / "snapshots" / "abc" / "config.json").write_text(json.dumps(file))
-    environment = training_environment() | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "RANK": "0"}
-    done = subprocess.run(
-        [str(functions_python), "-c", CALL], env=environment, capture_output=True, text=True, timeout=1200
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"^layers (\d+)$", done.stdout, re.MULTILINE) == ["36", "30"]
-    told = re.findall(r"^LLMB notice: (.*)$", done.stdout, re.MULTILINE)
+    (tmp_path / "call.py").write_text(CALL)
+    status, out, said = functions_engine.cpu.run([str(tmp_path / "call.py")], tmp_path)
+    assert status == 0, said
+    assert re.findall(r"^layers (\d+)$", out, re.MULTILINE) == ["36", "30"]
+    told = re.findall(r"^LLMB notice: (.*)$", out, re.MULTILINE)
     assert "config.json of openai/gpt-oss-120b: num_layers is 30; planned with 36" in told
     assert all(line.startswith("config.json of openai/gpt-oss-120b: ") for line in told)
-    assert "EngineError the numbers of nobody/unknown are not known to LLMB, and its config.json" in done.stdout
-    assert "put the file into the Hugging Face cache" in done.stdout
+    assert "EngineError the numbers of nobody/unknown are not known to LLMB, and its config.json" in out
+    assert "put the file into the Hugging Face cache" in out

@@ -2,7 +2,7 @@
 
 Each configuration goes the whole way (recipe, plan, job.json, configuration, Bridge's validation), and so does NVIDIA's
 function for the same model, GPU and precision with the columns of the row (``validate_launcher.py``). Every difference
-stands in ``MEANT`` with its reason.
+stands in ``MEANT`` with its reason. Below them is what other files ask of the first engine, asked of this one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_named_settings import SETTINGS, check_list
+from test_random_jobs import what_differs
 from test_smoke_recipes import train
-from training_jobs import LOSS_TOLERANCE, SMOKE_LOSSES, SMOKE_SAVING, Engine, printed_losses
+from training_jobs import LOSS_TOLERANCE, SMOKE_LOSSES, SMOKE_SAVING, Engine, make_function_job, printed_losses
 
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
@@ -211,3 +213,20 @@ def test_19_configurations_of_over_700_settings_are_compared(differences):
     assert (len(CASES), len(differences)) == (19, 19)
     places = [(name, field) for _, cases, fields in MEANT for name in cases for field in fields]
     assert len(places) == len(set(places)), "a difference is stated twice"
+
+
+def test_a_function_trains_with_settings_by_name(functions_engine: Engine, tmp_path: Path) -> None:
+    settings = SETTINGS | {"model.attention_backend": "unfused", "optimizer.exp_avg_dtype": "float32"}
+    run = functions_engine.train(tmp_path, make_function_job(steps={"train": 2}, megatron=settings))
+    assert sorted(run.steps) == [1, 2]
+    assert "  attention_dropout: 0.25\n" in (tmp_path / "config.yaml").read_text()
+
+
+def test_the_list_of_settings_is_what_this_engine_writes(functions_engine: Engine, tmp_path: Path) -> None:
+    check_list(functions_engine, "0.6", tmp_path)
+
+
+def test_random_jobs_of_functions_and_llama_are_taken_and_refused_alike(
+    functions_engine: Engine, tmp_path: Path
+) -> None:
+    assert what_differs("0.6", functions_engine, tmp_path) == []
