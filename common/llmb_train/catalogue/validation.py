@@ -202,7 +202,7 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
             **{"save": "/nonexistent" if saving else None, "interval": None},
             "load": "/" if word["task"] == "peft" else None,
         },
-        **{"data_workers": 8, "seed": 1234},
+        **{"data_workers": 8, "seed": 1234, "megatron": {}},
         "function": {
             **{"name": name, "release": "", "catalogue": "", "reduced": None},
             "columns": own | {"sequence_length": config.model.seq_length},
