@@ -136,6 +136,18 @@ def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
     assert len(rows) == 8
 
 
+def test_runs_that_verdicts_leave_out_are_ranked_all_the_same(site: Cli) -> None:
+    """Nothing is judged by a baseline that it is part of, and verdicts look after certain numbers of runs only."""
+    three = (*SPEEDS[:7], "--vary", "STEP_MS=100,110", "--repeats", "3", "--no-array")
+    assert site(*three).status == 0
+    before = site("results", "--rank", "--json").data["boards"][0]["lines"]
+    assert site("baseline", "set", before[0]["run_ids"][0]).status == 0
+    after = site("results", "--rank", "--json").data["boards"][0]["lines"]
+    assert [line["run_ids"] for line in after] == [line["run_ids"] for line in before]
+    assert [line["step_seconds"] for line in after] == [line["step_seconds"] for line in before]
+    assert None not in [line["spread"] for line in after]
+
+
 def test_a_configuration_that_failed_is_an_outcome_with_its_cause(site: Cli) -> None:
     assert site(*SPEEDS).status == 0
     first, other, *_ = dict.fromkeys(re.split("[:.]", key)[2] for _, key in instant.accepted())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmb_common.printable import counted
 from llmb_common.results.comparison import Change
 from llmb_common.results.configuration import aspects, kind_of_job, told_apart
-from llmb_common.results.decision import CONFIDENCE
+from llmb_common.results.decision import CONFIDENCE, level
 from llmb_common.results.ranking import Contender, ranked
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import is_live
@@ -61,11 +62,21 @@ class Board:
 def boards(found: Sequence[Measured], place: Place) -> list[Board]:
     """One for each model with its sequence length, in the order of the first runs."""
     together: dict[str, list[Group]] = {}
-    for item in group(found):
+    for item in map(_whole, group(found)):
         plan = _record(item).plan
         work = aspects(plan, "work") | {"gbs": None, "kind": plan.variant if plan.function else None}
         together.setdefault(json.dumps(work, sort_keys=True, default=str), []).append(item)
     return [_board(items, place) for items in together.values()]
+
+
+def _whole(item: Group) -> Group:
+    """With figures of all its runs: a verdict looks after fixed numbers of them, an order is of all."""
+    good = {run.record.paths.run_id: run.good for run in item.members if run.record and run.good}
+    if not good:
+        return item
+    first, times = item.members[0], [*good.values()]
+    known = level(times, first.past.scatter(first.configuration), first.earlier([*good]))
+    return replace(item, seconds=tuple(time.seconds for time in times), interval=math.expm1(known.half))
 
 
 def _board(items: Sequence[Group], place: Place) -> Board:
