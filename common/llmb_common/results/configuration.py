@@ -71,9 +71,9 @@ def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
         found.pop("gpus_per_node", None)  # on one machine, the same again
     if len({*found.get("image", [])}) == len({*found.get("engine", [])}) == len({(p.image, p.engine) for p in plans}):
         found.pop("image" if all(container_release(plan.image) for plan in plans) else "engine")
-    images = [Path(image).name for image in found.get("image", [])]
-    if images and len(set(images)) == len(set(found["image"])):
-        found["image"] = images
+    if "image" in found:
+        often = Counter(Path(image).name for image in set(found["image"]))
+        found["image"] = [name if often[name := Path(image).name] == 1 else image for image in found["image"]]
     return found
 
 
