@@ -150,15 +150,16 @@ def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.
 ANYTHING = {
     *((command, option) for command in ("jobs", "why") for option in ("-s", "--dtype")),
     *(("logs", "--grep"), ("report", "--title"), ("exclude add", "--reason")),
-    ("report", "--html"),
+    *(("report", "--html"), ("tune", "--folder")),
     *(
         (command, option)
-        for command in ("health", "plan", "single", "submit", "sweep", "ab")
+        for command in ("health", "plan", "single", "submit", "sweep", "ab", "tune")
         for option in ("--image", "--nodelist", "--exclude", "--reservation")
     ),
 }
 """What may be any text: Slurm also takes files of nodes, images are looked at before a submission, and of runs that
-nobody has made there are none. A page takes four seconds to make, and is written as the other reports are."""
+nobody has made there are none. A page takes four seconds to make, and is written as the other reports are. A dry run
+writes no campaign."""
 NOT_REACHED = {
     *(("accept", "--folder"), ("accept", "--sign"), ("accept sign", "--key"), ("archive verify", "--sha256")),
     *(("accept verify", "--sha256"), ("accept verify", "--signers")),
