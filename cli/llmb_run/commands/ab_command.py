@@ -20,7 +20,7 @@ from llmb_run.app import Command
 @options.size
 @options.dtype
 @options.scale
-@click.option("--change", metavar="NAME=VALUE", multiple=True, help="What side B has otherwise; repeatable.")
+@click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")
 @click.option("--resolution", metavar="PERCENT", default="1%", help="A difference that matters. Default: 1%.")
 @click.option(
     "--pairs", metavar="N", type=click.IntRange(4, 400), default=24, help="Pairs of runs at most. Default: 24."

@@ -27,7 +27,7 @@ from llmb_run.app import Command
 @options.job_settings
 @options.after
 @options.dry_run
-@options.flag("--again", help="Start all of them, even where an interrupted sweep could go on.")
+@options.flag("--again", help="Start all of them, even if an interrupted sweep could be continued.")
 @options.detach
 @options.no_array
 @options.json

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @options.runs
 @options.filters
 @options.flag(
-    "--slow", help="Instead, the rank that others waited for, and what the fastest run of the same work has otherwise."
+    "--slow", help="Instead, the rank that others waited for, and how the fastest run of the same work differs."
 )
 @options.json
 def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:

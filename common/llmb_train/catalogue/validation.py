@@ -1,10 +1,10 @@
 """What Megatron says of each function's configuration, as a job trains it at the function's own number of GPUs.
 
-Asked are, in the order in which a job's start asks them: Bridge's ``runtime_config_update``, which ends with
+The checks, in the order in which a starting job meets them: Bridge's ``runtime_config_update``, which ends with
 ``ConfigContainer.validate``; core's calculator of micro-batches; core's process groups; the layers of each pipeline
-stage. Nothing is trained, so a machine without a GPU and without the container's packages can ask. Where Megatron
-misses such a package, what it looks for is claimed to be there, the package is noted, and the question is put again:
-that shows what else is wrong.
+stage. Nothing is trained, so a machine without a GPU and without the container's packages will do. If Megatron misses
+such a package, a stand-in takes its place, the package is noted, and the check runs again, which shows what else is
+wrong.
 """
 
 from __future__ import annotations
