@@ -23,7 +23,7 @@ from pathlib import Path
 from many_runs import make_runs
 from timed import cpu_seconds
 
-from llmb_common.index import find_runs, rebuild
+from llmb_common.index.search import find_runs, rebuild
 
 LIMIT = 2.0
 COMMANDS = {

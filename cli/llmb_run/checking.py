@@ -110,7 +110,7 @@ def _planned(place: Place, workload: str, given: Mapping[str, Any]) -> JobPlan:
 
 
 def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
-    from llmb_common.index import find_run
+    from llmb_common.index.search import find_run
     from llmb_common.runs.record import load_record
     from llmb_common.timing.job_events import read_events
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from llmb_common.index import RunRow
+from llmb_common.index.rows import RunRow
 from llmb_common.printable import printable
 from llmb_common.recipes.rows import precision
 from llmb_run.columns import Column, Form, item

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmb_common.errors import LLMBError, RequestError, did_you_mean
-from llmb_common.index import RunFilter, RunRow, find_run, find_runs
+from llmb_common.index.rows import RunFilter, RunRow
+from llmb_common.index.search import find_run, find_runs
 from llmb_common.words import span_seconds
 from llmb_run.place import Place
 from llmb_run.terminal import notice

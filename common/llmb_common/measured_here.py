@@ -15,7 +15,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.step_time import Band, Look, Measured
 
 if TYPE_CHECKING:  # a dry run without an index starts faster without
-    from llmb_common.index import PastTime
+    from llmb_common.index.figures import PastTime
 
 _NEWEST = 40
 """Runs of a configuration that count: systems change."""
@@ -30,7 +30,7 @@ def measured_here(install: Path | None) -> Look:
     def look(plan: JobPlan) -> Measured:
         if install is None or plan.gpu_type == CPU or not (install / ".llmb" / "index.db").is_file():
             return Measured()
-        from llmb_common.index import past_memory, past_times
+        from llmb_common.index.figures import past_memory, past_times
         from llmb_common.results.configuration import memory_key
 
         rows = past_times(install, plan.workload, plan.model_size)

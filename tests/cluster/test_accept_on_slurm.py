@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.index import find_runs
+from llmb_common.index.search import find_runs
 from support.processes import wait_until
 from support.run_site import RunSite
 from support.slurm_cluster import SlurmCluster

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.test_arrays import WHOLE_NODE, ArraySite, end_of, events_of, log_written, state_of
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index import find_runs
+from llmb_common.index.search import find_runs
 from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import Job, Options, submit_series

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from cluster.test_accept_on_slurm import Campaign
-from llmb_common.index import find_runs
+from llmb_common.index.search import find_runs
 from llmb_common.runs.record import load_record
 from support.processes import wait_until
 from support.slurm_cluster import SlurmCluster

@@ -15,7 +15,7 @@ import pytest
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import array as slurm_array
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index import find_run
+from llmb_common.index.search import find_run
 from llmb_common.observe import cancel, observe
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import Job, Options, arrays, submit, submit_many

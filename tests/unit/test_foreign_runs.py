@@ -15,7 +15,8 @@ import pytest
 
 from llmb_common.errors import LLMBError, RecordError
 from llmb_common.files import sha256_of_tree
-from llmb_common.index import RunFilter, find_run, find_runs
+from llmb_common.index.rows import RunFilter
+from llmb_common.index.search import find_run, find_runs
 from llmb_common.observe import cancel, end_runs, observe
 from llmb_common.process import identify
 from llmb_common.runs.code import pack_code

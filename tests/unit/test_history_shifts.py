@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.index import rebuild
+from llmb_common.index.search import rebuild
 from llmb_common.results.change_point import ALARM_RATE, REPORT_RATE
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import Changed, Shift, histories

@@ -12,7 +12,7 @@ import pytest
 from test_installer_commands import SLURM, Installer, given, install, installer  # noqa: F401  (fixtures)  # noqa: F401  (fixtures)
 
 from llmb_common.errors import RecordError
-from llmb_common.index import find_runs, note
+from llmb_common.index.search import find_runs, note
 from llmb_common.process import identify
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.site.cluster import load_cluster_config

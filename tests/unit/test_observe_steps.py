@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RecordError
-from llmb_common.index import find_runs
+from llmb_common.index.search import find_runs
 from llmb_common.observe import Observation, cancel, end_runs, observe, refresh, wait, waiting
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding

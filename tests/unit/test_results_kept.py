@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from llmb_common.index import rebuild
 from llmb_common.index.database import index_file, open_index
 from llmb_common.index.figures import Kept, keep_figures
+from llmb_common.index.search import rebuild
 from llmb_common.runs.record import RunRecord, update_record
 from llmb_common.timing.iterations import IterationsOnDisk
 from llmb_run.place import Place

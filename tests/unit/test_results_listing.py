@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replaced
 
-from llmb_common.index import rebuild
+from llmb_common.index.search import rebuild
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.estimate import StepTime

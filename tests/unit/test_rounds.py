@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RecordError
-from llmb_common.index import find_runs
+from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission import Job, Options, batch, rounds, single
 from llmb_common.submission.rounds import LEFTOVER_SECONDS, digest_of, digest_of_file, open_round

@@ -13,7 +13,7 @@ import pytest
 
 from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index import find_runs
+from llmb_common.index.search import find_runs
 from llmb_common.observe import observe
 from llmb_common.process import identify
 from llmb_common.runs.record import RunRecord, load_record, update_record

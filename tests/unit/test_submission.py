@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, RequestError
-from llmb_common.index import RunFilter, find_runs
+from llmb_common.index.rows import RunFilter
+from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
 from llmb_common.rendering.integrity import check_unchanged
 from llmb_common.runs.code import hash_of_packed

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import AnswerLost, Interrupted, RecordError, RequestError, SchedulerError
-from llmb_common.index import find_runs
+from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import identify
 from llmb_common.runs.finding import Finding

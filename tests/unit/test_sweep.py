@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.index import find_runs
+from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.configuration import configuration_key

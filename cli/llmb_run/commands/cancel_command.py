@@ -19,7 +19,7 @@ def command(runs: tuple[str, ...], everything: bool) -> Result:
     Only your own: another user's run is refused when it is named, and left out of --all.
     """
     from llmb_common.errors import LLMBError, RequestError
-    from llmb_common.index import RunFilter
+    from llmb_common.index.rows import RunFilter
     from llmb_common.observe import Observation, end_runs
     from llmb_common.runs.record import RunRecord
     from llmb_run.following.live import LiveRun

@@ -13,7 +13,7 @@ from llmb_run.app import Command
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from llmb_common.index import RunRow
+    from llmb_common.index.rows import RunRow
     from llmb_common.planning.job_plan import JobPlan
     from llmb_run.following.live import LiveRun
 
@@ -83,7 +83,7 @@ def _say_what_differs(lines: list[dict[str, Any]]) -> None:
 
 def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
     """The runs as they are now; only those that live cost more than a look into the index."""
-    from llmb_common.index import UNREADABLE
+    from llmb_common.index.rows import UNREADABLE
     from llmb_common.slurm.states import is_live
 
     asked = {}
@@ -111,7 +111,7 @@ def _why(rows: list[RunRow]) -> dict[str, str]:
 
 
 def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, str], *, look: bool) -> dict[str, Any]:
-    from llmb_common.index import row_of
+    from llmb_common.index.rows import row_of
     from llmb_run.following.progress import Progress
     from llmb_run.run_json import run_as_json
 

@@ -16,8 +16,8 @@ def command() -> Result:
 
     Rarely needed: the index repairs itself, unless something other than llmb-run has moved or removed runs.
     """
-    from llmb_common import index
+    from llmb_common.index.search import rebuild
     from llmb_run.place import Place
 
-    count = index.rebuild(Place().require_install())
+    count = rebuild(Place().require_install())
     return Result({"runs": count}, f"{count} runs\n")

@@ -51,7 +51,7 @@ def command(
     """
     from llmb_common import submission
     from llmb_common.errors import RequestError
-    from llmb_common.index import RunFilter
+    from llmb_common.index.rows import RunFilter
     from llmb_common.observe import refresh
     from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
@@ -101,7 +101,8 @@ def command(
 def _require_alone(plan: JobPlan, place: Place) -> None:
     """Raise RequestError where another run saves in the same folder: the next of a chain, or an earlier retry."""
     from llmb_common.errors import RequestError
-    from llmb_common.index import RunFilter, find_runs
+    from llmb_common.index.rows import RunFilter
+    from llmb_common.index.search import find_runs
     from llmb_common.observe import refresh
     from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live

@@ -22,7 +22,7 @@ def command(runs: tuple[str, ...], timeout: str | None) -> Result:
     Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
     """
     from llmb_common.errors import CheckFailed, LLMBError
-    from llmb_common.index import RunFilter
+    from llmb_common.index.rows import RunFilter
     from llmb_common.observe import Observation, wait
     from llmb_common.runs.record import COMPLETED, load_record
     from llmb_common.slurm.states import is_live

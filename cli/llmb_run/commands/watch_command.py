@@ -32,7 +32,7 @@ def command(runs: tuple[str, ...], once: bool) -> Result:
 
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
     """
-    from llmb_common.index import RunFilter
+    from llmb_common.index.rows import RunFilter
     from llmb_run.columns import table
     from llmb_run.following.live import LIVE, look_at
     from llmb_run.place import Place

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.index import RunFilter
+from llmb_common.index.rows import RunFilter
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.variables import COLUMNS
 from llmb_common.results.comparison import EVIDENCE, differences, unequal_work

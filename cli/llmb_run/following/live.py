@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llmb_common.index import row_of
+from llmb_common.index.rows import row_of
 from llmb_common.observe import Observation, observe
 from llmb_common.printable import printable
 from llmb_common.results.configuration import apart

@@ -20,7 +20,7 @@ import msgspec
 
 from llmb_common import results, timing
 from llmb_common.files import sha256_of_tree
-from llmb_common.index import Kept, keep_figures, kept_figures, past_figures
+from llmb_common.index.figures import Kept, keep_figures, kept_figures, past_figures
 from llmb_common.results.configuration import configuration_of, memory_key
 from llmb_common.results.past_runs import PastRun
 from llmb_common.results.verdict import Steps, steps_of, window_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmb_common.envelope import Result
 from llmb_common.errors import LLMBError
-from llmb_common.index import row_of
+from llmb_common.index.rows import row_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.record import RunRecord

@@ -134,7 +134,7 @@ def start_round(
     The jobs of a ``task_file`` have keys of their own, and stay on record for ever. Those of a sweep are known by what
     they are: which of them can run may have changed since.
     """
-    from llmb_common.index import find_runs
+    from llmb_common.index.search import find_runs
     from llmb_common.submission.jobs import experiments_of
     from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 

@@ -168,7 +168,7 @@ def _set_baseline(result: dict[str, Any], place: Place) -> str | None:
     if len(result["winner"]["run_ids"]) < 2:
         notice("no baseline was set: there are no full runs of a winner")
         return None
-    from llmb_common.index import RunFilter
+    from llmb_common.index.rows import RunFilter
 
     rows = select_rows(place, result["winner"]["run_ids"], RunFilter())
     chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], place)]

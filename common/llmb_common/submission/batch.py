@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.index import RunFilter, RunRow, find_runs
+from llmb_common.index.rows import RunFilter, RunRow
+from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import is_alive
 from llmb_common.runs.code import pack_code

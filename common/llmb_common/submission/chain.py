@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from llmb_common.errors import RequestError
-from llmb_common.index import note
+from llmb_common.index.search import note
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord, update_record

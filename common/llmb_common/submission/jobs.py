@@ -9,7 +9,8 @@ from pathlib import Path
 
 from llmb_common.errors import RequestError
 from llmb_common.executors import executor_for
-from llmb_common.index import RunRow, find_run
+from llmb_common.index.rows import RunRow
+from llmb_common.index.search import find_run
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import Submission

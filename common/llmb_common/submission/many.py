@@ -9,7 +9,7 @@ import msgspec
 
 from llmb_common.errors import Interrupted, LLMBError
 from llmb_common.executors import executor_for
-from llmb_common.index import note
+from llmb_common.index.search import note
 from llmb_common.observe.runs import refresh
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.arrays import submit_array

@@ -10,7 +10,7 @@ import msgspec
 
 from llmb_common.errors import LLMBError, SchedulerError
 from llmb_common.executors import Arrays, executor_for
-from llmb_common.index import note
+from llmb_common.index.search import note
 from llmb_common.runs.folders import remove_run
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, ArrayTask, RunRecord, Submission, update_record

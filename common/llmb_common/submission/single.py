@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llmb_common.index import find_run, note
+from llmb_common.index.search import find_run, note
 from llmb_common.observe.waiting import wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.manifest import make_manifest

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.index import RunFilter, find_runs
+from llmb_common.index.rows import RunFilter
+from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
 from llmb_common.printable import printable_lines
 from llmb_common.runs.record import RunRecord, load_record
