@@ -10,7 +10,9 @@ import pytest
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRun
 
-_READERS = ("llmb_run.results.measuring", "llmb_run.acceptance.planned", "llmb_run.results.kept")
+_READERS = tuple(
+    f"llmb_run.{name}" for name in ("results.measuring", "acceptance.planned", "comparing.run", "results.kept")
+)
 
 
 def past(scatter: float, seed: int = 1) -> list[PastRun]:
