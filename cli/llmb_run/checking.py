@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -103,10 +102,7 @@ def _meant(
 def _planned(place: Place, workload: str, given: Mapping[str, Any]) -> JobPlan:
     from llmb_run.starting.requests import ask_of, plan_ask
 
-    given = dict(given)
-    size, dtype, scale = (given.pop(name) for name in ("size", "dtype", "scale"))
-    ask = replace(ask_of(**given), workload=workload, size=size, dtype=dtype, scale=scale)
-    return plan_ask(ask, place).plan
+    return plan_ask(ask_of(workload=workload, **given), place).plan
 
 
 def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:

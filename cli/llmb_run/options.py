@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -79,6 +80,11 @@ scales = several(
     shell_complete=completion.scales,
 )
 gpu_type = setting("GPU_TYPE", shell_complete=completion.gpu_types)
+size_dtype_scale = together(size, dtype, scale)
+one_job = together(workload, size_dtype_scale)
+"""With ``job_settings`` the keyword arguments of ``starting.requests.one_job``."""
+many_jobs = together(workloads, sizes, dtypes, scales)
+"""Those of ``starting.sweeps.many_jobs``."""
 
 _COLUMN = VARIABLES[next(iter(COLUMNS))]
 
@@ -121,6 +127,16 @@ job_settings = together(
 after = several("--after", metavar="JOB", help="Start when this run or Slurm job has ended; repeatable.")
 dry_run = flag("--dry-run", help="Start nothing; print the batch script of one job, or a table of several.")
 detach = flag("--detach", help="Without Slurm: return at once and leave the job running.")
+
+
+def kept_in(what: str) -> Callable[[F], F]:
+    """Where campaigns of a kind are."""
+    folder = click.Path(path_type=Path)
+    return click.option(
+        "--folder", metavar="DIR", type=folder, help=f"Where {what} are kept. Default: campaigns in the installation."
+    )
+
+
 no_array = flag("--no-array", help="Submit every run separately, even where one Slurm job array could hold them.")
 spread_nodes = flag("--spread-nodes", help="Run repeats on different nodes, as far as there are enough.")
 skip_unsupported = flag("--skip-unsupported", help="Leave out combinations that no recipe supports.")

@@ -17,9 +17,7 @@ from llmb_run.app import Command
 @click.option(
     "-w", "--workload", metavar="NAME", help="Or a job asked for as in single.", shell_complete=completion.workloads
 )
-@options.size
-@options.dtype
-@options.scale
+@options.size_dtype_scale
 @click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")
 @click.option("--resolution", metavar="PERCENT", default="1%", help="A difference that matters. Default: 1%.")
 @click.option(
@@ -28,20 +26,12 @@ from llmb_run.app import Command
 @click.option("--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0, min_open=True), help="Stop before this.")
 @options.job_settings
 @options.flag("--again", help="Start a new comparison, even if one could be resumed or is over.")
-@click.option(
-    "--folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Where campaigns are kept. Default: campaigns in the installation.",
-)
+@options.kept_in("campaigns")
 @options.flag("--dry-run", help="Start nothing: show both plans.")
 @options.json
 def command(
     base: str | None,
     workload: str | None,
-    size: str | None,
-    dtype: str | None,
-    scale: str | None,
     change: tuple[str, ...],
     resolution: str,
     pairs: int,
@@ -65,8 +55,6 @@ def command(
 
     Exit status 0: answered; 1: a side failed, or the work is not equal; 4: not decided within the budget.
     """
-    from dataclasses import replace
-
     from llmb_common.errors import RequestError
     from llmb_common.runs.record import load_record
     from llmb_run.comparing.run import Wanted, ab, say_what_changed, with_base
@@ -84,7 +72,7 @@ def command(
             f"--change: {several[0]} has several values", remedy="one at a time; llmb-run sweep tries several"
         )
     place = Place()
-    ask = replace(ask_of(**settings), workload=workload or "", size=size, dtype=dtype, scale=scale, dry_run=dry_run)
+    ask = ask_of(workload=workload or "", dry_run=dry_run, **settings)
     if base is not None:
         record = load_record(one_folder(place, base))
         ask = with_base(record, ask)

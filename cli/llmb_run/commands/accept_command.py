@@ -74,12 +74,7 @@ def sign_pack(pack: Path, key: Path) -> Result:
     shell_complete=completion.suites,
 )
 @options.flag("--again", help="Start a new campaign, even if one is over or could be resumed.")
-@click.option(
-    "--folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Where campaigns are kept. Default: campaigns in the installation.",
-)
+@options.kept_in("campaigns")
 @click.option(
     "--sign",
     metavar="FILE",

@@ -22,9 +22,7 @@ from llmb_run.app import Command
     help="Check the nodes that a job of this workload may get, for what it needs.",
     shell_complete=completion.workloads,
 )
-@options.size
-@options.dtype
-@options.scale
+@options.size_dtype_scale
 @options.job_settings
 @options.flag(
     "--stress",

@@ -12,13 +12,10 @@ from llmb_run.app import Command
 
 
 @click.command(cls=Command)
-@options.workload
-@options.size
-@options.dtype
-@options.scale
+@options.one_job
 @options.job_settings
 @options.json
-def command(workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> Result:
+def command(**settings: Any) -> Result:
     """Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.
 
     Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
@@ -28,11 +25,10 @@ def command(workload: str, size: str | None, dtype: str | None, scale: str | Non
     from llmb_common.errors import RequestError
     from llmb_run.place import Place
     from llmb_run.starting.outlook import outlook_of
-    from llmb_run.starting.requests import ask_of, plan_ask, refuse_several
+    from llmb_run.starting.requests import one_job, plan_ask
     from llmb_run.starting.start import say_warnings
 
-    refuse_several({"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale})
-    ask = replace(ask_of(**settings), workload=workload, size=size, dtype=dtype, scale=scale, dry_run=True)
+    ask = one_job(dry_run=True, **settings)
     place, refused = Place(), None
     try:
         asked = plan_ask(ask, place)

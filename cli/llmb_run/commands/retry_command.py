@@ -59,10 +59,9 @@ def command(
     from llmb_run.selecting import require_own, select_rows
     from llmb_run.starting.start import announce, report_started, say_doubts
     from llmb_run.starting.submitting import start_round
-    from llmb_run.starting.sweeps import spread_over
+    from llmb_run.starting.sweeps import check_apart, spread_over
 
-    if spread_nodes and repeats == 1:
-        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
+    check_apart(repeats, apart=spread_nodes)
     place = Place()
     rows = select_rows(place, runs, RunFilter())
     require_own(row.folder for row in rows)

@@ -12,10 +12,7 @@ from llmb_run.app import Command
 
 
 @click.command(cls=Command)
-@options.workload
-@options.size
-@options.dtype
-@options.scale
+@options.one_job
 @options.job_settings
 @options.after
 @options.flag("--health", help="Check the nodes first, and keep the job off those that fail.")
@@ -23,10 +20,6 @@ from llmb_run.app import Command
 @options.detach
 @options.json
 def command(
-    workload: str,
-    size: str | None,
-    dtype: str | None,
-    scale: str | None,
     after: tuple[str, ...],
     health: bool,
     dry_run: bool,
@@ -40,11 +33,7 @@ def command(
 
     All variables of launch.sh work here too; options take precedence.
     """
-    from dataclasses import replace
-
-    from llmb_run.starting.requests import ask_of, refuse_several
+    from llmb_run.starting.requests import one_job
     from llmb_run.starting.submitting import start
 
-    refuse_several({"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale})
-    ask = replace(ask_of(**settings), workload=workload, size=size, dtype=dtype, scale=scale)
-    return start("single", [ask], after=after, dry_run=dry_run, detach=detach, health=health)
+    return start("single", [one_job(**settings)], after=after, dry_run=dry_run, detach=detach, health=health)

@@ -14,10 +14,7 @@ _FROM_1 = click.IntRange(min=1)
 
 
 @click.command(cls=Command)
-@options.workloads
-@options.sizes
-@options.dtypes
-@options.scales
+@options.many_jobs
 @click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="All documented numbers of GPUs from this one up.")
 @click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="All documented numbers of GPUs up to this one.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")
@@ -39,10 +36,6 @@ _FROM_1 = click.IntRange(min=1)
 @options.no_array
 @options.json
 def command(
-    workload: tuple[str, ...],
-    size: tuple[str, ...],
-    dtype: tuple[str, ...],
-    scale: tuple[str, ...],
     min_scale: int | None,
     max_scale: int | None,
     repeats: int,
@@ -66,27 +59,23 @@ def command(
     """
     from dataclasses import replace
 
-    from llmb_common.errors import RequestError
     from llmb_run.place import Place
-    from llmb_run.starting.requests import ask_of
     from llmb_run.starting.submitting import start
-    from llmb_run.starting.sweeps import sweep
-    from llmb_run.words import split
+    from llmb_run.starting.sweeps import many_jobs, sweep
 
     place = Place()
-    base = ask_of(**settings)
-    if spread_nodes and repeats == 1:
-        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
+    base, lists = many_jobs(**settings)
     if resume_chain > 1:
         base = replace(base, environment={"ENABLE_CHECKPOINT": "true", **base.environment})
     asks = sweep(
         base,
         place,
-        {"workload": split(workload), "size": split(size), "dtype": split(dtype), "scale": split(scale)},
+        lists,
         min_scale=min_scale,
         max_scale=max_scale,
         repeats=repeats,
         spread=spread,
+        apart=spread_nodes,
     )
     return start(
         "submit",

@@ -12,10 +12,7 @@ from llmb_run.app import Command
 
 
 @click.command(cls=Command)
-@options.workloads
-@options.sizes
-@options.dtypes
-@options.scales
+@options.many_jobs
 @options.several(
     "--vary",
     metavar="NAME=VALUE,VALUE",
@@ -32,10 +29,6 @@ from llmb_run.app import Command
 @options.no_array
 @options.json
 def command(
-    workload: tuple[str, ...],
-    size: tuple[str, ...],
-    dtype: tuple[str, ...],
-    scale: tuple[str, ...],
     vary: tuple[str, ...],
     zipped: tuple[str, ...],
     repeats: int,
@@ -56,19 +49,14 @@ def command(
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
     """
-    from llmb_common.errors import RequestError
     from llmb_run.place import Place
-    from llmb_run.starting.requests import ask_of
     from llmb_run.starting.sweeping import dimensions_said, start_sweep
-    from llmb_run.starting.sweeps import sweep
-    from llmb_run.words import split
+    from llmb_run.starting.sweeps import many_jobs, sweep
 
-    place, base = Place(), ask_of(**settings)
-    said = {"workload": split(workload), "size": split(size), "dtype": split(dtype), "scale": split(scale)}
-    dimensions, zipped_dimensions = dimensions_said(vary, zipped, base, said)
-    if spread_nodes and repeats == 1:
-        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
-    asks = sweep(base, place, dimensions, zipped_dimensions, repeats=repeats)
+    place = Place()
+    base, lists = many_jobs(**settings)
+    dimensions, zipped_dimensions = dimensions_said(vary, zipped, base, lists)
+    asks = sweep(base, place, dimensions, zipped_dimensions, repeats=repeats, apart=spread_nodes)
     return start_sweep(
         asks, place, dry_run=dry_run, again=again, after=after, detach=detach, arrays=not no_array, apart=spread_nodes
     )

@@ -13,10 +13,7 @@ from llmb_run.app import Command
 
 
 @click.command(cls=Command)
-@options.workload
-@options.size
-@options.dtype
-@options.scale
+@options.one_job
 @options.several(
     "--vary",
     metavar="NAME=VALUE,VALUE",
@@ -42,20 +39,11 @@ from llmb_run.app import Command
 )
 @options.flag("--set-baseline", help="Make the winner this site's baseline.")
 @options.flag("--again", help="Start a new tuning, even if one could be resumed or is over.")
-@click.option(
-    "--folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Where tunings are kept. Default: campaigns in the installation.",
-)
+@options.kept_in("tunings")
 @options.job_settings
 @options.flag("--dry-run", help="Start nothing: show what there is to choose from, and what it costs.")
 @options.json
 def command(
-    workload: str,
-    size: str | None,
-    dtype: str | None,
-    scale: str | None,
     vary: tuple[str, ...],
     only: bool,
     budget: float | None,
@@ -78,15 +66,13 @@ def command(
     configuration itself does not run.
     """
     import math
-    from dataclasses import replace
 
     from llmb_common.errors import RequestError
-    from llmb_run.starting.requests import ask_of, refuse_several
+    from llmb_run.starting.requests import one_job
     from llmb_run.starting.varying import dimensions_of
     from llmb_run.tuning.run import Wanted, tune
 
-    refuse_several({"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale})
-    ask = replace(ask_of(**settings), workload=workload, size=size, dtype=dtype, scale=scale)
+    ask = one_job(**settings)
     values = dimensions_of(vary, "--vary")
     if budget is not None and not math.isfinite(budget):
         raise RequestError(f"--budget {budget} is no number of GPU-hours", remedy="for example --budget 40")

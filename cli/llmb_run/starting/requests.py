@@ -86,8 +86,24 @@ class Ask:
         return [f"{name}={value}" for name, value in self.varied.items() if name not in without]
 
 
+def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> Ask:
+    """The options of ``options.one_job`` and ``options.job_settings``.
+
+    Raises:
+        RequestError: a value is not what it should be, or a list
+    """
+    for option, value in {"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale}.items():
+        if value and "," in value:
+            raise RequestError(
+                f"{option} {value}: single starts one job",
+                remedy=f"llmb-run submit ... {option} {value} starts several, llmb-run sweep compares them",
+            )
+    return ask_of(workload=workload, size=size, dtype=dtype, scale=scale, **settings)
+
+
 def ask_of(
     *,
+    workload: str = "",
     env: Sequence[str],
     columns: Sequence[str],
     megatron: Sequence[str],
@@ -97,13 +113,13 @@ def ask_of(
     reservation: str | None,
     **settings: Any,
 ) -> Ask:
-    """The options of ``options.job_settings``, of no workload yet.
+    """The options of ``options.job_settings``, and what else is said of a job; without a workload, of none yet.
 
     Raises:
         RequestError: a value is not what it should be
     """
     return Ask(
-        workload="",
+        workload=workload,
         environment=environment_of(env),
         columns=columns_of(columns),
         megatron=settings_of(megatron, "--megatron"),
@@ -229,17 +245,3 @@ def refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
             f"LLMB_WORKLOAD names one folder, but {len(workloads)} workloads are requested",
             remedy="unset LLMB_WORKLOAD: each workload has its folder in the installation",
         )
-
-
-def refuse_several(options: Mapping[str, str | None]) -> None:
-    """Refuse a list with commas: ``submit`` takes those, ``single`` starts one job.
-
-    Raises:
-        RequestError: a value has a comma
-    """
-    for option, value in options.items():
-        if value and "," in value:
-            raise RequestError(
-                f"{option} {value}: single starts one job",
-                remedy=f"llmb-run submit ... {option} {value} starts several, llmb-run sweep compares them",
-            )

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,8 +15,9 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.slurm.options import begin_in
 from llmb_run.place import Place
-from llmb_run.starting.requests import Ask, names_for, variables_for
+from llmb_run.starting.requests import Ask, ask_of, names_for, variables_for
 from llmb_run.starting.varying import Dimensions, changed, combinations
+from llmb_run.words import split
 
 if TYPE_CHECKING:
     from llmb_common.planning.case import Given
@@ -62,6 +63,18 @@ def _require_queue(kind: ClusterType) -> None:
         )
 
 
+def many_jobs(
+    *, workload: Sequence[str], size: Sequence[str], dtype: Sequence[str], scale: Sequence[str], **settings: Any
+) -> tuple[Ask, dict[str, list[str]]]:
+    """The options of ``options.many_jobs`` and ``options.job_settings``: what all jobs have, and the lists.
+
+    Raises:
+        RequestError: a value is not what it should be
+    """
+    lists = {"workload": workload, "size": size, "dtype": dtype, "scale": scale}
+    return ask_of(**settings), {name: split(values) for name, values in lists.items()}
+
+
 def sweep(
     base: Ask,
     place: Place,
@@ -72,15 +85,17 @@ def sweep(
     max_scale: int | None = None,
     repeats: int = 1,
     spread: int = 0,
+    apart: bool = False,
 ) -> list[Ask]:
     """One ask per combination and repeat; a dimension without values leaves the choice to the recipe.
 
     The ``workload`` is among the dimensions. Scales are those given, or the documented ones where ``all`` or a bound is
-    given. Repeats are spread evenly over ``spread`` days, beginning today.
+    given. Repeats are spread evenly over ``spread`` days, beginning today. ``apart``: they are to have different nodes.
 
     Raises:
         RequestError: a name or a number is wrong, or no scale is within the bounds
     """
+    check_apart(repeats, apart=apart)
     given = {name: values for name, values in dimensions.items() if values}
     scales = given.get("scale", [])
     _check_scales(scales, bounded=bool(min_scale or max_scale))
@@ -106,6 +121,12 @@ def sweep(
     if not asks:
         raise RequestError("no documented scale lies within the bounds", remedy="llmb-run list shows the scales")
     return asks
+
+
+def check_apart(repeats: int, *, apart: bool) -> None:
+    """Raise RequestError where one run is to keep from the nodes of others."""
+    if apart and repeats == 1:
+        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
 
 
 def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
