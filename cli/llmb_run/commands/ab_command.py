@@ -75,7 +75,7 @@ def command(
     ask = ask_of(workload=workload or "", dry_run=dry_run, **settings)
     if base is not None:
         record = load_record(one_folder(place, base))
-        ask = with_base(record, ask)
+        ask = with_base(record, place.workload(record.plan.workload).recipe, ask)
         say_what_changed(record, plan_ask(ask, place).plan)
     rule = Rule(_share(resolution), max(pairs // 4 * 2, 2), budget)
     changes = {name: values[0] for name, values in dimensions.items()}

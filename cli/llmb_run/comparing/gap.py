@@ -18,6 +18,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, measure
 from llmb_run.selecting import load_rows, select_rows
+from llmb_run.starting.command_line import SWITCHES
 
 MOST = 200
 """Newest runs among which the best is looked for."""
@@ -27,8 +28,6 @@ _ORDER: tuple[Kind, ...] = ("software", "setting", "launch", "nodes")
 
 _SOFTWARE = ("image", "engine", "software", "image digest", "driver", "cuda", "nccl", "kernel", "llmb")
 _NAMED = ("image", "engine", "dtype", "variant")
-_SWITCHES = {"vboost": "ENABLE_VBOOST"}
-"""Fields of a plan that a variable of their own sets."""
 _UNTOLD = ("engine_python", "hosts", "recipe_sha256", "code_sha256", *fields_of(JobPlan, "derived"))
 """What follows from the rest, or is another each time."""
 
@@ -125,8 +124,8 @@ def _changes(name: str, value: str) -> Iterator[str]:
         yield f"{name.removeprefix('env ')}={value}"
     elif name in COLUMNS.values() or name in _NAMED or name.startswith("megatron."):
         yield f"{name.removeprefix('megatron.')}={value}"
-    elif name in _SWITCHES:
-        yield f"{_SWITCHES[name]}={value}"
+    elif name in SWITCHES:
+        yield f"{SWITCHES[name]}={value}"
 
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:

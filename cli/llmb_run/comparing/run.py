@@ -13,6 +13,7 @@ from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.files import write_json
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
 from llmb_common.results.past_runs import PastRuns
 from llmb_common.results.scatter import STATED, Scatter
@@ -26,7 +27,9 @@ from llmb_run.comparing.outcome import as_text, outcome, status_of
 from llmb_run.comparing.strategy import InTurns, Rule
 from llmb_run.place import Place
 from llmb_run.results.kept import past_runs
+from llmb_run.starting.command_line import variables_of
 from llmb_run.starting.requests import Ask, Asked, plan_ask
+from llmb_run.starting.said import as_said, setting_said
 from llmb_run.starting.start import say_doubts, say_warnings, show_plans
 from llmb_run.starting.varying import changed
 from llmb_run.terminal import notice
@@ -117,11 +120,11 @@ def _shown(result: dict[str, object]) -> Result:
     return Result(result, as_text(result), status=status_of(result))
 
 
-def ask_of_run(record: RunRecord) -> Ask:
+def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
     """What asks for the job of a run again, as it would be planned today."""
     plan = record.plan
-    environment = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
-    environment |= _launched(plan)
+    site = {"SBATCH_ACCOUNT": plan.slurm.account, "SBATCH_PARTITION": plan.slurm.partition} if plan.slurm else {}
+    environment = variables_of(plan, recipe) | {name: value for name, value in site.items() if value}
     slurm = {
         name if value is None else f"{name}={value}": "--base"
         for name, value in (plan.slurm.additional if plan.slurm else ())
@@ -138,27 +141,11 @@ def ask_of_run(record: RunRecord) -> Ask:
         max_steps=str(plan.max_steps),
         time_limit=plan.time_limit,
         environment=environment,
-        columns={name: _word(getattr(plan, name)) for name in plan.overridden},
-        megatron={name: item if isinstance(item, str) else json.dumps(item) for name, item in plan.megatron.items()},
+        columns={name: as_said(getattr(plan, name)) for name in plan.overridden},
+        megatron={name: setting_said(item) for name, item in plan.megatron.items()},
         slurm=slurm,
         force=True,  # it has run
     )
-
-
-def _launched(plan: JobPlan) -> dict[str, str]:
-    """The variables of ``launch.sh`` that a plan shows, and that no option gives."""
-    slurm = plan.slurm
-    known = {
-        "ENABLE_VBOOST": "true" if plan.vboost else None,
-        "CPU_PER_TASK_PINNING": str(plan.cpu_pinning) if plan.cpu_pinning else None,
-        "SBATCH_ACCOUNT": slurm.account if slurm else None,
-        "SBATCH_PARTITION": slurm.partition if slurm else None,
-    }
-    return {name: value for name, value in known.items() if value}
-
-
-def _word(value: object) -> str:
-    return "NA" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
@@ -168,9 +155,9 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
         notice(f"{record.paths.run_id} would be another run today: {line}")
 
 
-def with_base(record: RunRecord, said: Ask) -> Ask:
+def with_base(record: RunRecord, recipe: Recipe, said: Ask) -> Ask:
     """The ask of a run, with what the command line says beside it."""
-    base = ask_of_run(record)
+    base = ask_of_run(record, recipe)
     own = {
         name: value
         for name in ("size", "dtype", "scale", "variant", "engine", "image", "max_steps", "time_limit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,10 @@ from pathlib import Path
 from llmb_common.engines import image_file_name
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
+from llmb_run.starting.said import as_said, setting_said
 
-_SWITCHES = {"nccl_trace": "ENABLE_NCCLTRACE", "vboost": "ENABLE_VBOOST", "cpu_pinning": "CPU_PER_TASK_PINNING"}
+SWITCHES = {"vboost": "ENABLE_VBOOST", "cpu_pinning": "CPU_PER_TASK_PINNING"}
+"""Fields of a plan that decide its speed, and that a variable of their own sets."""
 
 
 def command_for(plan: JobPlan, recipe: Recipe) -> str:
@@ -27,11 +28,14 @@ def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
     if plan.image is not None and Path(plan.image).name != image_file_name(recipe.engines.get(plan.engine, "")):
         yield from ("--image", plan.image)
     for column in plan.overridden:
-        yield from ("--set", f"{column}={_word(getattr(plan, column))}")
+        yield from ("--set", f"{column}={as_said(getattr(plan, column))}")
     for name, value in plan.megatron.items():
-        yield from ("--megatron", f"{name}={'none' if value is None else _word(value)}")
-    for name, value in _environment(plan, recipe).items():
+        yield from ("--megatron", f"{name}={setting_said(value)}")
+    for name, value in variables_of(plan, recipe).items():
         yield from ("--env", f"{name}={value}")
+    for name, on in (("ENABLE_NCCLTRACE", plan.nccl_trace), ("ENABLE_CHECKPOINT", plan.checkpoint.enabled)):
+        if on:
+            yield from ("--env", f"{name}=true")
     if plan.profile is not None:
         yield "--profile"
     documented = {gpus for row in recipe.rows_for(plan.gpu_type, size=plan.model_size) for gpus in row.scales}
@@ -39,25 +43,12 @@ def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
         yield "--force"
 
 
-def _environment(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
-    """The caller's variables, and those of ``launch.sh`` that have no option."""
+def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
+    """The caller's variables, and those of ``launch.sh`` that decide the speed and have no option."""
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
-    found |= {name: _word(getattr(plan, field)) for field, name in _SWITCHES.items() if getattr(plan, field)}
+    found |= {name: as_said(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
     if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.variant(plan.variant).fp8_recipe:
         found["FP8_RECIPE"] = plan.fp8_recipe
     if plan.moe_routing == "balanced":
         found["MOE_ROUTING"] = "balanced"
-    if plan.checkpoint.enabled:
-        found["ENABLE_CHECKPOINT"] = "true"
     return found
-
-
-def _word(value: object) -> str:
-    """As options take it."""
-    if value is None:
-        return "NA"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return json.dumps(value)
-    return f"[{','.join(map(_word, value))}]" if isinstance(value, list) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 
 from llmb_common.errors import RequestError, did_you_mean, located
@@ -69,6 +70,22 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
         _refuse_twice(key, result, "--set")
         result[key] = value.strip()
     return result
+
+
+def as_said(value: object) -> str:
+    """The value of a column, or of a setting that is set, as options take it."""
+    if value is None:
+        return "NA"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return f"[{','.join(map(as_said, value))}]" if isinstance(value, list) else str(value)
+
+
+def setting_said(value: object) -> str:
+    """The value of a setting of the framework, as ``--megatron`` takes it."""
+    return "none" if value is None else as_said(value)
 
 
 def _refuse_twice(name: str, given: Collection[str], option: str) -> None:

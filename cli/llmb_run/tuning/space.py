@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations as chosen_of
 from itertools import islice, product
-from typing import Any
 
 import msgspec
 
@@ -26,6 +25,7 @@ from llmb_common.results.search import Option
 from llmb_common.results.surrogate import Point
 from llmb_run.place import Place
 from llmb_run.starting.requests import Asked, Refused, plan_each
+from llmb_run.starting.said import as_said
 from llmb_run.starting.varying import changed, once_each
 
 _SIZES = ("mbs", "tp", "pp", "vp", "cp", "ep")
@@ -138,7 +138,7 @@ def _found(plan: JobPlan, rows: Sequence[Row]) -> dict[str, list[str]]:
         listed = {getattr(plan, name), *(getattr(row, name) for row in rows)}
         if name == "cuda_graph":
             listed |= {True, False}
-        found[name] = [_said(value) for value in sorted(listed)]
+        found[name] = [as_said(value) for value in sorted(listed)]
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
@@ -155,11 +155,7 @@ def _own(base: Asked, name: str) -> str | None:
 
 def _column(of: JobPlan | Row, name: str) -> str:
     value = getattr(of, name)
-    return _said(value or 1 if name in _SIZES else value)
-
-
-def _said(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else "NA" if value is None else str(value)
+    return as_said(value or 1 if name in _SIZES else value)
 
 
 def _changes(
