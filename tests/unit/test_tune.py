@@ -9,8 +9,8 @@ import pytest
 
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.search import Trial, _proofs
+from llmb_run.campaigns import conduct
 from llmb_run.main import main
-from llmb_run.tuning import strategy
 from support import instant
 from support.campaigns import Site
 from support.cli import Done
@@ -99,7 +99,7 @@ def test_a_base_that_does_not_run_ends_the_tuning(site: Site) -> None:
 
 
 def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategy, "hours", lambda run: 1.0)
+    monkeypatch.setattr(conduct, "held", lambda record: (record.started, 1.0))
     small = site(*TUNE, "--budget", "3", "--json")
     assert (small.status, small.data["ended"]) == (0, "budget")
     assert small.data["spent_hours"] <= 3

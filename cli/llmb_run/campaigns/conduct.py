@@ -15,6 +15,7 @@ from llmb_common.results.sequential import Attempt
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.slurm.hostlist import expand
 from llmb_common.slurm.states import is_live
+from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.campaigns.folder import Campaign
 from llmb_run.place import Place
@@ -40,12 +41,18 @@ class Arm:
 
 @dataclass(frozen=True)
 class Run:
-    """``number`` counts the arm's runs from 1. ``measured`` and ``attempt`` are None before its end."""
+    """``number`` counts the arm's runs from 1. ``measured`` and ``attempt`` are None before its end.
+
+    ``began``: when it started, as Unix time: runs of one allocation take turns. ``hours``: GPU-hours that it held; 0
+    before its end.
+    """
 
     number: int
     record: RunRecord
     measured: Measured | None = None
     attempt: Attempt | None = None
+    began: float = 0.0
+    hours: float = 0.0
 
     @property
     def live(self) -> bool:
@@ -98,7 +105,7 @@ class Conduct:
         self._strategy = strategy
         self._place = place
         self._say = say
-        self._known: dict[str, tuple[Measured, Attempt]] = {}
+        self._known: dict[str, tuple[Measured, Attempt, float, float]] = {}
         self._states: dict[str, str] = {}
         self._apart = ""
 
@@ -132,14 +139,15 @@ class Conduct:
         }
 
     def _runs(self, arm: Arm, records: Mapping[int, RunRecord]) -> Sequence[Run]:
-        return _held([self._run(arm, attempt, record) for attempt, record in sorted(records.items())])
+        return _beside_repeats([self._run(arm, attempt, record) for attempt, record in sorted(records.items())])
 
     def _run(self, arm: Arm, number: int, record: RunRecord) -> Run:
         if (run := Run(number, record)).live:
             return run
         if record.paths.run_id not in self._known:
             item = measure_run(record, self._place)
-            self._known[record.paths.run_id] = item, attempt_of(item, record, timed=arm.timed, strict=arm.strict)
+            attempt = attempt_of(item, record, timed=arm.timed, strict=arm.strict)
+            self._known[record.paths.run_id] = item, attempt, *held(record)
         return Run(number, record, *self._known[record.paths.run_id])
 
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
@@ -221,7 +229,14 @@ class Conduct:
                 self._say(f"{record.paths.run_id}  {record.state}  {item.reason or record.detail}".rstrip())
 
 
-def _held(runs: Sequence[Run]) -> list[Run]:
+def held(record: RunRecord) -> tuple[float, float]:
+    """``Run.began`` and ``Run.hours`` of a run that has ended."""
+    events, plan = read_events(record.paths.events), record.plan
+    began, ended = events.started or record.started, events.ended or record.state_time
+    return began, max(ended - began, 0.0) * plan.nodes * plan.gpus_per_node / 3600
+
+
+def _beside_repeats(runs: Sequence[Run]) -> list[Run]:
     """``runs``; one whose training is unlike that of its repeats has failed."""
     held = list(runs)
     measured = [(at, run, run.measured) for at, run in enumerate(runs) if run.measured]

@@ -12,7 +12,7 @@ from llmb_common.printable import counted
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
 from llmb_common.results.paired import RATE, Comparison
 from llmb_run.campaigns.conduct import Run
-from llmb_run.comparing.strategy import Block, Standing, gpu_hours, tokens
+from llmb_run.comparing.strategy import Block, Standing, tokens
 
 CONFIDENCE = 0.95
 """Of the interval, over all looks together."""
@@ -38,7 +38,7 @@ def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
         "equal_work": equal,
         "unequal_work": work,
         "loss": loss,
-        "gpu_hours": round(gpu_hours(standing.records), 4),
+        "gpu_hours": round(standing.hours, 4),
         "blocks": [_block(block, good=block in standing.counted) for block in standing.blocks],
     }
 

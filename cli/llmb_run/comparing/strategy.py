@@ -12,7 +12,6 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.paired import ORDERS, Answer, Comparison, Pair, compare_pairs, look, looks, order
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.verdict import whole_time
-from llmb_common.runs.record import RunRecord
 from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
 
 BROKEN = 4
@@ -151,26 +150,16 @@ class Standing:
             return f"{len(self.broken)} blocks were lost to faults of machines"
         if not self._next:
             return f"{2 * self.rule.most} pairs are the most that were allowed (--pairs)"
-        spent, more = gpu_hours(self.records), self._next - len(self.counted)
+        spent, more = self.hours, self._next - len(self.counted)
         each = spent / len(self.good) if self.good else 0.0
         if self.rule.budget is not None and spent + more * each > self.rule.budget:
             return f"{spent:.2g} GPU-hours are spent, and {more} more blocks exceed the budget of {self.rule.budget:g}"
         return ""
 
     @property
-    def records(self) -> list[RunRecord]:
-        """Every run's, in the order of the blocks."""
-        return [run.record for block in self.blocks for run in block.runs if run is not None]
-
-
-def gpu_hours(records: Sequence[RunRecord]) -> float:
-    """What the runs took, from the start of each script to its end."""
-    return sum(_hours(record.manifest.get("job") or {}) * record.plan.gpus for record in records)
-
-
-def _hours(job: Mapping[str, float | None]) -> float:
-    started, ended = job.get("started"), job.get("ended")
-    return (ended - started) / 3600 if started is not None and ended is not None else 0.0
+    def hours(self) -> float:
+        """GPU-hours that all of its runs held."""
+        return sum(run.hours for block in self.blocks for run in block.runs if run is not None)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from llmb_run.starting.command_line import command_for
 from llmb_run.terminal import notice
 from llmb_run.tuning.frozen import Frozen
 from llmb_run.tuning.space import Space
-from llmb_run.tuning.strategy import Tuning, began, hours, in_order, is_full, other_work
+from llmb_run.tuning.strategy import Tuning, in_order, is_full, other_work
 
 
 def preview(space: Space, options: Sequence[Option], budget: float) -> dict[str, Any]:
@@ -169,10 +169,10 @@ def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
                 "run_id": run.record.paths.run_id,
                 "configuration": arm.title,
                 "full": is_full(run, arm),
-                "started": began(run),
+                "started": run.began,
                 "outcome": ended,
                 "step_seconds": times[0].seconds if times else None,
-                "hours": hours(run),
+                "hours": run.hours,
             }
         )
     return rows

@@ -13,7 +13,6 @@ from llmb_common.recipes.rows import Measurement
 from llmb_common.results.comparison import SAME_LOSS
 from llmb_common.results.search import Option, Outcome, State, Trial, look
 from llmb_common.results.training import MATERIAL
-from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
 
 _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
@@ -35,20 +34,9 @@ def is_full(run: Run, arm: Arm) -> bool:
     return run.record.plan.measurement == arm.plan.measurement
 
 
-def hours(run: Run) -> float:
-    """GPU-hours that a run held."""
-    plan, end = run.record.plan, read_events(run.record.paths.events).ended or run.record.state_time
-    return max(end - began(run), 0.0) * plan.nodes * plan.gpus_per_node / 3600
-
-
-def began(run: Run) -> float:
-    """When it started, as Unix time: runs of one allocation take turns."""
-    return read_events(run.record.paths.events).started or run.record.started
-
-
 def in_order(runs: Runs) -> list[tuple[int, Run]]:
     """Every run that has ended, with the number of its arm, in the order of their starts."""
-    known = [(began(run), number, run.number, run) for number, listed in runs.items() for run in listed if not run.live]
+    known = [(run.began, number, run.number, run) for number, listed in runs.items() for run in listed if not run.live]
     return [(number, run) for _, number, _, run in sorted(known, key=lambda item: item[:3])]
 
 
@@ -98,7 +86,7 @@ class Tuning:
                 faults[number] = faults.get(number, 0) + 1
                 outcome = "failed" if faults[number] >= _FAULTS else outcome
             time = run.attempt.time if outcome == "timed" and run.attempt else None
-            found.append(Trial(number - 1, outcome, time, is_full(run, self.arms[number - 1]), hours(run)))
+            found.append(Trial(number - 1, outcome, time, is_full(run, self.arms[number - 1]), run.hours))
         return found
 
     def outcome(self, number: int, run: Run, runs: Runs) -> Outcome:
