@@ -20,7 +20,7 @@ from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.sequential import tolerance_of
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_run.acceptance.suite import Entry, Stated, Suite
-from llmb_run.campaigns.conduct import Arm
+from llmb_run.campaigns.conduct import Arm, refuse_slowed
 from llmb_run.place import Place
 from llmb_run.results.kept import past_runs
 from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many
@@ -119,22 +119,17 @@ def _planned(entry: Entry, place: Place, known: _Known) -> Workload:
     if asked.request.dry_run and not entry.ask.dry_run:
         raise RequestError("DRY_RUN is set in the environment", remedy="unset it, or give --dry-run")
     plan = asked.plan
-    if plan.profile is not None or plan.nccl_trace:
-        raise RequestError("a profiled or traced run is slower, and proves nothing", remedy="leave that out")
+    refuse_slowed(plan)
     reference = _reference(entry, plan, asked.entry.recipe, *known)
-    if reference is not None and _last_step(plan) < plan.measurement.last:
+    if reference is not None and plan.trained_steps < plan.measurement.last:
         raise RequestError(
-            f"it ends after step {_last_step(plan)}, and iterations {window_of(plan)} are measured",
+            f"it ends after step {plan.trained_steps}, and iterations {window_of(plan)} are measured",
             remedy=f"max_steps {plan.measurement.last} or more; or reference: none, where it only has to run",
         )
     if not entry.ask.dry_run:
         check(plan)
     configuration, past = f"{configuration_key(plan)} {software_of_plan(plan)}", known[1]
     return Workload(entry, plan, reference, asked, past.scatter(configuration), past.others(configuration, ()))
-
-
-def _last_step(plan: JobPlan) -> int:
-    return min(plan.max_steps, plan.exit_after or plan.max_steps)
 
 
 def _reference(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from llmb_common import submission
-from llmb_common.errors import CheckFailed, LLMBError
+from llmb_common.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.observe import Observation, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.sequential import Attempt
@@ -63,6 +63,13 @@ class Run:
     def unsettled(self) -> bool:
         """Whether its submission was interrupted."""
         return self.record.state in _UNSETTLED
+
+
+def refuse_slowed(plan: JobPlan, *, saving: bool = False) -> None:
+    """Raise RequestError where the job does something beside training that takes time; ``saving``: or saves."""
+    if plan.profile is not None or plan.nccl_trace or (saving and plan.checkpoint.enabled):
+        what = "profiled, traced or saved" if saving else "profiled or traced"
+        raise RequestError(f"a job that is {what} is slower, and proves nothing", remedy="leave that out")
 
 
 Runs: TypeAlias = Mapping[int, Sequence[Run]]

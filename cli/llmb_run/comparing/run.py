@@ -21,7 +21,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns import frozen
-from llmb_run.campaigns.conduct import Arm, Conduct
+from llmb_run.campaigns.conduct import Arm, Conduct, refuse_slowed
 from llmb_run.campaigns.folder import Campaign, open_campaign
 from llmb_run.comparing.outcome import as_text, outcome, status_of
 from llmb_run.comparing.strategy import InTurns, Rule
@@ -95,9 +95,8 @@ def _arms(asked: list[Asked], changes: Mapping[str, str]) -> list[Arm]:
 
 
 def _check(plan: JobPlan, title: str) -> None:
-    if plan.profile is not None or plan.nccl_trace:
-        raise RequestError(f"{title}: a profiled or traced run is slower than others", remedy="leave that out")
-    if min(plan.max_steps, plan.exit_after or plan.max_steps) < plan.measurement.last:
+    refuse_slowed(plan)
+    if plan.trained_steps < plan.measurement.last:
         raise RequestError(
             f"{title}: it ends before step {plan.measurement.last}, the last that is measured",
             remedy=f"--max-steps {plan.measurement.last} or more",

@@ -32,7 +32,7 @@ class LiveRun:
 
     def __post_init__(self) -> None:
         plan = self.record.plan
-        self.progress = Progress(self.record.paths.log, plan.exit_after or plan.max_steps)
+        self.progress = Progress(self.record.paths.log, plan.trained_steps)
 
     @property
     def record(self) -> RunRecord:

@@ -104,7 +104,7 @@ class Outlook:
         if known.reference_step_seconds is not None:
             yield f"published: {known.reference_step_seconds:g} s ({known.reference_software})"
         if whole is not None:
-            steps = counted(self.plan.exit_after or self.plan.max_steps, "step")
+            steps = counted(self.plan.trained_steps, "step")
             short_of = ", which may be too short" if whole.high > limit_seconds(self.plan.time_limit) else ""
             minutes = ranged(whole.times(1 / 60))
             yield f"{steps} and the start: {minutes} minutes, time limit {self.plan.time_limit}{short_of}"

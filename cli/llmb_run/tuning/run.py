@@ -14,7 +14,7 @@ from llmb_common.files import write_atomic, write_json
 from llmb_common.results.search import Option
 from llmb_common.results.surrogate import Point
 from llmb_run.campaigns import frozen
-from llmb_run.campaigns.conduct import Arm, Conduct
+from llmb_run.campaigns.conduct import Arm, Conduct, refuse_slowed
 from llmb_run.campaigns.folder import Campaign, open_campaign
 from llmb_run.place import Place
 from llmb_run.starting.command_line import command_for
@@ -75,12 +75,10 @@ def tune(wanted: Wanted, *, again: bool, folder: Path | None, dry_run: bool) -> 
 
 def _check(base: Asked, wanted: Wanted) -> None:
     plan = base.plan
-    if plan.profile is not None or plan.nccl_trace or plan.checkpoint.enabled:
-        raise RequestError("a job that is profiled, traced or saved is slower", remedy="leave that out")
+    refuse_slowed(plan, saving=True)
     if plan.max_steps < plan.measurement.last or plan.exit_after is not None:
         raise RequestError(
-            f"it ends after step {plan.exit_after or plan.max_steps}, and iterations up to {plan.measurement.last}"
-            " prove the winner",
+            f"it ends after step {plan.trained_steps}, and iterations up to {plan.measurement.last} prove the winner",
             remedy=f"--max-steps {plan.measurement.last} or more, or none; --trial-steps says how long trials are",
         )
     if wanted.trial_steps >= plan.max_steps:

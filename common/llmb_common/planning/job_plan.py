@@ -271,6 +271,11 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     @property
+    def trained_steps(self) -> int:
+        """How many steps it trains: all, or so many more than the checkpoint that it loads."""
+        return self.exit_after or self.max_steps
+
+    @property
     def has_experts(self) -> bool:
         if self.function is not None:
             return self.function.experts

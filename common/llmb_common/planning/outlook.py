@@ -29,7 +29,7 @@ def step_seconds(plan: JobPlan) -> Span | None:
 
 def job_seconds(plan: JobPlan) -> Span | None:
     """The whole job: start, steps and checkpoints. None as ``step_seconds``."""
-    step, steps = step_seconds(plan), plan.exit_after or plan.max_steps
+    step, steps = step_seconds(plan), plan.trained_steps
     if step is None:
         return None
     saves = math.ceil(steps / (plan.checkpoint.interval or steps)) if plan.checkpoint.enabled else 0
@@ -45,7 +45,7 @@ def gpu_hours(plan: JobPlan) -> Span | None:
 
 def energy_kwh(plan: JobPlan, watts: float) -> Span | None:
     """Energy of all GPUs while they train, at ``watts`` each; None if the step time is not predicted."""
-    step, steps = step_seconds(plan), plan.exit_after or plan.max_steps
+    step, steps = step_seconds(plan), plan.trained_steps
     return step.times(steps * plan.gpus * watts / 3.6e6) if step is not None else None
 
 

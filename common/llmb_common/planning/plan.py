@@ -228,7 +228,7 @@ def _time_notices(plan: JobPlan, band: Band | None, case: Case) -> list[str]:
         plan.checkpoint.save_seconds if plan.checkpoint.enabled else None,
         plan.time_limit,
         plan.slurm.additional,
-        plan.exit_after or plan.max_steps,
+        plan.trained_steps,
         (band.seconds, band.high) if band is not None else None,
         case.request.say,
     )

@@ -170,7 +170,7 @@ def _complaint(path: Path) -> str:
 def _check_space(plan: JobPlan) -> None:
     if plan.parameters is None:
         return
-    steps = plan.exit_after or plan.max_steps
+    steps = plan.trained_steps
     saves = math.ceil(steps / (plan.checkpoint.interval or steps))
     needed = saves * CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters
     folder = Path(plan.checkpoint.save or plan.workload_folder)
