@@ -7,7 +7,6 @@ prints the tables of ``docs/verdicts.md``, in per cent of the trials.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import random
@@ -16,6 +15,7 @@ from statistics import fmean, median
 
 from llmb_common.results.change_point import ALARM_RATE, LEAST_DAYS, Prior, day_prior, level_changes, standing
 from llmb_common.results.scatter import STATED
+from tools.printed import print_tables
 
 DAYS = 30
 DEVIATIONS = (0.005, 0.01, 0.02, 0.03)
@@ -145,12 +145,7 @@ def _power(trials: int, seed: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    for line in table(asked.trials, asked.seed):
-        print(line, flush=True)
+    print_tables(__doc__, {"table": table})
 
 
 if __name__ == "__main__":

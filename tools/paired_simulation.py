@@ -8,7 +8,6 @@ rest is open when the budget is spent), whether the last interval holds the trut
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 from collections import Counter
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.paired import RESOLUTION, Answer, Comparison, Pair, compare_pairs, looks, order
 from llmb_common.results.scatter import STATED, Scatter
+from tools.printed import print_tables
 from tools.verdict_simulation import Noise, simulate, site
 
 GAINS = (0.0, 0.005, 0.01, 0.02, 0.05)
@@ -131,12 +131,7 @@ def table(trials: int, seed: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    for line in table(asked.trials, asked.seed):
-        print(line, flush=True)
+    print_tables(__doc__, {"table": table})
 
 
 if __name__ == "__main__":

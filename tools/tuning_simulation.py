@@ -10,16 +10,17 @@ among them and prove it: by the same search, with the same noise, over these and
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.search import Option, State, Trial, look
 from llmb_common.results.surrogate import Point
+from tools.printed import print_tables
 
 MATTERS = 0.05
 """Share by which a configuration that matters may be slower than the fastest."""
@@ -236,21 +237,15 @@ HEAD = (
 )
 
 
+def _rows(kinds: Sequence[Kind], noises: Sequence[Noise], count: int, seed: int) -> Iterator[str]:
+    yield HEAD
+    for kind, noise in itertools.product(kinds, noises):
+        yield row(kind, noise, count, seed)
+
+
 def main() -> None:
     """Print the parts that the command line names, or all of them."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--tunings", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.parts if name not in PARTS]:
-        parser.error(f"unknown part {unknown[0]!r}: {', '.join(PARTS)}")
-    for name in asked.parts or PARTS:
-        print(HEAD, flush=True)
-        kinds, noises = PARTS[name]
-        for kind, noise in itertools.product(kinds, noises):
-            print(row(kind, noise, asked.tunings, asked.seed), flush=True)
-        print(flush=True)
+    print_tables(__doc__, {name: partial(_rows, *part) for name, part in PARTS.items()}, "tunings", 500)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ pass / fail in per cent of the trials, the rest is inconclusive.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.past_runs import PastRun, PastRuns
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.sequential import REQUIRED, Attempt, follow, tolerance_of
+from tools.printed import print_tables
 
 RATIOS = (1.00, 1.03, 1.05, 1.065, 1.08)
 """Of the true mean step time to the reference. 1.05 is the tolerance itself: either answer may come there, seldom."""
@@ -304,17 +304,7 @@ PARTS: dict[str, Callable[[int, int], Iterator[str]]] = {
 
 def main() -> None:
     """Print the parts that the command line names, or all of them."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.parts if name not in PARTS]:
-        parser.error(f"unknown part {unknown[0]!r}: {', '.join(PARTS)}")
-    for name in asked.parts or PARTS:
-        for line in PARTS[name](asked.trials, asked.seed):
-            print(line, flush=True)
-        print(flush=True)
+    print_tables(__doc__, PARTS)
 
 
 if __name__ == "__main__":
