@@ -37,7 +37,7 @@ from llmb_common.request.settings import settings_of
 from llmb_common.strict_yaml import convert, load_text
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
-from llmb_run.starting.said import check_job_variable, columns_of, slurm_of
+from llmb_run.starting.said import as_said, check_job_variable, columns_of, slurm_of
 from llmb_run.starting.sweeps import sweep
 from llmb_run.starting.varying import NAMED, changed, dimension
 
@@ -182,7 +182,7 @@ def _words(value: Any) -> list[str]:
     if value is None:
         return []
     values = value if isinstance(value, tuple) else (value,)
-    return [str(item).lower() if isinstance(item, bool) else str(item) for item in values]
+    return [as_said(item) for item in values]
 
 
 def _fits(ask: Ask, when: Values) -> bool:
