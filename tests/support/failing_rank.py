@@ -1,6 +1,7 @@
 """A training that fails for real: the "engine" of a site, standard library only, one function for each way to fail.
 
-``FAILING`` names the way, ``FAILING_RANK`` the rank; the others wait for it at a barrier, as at a collective.
+``FAILING`` names the way, ``FAILING_RANK`` the rank; the others wait for it at a barrier, as at a collective. It fails
+after the steps that rank 0 prints, and not before, however late that one starts.
 """
 
 from __future__ import annotations
@@ -202,14 +203,18 @@ def main() -> None:
     from llmb_train.ranks import find_rank
     from support.iteration_logs import mbridge_line
 
-    way = os.environ["FAILING"]
+    way, printed = os.environ["FAILING"], Path(os.environ["LLMB_RUN_DIR"]) / "printed"
     RankFile(Path(os.environ["LLMB_RUN_DIR"]), find_rank(os.environ), os.environ).start(os.environ, uses_nccl=False)
     if RANK == 0:
         print('LLMB manifest: {"torch": "none"}')
         for index in range(1, 1 + int(os.environ.get("FAILING_STEPS", "3"))):
             print(mbridge_line(index, milliseconds=100.0), end="", flush=True)
+        printed.touch()
     if int(os.environ.get("FAILING_RANK", "2")) == RANK:
-        time.sleep(0.5)
+        deadline = time.monotonic() + 60
+        while not printed.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)  # srun passes lines on
         globals()[way]()
     barrier()
 
