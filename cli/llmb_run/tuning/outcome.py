@@ -184,7 +184,9 @@ def _conclusion(result: dict[str, Any]) -> str:
     if result["ended"] == "base failed":
         why = result["arms"][0]["what"] if result["arms"] else "see its run"
         return f"the base itself does not run: {why} ({known})"
-    limit = f"with 95 % certainty nothing within the space is more than {result['bound']:.1%} faster than the base"
+    limit = "nothing else within the space runs here"
+    if any(item["ratio"] is not None and item["changes"] for item in result["arms"]) or result["bound"]:
+        limit = f"with 95 % certainty nothing within the space is more than {result['bound']:.1%} faster than the base"
     if result["found"]:
         certain = f"that another one is more than {result['within']:.0%} faster: {result['risk']:.0%}"
         return (
