@@ -12,7 +12,7 @@ from llmb_common.printable import counted
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
 from llmb_common.results.paired import RATE, Comparison
 from llmb_run.campaigns.conduct import Run
-from llmb_run.comparing.strategy import Block, Standing, tokens
+from llmb_run.comparing.strategy import Block, Standing
 
 CONFIDENCE = 0.95
 """Of the interval, over all looks together."""
@@ -34,7 +34,7 @@ def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
         "answer": "failed" if standing.failure else standing.answer,
         "why": standing.failure or standing.stopped,
         "difference": _as_dict(standing.comparison) if standing.comparison else None,
-        "per_token": tokens(one) != tokens(other),
+        "per_token": one.tokens_per_gpu != other.tokens_per_gpu,
         "equal_work": equal,
         "unequal_work": work,
         "loss": loss,

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.paired import ORDERS, Answer, Comparison, Pair, compare_pairs, look, looks, order
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.verdict import whole_time
@@ -68,13 +67,8 @@ class Block:
                 return None
             times[letter] = whole_time(run.measured.timing)
         first, second = times["A"], times["B"]
-        work = math.log(tokens(arms[1].plan) / tokens(arms[0].plan))
+        work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
         return Pair(first, second, self.letters[at] == "A", work) if first and second else None
-
-
-def tokens(plan: JobPlan) -> float:
-    """Of one step, for each GPU."""
-    return plan.gbs * plan.seq_len / plan.gpus
 
 
 def places(number: int, letters: str) -> list[tuple[int, int]]:

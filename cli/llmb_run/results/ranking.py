@@ -114,7 +114,7 @@ def _contender(item: Group) -> Contender[Group] | None:
     times = [run.good for run in item.members if run.good is not None]
     plan = _record(item).plan
     scatter = item.members[0].past.scatter(item.members[0].configuration)
-    return Contender(item, times, plan.gbs * plan.seq_len / plan.gpus, scatter) if times else None
+    return Contender(item, times, plan.tokens_per_gpu, scatter) if times else None
 
 
 def _outcome(members: Iterable[Measured]) -> str:

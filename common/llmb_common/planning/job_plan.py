@@ -271,6 +271,11 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     @property
+    def tokens_per_gpu(self) -> float:
+        """Of one step."""
+        return self.gbs * self.seq_len / self.gpus
+
+    @property
     def trained_steps(self) -> int:
         """How many steps it trains: all, or so many more than the checkpoint that it loads."""
         return self.exit_after or self.max_steps
