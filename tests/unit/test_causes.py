@@ -250,6 +250,18 @@ def test_a_complaint_after_which_iterations_went_on_is_no_cause(tmp_path: Path) 
     assert "CUDA out of memory" in named(why(tmp_path, later)), "a single line may have been late"
 
 
+@pytest.mark.parametrize("steps", [1, 2, 12])
+def test_iterations_that_were_printed_before_a_rank_raised_may_arrive_after_it(tmp_path: Path, steps: int) -> None:
+    log = FailedLog(4)
+    raised = "".join(log.line(3, text) for text in (*TRACEBACK.splitlines(), "RecursionError: maximum recursion depth"))
+    text = log.noise(9) + raised + log.steps(steps)
+    of_three = f"srun: error: {log.host(3)}: task 3: Exited with exit code 1\n"
+    found = why(tmp_path, text + of_three + log.consequences())
+    assert (found.kind, found.cause and found.cause.rank) == ("exception", 3)
+    of_another = of_three.replace("task 3", "task 4")
+    assert why(tmp_path, text + of_another).cause is None, "rank 3 has survived it"
+
+
 def test_the_traceback_of_a_rank_is_followed_through_the_lines_of_others(tmp_path: Path) -> None:
     log = FailedLog(2)
     frames = ("Traceback (most recent call last):", '  File "/opt/train.py", line 7, in forward', "    x = table[key]")

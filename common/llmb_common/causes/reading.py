@@ -50,6 +50,9 @@ _EACH = 64
 
 _MOST_LINES = 200_000
 
+_BUFFERED = 16 << 10
+"""Bytes of iterations that a rank printed before another raised and that arrive after it: twice a buffer of stdio."""
+
 _TRACEBACK, _FRAMES = 32 << 10, 200
 """Bytes and lines above the last line of a traceback in which it begins."""
 
@@ -102,6 +105,8 @@ class Reading:
 
     log: Path
     complaints: list[Complaint] = field(default_factory=list)
+    overtaken: list[Complaint] = field(default_factory=list)
+    """Tracebacks with more than one iteration after them: the cause only of a rank that is known to have ended."""
     counts: Counter[str] = field(default_factory=Counter)
     """How many lines each signature matched, including those that are not kept."""
     ranks: dict[str, set[int]] = field(default_factory=dict)
@@ -116,9 +121,22 @@ class Reading:
     last: str = ""
     """The last line that is not empty."""
 
+    def note(self, complaint: Complaint) -> None:
+        """One more of its kind."""
+        kind = complaint.signature.id
+        self.counts[kind] += 1
+        if complaint.line.rank is not None:
+            self.ranks.setdefault(kind, set()).add(complaint.line.rank)
+        if host := complaint.line.host or complaint.place.host:
+            self.hosts.setdefault(kind, set()).add(host)
+        if complaint.signature.role == "witness":
+            self.waits.note(complaint.line)
+        if self.counts[kind] <= _EACH:
+            self.complaints.append(complaint)
+
     def forget(self) -> None:
         """What was said so far was survived by all."""
-        for known in (self.complaints, self.counts, self.ranks, self.hosts, self.waits.groups):
+        for known in (self.complaints, self.overtaken, self.counts, self.ranks, self.hosts, self.waits.groups):
             known.clear()
 
 
@@ -138,19 +156,28 @@ def _read(file: FileIO, start: int, reading: Reading) -> None:
     if last_two:
         reading.step, reading.step_time = last_two[-1][1:]
     begin = last_two[0][0] if len(last_two) == 2 else start
-    for complaint in _complaints(file, begin, reading):
-        kind = complaint.signature.id
-        reading.counts[kind] += 1
-        if complaint.line.rank is not None:
-            reading.ranks.setdefault(kind, set()).add(complaint.line.rank)
-        if host := complaint.line.host or complaint.place.host:
-            reading.hosts.setdefault(kind, set()).add(host)
-        if complaint.signature.role == "witness":
-            reading.waits.note(complaint.line)
-        if reading.counts[kind] <= _EACH:
+    for complaint in _complaints(file, max(start, begin - _BUFFERED), reading):
+        if complaint.offset >= begin:
             survived = bool(last_two) and complaint.offset < last_two[-1][0]
-            reading.complaints.append(complaint._replace(survived=survived))
+            reading.note(complaint._replace(survived=survived))
+        elif complaint.raised and not complaint.logged:
+            reading.overtaken.append(complaint)
+    _revive(reading)
     reading.last = _last_line(file)
+
+
+def _revive(reading: Reading) -> None:
+    """A rank that raised and then ended by itself survived nothing, whatever the log has of others in between."""
+    ends = [item for item in reading.complaints if item.signature.role == "ended"]
+    own = [item for item in ends if "Terminated" not in item.line.text]
+    ended = {rank for item in own for rank in (item.line.rank, *item.place.ranks) if rank is not None}
+    later, reading.complaints = reading.complaints, []
+    for item in reading.overtaken:
+        if item.line.rank in ended:
+            reading.note(item)
+    for item in later:
+        dead = item.raised and not item.logged and item.line.rank in ended
+        reading.complaints.append(item._replace(survived=item.survived and not dead))
 
 
 def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, str | None]]:
