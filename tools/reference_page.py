@@ -15,8 +15,8 @@ import msgspec
 from llmb_common.envelope import SCHEMA
 from llmb_common.errors import EXIT_STATUS
 from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES
+from llmb_common.run_states import OWN_STATES, STATES
 from llmb_common.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease, SlurmSettings
-from llmb_common.slurm.states import OWN_STATES, STATES
 from llmb_install.answers.questions import QUESTIONS
 from llmb_run.app import COMMANDS
 from llmb_run.run_json import RUN_KEYS

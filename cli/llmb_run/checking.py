@@ -17,7 +17,7 @@ from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.needs import Needs, needs_of, needs_of_site
 from llmb_common.printable import counted
-from llmb_common.slurm.hostlist import compress, expand
+from llmb_common.runs.hostlist import compress, expand
 from llmb_run.place import Place
 from llmb_run.starting.healthy import counted_by, nodelist_of, partition_of
 from llmb_run.terminal import notice, table

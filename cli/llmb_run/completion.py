@@ -56,7 +56,7 @@ def engines(context: Context, parameter: Parameter, incomplete: str) -> list[str
 
 
 def states(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
+    from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 
     return sorted(name for name in LIVE_STATES | ENDED_STATES if name.startswith(incomplete.upper()))
 

@@ -65,7 +65,7 @@ def states_of(values: Sequence[str]) -> list[str]:
     Raises:
         RequestError: Slurm has no such state
     """
-    from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
+    from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 
     known = sorted(LIVE_STATES | ENDED_STATES)
     names = split(values)

@@ -1,7 +1,7 @@
 """Runs on a real Slurm: whatever the scheduler does, each ends in the right state.
 
 On a cluster with accounting. Without it the same questions are asked until the controller has forgotten a job
-(``llmb_common.slurm.query``): only what depends on a job's end being remembered runs on both (``either_site``).
+(``executors.slurm.query``): only what depends on a job's end being remembered runs on both (``either_site``).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.rows import RunFilter
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.observe import Observation, cancel, observe, refresh, wait
+from llmb_common.run_states import is_live
 from llmb_common.runs.finding import attempts_of
+from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.slurm.hostlist import expand
-from llmb_common.slurm.states import is_live
 from llmb_common.submission import Options, doubts, submit, submit_chain
 from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, RunSite
@@ -346,7 +346,7 @@ def test_a_controller_that_is_away_makes_runs_unknown_and_wait_sits_it_out(eithe
 def test_accounting_that_is_away_is_no_answer(
     slurm_accounting: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
     site = Lifecycle(tmp_path, slurm_accounting, monkeypatch)
     record = site.submit()
     slurm_accounting.wait_for_state(int(record.job_id or 0), "COMPLETED")

@@ -26,7 +26,7 @@ from tools.json_data import unknown_keys
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler that does not answer is asked again at once; git is asked once about this clone."""
-    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
     monkeypatch.setattr("llmb_common.runs.manifest.git_state", _git_state)
 
 

@@ -29,7 +29,7 @@ from support.run_site import RECIPE, RunSite, with_small_code
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
-    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
     return fake
 
 
@@ -252,7 +252,7 @@ def test_accounting_may_show_a_task_as_pending_forever(site: RunSite, fake: Fake
     ],
 )
 def test_rows_of_several_tasks(fake: FakeSlurm, row: str, tasks: list[str]) -> None:
-    from llmb_common.slurm.query import in_queue
+    from llmb_common.executors.slurm.query import in_queue
 
     (fake.bin / "squeue").write_text(f"#!/bin/sh\necho '{row}|PENDING|5|N/A|N/A||name|None'\n")
     found = in_queue(["name"])

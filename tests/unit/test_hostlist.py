@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmb_common.errors import RequestError
-from llmb_common.slurm.hostlist import compress, expand
+from llmb_common.runs.hostlist import compress, expand
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from llmb_common.errors import AnswerLost, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.observe import Observation, cancel, observe, wait
+from llmb_common.run_states import STATES, is_live, is_waiting
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.slurm.states import STATES, is_live, is_waiting
 from llmb_common.submission import submit
 from llmb_common.timing.job_events import read_events
 from support.fake_slurm import FakeSlurm
@@ -24,8 +24,8 @@ from support.run_site import RECIPE, RunSite
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
-    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
-    monkeypatch.setattr("llmb_common.slurm.query.ASK_SECONDS", 2)
+    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("llmb_common.executors.slurm.query.ASK_SECONDS", 2)
     return fake
 
 

@@ -41,7 +41,7 @@ class Slurm:
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
     return Slurm(tmp_path / "bin", monkeypatch)
 
 

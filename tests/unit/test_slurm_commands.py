@@ -12,10 +12,18 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import SchedulerError
-from llmb_common.slurm import query
-from llmb_common.slurm.command import run_slurm
-from llmb_common.slurm.query import WRITTEN_OFF, JobInfo, in_accounting, in_queue, starts_in_accounting, unfit_nodes
-from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES, base_state, is_live, is_waiting
+from llmb_common.executors.slurm import query
+from llmb_common.executors.slurm.command import run_slurm
+from llmb_common.executors.slurm.query import (
+    WRITTEN_OFF,
+    JobInfo,
+    base_state,
+    in_accounting,
+    in_queue,
+    starts_in_accounting,
+    unfit_nodes,
+)
+from llmb_common.run_states import ENDED_STATES, LIVE_STATES, is_live, is_waiting
 
 SHELL = "#!/bin/bash\n"
 

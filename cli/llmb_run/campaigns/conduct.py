@@ -12,9 +12,9 @@ from llmb_common.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.observe import Observation, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.sequential import Attempt
+from llmb_common.run_states import is_live
+from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord
-from llmb_common.slurm.hostlist import expand
-from llmb_common.slurm.states import is_live
 from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.campaigns.folder import Campaign

@@ -84,7 +84,7 @@ def _say_what_differs(lines: list[dict[str, Any]]) -> None:
 def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
     """The runs as they are now; only those that live cost more than a look into the index."""
     from llmb_common.index.rows import UNREADABLE
-    from llmb_common.slurm.states import is_live
+    from llmb_common.run_states import is_live
 
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]

@@ -63,7 +63,7 @@ def _no_log(record: RunRecord, path: Path) -> RecordError:
     """Why there is none, as far as it is known now, and what to do."""
     from llmb_common.errors import RecordError
     from llmb_common.observe import refresh
-    from llmb_common.slurm.states import is_live
+    from llmb_common.run_states import is_live
 
     (record,) = refresh([record])
     run = record.paths.run_id
@@ -111,7 +111,7 @@ def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int, *, ra
 def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
     """Asks at most every few seconds; says once why there is no log yet, and in the end how the run ended."""
     from llmb_common.observe import observe
-    from llmb_common.slurm.states import is_live
+    from llmb_common.run_states import is_live
     from llmb_run.terminal import notice
 
     asked = float("-inf")

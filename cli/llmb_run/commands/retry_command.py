@@ -53,8 +53,8 @@ def command(
     from llmb_common.errors import RequestError
     from llmb_common.index.rows import RunFilter
     from llmb_common.observe import refresh
+    from llmb_common.run_states import is_live
     from llmb_common.runs.record import load_record
-    from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
     from llmb_run.selecting import require_own, select_rows
     from llmb_run.starting.start import announce, report_started, say_doubts
@@ -103,8 +103,8 @@ def _require_alone(plan: JobPlan, place: Place) -> None:
     from llmb_common.index.rows import RunFilter
     from llmb_common.index.search import find_runs
     from llmb_common.observe import refresh
+    from llmb_common.run_states import is_live
     from llmb_common.runs.record import load_record
-    from llmb_common.slurm.states import is_live
 
     rows = find_runs(place.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True))
     others = [
@@ -127,7 +127,7 @@ def _failed_nodes(record: RunRecord) -> str:
     """
     from llmb_common.errors import RequestError
     from llmb_common.executors import executor_for
-    from llmb_common.slurm.hostlist import compress
+    from llmb_common.runs.hostlist import compress
     from llmb_common.timing.job_events import read_events
 
     nodes = read_events(record.paths.events).nodes

@@ -27,10 +27,10 @@ def command(run: str | None, script: bool) -> Result:
     Without RUN: the newest one.
     """
     from llmb_common.observe import observe
+    from llmb_common.run_states import is_live
     from llmb_common.runs.evidence.account import as_plain
     from llmb_common.runs.evidence.stragglers import straggler_in
     from llmb_common.runs.record import load_record
-    from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
     from llmb_run.results.measuring import measure_run
     from llmb_run.results.run_columns import as_dict
@@ -67,10 +67,10 @@ def _text(seen: Observation, measured: Measured) -> str:
 
 def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
     from llmb_common.printable import printable
+    from llmb_common.run_states import is_live
     from llmb_common.runs.evidence.stragglers import straggler_in
     from llmb_common.runs.finding import attempts_of
     from llmb_common.runs.manifest import image_line
-    from llmb_common.slurm.states import is_live
     from llmb_run.results.measuring import reference_lines
     from llmb_run.why_lines import cause_lines
     from llmb_run.words import clock, span

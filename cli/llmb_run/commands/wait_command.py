@@ -24,8 +24,8 @@ def command(runs: tuple[str, ...], timeout: str | None) -> Result:
     from llmb_common.errors import CheckFailed, LLMBError
     from llmb_common.index.rows import RunFilter
     from llmb_common.observe import Observation, wait
+    from llmb_common.run_states import is_live
     from llmb_common.runs.record import COMPLETED, load_record
-    from llmb_common.slurm.states import is_live
     from llmb_run.following.live import LiveRun
     from llmb_run.place import Place
     from llmb_run.selecting import own_rows, seconds_of, select_rows

@@ -13,8 +13,8 @@ from llmb_common.index.rows import row_of
 from llmb_common.observe import Observation, observe
 from llmb_common.printable import printable
 from llmb_common.results.configuration import apart
+from llmb_common.run_states import is_live, is_waiting
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
-from llmb_common.slurm.states import is_live, is_waiting
 from llmb_run.columns import Column, Form, at
 from llmb_run.following.progress import Progress
 from llmb_run.run_json import run_as_json, work_of

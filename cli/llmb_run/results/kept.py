@@ -24,9 +24,9 @@ from llmb_common.index.figures import Kept, keep_figures, kept_figures, past_fig
 from llmb_common.results.configuration import configuration_of, memory_key
 from llmb_common.results.past_runs import PastRun
 from llmb_common.results.verdict import Steps, steps_of, window_of
+from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.states import is_live
 from llmb_common.structs import from_packed
 from llmb_common.timing.iterations import IterationsOnDisk
 from llmb_common.timing.memory_prints import MemoryPrints

@@ -33,11 +33,11 @@ from llmb_common.results.verdict import (
     window_of,
     with_training,
 )
+from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import Account, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.extras import Extras, extras_of
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.slurm.states import is_live
 from llmb_common.timing.log_files import log_stem
 from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs, no_garbage
 from llmb_common.timing.statistics import Window

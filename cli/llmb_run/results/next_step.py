@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llmb_common.printable import counted
 from llmb_common.results.verdict import Verdict
-from llmb_common.slurm.states import is_live
+from llmb_common.run_states import is_live
 from llmb_run.results.groups import Group
 from llmb_run.results.measuring import Measured
 

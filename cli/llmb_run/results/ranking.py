@@ -13,8 +13,8 @@ from llmb_common.results.comparison import Change
 from llmb_common.results.configuration import aspects, kind_of_job, told_apart
 from llmb_common.results.decision import CONFIDENCE, level
 from llmb_common.results.ranking import Contender, ranked
+from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.states import is_live
 from llmb_run.columns import ALL, DATA, Column, Form, as_dict, at, csv_of, table
 from llmb_run.place import Place
 from llmb_run.results.groups import GROUP, Group, group

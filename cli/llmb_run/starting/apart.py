@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmb_common.errors import RequestError
 from llmb_common.executors import executor_for
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.slurm.hostlist import compress
+from llmb_common.runs.hostlist import compress
 from llmb_common.submission import Job
 from llmb_run.terminal import notice
 

@@ -12,9 +12,9 @@ from llmb_common.envelope import Result
 from llmb_common.errors import LLMBError
 from llmb_common.index.rows import row_of
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.run_states import is_live
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.states import is_live
 from llmb_run.run_json import run_as_json
 from llmb_run.starting.requests import Asked
 from llmb_run.terminal import notice, table

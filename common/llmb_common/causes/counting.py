@@ -11,7 +11,7 @@ import msgspec
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.table import signatures
 from llmb_common.printable import counted
-from llmb_common.slurm.hostlist import compress
+from llmb_common.runs.hostlist import compress
 
 FEW = 2
 """Failures with their root on the same node that are more than chance."""

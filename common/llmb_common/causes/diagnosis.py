@@ -16,8 +16,8 @@ from llmb_common.causes.stacks import RankFile, read_ranks
 from llmb_common.errors import LLMBError
 from llmb_common.runs.evidence.nodes import FOLDER, read_nodes
 from llmb_common.runs.finding import attempts_of
+from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.hostlist import expand
 from llmb_common.timing.job_events import read_events
 from llmb_common.timing.log_files import open_log
 

@@ -12,7 +12,7 @@ from llmb_common.health.facts import Facts, Level, Links
 from llmb_common.health.needs import Needs
 from llmb_common.printable import size
 from llmb_common.runs.evidence.nodes import Gpu
-from llmb_common.slurm.hostlist import compress
+from llmb_common.runs.hostlist import compress
 
 GIB = 1 << 30
 Said = Iterator[tuple[Level, str]]

@@ -17,8 +17,8 @@ import msgspec
 
 from llmb_common.errors import RecordError
 from llmb_common.index.rows import UNREADABLE, RunRow, row_of, unreadable
+from llmb_common.run_states import LIVE_STATES
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.slurm.states import LIVE_STATES
 
 _COLUMN = {"key": "submission_key"}
 """Columns that are not called as the field of a row; KEY is a word of SQL."""

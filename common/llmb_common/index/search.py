@@ -21,9 +21,9 @@ from llmb_common.index.scan import (
     row_from,
     stale_folders,
 )
+from llmb_common.run_states import ENDED_STATES
 from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.states import ENDED_STATES
 
 _AT_MOST = 100
 """Runs under one name that are looked at."""

@@ -11,10 +11,10 @@ from llmb_common.errors import AnswerLost, LLMBError
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
 from llmb_common.observe.runs import Observation, observe
+from llmb_common.run_states import is_live
 from llmb_common.runs.facts import give_up
 from llmb_common.runs.ownership import refusal as ownership_refusal
 from llmb_common.runs.record import NOT_SUBMITTED, RunRecord
-from llmb_common.slurm.states import is_live
 from llmb_common.timing.job_events import read_events
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from llmb_common.cluster_types import ClusterType
 from llmb_common.errors import RecordError
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
+from llmb_common.run_states import is_live
 from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.finding import Finding, may_change
 from llmb_common.runs.record import RunRecord, update_record
-from llmb_common.slurm.states import is_live
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from llmb_common.errors import AnswerLost
 from llmb_common.observe.runs import Observation, observe
+from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.states import is_live
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 20.0

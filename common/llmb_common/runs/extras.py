@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from llmb_common.printable import counted, printable, size
+from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.states import is_live
 from llmb_common.timing.iterations import SAVED, read_log
 from llmb_common.timing.log_files import is_log_name, open_log
 from llmb_common.timing.records import Iteration

@@ -9,9 +9,9 @@ from typing import Any
 
 from llmb_common.errors import AnswerLost
 from llmb_common.files import open_plain
+from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import KEY, as_plain, make_account
 from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED, SUBMITTING, RunRecord, update_record
-from llmb_common.slurm.states import is_live
 from llmb_common.timing.job_events import read_events
 
 _PREFIX = b"LLMB manifest: "

@@ -9,7 +9,7 @@ import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.kept_lists import read_list, write_list
-from llmb_common.slurm.hostlist import expand
+from llmb_common.runs.hostlist import expand
 from llmb_common.words import is_node_name
 
 

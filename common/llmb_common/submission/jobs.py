@@ -12,9 +12,9 @@ from llmb_common.executors import executor_for
 from llmb_common.index.rows import RunRow
 from llmb_common.index.search import find_run
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.run_states import is_live
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import Submission
-from llmb_common.slurm.states import is_live
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
 
 def _excluded(plan: JobPlan, nodes: str) -> dict[str, str]:
     """The nodes to avoid, each with the reason: the exclusion list, and the host list ``nodes``."""
-    from llmb_common.slurm.hostlist import expand
+    from llmb_common.runs.hostlist import expand
     from llmb_common.submission.excluded_nodes import exclusions
 
     listed = {item.node: item.reason for item in exclusions(Path(plan.install))}

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.printable import counted
-from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
+from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import LogContent, read_ending, read_log
 from llmb_common.timing.job_events import read_events
 from llmb_common.timing.log_files import is_log_name, log_stem, open_log

@@ -10,8 +10,8 @@ from llmb_common.index.rows import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
 from llmb_common.printable import printable_lines
+from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.slurm.states import is_live
 from llmb_install.arguments import DESPITE_RUNS
 
 _SHOWN = 5

@@ -11,8 +11,8 @@ from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.engines import image_file_name
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.planning.saving import limit_seconds, save_seconds
+from llmb_common.runs.hostlist import expand
 from llmb_common.site.cluster import ClusterConfig
-from llmb_common.slurm.hostlist import expand
 from llmb_common.slurm.options import parse_additional
 from llmb_common.trust import me, user_name
 from llmb_install.answers.stored import load_recipes

@@ -91,7 +91,7 @@ class SlurmExecutor(Executor):
         Raises:
             RequestError: the job asks for nodes that are excluded.
         """
-        from llmb_common.slurm.hostlist import compress, expand
+        from llmb_common.runs.hostlist import compress, expand
 
         arguments = [f"--dependency=afterany:{':'.join(after)}"] if after else []
         if excluded:
@@ -120,12 +120,12 @@ class SlurmExecutor(Executor):
         return look_at_slurm(records)
 
     def failed_nodes(self, nodes: str) -> list[str]:
-        from llmb_common.slurm.query import unfit_nodes
+        from llmb_common.executors.slurm.query import unfit_nodes
 
         return unfit_nodes(nodes)
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-        from llmb_common.slurm.query import states_of_nodes
+        from llmb_common.executors.slurm.query import states_of_nodes
 
         found = states_of_nodes(nodes, partition)
         soon = ("idle", "completing", "planned")  # Slurm gives them within its patience

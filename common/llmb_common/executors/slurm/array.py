@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from llmb_common.errors import AnswerLost, RecordError, SchedulerError
+from llmb_common.executors.slurm.command import run_slurm
 from llmb_common.executors.slurm.sbatch import sbatch
 from llmb_common.executors.slurm.script import render_array
 from llmb_common.executors.slurm.series import render_series
@@ -22,7 +23,6 @@ from llmb_common.files import write_atomic
 from llmb_common.runs.facts import stay_submitting
 from llmb_common.runs.paths import SharedPaths
 from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
-from llmb_common.slurm.command import run_slurm
 
 ASK_SECONDS = 30
 AT_ONCE = 4

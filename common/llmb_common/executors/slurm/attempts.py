@@ -8,11 +8,11 @@ from dataclasses import replace
 import msgspec
 
 from llmb_common.errors import LLMBError
+from llmb_common.executors.slurm.query import JobInfo, starts_in_accounting, unfit_nodes
+from llmb_common.run_states import is_waiting
 from llmb_common.runs.finding import Attempt, Finding, attempts_of
+from llmb_common.runs.hostlist import compress, expand
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.hostlist import compress, expand
-from llmb_common.slurm.query import JobInfo, starts_in_accounting, unfit_nodes
-from llmb_common.slurm.states import is_waiting
 from llmb_common.timing.job_events import JobEvents, Start, read_events
 
 CLOCKS_SECONDS = 60.0

@@ -15,12 +15,12 @@ import msgspec
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.holding import MOST_GROUPS, Container, Held, Wanted
 from llmb_common.executors.slurm.mounts import for_enroot
+from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.script import PORT_BASE, PORT_COUNT
 from llmb_common.planning.job_plan import SlurmPlan
 from llmb_common.programs import Answer, ask, clean_environment
+from llmb_common.runs.hostlist import compress, expand
 from llmb_common.sessions import end_session
-from llmb_common.slurm.hostlist import compress, expand
-from llmb_common.slurm.query import nodes_of_jobs, partition_of
 
 _SAY = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat'
 """What ``salloc`` runs: it says what was granted, and ends with our end of its input."""

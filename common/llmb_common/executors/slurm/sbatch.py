@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.errors import AnswerLost, SchedulerError
-from llmb_common.slurm.command import run_slurm
+from llmb_common.executors.slurm.command import run_slurm
 
 SUBMIT_SECONDS = 120
 """How long ``sbatch`` may take. After that nobody knows whether the job was accepted."""

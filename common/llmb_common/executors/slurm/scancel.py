@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from llmb_common.errors import LLMBError, SchedulerError
+from llmb_common.executors.slurm.command import run_slurm
 from llmb_common.executors.slurm.turns import end_turn, whole_jobs
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.command import run_slurm
 
 CANCEL_SECONDS = 60
 """How long ``scancel`` may take."""

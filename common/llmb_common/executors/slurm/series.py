@@ -50,7 +50,7 @@ def _allocation(plan: JobPlan) -> dict[str, object]:
 
 def _too_long(plans: Sequence[JobPlan]) -> str:
     from llmb_common.errors import SchedulerError
-    from llmb_common.slurm.query import longest_job
+    from llmb_common.executors.slurm.query import longest_job
 
     slurm, total = plans[0].slurm, sum(limit_seconds(plan.time_limit) for plan in plans)
     try:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.errors import SchedulerError
+from llmb_common.executors.slurm.query import nodes_of_jobs
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.slurm.query import nodes_of_jobs
 
 _OWN_DISKS = frozenset(
     {"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "ntfs3", "overlay", "ramfs"}

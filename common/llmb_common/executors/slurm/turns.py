@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.errors import RecordError, SchedulerError
+from llmb_common.executors.slurm.command import run_slurm
+from llmb_common.executors.slurm.query import steps_of
+from llmb_common.run_states import is_waiting
 from llmb_common.runs.facts import give_up
 from llmb_common.runs.ownership import own_run
 from llmb_common.runs.record import RunRecord
-from llmb_common.slurm.command import run_slurm
-from llmb_common.slurm.query import steps_of
-from llmb_common.slurm.states import is_waiting
 from llmb_common.timing.job_events import read_events
 
 PATIENCE_SECONDS = 10.0

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
+from llmb_common.executors.slurm.command import run_slurm
 from llmb_common.programs import Answer
-from llmb_common.slurm.command import run_slurm
-from llmb_common.slurm.hostlist import compress, expand
-from llmb_common.slurm.states import base_state
+from llmb_common.run_states import STATES
+from llmb_common.runs.hostlist import compress, expand
 from llmb_common.words import span_seconds
 
 ASK_SECONDS = 30
@@ -297,6 +297,12 @@ def _accounted(row: list[str]) -> JobInfo:
         exit_code=exit_code,
         failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
     )
+
+
+def base_state(text: str) -> str | None:
+    """The bare state: CANCELLED for ``CANCELLED by 0`` and ``CANCELLED+``; None if ``text`` is not a state."""
+    word = text.strip().split(" ", 1)[0].rstrip("+").upper()
+    return word if word in STATES else None
 
 
 def _state(text: str, program: str) -> str:

@@ -1,6 +1,7 @@
-"""All states of a Slurm job in one table: waiting, running or ended.
+"""All states of a run in one table: waiting, running or ended.
 
-The names are those of ``squeue -o %T`` and ``sacct``; the list follows slurm.h up to 25.11.
+They are called as Slurm calls those of a job (``squeue -o %T``, ``sacct``; slurm.h up to 25.11); an executor of another
+scheduler translates. A run has a few more.
 """
 
 from __future__ import annotations
@@ -50,15 +51,9 @@ OWN_STATES: dict[str, tuple[Kind, str]] = {
     "NOT_SUBMITTED": ("ended", "its submission was interrupted before there was a job; the same command submits it"),
     "LOST": ("ended", "the scheduler has forgotten the job, and the job left no record of its end"),
 }
-"""States of a run that Slurm does not have, and what they mean, for docs/reference.md."""
+"""States of a run that no job has, and what they mean, for docs/reference.md."""
 
 _ALL = STATES | {name: kind for name, (kind, _) in OWN_STATES.items()}
-
-
-def base_state(text: str) -> str | None:
-    """The bare state: CANCELLED for ``CANCELLED by 0`` and ``CANCELLED+``; None if ``text`` is not a state."""
-    word = text.strip().split(" ", 1)[0].rstrip("+").upper()
-    return word if word in STATES else None
 
 
 def is_live(state: str) -> bool:
