@@ -99,6 +99,11 @@ filters = together(
         help="Slurm state, such as RUNNING or TIMEOUT; repeatable.",
         shell_complete=completion.states,
     ),
+    several(
+        "--where",
+        metavar="NAME=VALUE",
+        help="A column, variable, Megatron setting, image or engine of the job, such as tp=4; repeatable.",
+    ),
     click.option("--since", metavar="SPAN", help="Only runs from the last SPAN: 90m, 2h, 7d."),
     click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most the N newest runs."),
 )

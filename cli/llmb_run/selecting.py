@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from llmb_run.terminal import notice
 from llmb_run.words import split
 
 if TYPE_CHECKING:
+    from llmb_common.planning.job_plan import JobPlan
     from llmb_common.runs.record import RunRecord
 
 
@@ -28,6 +29,7 @@ def run_filter(
     dtype: Sequence[str] = (),
     scale: Sequence[str] = (),
     state: Sequence[str] = (),
+    where: Sequence[str] = (),
     since: str | None = None,
     live: bool | None = None,
     limit: int | None = None,
@@ -48,9 +50,39 @@ def run_filter(
         gpus=tuple(int(text) for text in scales),
         states=tuple(states_of(state)),
         since=None if since is None else time.time() - seconds_of(since, "--since"),
+        fits=_fits_of(where) if where else None,
         live=live,
         limit=limit,
     )
+
+
+def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
+    """Whether a run's job has for each ``NAME=VALUE,VALUE`` one of the values, in the words of tables.
+
+    Raises:
+        RequestError: one is something else
+    """
+    from llmb_run.starting.command_line import SWITCHES
+    from llmb_run.starting.varying import dimensions_of
+
+    called = {"scale": "gpus", "size": "model_size"} | {variable: field for field, variable in SWITCHES.items()}
+    asked = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
+
+    def fits(row: RunRow) -> bool:
+        record = _load(row)
+        return not isinstance(record, LLMBError) and all(
+            not {*values}.isdisjoint(_known_as(record.plan, name)) for name, values in asked.items()
+        )
+
+    return fits
+
+
+def _known_as(plan: JobPlan, name: str) -> tuple[str, ...]:
+    """The value of ``name`` in a job, also as short as a table has it."""
+    from llmb_common.results.configuration import values_of
+
+    value = plan.env[name].value if name in plan.env else values_of(plan).get(name, "-")
+    return value, value.rpartition("/")[2]
 
 
 def in_words(filters: Mapping[str, Any]) -> str:

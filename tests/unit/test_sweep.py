@@ -131,9 +131,25 @@ def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
     assert shown.status == 0
     assert "fastest (4 configurations share the first place): llmb-run single -w pretrain_llama3.1" in shown.out
     assert board["command"].endswith("--env STEP_MS=100")
+    some = site("jobs", "--json", "--where", "TP=2", "--where", "STEP_MS=110,120").data["runs"]
+    assert {line["run_id"] for line in some} == {
+        run for line in board["lines"][4:] for run in line["run_ids"] if line["values"]["tp"] == "2"
+    }
+    (slow,) = site("results", "--rank", "--json", "--where", "STEP_MS=120").data["boards"]
+    assert [line["runs"] for line in slow["lines"]] == [2, 2]
+    assert len(site("jobs", "--json", "--where", "STEP_MS=100.1", "--limit", "3").data["runs"]) == 3
+    assert "no run matches where tp=8" in site("jobs", "--where", "tp=8").err
     head, *rows = site("results", "--rank", "--format", "csv").out.splitlines()
     assert head.startswith("place,tp,STEP_MS,runs,")
     assert len(rows) == 8
+
+
+@pytest.mark.parametrize(
+    ("where", "message"), [("tp", "--where 'tp' is not NAME=VALUE"), ("tpp=2", "(did you mean 'tp'?)")]
+)
+def test_what_no_job_has_cannot_be_asked_for(cli: Cli, where: str, message: str) -> None:
+    done = cli("jobs", "--where", where)
+    assert (done.status, message in done.err) == (2, True), done.err
 
 
 def test_runs_that_verdicts_leave_out_are_ranked_all_the_same(site: Cli) -> None:

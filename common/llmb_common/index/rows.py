@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -119,4 +120,6 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     chain: str | None = None
     since: float | None = None
     """Created at or after this Unix time."""
+    fits: Callable[[RunRow], bool] | None = None
+    """What only the run's folder tells: asked of the newest runs until ``limit`` fit."""
     limit: int | None = None

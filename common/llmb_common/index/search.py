@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,12 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
     Raises:
         RecordError: ``.llmb`` cannot be used at all
     """
-    where, values = _conditions(wanted or RunFilter())
-    limit = f" LIMIT {int(wanted.limit)}" if wanted and wanted.limit is not None else ""
+    wanted = wanted or RunFilter()
+    where, values = _conditions(wanted)
+    limit = f" LIMIT {int(wanted.limit)}" if wanted.limit is not None and not wanted.fits else ""
     query = f"{_SELECT}{where} ORDER BY created DESC, folder DESC{limit}"
-    return _ask(install, query, values, sorted({str(root) for root in roots if root.is_dir()}))
+    found = _ask(install, query, values, sorted({str(root) for root in roots if root.is_dir()}))
+    return [*islice(filter(wanted.fits, found), wanted.limit)] if wanted.fits else found
 
 
 def find_run(install: Path, word: str) -> RunRow:

@@ -62,7 +62,7 @@ def configuration(plan: JobPlan) -> dict[str, Any]:
 
 def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     """What the plans differ in, by name, with the value of each: columns, variables, settings, image, engine."""
-    known = [_said(plan) for plan in plans]
+    known = [values_of(plan) for plan in plans]
     everything = dict.fromkeys(name for values in known for name in values)
     names = sorted(everything, key=lambda name: name in ("engine", "image"))  # a variable of one plan comes before
     found = {name: [values.get(name, "-") for values in known] for name in names}
@@ -93,7 +93,8 @@ def apart(plans: Iterable[JobPlan | None]) -> list[str]:
     return said
 
 
-def _said(plan: JobPlan) -> dict[str, str]:
+def values_of(plan: JobPlan) -> dict[str, str]:
+    """What tells jobs apart, by the names and in the words of tables: ``tp: 2``, ``NCCL_ALGO: Ring``, ``engine``."""
     said: dict[str, str] = {}
     for name, value in {**configuration(plan), "engine": plan.engine, "image": plan.image}.items():
         parts = value.items() if isinstance(value, dict) else [(name, value)]
