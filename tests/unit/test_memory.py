@@ -15,13 +15,14 @@ from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import StageMemory
 from llmb_common.planning.memory.estimate import Job, stages_memory
 from llmb_common.planning.memory.kinds import known, known_here
-from llmb_common.planning.memory.layers import body_of, body_of_function
+from llmb_common.planning.memory.layers import body_of
 from llmb_common.planning.memory.stages import chunks_of, under_way
 from llmb_common.planning.memory.storage import storage_of
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.model import Experts, Kind, Layers, Shape
+from llmb_common.recipes.parameters import layers_of
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.shape import Experts, Kind, Layers, Shape
 from llmb_common.request.columns import Columns
 from support.plans import plan
 
@@ -44,7 +45,9 @@ def measured(row: dict[str, Any]) -> Job:
     size = row["model"].removeprefix("llama3_")
     groups = {"70b": 8, "405b": 16}[size]  # of the measured model, not the released one
     architecture = replace(RECIPES["llama3.1"].model(size).listed, layers=row["layers"], query_groups=groups)
-    return Job(body=body_of(architecture), layout=layout_of(row), sequence_length=row["sequence"])
+    return Job(
+        body=body_of(architecture, layers_of(architecture)), layout=layout_of(row), sequence_length=row["sequence"]
+    )
 
 
 def layout_of(row: dict[str, Any]) -> Layout:
@@ -99,7 +102,8 @@ def deepseek(version: int) -> Function:
 def test_experts_with_latent_attention_are_predicted_from_their_catalogue() -> None:
     found = []
     for row in DEEPSEEK:
-        body = body_of_function(deepseek(int(row["model"][-1])))
+        function = deepseek(int(row["model"][-1]))
+        body = body_of(function.architecture, function.layers)
         assert body is not None
         stages = stages_memory(Job(body=body, layout=layout_of(row), sequence_length=4096))
         found += errors(stages, row["allocated_gib"])
@@ -122,7 +126,8 @@ def test_functions_are_predicted_as_well_as_it_is_documented() -> None:
 
 def test_interleaved_stages_in_fp8_are_predicted_as_well_as_it_is_documented() -> None:
     storage = storage_of("cs", hopper=True, precision_aware=False, newer=False, settings={})
-    body, found = body_of(RECIPES["llama3.1"].model("70b").listed), []
+    architecture, found = RECIPES["llama3.1"].model("70b").listed, []
+    body = body_of(architecture, layers_of(architecture))
     for row in PEAKS["llama3_70b_fp8cs_32_h100"]["rows"]:
         layout = Layout(gpus=32, tp=row["tp"], pp=row["pp"], vp=row["vp"], mbs=1, gbs=32)
         stages = stages_memory(Job(body=body, layout=layout, sequence_length=4096, storage=storage))

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan, StageMemory
 from llmb_common.planning.memory.estimate import GIB, Job, stages_memory
-from llmb_common.planning.memory.layers import Body, body_of, body_of_function
+from llmb_common.planning.memory.layers import Body, body_of
 from llmb_common.planning.memory.storage import Storage, storage_of
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture, MoE
+from llmb_common.recipes.parameters import layers_of
 from support import plans
 from support.functions import NEWEST, plan
 
@@ -34,7 +35,7 @@ def stage(
 ) -> StageMemory:
     """A stage, the last unless said otherwise, of a job on 8 GPUs."""
     layout = Layout(**{"gpus": 8, "mbs": 1, "gbs": 64, **columns})
-    body = body_of(architecture)
+    body = body_of(architecture, layers_of(architecture))
     return stages_memory(Job(body=body, layout=layout, sequence_length=T, storage=storage or Storage()))[index]
 
 
@@ -125,7 +126,8 @@ assert CATALOGUE is not None
 
 
 def body(name: str) -> Body:
-    found = body_of_function(CATALOGUE.function(name))
+    function = CATALOGUE.function(name)
+    found = body_of(function.architecture, function.layers)
     assert found is not None
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmb_common.gpus import CPU
-from llmb_common.recipes.model import Model
+from llmb_common.recipes.model import AnyShape, Model
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Row, Variant
 from llmb_common.request.read import Request
@@ -15,7 +15,6 @@ from llmb_common.site.machine import Machine
 
 if TYPE_CHECKING:  # read where a recipe has a catalogue
     from llmb_common.recipes.catalogue import Function
-    from llmb_common.recipes.shape import ShapeOf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +46,9 @@ class Case(Given):
     """What the row's function gives; None where the recipe itself lists the architecture."""
 
     @property
-    def shape(self) -> ShapeOf:
+    def shape(self) -> AnyShape:
         """The numbers of the model."""
-        if self.function is not None:
-            return self.function.architecture
-        assert self.model.architecture is not None  # checked when the recipe was loaded
-        return self.model.architecture
+        return self.function.architecture if self.function is not None else self.model.listed
 
     @property
     def adapters(self) -> bool:

@@ -8,7 +8,7 @@ layers against PP and VP) Megatron finds only while building the model, that is 
 from __future__ import annotations
 
 from llmb_common.errors import RequestError
-from llmb_common.recipes.shape import ShapeOf
+from llmb_common.recipes.model import AnyShape
 from llmb_common.request.columns import Columns
 
 
@@ -35,7 +35,7 @@ class Layout(Columns[int], frozen=True, kw_only=True):
         return self.gpus // (self.pp * self.ep * (self.etp or self.tp))
 
 
-def check_layout(layout: Layout, model: ShapeOf, sequence_length: int, family: str) -> None:
+def check_layout(layout: Layout, model: AnyShape, sequence_length: int, family: str) -> None:
     """Check ``layout`` against every rule.
 
     ``family`` is the recipe's: what a CUDA graph captures differs by it (see ``llmb_train.settings.fusions``).
@@ -53,7 +53,7 @@ def captures_iterations(family: str) -> bool:
     return family == "llama3"
 
 
-def check_numbers(layout: Layout, model: ShapeOf, sequence_length: int) -> None:
+def check_numbers(layout: Layout, model: AnyShape, sequence_length: int) -> None:
     """Check who must divide whom, apart from the layers of pipeline stages.
 
     Raises:
@@ -77,7 +77,7 @@ def divides_at_all(layout: Layout) -> bool:
     return layout.gpus % (layout.pp * (layout.ep or 1) * (layout.etp or 1)) == 0
 
 
-def check_memory(layout: Layout, model: ShapeOf, *, whole_iteration: bool) -> None:
+def check_memory(layout: Layout, model: AnyShape, *, whole_iteration: bool) -> None:
     """Check what saves memory against each other. ``whole_iteration``: CUDA graphs capture whole steps, not layers.
 
     Raises:
@@ -100,7 +100,7 @@ def _check_world(c: Layout) -> None:
         )
 
 
-def _check_tensor(c: Layout, a: ShapeOf, sequence_length: int) -> None:
+def _check_tensor(c: Layout, a: AnyShape, sequence_length: int) -> None:
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
         divided["shared expert's FFN size"] = a.moe.shared_ffn
@@ -142,7 +142,7 @@ def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
     return None
 
 
-def _check_stages(c: Layout, a: ShapeOf) -> None:
+def _check_stages(c: Layout, a: AnyShape) -> None:
     if pipeline_slots(a.layers, c.pp, c.vp) is None:
         parts = f"PP*VP = {c.pp}*{c.vp}" if c.vp else f"PP = {c.pp}"
         raise _refuse(
@@ -169,7 +169,7 @@ def _check_batch(c: Layout) -> None:
         )
 
 
-def _check_experts(c: Layout, a: ShapeOf) -> None:
+def _check_experts(c: Layout, a: AnyShape) -> None:
     if a.moe is None:
         for name, value in (("EP", c.ep), ("ETP", c.etp)):
             if value is not None and value > 1:
@@ -187,7 +187,7 @@ def _check_experts(c: Layout, a: ShapeOf) -> None:
         )
 
 
-def check_memory_savers(c: Layout, a: ShapeOf) -> None:
+def check_memory_savers(c: Layout, a: AnyShape) -> None:
     """Check recomputation, offload and FSDP against each other and the layers.
 
     Raises:

@@ -16,9 +16,8 @@ import msgspec
 
 from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.recipes.generated import read_generated
-from llmb_common.recipes.model import Model
+from llmb_common.recipes.model import Layers, Model, Shape
 from llmb_common.recipes.rows import Row, Variant
-from llmb_common.recipes.shape import Layers, Shape
 from llmb_common.recipes.summary import Configuration
 from llmb_common.request.columns import Columns
 from llmb_common.structs import from_json

@@ -7,47 +7,13 @@ activations nor the router. So an MFU is comparable within one convention only; 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+
+from llmb_common.recipes.model import Architecture
 
 Attention: TypeAlias = Literal["full", "causal"]
 
 _SECONDS_A_DAY = 86400
-
-
-class Experts(Protocol):
-    """The fields of job.json's ``architecture.moe`` that cost FLOPs."""
-
-    @property
-    def top_k(self) -> int: ...
-    @property
-    def ffn(self) -> int: ...
-    @property
-    def shared_ffn(self) -> int | None: ...
-    @property
-    def every(self) -> int: ...
-
-
-class Architecture(Protocol):
-    """The fields of job.json's ``architecture`` that cost FLOPs."""
-
-    @property
-    def layers(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def ffn(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def query_groups(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def vocabulary(self) -> int: ...
-    @property
-    def gated(self) -> bool: ...
-    @property
-    def moe(self) -> Experts | None: ...
 
 
 class ModelFlops(NamedTuple):

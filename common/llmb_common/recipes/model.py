@@ -1,25 +1,33 @@
-"""What a recipe says of a model: its architecture, or that a function has it."""
+"""The numbers of a model: those that a recipe lists (``Architecture``), and those that planning needs of one that a
+function of Megatron-Bridge makes, as its catalogue says them (``Shape``, ``Layers``)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.request.columns import Positive
+from llmb_common.request.columns import Count, Positive
 
 Ratio = Annotated[float, msgspec.Meta(gt=0)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 
 
-class MoE(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Experts of a mixture-of-experts model. ``every`` 2: every second layer is MoE, starting with the second."""
+class Experts(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts of a mixture-of-experts model. ``every`` 2: every second layer is MoE, starting with the second; a
+    catalogue does not say it."""
 
     experts: Positive
     top_k: Positive
     ffn: Positive
-    shared_ffn: Positive | None = None
+    shared_ffn: Count | None = None
     every: Positive = 1
+
+
+class MoE(Experts, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Experts with their router, in the numbers that Megatron needs."""
+
     router: Literal["softmax", "sigmoid"] = "softmax"
     pre_softmax: bool = False
     aux_loss: float = 0.0
@@ -51,6 +59,68 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tied_embeddings: bool = False
     init_std: Ratio = 0.02
     moe: MoE | None = None
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The architecture of a function, as its catalogue says it. ``vocabulary`` None: padded until it divides."""
+
+    layers: int
+    hidden: int
+    heads: int
+    query_groups: int
+    ffn: int | None = None
+    vocabulary: int | None = None
+    mtp_layers: int = 0
+    moe: Experts | None = None
+    provider: str = ""
+
+    @property
+    def attention_chunk(self) -> int | None:
+        return None
+
+
+AnyShape: TypeAlias = Architecture | Shape
+"""A model whoever describes it: what the rules of divisibility, memory and step time need."""
+
+
+class Kind(msgspec.Struct, frozen=True, array_like=True):
+    """One kind of layer: attention or what takes its place, ``dense`` or ``experts`` or nothing after it, and weights:
+    of matrices that TP divides, of all routed experts, and of norms and a router, which every rank has whole."""
+
+    mixer: Literal["attention", "latent", "mamba", "delta", ""]
+    mlp: Literal["dense", "experts", ""]
+    divided: int
+    routed: int
+    whole: int
+
+
+class Layers(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers of a model in order (``3a58b``), and sizes inside them.
+
+    ``latent``: ranks of queries and keys, head, position and value of a head; ``mamba``: heads, their size, groups,
+    state; ``delta``: heads of keys, their size, heads of values, their size. ``encoder``: weights of the first stage.
+    ``norm``: weights of a norm for each hidden element.
+    """
+
+    order: str
+    kinds: dict[str, Kind]
+    head_dim: int
+    gated: bool
+    expert_hidden: int | None = None
+    latent: tuple[int, int, int, int, int] | None = None
+    mamba: tuple[int, int, int, int] | None = None
+    delta: tuple[int, int, int, int] | None = None
+    encoder: int = 0
+    norm: int = 1
+
+    @property
+    def in_order(self) -> list[Kind]:
+        runs = re.findall(r"([0-9]*)([a-z])", self.order)
+        return [self.kinds[letter] for count, letter in runs for _ in range(int(count or 1))]
+
+    def first(self, ffn: int) -> int:
+        """Elements of the first product of an MLP of width ``ffn``, which keeps both halves where it is gated."""
+        return ffn * (2 if self.gated else 1)
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,9 +16,10 @@ from llmb_common.planning.functions import check_columns
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate
 from llmb_common.planning.memory.estimate import Job, stages_memory
 from llmb_common.planning.memory.kinds import Known, kind_of, known, known_here
-from llmb_common.planning.memory.layers import body_of, body_of_function
+from llmb_common.planning.memory.layers import body_of
 from llmb_common.planning.memory.stages import chunks_of
 from llmb_common.planning.memory.storage import storage_of
+from llmb_common.recipes.parameters import layers_of
 
 RESERVE_GIB = 2.0
 """CUDA's context, NCCL's buffers and the libraries' workspaces: 1.5 to 3.5 GB of logged jobs."""
@@ -60,7 +61,7 @@ def job_of(case: Case, plan: JobPlan) -> Job | None:
         return None
     own = {name.removeprefix("model."): value for name, value in plan.megatron.items() if name.startswith("model.")}
     settings = {**(case.function.settings if case.function is not None else {}), **own}
-    body = body_of_function(case.function) if case.function is not None else body_of(case.model.listed)
+    body = body_of(case.shape, case.function.layers if case.function is not None else layers_of(case.model.listed))
     if body is None:
         return None
     saving = case.request.checkpoint or case.resumes  # which goes without the precision-aware optimizer

@@ -13,10 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmb_common.recipes.catalogue import Function
-from llmb_common.recipes.model import Architecture
-from llmb_common.recipes.parameters import LayerWeights, layer_weights, norm_weights
-from llmb_common.recipes.shape import Layers
+from llmb_common.recipes.model import AnyShape, Kind, Layers, Shape
 
 Shapes = frozenset[tuple[int, int]]
 
@@ -43,7 +40,7 @@ class Layer(msgspec.Struct, frozen=True):
     ``expert_wide``: elements of the first product of the MLP, and of an expert; ``expert_hidden``: of its input.
     """
 
-    weights: LayerWeights
+    weights: Kind
     saved: tuple[Saved, ...]
     shapes: Shapes
     wide: int = 0
@@ -73,149 +70,109 @@ class Body(msgspec.Struct, frozen=True):
         return any(layer.copies for layer in self.layers)
 
 
-class _Sizes(msgspec.Struct, frozen=True):
-    """The numbers of a model, whoever describes it."""
-
-    hidden: int
-    ffn: int
-    heads: int
-    groups: int
-    head_dim: int
-    gated: bool
-    experts: int = 0
-    top_k: int = 0
-    expert_ffn: int = 0
-    shared: int = 0
-    layers: Layers | None = None
-
-    def first(self, ffn: int) -> int:
-        """Elements of the first product of an MLP, which keeps both halves where it is gated."""
-        return ffn * (2 if self.gated else 1)
-
-
-def body_of(a: Architecture) -> Body:
-    """The model that a recipe lists."""
-    moe = a.moe
-    experts = (moe.experts, moe.top_k, moe.ffn, moe.shared_ffn or 0) if moe is not None else ()
-    sizes = _Sizes(a.hidden, a.ffn, a.heads, a.query_groups, a.head_dim, a.gated, *experts)
-    every = moe.every if moe is not None else 1
-    kinds = {}
-    for layer in range(1, every + 1):
-        weights = layer_weights(a, layer)
-        kinds[layer % every] = _layer(sizes, weights, "attention", "experts" if weights.routed else "dense")
-    layers = tuple(kinds[layer % every] for layer in range(1, a.layers + 1))
-    return Body(a.hidden, a.vocabulary, norm_weights(a), layers)
-
-
-def body_of_function(function: Function) -> Body | None:
-    """The model of a function; None where its catalogue does not say its layers."""
-    a, layers, moe = function.architecture, function.layers, function.architecture.moe
+def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
+    """The model ``a``; None where its catalogue does not say its layers."""
     if layers is None or a.vocabulary is None:
         return None
-    experts = (moe.experts, moe.top_k, moe.ffn, moe.shared_ffn or 0) if moe is not None else (0, 0, 0, 0)
-    sizes = _Sizes(a.hidden, a.ffn or 0, a.heads, a.query_groups, layers.head_dim, layers.gated, *experts, layers)
-    known = {
-        kind: _layer(sizes, LayerWeights(kind.divided, kind.routed, kind.whole), kind.mixer, kind.mlp)
-        for kind in layers.kinds.values()
-    }
+    known = {kind: _layer(a, layers, kind) for kind in layers.kinds.values()}
     found = tuple(known[kind] for kind in layers.in_order)
-    heads = found[-1:] * a.mtp_layers
-    if a.mtp_layers and layers.mamba is not None:  # one head, used repeatedly: attention and experts
+    further = a.mtp_layers if isinstance(a, Shape) else 0
+    heads = found[-1:] * further
+    if further and layers.mamba is not None:  # one head, used repeatedly: attention and experts
         heads = tuple(layer for kind, layer in known.items() if kind.mixer != "mamba")
-    return Body(a.hidden, a.vocabulary, a.hidden, found, heads, a.mtp_layers, layers.encoder)
+    return Body(a.hidden, a.vocabulary, layers.norm * a.hidden, found, heads, further, layers.encoder)
 
 
-def _layer(a: _Sizes, weights: LayerWeights, mixer: str, mlp: str) -> Layer:
-    saved, shapes = _MIXERS[mixer](a) if mixer else ((), frozenset())
-    if mlp == "dense":
-        return Layer(weights, (*saved, *_mlp(a)), shapes | _shapes(a, a.hidden, a.ffn), a.first(a.ffn))
-    if mlp != "experts":
-        return Layer(weights, saved, shapes)
-    hidden = (a.layers.expert_hidden if a.layers else None) or a.hidden
+def _layer(a: AnyShape, s: Layers, kind: Kind) -> Layer:
+    saved, shapes = _MIXERS[kind.mixer](a, s) if kind.mixer else ((), frozenset())
+    if kind.mlp == "dense":
+        ffn = a.ffn or 0
+        return Layer(kind, (*saved, *_mlp(a.hidden, ffn, s)), shapes | _shapes(s, a.hidden, ffn), s.first(ffn))
+    if kind.mlp != "experts" or a.moe is None:
+        return Layer(kind, saved, shapes)
+    shared, hidden = a.moe.shared_ffn or 0, s.expert_hidden or a.hidden
     return Layer(
-        weights,
-        (*saved, *_beside_experts(a)),
-        shapes | (_shapes(a, a.hidden, a.shared) if a.shared else frozenset()),
-        a.first(a.shared),
-        a.top_k,
-        _expert(a),
-        _shapes(a, hidden, a.expert_ffn),
-        a.first(a.expert_ffn),
+        kind,
+        (*saved, *_beside_experts(a.hidden, a.moe.experts, shared, s)),
+        shapes | (_shapes(s, a.hidden, shared) if shared else frozenset()),
+        s.first(shared),
+        a.moe.top_k,
+        _expert(a.moe.ffn, s),
+        _shapes(s, hidden, a.moe.ffn),
+        s.first(a.moe.ffn),
         hidden,
     )
 
 
-def _mlp(a: _Sizes) -> tuple[Saved, ...]:
+def _mlp(hidden: int, ffn: int, s: Layers) -> tuple[Saved, ...]:
     return (
-        Saved(plain=a.hidden),
-        Saved(inputs=a.hidden, modules=("mlp", "layernorm")),
-        Saved(plain=a.first(a.ffn), inputs=a.ffn, modules=("mlp",)),
+        Saved(plain=hidden),
+        Saved(inputs=hidden, modules=("mlp", "layernorm")),
+        Saved(plain=s.first(ffn), inputs=ffn, modules=("mlp",)),
     )
 
 
-def _beside_experts(a: _Sizes) -> tuple[Saved, ...]:
+def _beside_experts(hidden: int, experts: int, shared: int, s: Layers) -> tuple[Saved, ...]:
     """The norm, whose output is not only a product's input; the router's logits and probabilities; a shared expert."""
     return (
-        Saved(plain=a.hidden),
-        Saved(plain=a.hidden, modules=("layernorm",)),
-        Saved(single=2 * a.experts, modules=("moe",)),
-        Saved(plain=a.first(a.shared), inputs=a.shared, modules=("moe", "shared_experts")),
+        Saved(plain=hidden),
+        Saved(plain=hidden, modules=("layernorm",)),
+        Saved(single=2 * experts, modules=("moe",)),
+        Saved(plain=s.first(shared), inputs=shared, modules=("moe", "shared_experts")),
     )
 
 
-def _expert(a: _Sizes) -> tuple[Saved, ...]:
+def _expert(ffn: int, s: Layers) -> tuple[Saved, ...]:
     """Of one copy of a token, beside the input of the first product."""
     return (
-        Saved(plain=a.first(a.expert_ffn), modules=("moe",), offload=("fused_group_mlp",)),
-        Saved(inputs=a.expert_ffn, modules=("moe", "moe_act"), offload=("fused_group_mlp", "moe_act")),
+        Saved(plain=s.first(ffn), modules=("moe",), offload=("fused_group_mlp",)),
+        Saved(inputs=ffn, modules=("moe", "moe_act"), offload=("fused_group_mlp", "moe_act")),
     )
 
 
-def _attention(a: _Sizes) -> tuple[tuple[Saved, ...], Shapes]:
-    queries, keys = a.head_dim * a.heads, a.head_dim * a.groups
+def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
+    queries, keys = s.head_dim * a.heads, s.head_dim * a.query_groups
     shapes = frozenset({(queries + 2 * keys, a.hidden), (a.hidden, queries)})
-    return (*_around(a, queries), Saved(plain=queries + 2 * keys, single=a.heads, offload=("core_attn",))), shapes
+    core = Saved(plain=queries + 2 * keys, single=a.heads, offload=("core_attn",))
+    return (*_around(a.hidden, queries), core), shapes
 
 
-def _latent(a: _Sizes) -> tuple[tuple[Saved, ...], Shapes]:
+def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Multi-head latent attention: compressed queries and keys before and after their norms, then whole ones."""
-    assert a.layers is not None
-    assert a.layers.latent is not None
-    q, kv, head, position, value = a.layers.latent
+    assert s.latent is not None
+    q, kv, head, position, value = s.latent
     query, up = a.heads * (head + position), a.heads * (head + value)
     whole = Saved(2 * query + a.heads * value, 0, a.heads, modules=("mla_up_proj",), offload=("core_attn",))
     down = {(q, a.hidden), (query, q)} if q else {(query, a.hidden)}
     shapes = frozenset(down | {(kv + position, a.hidden), (up, kv), (a.hidden, a.heads * value)})
-    return (*_around(a, a.heads * value), Saved(q + kv + position, q + kv), whole), shapes
+    return (*_around(a.hidden, a.heads * value), Saved(q + kv + position, q + kv), whole), shapes
 
 
-def _mamba(a: _Sizes) -> tuple[tuple[Saved, ...], Shapes]:
+def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Mamba-2: what its first product makes, which the fused scan keeps, and the scan's output."""
-    assert a.layers is not None
-    assert a.layers.mamba is not None
-    heads, width, groups, state = a.layers.mamba
+    assert s.mamba is not None
+    heads, width, groups, state = s.mamba
     inner = heads * width
     first = 2 * inner + 2 * groups * state + heads
     shapes = frozenset({(first, a.hidden), (a.hidden, inner)})
-    return (*_around(a, 0), Saved(plain=first + inner, inputs=inner)), shapes
+    return (*_around(a.hidden, 0), Saved(plain=first + inner, inputs=inner)), shapes
 
 
-def _delta(a: _Sizes) -> tuple[tuple[Saved, ...], Shapes]:
+def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """A gated delta net: its first product, the convolution's input and output, and values before and after a norm."""
-    assert a.layers is not None
-    assert a.layers.delta is not None
-    key_heads, key, value_heads, value = a.layers.delta
+    assert s.delta is not None
+    key_heads, key, value_heads, value = s.delta
     keys, values = key_heads * key, value_heads * value
     first = 2 * keys + 2 * values + 2 * value_heads
     shapes = frozenset({(first, a.hidden), (a.hidden, values)})
-    return (*_around(a, 0), Saved(plain=first + 2 * (2 * keys + values) + values, inputs=values)), shapes
+    return (*_around(a.hidden, 0), Saved(plain=first + 2 * (2 * keys + values) + values, inputs=values)), shapes
 
 
-def _around(a: _Sizes, output: int) -> tuple[Saved, ...]:
+def _around(hidden: int, output: int) -> tuple[Saved, ...]:
     """The norm before a mixer, and the output of attention."""
     return (
-        Saved(plain=a.hidden),
-        Saved(inputs=a.hidden, modules=("layernorm",)),
+        Saved(plain=hidden),
+        Saved(inputs=hidden, modules=("layernorm",)),
         Saved(output=output, offload=("attn_proj",)),
     )
 
@@ -223,8 +180,8 @@ def _around(a: _Sizes, output: int) -> tuple[Saved, ...]:
 _MIXERS = {"attention": _attention, "latent": _latent, "mamba": _mamba, "delta": _delta}
 
 
-def _shapes(a: _Sizes, hidden: int, ffn: int) -> Shapes:
-    return frozenset({(a.first(ffn), hidden), (hidden, ffn)})
+def _shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
+    return frozenset({(s.first(ffn), hidden), (hidden, ffn)})
 
 
 def size(shapes: Iterable[tuple[int, int]]) -> int:

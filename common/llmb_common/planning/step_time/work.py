@@ -14,11 +14,10 @@ from llmb_common.gpus import GPUS, Gpu
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan, PlannedFunction
 from llmb_common.recipes import flops
-from llmb_common.recipes.model import Architecture
+from llmb_common.recipes.model import AnyShape, Architecture, Shape
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.releases import container_release
 from llmb_common.recipes.rows import precision
-from llmb_common.recipes.shape import Shape
 
 _LEAST_HIDDEN = 1024
 """Smaller models wait for launches: no published result says how long."""
@@ -39,7 +38,7 @@ class Work(msgspec.Struct, frozen=True):
     fp8_recipe: str | None
     container: str | None
     sequence_length: int
-    shape: Architecture | Shape
+    shape: AnyShape
     flops_per_token: float
 
     @property
@@ -61,7 +60,7 @@ class Work(msgspec.Struct, frozen=True):
 def work_of(plan: JobPlan, recipe: Recipe) -> Work | None:
     """The work of the plan's steps; None where no published result is like it: CPUs, small models, fine-tuning."""
     if plan.function is None:
-        shape: Architecture | Shape | None = plan.architecture
+        shape: AnyShape | None = plan.architecture
         per_token = (
             flops.model_flops(plan.architecture, plan.seq_len).total / plan.seq_len if plan.architecture else None
         )
@@ -124,14 +123,14 @@ def seconds_by_part(work: Work) -> dict[str, float]:
     return found
 
 
-def attention_columns(shape: Architecture | Shape) -> int:
+def attention_columns(shape: AnyShape) -> int:
     """Columns of all attention layers; 0 for hybrids, most of whose layers have none."""
     if isinstance(shape, Architecture):
         return shape.layers * shape.heads * shape.head_dim
     return 0 if shape.provider.startswith("Hybrid") else shape.layers * shape.heads * _HEAD
 
 
-def _experts(shape: Architecture | Shape, tokens: float, products: float) -> tuple[float, float]:
+def _experts(shape: AnyShape, tokens: float, products: float) -> tuple[float, float]:
     """FLOPs of the routed experts, and what is routed: tokens times columns, of all layers."""
     if shape.moe is None:
         return 0.0, 0.0
