@@ -76,7 +76,7 @@ dtypes = setting("DTYPE", more=_LIST, multiple=True, shell_complete=completion.d
 scales = several(
     "--scale",
     metavar="GPUS",
-    help="Numbers of GPUs, or 'all' that are documented; repeatable.",
+    help="Numbers of GPUs, or 'all' of the recipe's; repeatable.",
     shell_complete=completion.scales,
 )
 gpu_type = setting("GPU_TYPE", shell_complete=completion.gpu_types)

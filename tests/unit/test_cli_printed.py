@@ -188,9 +188,9 @@ def test_the_table_of_jobs_and_of_one_watched(cli: Cli) -> None:
 
 def test_the_catalogue_says_once_whether_a_workload_is_installed(cli: Cli) -> None:
     lines = cli("list", "-w", "grok1").out.splitlines()
-    assert cells(lines[0]) == ["workload", "size", "GPU", "dtype", "scales", "variant", "layout", "s/step"]
+    assert cells(lines[0]) == ["workload", "size", "GPU", "dtype", "GPUs", "variant", "layout", "s/step"]
     layout = ["128,256,512", "TP4 EP8", "7.32-7.39"]
-    assert cells(lines[1]) == ["pretrain_grok1", "documented", "314b", "gb200", "bf16", *layout]
+    assert cells(lines[1]) == ["pretrain_grok1", "available", "314b", "gb200", "bf16", *layout]
     assert cells(lines[2])[:4] == ["gb200", "fp8", "128,256,512", "TP4 EP8"]
     assert cells(lines[-1]) == ["smoke", "any", "bf16", "1,2,4,8", "DP / EP2"]
     (entry,) = cli("list", "-w", "grok1", "--json").data

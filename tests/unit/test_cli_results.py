@@ -134,7 +134,7 @@ def test_another_window_has_no_verdict(cli: Cli) -> None:
     make_run(cli.install, log=steady_log(5741.47))
     (run,) = cli("results", "--json", "--window", "5-14").data["runs"]
     assert run["verdict"] == "not judged"
-    assert run["verdict_text"] == "measured over iterations 5-14: only the documented 35-44 are compared"
+    assert run["verdict_text"] == "measured over iterations 5-14: only 35-44, as in the reference, are compared"
 
 
 def test_a_failed_run_with_a_complete_log_is_not_judged(cli: Cli) -> None:

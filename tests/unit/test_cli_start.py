@@ -84,7 +84,10 @@ MISTAKES = {
     "size": (["-s", "405"], "llama3.1 has no model size '405' (did you mean '405b'?)"),
     "dtype": (["--dtype", "fp9"], "(did you mean 'fp8'?)"),
     "GPU type": (["--gpu-type", "gb20"], "(did you mean 'gb200'?)"),
-    "scale": (["--scale", "100"], "--scale 100 is not a documented scale of llama3.1 405b fp8 on gb200"),
+    "scale": (
+        ["--scale", "100"],
+        "--scale 100: no configuration of llama3.1 405b fp8 on gb200 has that number of GPUs",
+    ),
     "column": (["--set", "tpp=4"], "--set: no column 'tpp' (did you mean 'tp'?)"),
     "variable": (["--env", "ENABLE_VBOST=true"], "the variable ENABLE_VBOST is unknown (did you mean ENABLE_VBOOST?)"),
     "no pair": (["--env", "NCCL_DEBUG"], "--env 'NCCL_DEBUG' is not NAME=VALUE"),
@@ -130,8 +133,8 @@ def test_a_message_names_what_the_value_came_from(cli: Cli) -> None:
     here = ("single", "-w", "grok1", "--gpu-type", "cpu", "--dry-run", "--time-limit", "60")
     local = cli(*here, "--slurm-arg", "exclusive", CLUSTER_TYPE="local")
     assert "--slurm-arg, --time-limit: no effect on the local executor" in local.err
-    assert "--scale 100 is not" in cli(*job, "--scale", "100", JOB_TOTAL_GPUS="64").err
-    assert "JOB_TOTAL_GPUS=100 is not" in cli("single", *job[1:5], "--dry-run", "--env", "JOB_TOTAL_GPUS=100").err
+    assert "--scale 100: no configuration" in cli(*job, "--scale", "100", JOB_TOTAL_GPUS="64").err
+    assert "JOB_TOTAL_GPUS=100: no conf" in cli("single", *job[1:5], "--dry-run", "--env", "JOB_TOTAL_GPUS=100").err
 
 
 def test_an_error_names_its_field_to_programs(cli: Cli) -> None:
@@ -216,7 +219,7 @@ def test_bounds_select_documented_scales(cli: Cli) -> None:
     assert len(jobs_of(cli(*arguments, "--scale", "all").out)) == 4  # 64 to 512
     assert len(jobs_of(cli(*arguments, "--min-scale", "128", "--max-scale", "256").out)) == 2
     none = cli(*arguments, "--min-scale", "4096")
-    assert (none.status, "no documented scale lies within the bounds" in none.err) == (2, True)
+    assert (none.status, "the recipe has no number of GPUs within the bounds" in none.err) == (2, True)
 
 
 def test_one_impossible_combination_stops_all_unless_told_otherwise(cli: Cli) -> None:

@@ -135,7 +135,7 @@ def test_the_batch_follows_the_number_of_gpus_and_must_be_whole() -> None:
     assert twice.gbs == 2 * own.gbs
     assert twice.ga == own.ga
     assert plan(**common, JOB_TOTAL_GPUS="128", FORCE="true", STRONG_SCALING="true").gbs == own.gbs
-    assert "not a documented scale" in refusal(**common, JOB_TOTAL_GPUS="128")
+    assert "no configuration of" in refusal(**common, JOB_TOTAL_GPUS="128")
 
 
 def test_without_fp8_recipe_it_is_what_the_model_has_there() -> None:

@@ -74,7 +74,7 @@ def test_the_plan_as_json_has_the_keys_of_the_contract() -> None:
     ("variables", "status", "words"),
     [
         ({"JOB_TOTAL_GPUS": "abc"}, 2, "JOB_TOTAL_GPUS=abc is not a positive whole number"),
-        ({"JOB_TOTAL_GPUS": "100"}, 2, "not a documented scale"),
+        ({"JOB_TOTAL_GPUS": "100"}, 2, "has that number of GPUs"),
         ({"JOB_TOTAL_GPU": "256"}, 2, "did you mean JOB_TOTAL_GPUS?"),
         ({"STAGE_PATH": "/x"}, 2, "old name"),
         ({"LLMB_INSTALL": ""}, 2, "LLMB_INSTALL is not set"),

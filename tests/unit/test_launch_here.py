@@ -81,7 +81,7 @@ def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that
     (tmp_path / "cluster_config.yaml").write_text("schema: 1\ncluster_type: local\ngpu_type: cpu\n")
     status, out, err = start(JOB_TOTAL_GPUS="1024")
     assert (status, out) == (2, "")
-    assert "JOB_TOTAL_GPUS=1024 is not a documented scale of llama3.1 smoke bf16 on cpu (gpu_type in cluster_" in err
+    assert "JOB_TOTAL_GPUS=1024: no configuration of llama3.1 smoke bf16 on cpu (gpu_type in cluster_" in err
     assert "; DRY_RUN=true (llmb-run: --dry-run) plans it for h100 on a cluster\n" in err
     assert "DRY_RUN" not in start(JOB_TOTAL_GPUS="1025")[2], "nobody has such a job"
     for number, said, gpu_type in (("1024", {}, "h100"), ("128", {"GPU_TYPE": "gb200"}, "gb200")):
@@ -92,7 +92,7 @@ def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that
     assert json.loads(start(JOB_TOTAL_GPUS="2", DRY_RUN="json")[1])["model_size"] == "smoke", (
         "what it can run, it plans"
     )
-    assert "1024 is not a documented scale" in start(JOB_TOTAL_GPUS="1024", DRY_RUN="true", GPU_TYPE="cpu")[2]
+    assert "1024: no configuration of" in start(JOB_TOTAL_GPUS="1024", DRY_RUN="true", GPU_TYPE="cpu")[2]
 
 
 @pytest.mark.parametrize(

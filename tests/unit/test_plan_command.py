@@ -57,7 +57,7 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     assert section(done.out, "memory")[1].startswith("PP 0 ")
     time = section(done.out, "time")
     assert "s a step in 9 of 10 cases, most likely" in time[0]
-    assert time[1] == "from results of this model on this GPU type, in other layouts, scales or frameworks"
+    assert time[1] == "from results of this model on this GPU type, in other layouts, frameworks or numbers of GPUs"
     hours, energy, money = section(done.out, "cost")
     assert hours.endswith(" GPU-hours")
     assert energy.endswith(" kWh at 700 W a GPU (cluster_config.yaml)")

@@ -120,17 +120,17 @@ def test_checkpoints_are_remarked_on_outside_the_scales_that_were_tested() -> No
 
 def test_an_undocumented_scale_needs_force_and_takes_the_nearest_row() -> None:
     message = refusal(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64")
-    assert "JOB_TOTAL_GPUS=64 is not a documented scale of llama3.1 405b fp8 on gb200" in message
-    assert "documented: 128, 256, 512" in message
+    assert "JOB_TOTAL_GPUS=64: no configuration of llama3.1 405b fp8 on gb200 has that number of GPUs" in message
+    assert "the recipe has 128, 256, 512" in message
     assert "FORCE=true accepts other numbers of GPUs that the layout divides" in message
     below = plan(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64", FORCE="true")
     row = plan(GPU_TYPE="gb200", JOB_TOTAL_GPUS="128")
     assert (below.tp, below.pp, below.cp, below.fsdp) == (row.tp, row.pp, row.cp, row.fsdp)
-    assert "64 GPUs are not a documented scale" in "\n".join(below.preflight.warnings)
+    assert "has 64 GPUs" in "\n".join(below.preflight.warnings)
 
 
 def test_without_a_number_of_gpus_slurm_is_told_the_documented_ones_and_a_machine_gives_its_own() -> None:
-    assert "JOB_TOTAL_GPUS is not set\n  -> documented: 128, 256, 512" in refusal(GPU_TYPE="gb200")
+    assert "JOB_TOTAL_GPUS is not set\n  -> the recipe has 128, 256, 512" in refusal(GPU_TYPE="gb200")
     meant = "JOB_TOTAL_GPUS is not set (GPUS=256 is: did you mean JOB_TOTAL_GPUS=256?)"
     assert meant in refusal(GPU_TYPE="gb200", GPUS="256")
     machine = Machine(cluster_type="local", gpu_type="h100", gpus=8)

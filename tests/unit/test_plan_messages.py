@@ -48,7 +48,7 @@ def test_a_scale_that_only_the_older_readme_has_runs_as_that_with_a_notice() -> 
     (note,) = p.preflight.warnings
     assert p.variant == "nemo2"
     assert note.startswith("512 GPUs run as nemo2")
-    assert "mbridge is documented for 1024" in note
+    assert "mbridge has 1024" in note
     assert plan("llama3.1", CONFIG_VARIANT="nemo2", **job).preflight.warnings == ()
 
 
@@ -96,7 +96,7 @@ def test_a_smoke_run_has_no_window_to_miss() -> None:
 def test_the_error_mentions_a_gpu_count_given_under_another_name() -> None:
     message = refusal("llama3.1", GPU_TYPE="gb200", GPUS="128")
     assert "JOB_TOTAL_GPUS is not set (GPUS=128 is: did you mean JOB_TOTAL_GPUS=128?)" in message
-    assert "documented: 128, 256, 512" in message
+    assert "the recipe has 128, 256, 512" in message
 
 
 def test_a_gpu_type_from_the_site_is_attributed_to_the_site() -> None:
@@ -118,7 +118,7 @@ def test_a_gpu_type_from_the_site_is_attributed_to_the_site() -> None:
         ("llama3.1", {"DTYPE": "fp9"}, "did you mean 'fp8'", "nvfp4"),
         ("llama3.1", {"MODEL_SIZE": "405b-prox"}, "did you mean '405b'", "405b-proxy"),
         ("llama3.1", {"CONFIG_VARIANT": "nemo"}, "the variants are mbridge", "nemo2"),
-        ("llama3.1", {"JOB_TOTAL_GPUS": "0"}, "llmb-run list shows the documented", "=8"),
+        ("llama3.1", {"JOB_TOTAL_GPUS": "0"}, "llmb-run list shows the recipe's", "=8"),
     ],
 )
 def test_only_what_would_be_accepted_is_suggested(

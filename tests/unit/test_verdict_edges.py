@@ -257,7 +257,7 @@ def test_a_smoke_run_is_compared_with_the_sites_own_baseline(plan: JobPlan) -> N
 
 def test_a_window_of_ones_own_is_compared_with_nothing(plan: JobPlan) -> None:
     moved = judge_result(plan, LLAMA, timed([5.0] * 50, window=Window(5, 14)))
-    assert moved.text == "measured over iterations 5-14: only the documented 35-44 are compared"
+    assert moved.text == "measured over iterations 5-14: only 35-44, as in the reference, are compared"
 
 
 @pytest.mark.parametrize("state", ["Failed", "Incomplete", "Running"])

@@ -156,7 +156,7 @@ def _exemplar_text(gpu_type: str) -> str:
     about = [
         "The workloads of NVIDIA's Exemplar Clouds: 512 GPUs, one run each, more than 95 % of the reference.",
         f"Source: {EXEMPLAR_SOURCE}.",
-        "NVIDIA publishes no references at this scale: without a baseline of this site, or a stated reference, the",
+        "NVIDIA publishes no references for 512 GPUs: without a baseline of this site, or a stated reference, the",
         "campaign ends NOT JUDGED. NVIDIA's own certification takes runs of NVIDIA's own recipes.",
     ]
     defaults = [
@@ -165,7 +165,7 @@ def _exemplar_text(gpu_type: str) -> str:
         "repeats: 1",
         "required: 0.95",
         "reference: optional",
-        "force: true  # the scale is NVIDIA's, not one that Megatron-Bridge documents",
+        "force: true  # the number of GPUs is NVIDIA's, not one of Megatron-Bridge's own",
     ]
     jobs = [job for entry in EXEMPLAR[gpu_type].split(", ") for job in _exemplar_jobs(entry.split())]
     smallest = next(job for job in jobs if "nemotronh_56b" in job)

@@ -15,15 +15,18 @@ from llmb_run.app import Command
 @click.command(cls=Command)
 @click.option("--base", metavar="RUN", help="Side A: the job of this run.", shell_complete=completion.runs)
 @click.option(
-    "-w", "--workload", metavar="NAME", help="Or a job asked for as in single.", shell_complete=completion.workloads
+    "-w", "--workload", metavar="NAME", help="Or a job, named as in single.", shell_complete=completion.workloads
 )
 @options.size_dtype_scale
 @click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")
-@click.option("--resolution", metavar="PERCENT", default="1%", help="A difference that matters. Default: 1%.")
+@click.option("--resolution", metavar="PERCENT", default="1%", help="Smallest difference that matters. Default: 1%.")
+@click.option("--pairs", metavar="N", type=click.IntRange(4, 400), default=24, help="Most pairs of runs. Default: 24.")
 @click.option(
-    "--pairs", metavar="N", type=click.IntRange(4, 400), default=24, help="Pairs of runs at most. Default: 24."
+    "--budget",
+    metavar="GPU-HOURS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Most GPU-hours. Default: no limit.",
 )
-@click.option("--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0, min_open=True), help="Stop before this.")
 @options.job_settings
 @options.flag("--again", help="Start a new comparison, even if one could be resumed or is over.")
 @options.kept_in("campaigns")
@@ -41,7 +44,7 @@ def command(
     dry_run: bool,
     **settings: Any,
 ) -> Result:
-    """Compare two configurations: runs in turns on the same nodes, until it is clear.
+    """Compare two configurations: alternate runs on the same nodes until the answer is clear.
 
     \b
     llmb-run ab --base RUN --change tp=4
@@ -49,11 +52,11 @@ def command(
 
     A change is a column (tp=4), a variable of the job (NCCL_ALGO=Ring), a setting of Megatron-Bridge
     (ddp.overlap_grad_reduce=true), or size, dtype, scale, variant, engine, image.
-    Both sides run in one allocation where the scheduler can. It ends once the interval excludes no difference, or lies
-    within the resolution, and says whether the work was equal, by its losses. After an interruption, whatever its kind,
-    run the same command again: it goes on.
+    Both sides share one allocation if the scheduler allows it. The comparison ends when the interval excludes zero or
+    lies within the resolution. The losses show whether both sides did the same work. After any interruption, run the
+    same command again to continue.
 
-    Exit status 0: answered; 1: a side failed, or the work is not equal; 4: not decided within the budget.
+    Exit status 0: answered; 1: a side failed, or the work differs; 4: undecided within the budget.
     """
     from llmb_common.errors import RequestError
     from llmb_common.runs.record import load_record

@@ -46,8 +46,8 @@ def list_baselines() -> Result:
 def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     """Make runs the reference of their configuration.
 
-    Repeats of one configuration on one software become one baseline, and replace the former. Only successful runs over
-    their documented iterations.
+    Repeats of one configuration with the same software become one baseline, which replaces the previous one. Only
+    successful runs count, measured over their recipe's iterations.
     """
     from llmb_common.errors import RequestError
     from llmb_common.results.baselines import set_baselines

@@ -44,9 +44,9 @@ def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | No
     if words:
         data = [item for item in data if item["configurations"]] or _nothing(entries, words, wanted)
     if not place.install_or_none:
-        notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
+        notice("no installation here (LLMB_INSTALL is not set): these are the workloads that LLMB knows")
     shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
-    text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant", "layout", "s/step"], shown)
+    text = table(["workload", "", "size", "GPU", "dtype", "GPUs", "variant", "layout", "s/step"], shown)
     if any(row[5].endswith("*") for row in shown):
         releases = sorted({known["release"] or "" for item in data for known in item["configurations"]} - {""})
         held = ", ".join(releases)
@@ -131,7 +131,7 @@ MANY = 60
 
 def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
     configurations = item["configurations"]
-    state = "installed" if item["installed"] else "documented"
+    state = "installed" if item["installed"] else "available"
     if len(configurations) > MANY and not all_of_it:
         sizes = len({configuration["size"] for configuration in configurations})
         dtypes = sorted({configuration["dtype"] for configuration in configurations})

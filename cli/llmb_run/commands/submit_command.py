@@ -15,8 +15,8 @@ _FROM_1 = click.IntRange(min=1)
 
 @click.command(cls=Command)
 @options.many_jobs
-@click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="All documented numbers of GPUs from this one up.")
-@click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="All documented numbers of GPUs up to this one.")
+@click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, from this one up.")
+@click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, up to this one.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")
 @click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over.")
 @options.spread_nodes
@@ -50,7 +50,7 @@ def command(
     no_array: bool,
     **settings: Any,
 ) -> Result:
-    """Start jobs for several workloads, sizes, dtypes and scales.
+    """Start jobs for several workloads, sizes, dtypes and numbers of GPUs.
 
     Every combination is planned before the first one is started; one that cannot be planned stops them all.
 

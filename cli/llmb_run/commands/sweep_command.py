@@ -16,9 +16,9 @@ from llmb_run.app import Command
 @options.several(
     "--vary",
     metavar="NAME=VALUE,VALUE",
-    help="A column, a variable of the job, or size, dtype, scale, engine, image, variant; repeatable.",
+    help="A column, a variable of the job, or size, dtype, scale (GPUs), engine, image, variant; repeatable.",
 )
-@options.several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="What changes together; repeatable.")
+@options.several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="Settings that change together; repeatable.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 100), default=1, help="Runs of each combination.")
 @options.spread_nodes
 @options.job_settings
@@ -42,8 +42,8 @@ def command(
 ) -> Result:
     """Try every combination of settings, and rank them with `results --rank`.
 
-    All are planned first: what cannot divide, fit or be is listed with its reason, and the others are shown with the
-    memory and time that they are predicted to take, before anything starts.
+    All are planned before anything starts. Combinations that cannot run (the batch does not divide, the model does not
+    fit) are listed with the reason, the others with the memory and time they are expected to take.
 
     \b
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree

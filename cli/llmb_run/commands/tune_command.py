@@ -17,9 +17,9 @@ from llmb_run.app import Command
 @options.several(
     "--vary",
     metavar="NAME=VALUE,VALUE",
-    help="Values of a setting, in place of those that tune finds; a single one keeps it fixed; repeatable.",
+    help="Values to try for a setting, instead of those that tune finds; a single value fixes it; repeatable.",
 )
-@options.flag("--only", help="Vary nothing but what --vary names, in all combinations.")
+@options.flag("--only", help="Vary only what --vary names, in all combinations.")
 @click.option(
     "--budget", metavar="HOURS", type=click.FloatRange(min=0, min_open=True), help="Most GPU-hours. Default: no limit."
 )
@@ -41,7 +41,7 @@ from llmb_run.app import Command
 @options.flag("--again", help="Start a new tuning, even if one could be resumed or is over.")
 @options.kept_in("tunings")
 @options.job_settings
-@options.flag("--dry-run", help="Start nothing: show what there is to choose from, and what it costs.")
+@options.flag("--dry-run", help="Start nothing: show the candidates and what trying them costs.")
 @options.json
 def command(
     vary: tuple[str, ...],
@@ -60,10 +60,9 @@ def command(
     \b
     llmb-run tune -w pretrain_mbridge -s qwen3_30b_a3b --scale 16 --budget 150
 
-    The legal configurations near the documented one are tried in short runs, the documented one between them; then the
-    best of them is proved against it by whole runs. Being out of memory is an outcome, and no failure. After an
-    interruption, whatever its kind, run the same command again: it goes on. Exit status 1 where the documented
-    configuration itself does not run.
+    Configurations near the recipe's own are tried in short runs, with the recipe's own run again in between. The best
+    one is then confirmed against it in full runs. Running out of memory counts as a result, not as a failure. After any
+    interruption, run the same command again to continue. Exit status 1 if the recipe's own configuration does not run.
     """
     import math
 

@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 @options.runs
 @options.filters
 @options.flag(
-    "--slow", help="Instead, the rank that others waited for, and how the fastest run of the same work differs."
+    "--slow",
+    help="Show instead which rank the others waited for, and how the run differs from the fastest of the same work.",
 )
 @options.json
 def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Say why runs failed: the first cause, its rank and node, and what to do.
 
-    RUNS may also be logs, or folders of logs, that LLMB did not write. Without any: the newest run, or, with an option
-    such as --since 7d, all runs that match, counted by cause and node. If nothing names a cause, it is unknown, and the
-    lines that might help are shown.
+    RUNS may also be logs, or folders of logs, that LLMB did not write. Without RUNS, the newest run is explained; with
+    an option such as --since 7d, all runs that match, counted by cause and node. If no cause is found, it is unknown,
+    and the log lines that might help are shown.
     """
     from llmb_run.place import Place
     from llmb_run.terminal import notice

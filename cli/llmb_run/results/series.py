@@ -111,7 +111,7 @@ SCALING: tuple[Column[Scale], ...] = (
         "efficiency",
         at("point.efficiency"),
         ALL,
-        "tokens/s/GPU over that of the smallest scale",
+        "tokens/s/GPU over that of the smallest number of GPUs",
         *("efficiency", "%", ".1%"),
     ),
     Column("efficiency_low", at("point.efficiency_low"), DATA, "lower bound of `efficiency`"),
@@ -151,7 +151,7 @@ def scales_of(line: ScalingLine) -> list[Scale]:
 def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
     """A row for each scale of each line."""
     rows = [row for line in lines for row in scales_of(line)]
-    empty = "no configuration was run with success at two scales or more"
+    empty = "no configuration has successful runs on two or more numbers of GPUs"
     return View("scaling", msgspec.to_builtins(lines), SCALING, rows, empty)
 
 

@@ -119,7 +119,9 @@ def sweep(
                 begin = {**ask.slurm, begin_in(day): "--spread"} if day else ask.slurm
                 asks.append(replace(at, repeat=number, slurm=begin))
     if not asks:
-        raise RequestError("no documented scale lies within the bounds", remedy="llmb-run list shows the scales")
+        raise RequestError(
+            "the recipe has no number of GPUs within the bounds", remedy="llmb-run list shows its numbers of GPUs"
+        )
     return asks
 
 
@@ -134,14 +136,16 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
     if bounded and scales and not (every and len(scales) == 1):
         raise RequestError(
             f"--scale {','.join(scales)} and bounds cannot be combined",
-            remedy="give the scales, or --min-scale and --max-scale (in a file min_scale and max_scale)",
+            remedy="give the numbers of GPUs, or --min-scale and --max-scale (in a file min_scale and max_scale)",
         )
     if len(scales) > 1 and every:
-        raise RequestError(f"--scale {','.join(scales)}: all includes the others", remedy="give all, or the scales")
+        raise RequestError(
+            f"--scale {','.join(scales)}: all includes the others", remedy="give all, or the numbers of GPUs"
+        )
     for scale in scales:
         if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
             raise RequestError(
-                f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the scales; or --scale all"
+                f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the recipe's; or --scale all"
             )
 
 

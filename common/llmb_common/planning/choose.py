@@ -72,8 +72,8 @@ def choose(given: Given) -> Case:
         instead = f"{_smaller_model(case)}{_named_variants(case)}"
         remedy = f"{instead}{say('FORCE', 'true')} accepts other numbers of GPUs that the layout divides"
         raise RequestError(
-            f"{say('JOB_TOTAL_GPUS', gpus)} is not a documented scale of {case.what}",
-            remedy=f"documented: {_scales(rows)}; {remedy}",
+            f"{say('JOB_TOTAL_GPUS', gpus)}: no configuration of {case.what} has that number of GPUs",
+            remedy=f"the recipe has {_scales(rows)}; {remedy}",
             code="undocumented-scale",
             field="JOB_TOTAL_GPUS",
         )
@@ -129,14 +129,14 @@ def choice_notices(case: Case) -> list[str]:
         notices.append(f"no GPU: MODEL_SIZE is smoke, a tiny model ({case.model.title})")
     if (relative := case.row.gpu) not in (case.gpu_type, "any"):
         notices.append(
-            f"no configuration is documented for {case.gpu_type}: it runs those of {relative}, and there is no "
+            f"{recipe.name} has no configurations for {case.gpu_type}: it runs those of {relative}, and there is no "
             "published result to compare with"
         )
     if request.dtype is None and case.dtype != recipe.defaults.dtype:
         notices.append(f"{case.model.size} on {case.gpu_type} has no {recipe.defaults.dtype}: DTYPE is {case.dtype}")
     rows = recipe.rows_for(case.gpu_type, size=case.model.size, variant=request.variant, dtype=case.dtype)
     if case.gpus not in case.row.scales:
-        notices.append(f"{case.gpus} GPUs are not a documented scale of {case.what} (documented: {_scales(rows)})")
+        notices.append(f"no configuration of {case.what} has {case.gpus} GPUs (the recipe has {_scales(rows)})")
     if request.variant is None:
         notices += _variant_notices(case, rows)
     return notices
@@ -163,7 +163,7 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     if taken.name != newest:
         scales = _scales([row for row in rows if row.variant == newest])
         return [
-            f"{case.gpus} GPUs run as {taken.name} ({taken.title}): {newest} is documented for {scales}; "
+            f"{case.gpus} GPUs run as {taken.name} ({taken.title}): {newest} has {scales}; "
             f"CONFIG_VARIANT={taken.name} confirms it"
         ]
     others = [row.variant for row in rows if row.variant != taken.name and case.gpus in row.scales]
@@ -268,7 +268,7 @@ def _gpus(given: Given, gpu_type: str, rows: Sequence[Row]) -> int:
         meant = request.say("JOB_TOTAL_GPUS", (written or "").partition("=")[2])
         instead = f" ({written} is: did you mean {meant}?)" if written else ""
         missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
-        raise RequestError(missing, remedy=f"documented: {_scales(rows)}", field="JOB_TOTAL_GPUS")
+        raise RequestError(missing, remedy=f"the recipe has {_scales(rows)}", field="JOB_TOTAL_GPUS")
     if machine.gpus and gpu_type != CPU:
         return machine.gpus
     # Two ranks show communication without crowding a laptop.

@@ -47,7 +47,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         (gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, "this machine"),
         ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
         ("dtype", plan.precision, "DTYPE", request.dtype, default),
-        ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "newest documented"),
+        ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
         *((name.upper(), value, _SET, asked or None, document) for name, value, asked in _columns(plan)),
         *((name, _setting(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),

@@ -50,7 +50,7 @@ def fp8_notices(case: Case) -> list[str]:
             "is not compared with them"
         ]
     if asked is None and case.dtype == "fp8" and case.row.fp8_recipe not in (None, published):
-        return [f"{case.what} has no {published} at this scale: FP8_RECIPE is {case.row.fp8_recipe}"]
+        return [f"{case.what} has no {published} on this number of GPUs: FP8_RECIPE is {case.row.fp8_recipe}"]
     return []
 
 

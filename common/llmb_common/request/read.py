@@ -113,7 +113,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
     read = Reader(variables, say)
     gres_gpus = read.text("SBATCH_GPUS_PER_NODE")
     request = Request(
-        gpus=read.positive("JOB_TOTAL_GPUS", remedy="llmb-run list shows the documented numbers"),
+        gpus=read.positive("JOB_TOTAL_GPUS", remedy="llmb-run list shows the recipe's numbers of GPUs"),
         gpu_type=read.lower("GPU_TYPE"),
         model_size=read.lower("MODEL_SIZE"),
         dtype=read.lower("DTYPE"),

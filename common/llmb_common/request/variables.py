@@ -85,7 +85,7 @@ VARIABLES: dict[str, Variable] = {
     ),
     "CONFIG_VARIANT": Variable(
         "variant of the configurations, where a recipe has several",
-        "the newest with that size, dtype and scale",
+        "the newest with that size, dtype and number of GPUs",
         option="--variant",
         metavar="NAME",
     ),

@@ -290,7 +290,7 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
     if plan.profile is not None or plan.nccl_trace:
         return "profiled or traced: inherently slower"
     if timing.window != window_of(plan):
-        return f"measured over iterations {timing.window}: only the documented {window_of(plan)} are compared"
+        return f"measured over iterations {timing.window}: only {window_of(plan)}, as in the reference, are compared"
     return ""
 
 

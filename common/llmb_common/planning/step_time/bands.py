@@ -27,7 +27,7 @@ CLASSES = {
     "own runs": "runs of exactly this job at this site",
     "published": "the published result of this job in this container",
     "other container": "the published result of this job in another container",
-    "other layout": "results of this model on this GPU type, in other layouts, scales or frameworks",
+    "other layout": "results of this model on this GPU type, in other layouts, frameworks or numbers of GPUs",
     "other GPU type": "results of this model on other GPU types only",
     "new model": "results of other models only",
 }
