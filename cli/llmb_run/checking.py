@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from llmb_common.cluster_types import LOCAL, SLURM, traits_of
+from llmb_common.cluster_types import traits_of
 from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.executors import Executor, executor_for
@@ -18,6 +17,7 @@ from llmb_common.health.checks import CHECKS
 from llmb_common.health.needs import Needs, needs_of, needs_of_site
 from llmb_common.printable import counted
 from llmb_common.runs.hostlist import compress, expand
+from llmb_common.site.machine import way_here
 from llmb_run.place import Place
 from llmb_run.starting.healthy import counted_by, nodelist_of, partition_of
 from llmb_run.terminal import notice, table
@@ -92,7 +92,7 @@ def _meant(
         raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
     if runs:
         return _of_runs(place, runs)
-    kind = place.cluster.cluster_type or (SLURM if shutil.which("sbatch") else LOCAL)
+    kind = place.cluster.cluster_type or way_here()
     needs = needs_of_site(place.cluster, place.install, traits_of(kind), partition)
     if nodes is None and partition is None and not traits_of(kind).this_machine:
         partition = place.cluster.slurm.gpu_partition

@@ -1,14 +1,17 @@
 """The ways of running jobs, by the name that ``cluster_type`` and CLUSTER_TYPE give them.
 
 What all that plans, renders and shows must know of a way is in its ``Traits``; nobody asks for a name. How jobs are
-started, looked at and ended is its executor's affair (``llmb_common.executors``), which is imported when one is needed.
-A further way is registered here with both. Standard library only: the installer's bootstrap asks, too.
+started, looked at and ended is its executor's affair, which is imported when one is needed. Each folder of
+``executors`` is a way, and has its ``TRAITS``. Standard library only: the installer's bootstrap asks, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
 from typing import NewType
 
 ClusterType = NewType("ClusterType", str)
@@ -28,6 +31,8 @@ class Traits:
     """Jobs run on this machine: on its GPUs, on one node, with the programs that are found here."""
     queued: bool
     """A scheduler keeps the jobs and gives them ids. Otherwise whoever starts a job follows it to its end."""
+    submits_with: str = ""
+    """The scheduler's program: where it is on PATH, and nobody says otherwise, jobs run this way."""
     dependencies: bool = False
     """The scheduler can hold a job until others have ended. Otherwise whoever submits it waits for them."""
     containers: bool = False
@@ -41,54 +46,38 @@ class Traits:
 
 
 _REGISTERED: dict[str, Traits] = {}
+"""Ways that are no folder of ``executors``."""
 
 
 def register(traits: Traits) -> None:
-    """Make a way of running jobs known under its name."""
+    """Make a further way of running jobs known under its name."""
     _REGISTERED[traits.name] = traits
 
 
+@lru_cache
+def _folders() -> Mapping[str, Traits]:
+    """The ways that are folders, schedulers first."""
+    folders = [file.parent.name for file in Path(__file__).parent.glob("executors/*/__init__.py")]
+    found: list[Traits] = [import_module(f"llmb_common.executors.{name}").TRAITS for name in folders]
+    return {traits.name: traits for traits in sorted(found, key=lambda traits: (not traits.queued, traits.name))}
+
+
+def ways() -> Mapping[str, Traits]:
+    """All ways of running jobs, by name: schedulers, then this machine, then what was registered."""
+    return {**_folders(), **_REGISTERED}
+
+
 def names() -> Sequence[str]:
-    """The names of all ways of running jobs, in the order in which they were registered."""
-    return tuple(_REGISTERED)
+    """Their names."""
+    return tuple(ways())
 
 
 def traits_of(name: str) -> Traits:
     """The traits of the way ``name``.
 
     Raises:
-        ValueError: nobody has registered it.
+        ValueError: there is none.
     """
-    if name not in _REGISTERED:
-        raise ValueError(f"cluster_type {str(name)[:100]!r} is not one of {', '.join(_REGISTERED)}")
-    return _REGISTERED[name]
-
-
-register(
-    Traits(
-        name=SLURM,
-        executor="llmb_common.executors.slurm:SlurmExecutor",
-        this_machine=False,
-        queued=True,
-        dependencies=True,
-        containers=True,
-        slurm_options=True,
-        job_id=r"[0-9]+(_[0-9]+)?",
-    )
-)
-register(
-    Traits(
-        name=LOCAL,
-        executor="llmb_common.executors.local:LocalExecutor",
-        this_machine=True,
-        queued=False,
-        unheeded=(
-            "ADDITIONAL_SLURM_PARAMS",
-            "CPU_PER_TASK_PINNING",
-            "ENABLE_VBOOST",
-            "GPUS_PER_NODE",
-            "RUN_CONF_MOUNTS",
-            "TIME_LIMIT",
-        ),
-    )
-)
+    if name not in (known := ways()):
+        raise ValueError(f"cluster_type {str(name)[:100]!r} is not one of {', '.join(known)}")
+    return known[name]

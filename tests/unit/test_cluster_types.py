@@ -15,9 +15,10 @@ from llmb_common.shell_text import shell_part
 def test_slurm_queues_jobs_in_containers_on_other_machines() -> None:
     assert traits_of("slurm") == Traits(
         name=ClusterType("slurm"),
-        executor="llmb_common.executors.slurm:SlurmExecutor",
+        executor="llmb_common.executors.slurm.executor:SlurmExecutor",
         this_machine=False,
         queued=True,
+        submits_with="sbatch",
         dependencies=True,
         containers=True,
         slurm_options=True,
@@ -30,7 +31,7 @@ def test_local_jobs_run_here_and_need_none_of_slurms_settings() -> None:
     unheeded = "ADDITIONAL_SLURM_PARAMS CPU_PER_TASK_PINNING ENABLE_VBOOST GPUS_PER_NODE RUN_CONF_MOUNTS TIME_LIMIT"
     assert traits_of("local") == Traits(
         name=ClusterType("local"),
-        executor="llmb_common.executors.local:LocalExecutor",
+        executor="llmb_common.executors.local.executor:LocalExecutor",
         this_machine=True,
         queued=False,
         dependencies=False,

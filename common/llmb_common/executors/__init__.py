@@ -1,8 +1,8 @@
-"""The ways of running jobs, one package each. ``docs/architecture.md`` says how to add one.
+"""The ways of running jobs, one folder each. ``docs/extending.md`` says how to add one.
 
 An ``Executor`` says what a batch script needs of its scheduler and what starts the ranks, checks that a job can be
-started, starts it, looks what became of it and ends it. It is registered with its ``Traits`` under a name
-(``llmb_common.cluster_types``), and nothing else asks for that name.
+started, starts it, looks what became of it and ends it. Its folder names it in ``TRAITS``
+(``llmb_common.cluster_types``), and nothing else asks for its name.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from llmb_common.cluster_types import ClusterType, traits_of
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.paths import RunPaths
 
-if TYPE_CHECKING:  # a dry run needs nothing of runs, and starts faster
+if TYPE_CHECKING:  # whoever asks for traits, help texts among them, imports this package
     from llmb_common.errors import LLMBError
     from llmb_common.executors.holding import Held, Wanted
+    from llmb_common.planning.job_plan import JobPlan
     from llmb_common.runs.finding import Finding
+    from llmb_common.runs.paths import RunPaths
     from llmb_common.runs.record import RunRecord
 
 
@@ -169,7 +169,7 @@ def _no_nodes() -> LLMBError:
 
 
 def executor_for(cluster_type: ClusterType) -> Executor:
-    """The executor that is registered for ``cluster_type``."""
+    """The executor of ``cluster_type``."""
     module, _, name = traits_of(cluster_type).executor.partition(":")
     executor: Executor = getattr(importlib.import_module(module), name)()
     return executor

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmb_common import gpus
+from llmb_common.cluster_types import LOCAL, ways
 
 SITE = "`cluster_config.yaml`"
 _OFF = "`false`"
@@ -66,6 +67,12 @@ def _per_node() -> str:
     names = {count: [name for name, gpu in gpus.GPUS.items() if gpu.per_node == count] for count in few}
     said = [f"{count} for {', '.join(names[count][:-1])}" + (" and " if names[count][1:] else "") for count in few]
     return "".join(f"{text}{names[count][-1]}, " for count, text in zip(few, said, strict=True)) + "else 8"
+
+
+def _where_jobs_run() -> str:
+    """``slurm where sbatch answers, else local``."""
+    schedulers = [way for way in ways().values() if way.submits_with]
+    return "".join(f"`{way.name}` where `{way.submits_with}` answers, else " for way in schedulers) + f"`{LOCAL}`"
 
 
 VARIABLES: dict[str, Variable] = {
@@ -148,7 +155,7 @@ VARIABLES: dict[str, Variable] = {
     ),
     "LLMB_ENGINE_CHECK": Variable("off: train with whatever Megatron-Bridge the image has", "`on`", ("on", "off")),
     "LLMB_PYTHON": Variable("the Python that LLMB is installed in", "active environment, then `LLMB_INSTALL`"),
-    "CLUSTER_TYPE": Variable("slurm or local", "`slurm` where `sbatch` answers, else `local`"),
+    "CLUSTER_TYPE": Variable(" or ".join(ways()), _where_jobs_run()),
     "DRY_RUN": Variable("true: print the batch script; json: print the plan", _OFF),
     "LLMB_INSTALL": Variable("top folder of the installation", "required"),
     "LLMB_WORKLOAD": Variable("folder of the workload", "{workload_folder}"),

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from llmb_common import gpus
-from llmb_common.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of
+from llmb_common.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of, ways
 from llmb_common.programs import ask
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
@@ -53,16 +53,22 @@ def count_gpus() -> int:
     return len(gpu_names())
 
 
+def way_here() -> ClusterType:
+    """How jobs run where nobody says: by the scheduler whose program is on PATH, else on this machine."""
+    return next((way.name for way in ways().values() if way.submits_with and shutil.which(way.submits_with)), LOCAL)
+
+
 def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
     """The facts that planning needs. A dry run for many GPUs plans for Slurm even where there is none."""
-    sbatch = shutil.which("sbatch")
     wanted = request.cluster_type or cluster.cluster_type
     if wanted is None:
         names_slurm = bool(request.account or request.partition or request.additional_slurm_params)
         large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
-        wanted = SLURM if sbatch or (request.dry_run and (names_slurm or large)) else LOCAL
+        wanted = way_here()
+        wanted = SLURM if traits_of(wanted).this_machine and request.dry_run and (names_slurm or large) else wanted
     traits = traits_of(wanted)
     if not traits.this_machine:
+        sbatch = shutil.which(traits.submits_with)
         return Machine(
             cluster_type=wanted, slurm_segments=_knows_segments(sbatch) if traits.slurm_options and sbatch else True
         )

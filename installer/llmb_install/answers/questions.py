@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common import gpus
-from llmb_common.cluster_types import names, traits_of
+from llmb_common.cluster_types import LOCAL, names, traits_of
 from llmb_common.errors import RequestError, did_you_mean
 
 Given = dict[str, Any]
@@ -76,7 +76,13 @@ _ON_ARM = ", ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host 
 
 QUESTIONS = (
     Question("install_path", "Where to install", "top folder, on a shared file system for Slurm"),
-    Question("cluster_type", "Where jobs run", "slurm, or local: this machine", tuple(names()), required=True),
+    Question(
+        "cluster_type",
+        "Where jobs run",
+        f"{', '.join(name for name in names() if not traits_of(name).this_machine)}, or {LOCAL}: this machine",
+        tuple(names()),
+        required=True,
+    ),
     Question("account", "Slurm account", "account that jobs are charged to", required=True, matters=on_slurm),
     Question("gpu_partition", "Partition for GPU jobs", "partition with the GPUs", required=True, matters=on_slurm),
     Question(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from llmb_common import gpus
+from llmb_common.site.machine import way_here
 from llmb_install.answers.questions import Given, Question, default_architecture, on_slurm
 from llmb_install.detect import Partition, Site
 
@@ -54,7 +55,7 @@ def suggestions(site: Site, given: Given) -> Given:
     without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
     has_enroot = shutil.which("enroot") is not None
     return {
-        "cluster_type": "slurm" if site.has_slurm else "local",
+        "cluster_type": "slurm" if site.has_slurm else way_here(),
         "account": site.accounts[0] if site.accounts else "",
         "gpu_partition": max(site.gpu_partitions, key=_fits).name if site.gpu_partitions else default_partition,
         "cpu_partition": without_gpus or given.get("gpu_partition"),

@@ -12,6 +12,7 @@ from llmb_common.cluster_types import LOCAL, SLURM, traits_of
 from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_common.site.machine import way_here
 from llmb_common.words import is_slurm_name
 from llmb_install.detect import detect_site
 from llmb_install.doctor.checks import all_checks
@@ -40,7 +41,7 @@ def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
 
 def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConfig:
     """The site's settings, with what the command line says and, for an unknown site, what is found."""
-    kind = config.cluster_type or (SLURM if detect_site().has_slurm else LOCAL)
+    kind = config.cluster_type or (SLURM if detect_site().has_slurm else way_here())
     changes = {"account": asked.account, "gpu_partition": asked.gpu_partition}
     for field, value in changes.items():
         if value and not is_slurm_name(value):
