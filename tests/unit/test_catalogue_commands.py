@@ -54,7 +54,7 @@ def test_all_scales_are_those_of_the_fp8_scaling(cli: Cli, recipe: dict[str, str
     words = ("submit", "-w", "mbridge", "-s", "llama3_8b", "--gpu-type", "gb200", "--dtype", "fp8", "--scale", "all")
     done = cli(*words, "--dry-run", "--json", CLUSTER_TYPE="slurm", **recipe)
     assert (done.status, experiments(done)) == (0, sorted(names))
-    said = "mbridge llama3_8b fp8 on gb200 has no mx at this scale: FP8_RECIPE is cs" in done.err
+    said = "mbridge llama3_8b fp8 on gb200 has no mx on this number of GPUs: planned with FP8_RECIPE=cs" in done.err
     assert said == (recipe == {})
 
 

@@ -275,10 +275,14 @@ def test_the_same_notice_is_said_once(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli) -> None:
     done = cli("single", "-w", "llama3.1", "--gpu-type", "cpu", "--dry-run", "--json", CLUSTER_TYPE="local")
-    assert any("MODEL_SIZE is smoke" in text for text in done.envelope["notices"])
-    assert "note: no GPU: MODEL_SIZE is smoke" in done.err
+    assert any("planned with -s smoke" in text for text in done.envelope["notices"])
+    assert "note: no GPU: planned with -s smoke" in done.err
     several = cli("submit", "-w", "llama3.1", "--gpu-type", "cpu", "--repeats", "3", "--dry-run", CLUSTER_TYPE="local")
-    assert several.err.count("MODEL_SIZE is smoke") == 1
+    assert several.err.count("planned with -s smoke") == 1
+    h100 = ("--gpu-type", "h100", "-s", "8b", "--scale", "8", "--dry-run")
+    short = cli("single", "-w", "llama3.1", *h100, "--max-steps", "20", CLUSTER_TYPE="slurm")
+    assert "note: --max-steps 20: the result is measured over iterations" in short.err
+    assert "note: MAX_STEPS=20: the" in cli("single", "-w", "llama3.1", *h100, CLUSTER_TYPE="slurm", MAX_STEPS="20").err
 
 
 def test_a_closed_pipe_is_not_an_error(cli: Cli) -> None:

@@ -249,7 +249,7 @@ def test_unknown_gpus_of_a_machine_and_others_than_asked_for_are_noted() -> None
     assert any("no type that the recipes know" in note for note in unknown.preflight.warnings)
     h100 = Machine(cluster_type="local", gpu_type="h100", gpus=8)
     other = plan(h100, GPU_TYPE="b200", MODEL_SIZE="8b")
-    assert "GPU_TYPE is b200, and this machine has h100" in other.preflight.warnings
+    assert "planned for b200, and this machine has h100" in other.preflight.warnings
 
 
 def test_a_cpu_is_profiled_by_pytorch_even_where_nsys_is() -> None:

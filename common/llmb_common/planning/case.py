@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmb_common.gpus import CPU
@@ -44,6 +44,12 @@ class Case(Given):
     gpus: int
     function: Function | None
     """What the row's function gives; None where the recipe itself lists the architecture."""
+    notices: list[str] = field(default_factory=list)
+    """What was decided for the user, or has no effect: whoever finds it says it here, in the front end's words."""
+
+    def note(self, *notices: str) -> None:
+        """Say more of it."""
+        self.notices.extend(notices)
 
     @property
     def shape(self) -> AnyShape:

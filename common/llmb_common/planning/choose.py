@@ -77,6 +77,7 @@ def choose(given: Given) -> Case:
             code="undocumented-scale",
             field="JOB_TOTAL_GPUS",
         )
+    case.note(*_choice_notices(case, rows))
     return case
 
 
@@ -121,20 +122,23 @@ def documented_scales(given: Given) -> list[int]:
     return _all_scales([row for row in rows if dtype is None or dtype in row.dtypes])
 
 
-def choice_notices(case: Case) -> list[str]:
-    """What was decided for the user: GPU type, size, dtype, rows of a relative, an undocumented scale, the variant."""
-    recipe, request = case.recipe, case.request
+def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
+    """What was decided for the user: GPU type, size, dtype, rows of a relative, an undocumented scale, the variant.
+
+    ``rows``: those among which the scale decided.
+    """
+    recipe, request, say = case.recipe, case.request, case.request.say
     notices = _gpu_notices(case)
     if case.on_cpu and request.model_size is None:
-        notices.append(f"no GPU: MODEL_SIZE is smoke, a tiny model ({case.model.title})")
+        notices.append(f"no GPU: planned with {say('MODEL_SIZE', 'smoke')}, a tiny model ({case.model.title})")
     if (relative := case.row.gpu) not in (case.gpu_type, "any"):
         notices.append(
             f"{recipe.name} has no configurations for {case.gpu_type}: it runs those of {relative}, and there is no "
             "published result to compare with"
         )
     if request.dtype is None and case.dtype != recipe.defaults.dtype:
-        notices.append(f"{case.model.size} on {case.gpu_type} has no {recipe.defaults.dtype}: DTYPE is {case.dtype}")
-    rows = recipe.rows_for(case.gpu_type, size=case.model.size, variant=request.variant, dtype=case.dtype)
+        what, instead = f"{case.model.size} on {case.gpu_type}", say("DTYPE", case.dtype)
+        notices.append(f"{what} has no {recipe.defaults.dtype}: planned with {instead}")
     if case.gpus not in case.row.scales:
         notices.append(f"no configuration of {case.what} has {case.gpus} GPUs (the recipe has {_scales(rows)})")
     if request.variant is None:
@@ -148,23 +152,22 @@ def _gpu_notices(case: Case) -> list[str]:
     local = machine.gpu_type if machine.traits.this_machine else None
     if case.request.gpu_type is None and case.cluster.gpu_type is None and local is None:
         if not machine.traits.this_machine:
-            return [f"GPU_TYPE is not set: {case.gpu_type}, the default of {case.recipe.name}"]
+            return [f"{case.request.say('GPU_TYPE')} is not set: {case.gpu_type}, the default of {case.recipe.name}"]
         if machine.gpus:
             return ["the GPUs of this machine are of no type that the recipes know: training runs on the CPU"]
     if local not in (None, CPU, case.gpu_type) and not case.on_cpu:
-        return [f"GPU_TYPE is {case.gpu_type}, and this machine has {local}"]
+        return [f"planned for {gpu_said(case, case.gpu_type)}, and this machine has {local}"]
     return []
 
 
 def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     """Two variants are documented with the same commands: a notice always says which one a job is."""
-    rows = [row for row in rows if not case.recipe.variant(row.variant).by_name]
-    taken, newest = case.variant, rows[0].variant if rows else case.variant.name
+    taken, newest = case.variant, rows[0].variant
     if taken.name != newest:
         scales = _scales([row for row in rows if row.variant == newest])
         return [
             f"{case.gpus} GPUs run as {taken.name} ({taken.title}): {newest} has {scales}; "
-            f"CONFIG_VARIANT={taken.name} confirms it"
+            f"{case.request.say('CONFIG_VARIANT', taken.name)} confirms it"
         ]
     others = [row.variant for row in rows if row.variant != taken.name and case.gpus in row.scales]
     if not others:
@@ -172,7 +175,7 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     other = case.recipe.variant(others[0])
     return [
         f"two variants have this job, and it runs as {taken.name} ({taken.title}); "
-        f"CONFIG_VARIANT={other.name} chooses the other ({other.title})"
+        f"{case.request.say('CONFIG_VARIANT', other.name)} chooses the other ({other.title})"
     ]
 
 

@@ -37,7 +37,7 @@ def choose_functions(given: Given) -> Given:
     asked = request.engine if request.engine and request.engine.count(".") == 2 else None
     image = (request.image or recipe.image) if given.containers else None
     held = bridge_release(image)
-    checked = request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
+    checked = request.checks_engine
     if checked and held is not None and asked not in (None, held):
         raise RequestError(
             f"{request.say('LLMB_ENGINE', asked)}: {image} has Megatron-Bridge {held}",
@@ -213,7 +213,9 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Result | 
     if engine == recipe.engine:
         return notices
     if not is_newer(engine):
-        notices.append(f"LLMB_ENGINE={engine}: it trains with Megatron-Bridge {engine}, in {image}")
+        notices.append(
+            f"{case.request.say('LLMB_ENGINE', engine)}: it trains with Megatron-Bridge {engine}, in {image}"
+        )
     if published is None or same_release(container_release(image), recipe.document(published).container):
         return notices
     document = recipe.document(published)
@@ -266,8 +268,7 @@ def _check_image(case: Case, engine: str) -> None:
     request = case.request
     wanted = request.engine or engine
     held = bridge_release(request.image) or wanted
-    checked = request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
-    if checked and not _is_of(held, wanted) and (minor(held) in case.recipe.engines or is_newer(engine)):
+    if request.checks_engine and not _is_of(held, wanted) and (minor(held) in case.recipe.engines or is_newer(engine)):
         has = held if minor(held) == engine else minor(held)
         image = request.say("RUN_CONF_IMAGE", request.image)
         raise RequestError(

@@ -24,6 +24,7 @@ def planned_function(case: Case) -> PlannedFunction | None:
         return None
     assert case.row.function is not None
     assert case.recipe.catalogue is not None  # checked when the recipe was loaded
+    case.note(*_function_notices(case, case.row.function))
     return PlannedFunction(
         name=case.row.function,
         release=case.recipe.catalogue.release,
@@ -100,10 +101,9 @@ def _check_function_layout(case: Case, layout: Layout) -> None:
         check_memory_savers(layout, case.shape)
 
 
-def function_notices(case: Case) -> list[str]:
+def _function_notices(case: Case, name: str) -> list[str]:
     """What is written of the function that the job calls."""
-    name = case.row.function
-    if name is None or case.model.reduced is not None:
+    if case.model.reduced is not None:
         return []
     found = [f"{name}: {notice.says} ({notice.source})" for notice in case.recipe.notices if notice.functions in name]
     assert case.function is not None

@@ -1,6 +1,7 @@
 """``make_plan``: recipe + site + request -> ``JobPlan``, or one error that names the variable and the remedy.
 
-Pure: it reads no file, asks no scheduler and looks at no environment. ``Machine`` carries the few facts of the machine.
+It asks no scheduler and looks at no environment: ``Machine`` carries the few facts of the machine. The only files that
+it reads are LLMB's own tables and those that the recipe names, which are the same for every caller.
 """
 
 from __future__ import annotations
@@ -17,34 +18,27 @@ from llmb_common.errors import RequestError
 from llmb_common.gpus import per_node
 from llmb_common.planning import launcher
 from llmb_common.planning.case import Case, Given
-from llmb_common.planning.choose import choice_notices, documented_scales
+from llmb_common.planning.choose import documented_scales
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
-from llmb_common.planning.functions import check_columns, family_of, function_notices, planned_function
+from llmb_common.planning.functions import check_columns, family_of, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.memory.decision import check_memory, estimate_of
 from llmb_common.planning.naming import experiment_name
-from llmb_common.planning.published import published_notices, published_result
+from llmb_common.planning.published import published_result
 from llmb_common.planning.saving import check_time_limit
 from llmb_common.planning.segments import Segment, choose_segment
-from llmb_common.planning.settings import planned_settings, settings_notices
+from llmb_common.planning.settings import planned_settings
 from llmb_common.planning.step_time import Band, Look, Measured, expected
 from llmb_common.planning.switches import (
-    checkpoint_notices,
     checkpoint_plan,
-    fp8_notices,
     fp8_recipe_for,
     ineffective,
-    moe_routing_for,
-    nccl_notices,
-    profile_notices,
     profile_plan,
     refuse_on_cpu,
-    routing_notices,
+    routing_for,
     steps_for,
-    steps_notices,
-    without_cuda_graph,
 )
 from llmb_common.recipes.parameters import count_parameters
 from llmb_common.recipes.recipe import Recipe
@@ -81,10 +75,8 @@ def make_plan(
             error.remedy += _forced_scales(recipe, cluster, request, machine)
         raise
     engine = choose_engine(case)
-    layout = _layout(case)
-    moe_routing = moe_routing_for(case)
-    if moe_routing == "balanced":
-        layout = without_cuda_graph(case, layout)
+    case.note(*ineffective(case))
+    moe_routing, layout = routing_for(case, _layout(case))
     architecture, function = case.model.architecture, planned_function(case)
     _check(case, layout)
     nodes, gpus_per_node = _nodes(case)
@@ -93,7 +85,7 @@ def make_plan(
     profile = profile_plan(case, steps)
     refuse_on_cpu(case, layout)
     image = _image(case, engine, install)
-    slurm, segment_notice = _slurm(case, nodes, gpus_per_node)
+    slurm = _slurm(case, nodes, gpus_per_node)
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
     variables = recipe_environment(case, layout, fp8_recipe, engine)
@@ -134,7 +126,7 @@ def make_plan(
         engine_python=cluster.engine.of_release(engine) if cluster.engine else None,
         profile=profile,
         nccl_trace=request.nccl_trace,
-        checkpoint=checkpoint_plan(case, parameters),
+        checkpoint=checkpoint_plan(case, parameters, steps),
         vboost=request.vboost,
         cpu_pinning=request.cpu_pinning,
         fast_cores=launcher.fast_cores(case),
@@ -151,19 +143,9 @@ def make_plan(
     memory = estimate_of(case, plan, own.memory)
     band = expected(plan, recipe, own) if request.preflight != "off" else None
     notices = [
-        *choice_notices(case),
-        *function_notices(case),
+        *case.notices,
         *engine_notices(recipe, case, engine, published),
-        *settings_notices(case, engine),
-        *routing_notices(case),
-        *fp8_notices(case),
-        *profile_notices(case),
-        *steps_notices(case, steps),
-        *nccl_notices(case),
-        *checkpoint_notices(case, steps),
-        *ineffective(case),
-        *published_notices(published),
-        *segment_notice,
+        *([f"published result of {published.source}: {note}" for note in published.notes] if published else []),
         *_time_notices(plan, band, case),
         *check_memory(case, memory),
     ]
@@ -310,11 +292,11 @@ def _image(case: Case, engine: str, install: Path) -> str | None:
     return image if image.startswith("/") else str(folder / image_file_name(image))
 
 
-def _slurm(case: Case, nodes: int, gpus_per_node: int) -> tuple[SlurmPlan | None, list[str]]:
-    """What Slurm is asked for, and a notice about what it is not asked for."""
+def _slurm(case: Case, nodes: int, gpus_per_node: int) -> SlurmPlan | None:
+    """What Slurm is asked for."""
     request, cluster, machine = case.request, case.cluster, case.machine
     if not machine.traits.slurm_options:
-        return None, []
+        return None
     site = parse_additional(cluster.slurm.additional_params, "cluster_config.yaml: slurm.additional_params")
     asked = parse_additional(request.additional_slurm_params, request.say("ADDITIONAL_SLURM_PARAMS"))
     asked_keys = {key for key, _ in asked}
@@ -324,7 +306,8 @@ def _slurm(case: Case, nodes: int, gpus_per_node: int) -> tuple[SlurmPlan | None
         segment = choose_segment(
             case.gpu_type, nodes, gpus_per_node, slurm_segments=machine.slurm_segments, say=request.say
         )
-    slurm = SlurmPlan(
+        case.note(*[segment.notice] if segment.notice else [])
+    return SlurmPlan(
         account=request.account or cluster.slurm.account,
         partition=request.partition or cluster.slurm.gpu_partition,
         gres=request.gres if request.gres is not None else cluster.slurm.gres,
@@ -335,4 +318,3 @@ def _slurm(case: Case, nodes: int, gpus_per_node: int) -> tuple[SlurmPlan | None
         container_writable=cluster.slurm.container_writable,
         mpi=cluster.slurm.mpi,
     )
-    return slurm, [segment.notice] if segment.notice else []

@@ -35,11 +35,6 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[Result]:
     return found
 
 
-def published_notices(result: Result | None) -> list[str]:
-    """What must be known of the result that a job will be compared with."""
-    return [f"published result of {result.source}: {note}" for note in result.notes] if result is not None else []
-
-
 def _same(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
     return (
         result.gpus == plan.gpus  # the first tells most apart, and thousands of runs are compared with each result

@@ -62,26 +62,16 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
         RequestError: the release has no such field, it takes no such value, or the plan decides it
     """
     said = case.request.say("MEGATRON_SETTINGS")
-    found = {}
-    for name, text in case.request.megatron.items():
+    found, asked = {}, case.request.megatron
+    if asked and not fields_of_release(engine):
+        case.note(f"the settings of Megatron-Bridge {engine} are not known: the ranks check {', '.join(asked)}")
+    for name, text in asked.items():
         _refuse_planned(name, said)
-        kinds = _kinds(name, engine, said, strict=_is_checked(case))
+        kinds = _kinds(name, engine, said, strict=case.request.checks_engine)
         found[name] = value_of(text, kinds, f"{said}: {name}")
     _check_recomputation(found, said)
     _check_graphs(found.get("model.cuda_graph_impl", "any"), layout, said)
     return found
-
-
-def settings_notices(case: Case, engine: str) -> list[str]:
-    """What a user should know of them."""
-    asked = case.request.megatron
-    if not asked or fields_of_release(engine):
-        return []
-    return [f"the settings of Megatron-Bridge {engine} are not known: the ranks check {', '.join(asked)}"]
-
-
-def _is_checked(case: Case) -> bool:
-    return case.request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
 
 
 @lru_cache

@@ -13,6 +13,7 @@ from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
 from llmb_common.planning.saving import save_seconds
+from llmb_common.recipes.model import Checkpoint
 
 
 def fp8_recipe_for(case: Case) -> str | None:
@@ -21,59 +22,51 @@ def fp8_recipe_for(case: Case) -> str | None:
     Raises:
         RequestError: the GPU does not support it.
     """
+    asked, published, of_row = case.request.fp8_recipe, case.variant.fp8_recipe, case.row.fp8_recipe
+    say = case.request.say
+    said = say("FP8_RECIPE", asked)
     if case.dtype != "fp8":
+        if asked:
+            case.note(f"{said} has no effect with {say('DTYPE', case.dtype)}")
         return None
-    asked = case.request.fp8_recipe
-    if case.row.fp8_recipe is not None:  # the row was chosen by it
-        return case.row.fp8_recipe
+    if of_row is not None:  # the row was chosen by it
+        if asked is None and of_row != published:
+            case.note(
+                f"{case.what} has no {published} on this number of GPUs: planned with {say('FP8_RECIPE', of_row)}"
+            )
+        return of_row
+    remedy = "unset FP8_RECIPE, or set it to cs or ds"
     if asked == "sc":
-        raise RequestError(
-            f"FP8_RECIPE=sc: no configuration of {case.recipe.name} has it",
-            remedy="unset FP8_RECIPE, or set it to cs or ds",
-        )
+        raise RequestError(f"{said}: no configuration of {case.recipe.name} has it", remedy=remedy)
     if asked == "mx" and generation_of(case.gpu_type) == "hopper":
         newer = [name for name, gpu in GPUS.items() if gpu.generation != "hopper"]
         raise RequestError(
-            f"FP8_RECIPE=mx does not exist on {case.gpu_type}: MXFP8 needs {', '.join(newer)}",
-            remedy="unset FP8_RECIPE, or set it to cs or ds",
+            f"{said} does not exist on {case.gpu_type}: MXFP8 needs {', '.join(newer)}",
+            remedy=remedy,
         )
-    return asked or case.variant.fp8_recipe
-
-
-def fp8_notices(case: Case) -> list[str]:
-    asked, published = case.request.fp8_recipe, case.variant.fp8_recipe
-    if asked and case.dtype != "fp8":
-        return [f"FP8_RECIPE={asked} has no effect with DTYPE={case.dtype}"]
-    if case.row.fp8_recipe is None and asked not in (None, published):
-        return [
-            f"FP8_RECIPE={asked}: the FP8 results of {case.variant.name} were measured with {published}, and this job "
-            "is not compared with them"
-        ]
-    if asked is None and case.dtype == "fp8" and case.row.fp8_recipe not in (None, published):
-        return [f"{case.what} has no {published} on this number of GPUs: FP8_RECIPE is {case.row.fp8_recipe}"]
-    return []
+    if asked not in (None, published):
+        case.note(
+            f"{said}: the FP8 results of {case.variant.name} were measured with {published}, and this job is not "
+            "compared with them"
+        )
+    return asked or published
 
 
 def steps_for(case: Case) -> tuple[int, int | None]:
     """Training steps, and after how many further steps a resumed run ends (the documents train one)."""
     request, variant = case.request, case.variant
-    steps = request.max_steps or variant.max_steps
-    if request.max_steps is None and request.nccl_trace:
-        steps = variant.nccl_trace.steps
-    if request.max_steps is None and request.profile and variant.profiling.steps:
+    if request.max_steps is not None:
+        window = variant.measurement
+        if request.max_steps < window.last and not case.on_cpu:
+            case.note(
+                f"{request.say('MAX_STEPS', request.max_steps)}: the result is measured over iterations {window.first} "
+                f"to {window.last}, which this job does not reach: there will be no verdict"
+            )
+        return request.max_steps, None
+    steps = variant.nccl_trace.steps if request.nccl_trace else variant.max_steps
+    if request.profile and variant.profiling.steps:
         steps = variant.profiling.steps
-    return steps, 1 if case.resumes and request.max_steps is None else None
-
-
-def steps_notices(case: Case, steps: int) -> list[str]:
-    """That a job of the user's own number of steps ends before the iterations which give the result."""
-    window = case.variant.measurement
-    if case.request.max_steps is None or steps >= window.last or case.on_cpu:
-        return []
-    return [
-        f"MAX_STEPS={steps}: the result is measured over iterations {window.first} to {window.last}, which this job "
-        "does not reach: there will be no verdict"
-    ]
+    return steps, 1 if case.resumes else None
 
 
 def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
@@ -103,50 +96,40 @@ def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
             f"profiling stops at step {stop}, and the job has {steps}",
             remedy=f"raise {say('MAX_STEPS')}, or set PROFILE_START_STEP and PROFILE_STOP_STEP",
         )
-    tool = _profiler(case)
-    if tool == "torch" and request.gpu_metrics and not case.on_cpu:
-        raise RequestError(
-            "ENABLE_GPU_METRICS needs nsys, which is not on this machine",
-            remedy="install Nsight Systems, or unset ENABLE_GPU_METRICS",
-        )
-    ranks, _ = _ranks(request.profile_ranks or defaults.ranks, case.gpus)
-    if ranks is not None and not ranks:
-        raise RequestError(
-            f"PROFILE_RANKS={request.profile_ranks or defaults.ranks}: the job has only ranks 0 to {case.gpus - 1}",
-            remedy="choose among them",
-        )
     return ProfilePlan(
-        tool=tool,
+        tool=_profiler(case),
         start=start,
         stop=stop,
-        ranks=ranks,
+        ranks=_profiled_ranks(case),
         file=_profile_file(case),
         gpu_metrics=request.gpu_metrics,
     )
 
 
-def profile_notices(case: Case) -> list[str]:
-    """Which profiler it is where there is a choice, and the ranks that were asked for and do not exist."""
-    request, notices = case.request, []
-    if not request.profile:
-        return []
-    if _profiler(case) == "torch":
-        why = "nsys sees nothing of a run on CPUs" if case.machine.has_nsys else "nsys is not on this machine"
-        notices.append(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
-    if request.profile_ranks:  # the documented 0-8 of a job with 8 GPUs is no mistake of the user's
-        _, beyond = _ranks(request.profile_ranks, case.gpus)
-        if beyond:
-            notices.append(
-                f"PROFILE_RANKS={request.profile_ranks}: the job has ranks 0 to {case.gpus - 1}; ignored: "
-                f"{', '.join(beyond)}"
-            )
-    return notices
+def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
+    """None: all. Some of the documented 0-8 do not exist where a job has 8 GPUs, which is no mistake of the user's."""
+    asked = case.request.profile_ranks
+    text, has = asked or case.variant.profiling.ranks, f"ranks 0 to {case.gpus - 1}"
+    ranks, beyond = _ranks(text, case.gpus)
+    if ranks is not None and not ranks:
+        raise RequestError(f"PROFILE_RANKS={text}: the job has only {has}", remedy="choose among them")
+    if asked and beyond:
+        case.note(f"PROFILE_RANKS={text}: the job has {has}; ignored: {', '.join(beyond)}")
+    return ranks
 
 
 def _profiler(case: Case) -> Literal["nsys", "torch"]:
-    if case.machine.traits.this_machine and (case.on_cpu or not case.machine.has_nsys):
-        return "torch"
-    return "nsys"
+    machine = case.machine
+    if not machine.traits.this_machine or (machine.has_nsys and not case.on_cpu):
+        return "nsys"
+    if case.request.gpu_metrics and not case.on_cpu:
+        raise RequestError(
+            "ENABLE_GPU_METRICS needs nsys, which is not on this machine",
+            remedy="install Nsight Systems, or unset ENABLE_GPU_METRICS",
+        )
+    why = "nsys sees nothing of a run on CPUs" if machine.has_nsys else "nsys is not on this machine"
+    case.note(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
+    return "torch"
 
 
 def _profile_file(case: Case) -> str:
@@ -202,81 +185,64 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
         )
 
 
-def moe_routing_for(case: Case) -> str | None:
-    asked = case.request.moe_routing
-    if case.function is not None:
+def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
+    """How experts get their tokens, None where the job does not decide it; and the layout with which they can.
+
+    Raises:
+        RequestError: there are no experts, or what was asked for cannot be combined.
+    """
+    asked, chosen = case.request.moe_routing, "cuda_graph" in case.request.columns
+    if case.function is not None or case.shape.moe is None:
         if asked:
+            why = "routes its tokens itself" if case.function is not None else "has no experts"
+            raise RequestError(f"MOE_ROUTING: {case.row.function or case.model.size} {why}", remedy="unset MOE_ROUTING")
+        return None, layout
+    if asked == "balanced" and layout.cuda_graph:
+        if chosen:
             raise RequestError(
-                f"MOE_ROUTING: {case.row.function} routes its tokens itself",
-                remedy="unset MOE_ROUTING",
+                "CUDA_GRAPH=true and MOE_ROUTING=balanced cannot be combined: graphs need a fixed number of tokens",
+                remedy="set CUDA_GRAPH=false, or MOE_ROUTING=drop",
             )
-        return None
-    if case.shape.moe is None:
-        if asked:
-            raise RequestError(f"MOE_ROUTING: {case.model.size} has no experts", remedy="unset MOE_ROUTING")
-        return None
-    return asked or "drop"
+        layout = msgspec.structs.replace(layout, cuda_graph=False)
+        case.note("CUDA graphs are off: MOE_ROUTING=balanced leaves the number of tokens per expert open")
+    return asked or "drop", layout
 
 
-def without_cuda_graph(case: Case, layout: Layout) -> Layout:
-    """The layout of a dropless run: graphs need a fixed number of tokens per expert."""
-    if layout.cuda_graph and "cuda_graph" in case.request.columns:
-        raise RequestError(
-            "CUDA_GRAPH=true and MOE_ROUTING=balanced cannot be combined: graphs need a fixed number of tokens",
-            remedy="set CUDA_GRAPH=false, or MOE_ROUTING=drop",
+def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> CheckpointPlan:
+    """Where checkpoints are written and read, and what speaks against it."""
+    request, known = case.request, case.model.checkpoint
+    if request.checkpoint_interval and request.checkpoint_interval > steps:
+        case.note(
+            f"CHECKPOINT_INTERVAL={request.checkpoint_interval}: the run has {steps} steps and saves at its end only"
         )
-    return msgspec.structs.replace(layout, cuda_graph=False)
-
-
-def routing_notices(case: Case) -> list[str]:
-    chosen = "cuda_graph" in case.request.columns
-    if case.request.moe_routing != "balanced" or not case.row.cuda_graph or chosen:
-        return []
-    return ["CUDA graphs are off: MOE_ROUTING=balanced leaves the number of tokens per expert open"]
-
-
-def nccl_notices(case: Case) -> list[str]:
-    if case.request.nccl_trace and case.on_cpu:
-        return ["ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, the log will hold no NCCL lines"]
-    return []
-
-
-def checkpoint_plan(case: Case, parameters: int | None) -> CheckpointPlan:
-    request = case.request
+    if known is not None:
+        case.note(*_untested(case, known))
     plan = CheckpointPlan(
         enabled=request.checkpoint,
         save=str(request.checkpoint_dir) if request.checkpoint_dir else None,
         interval=request.checkpoint_interval,
         load=str(request.load_checkpoint) if request.load_checkpoint else None,
     )
-    if not plan.enabled:
-        return plan
-    if parameters is None:
+    if not plan.enabled or parameters is None:
         return plan
     saving = save_seconds(parameters, case.cluster.checkpoint_gb_per_second)
     return msgspec.structs.replace(plan, save_seconds=saving)
 
 
-def checkpoint_notices(case: Case, steps: int) -> list[str]:
-    request, model, gpus = case.request, case.model, case.gpus
-    notices = []
-    if request.checkpoint_interval and request.checkpoint_interval > steps:
-        notices.append(
-            f"CHECKPOINT_INTERVAL={request.checkpoint_interval}: the run has {steps} steps and saves at its end only"
-        )
-    if model.checkpoint is None:
-        return notices
-    if model.checkpoint.warning and (request.checkpoint or request.load_checkpoint):
-        notices.append(f"checkpoints of {model.size}: {model.checkpoint.warning}")
-    low, high = model.checkpoint.scales
-    if request.checkpoint and not low <= gpus <= high:
-        notices.append(f"saving {model.size} checkpoints was tested on {low} to {high} GPUs, not on {gpus}")
-    if request.load_checkpoint and gpus < model.checkpoint.load_minimum:
-        notices.append(
-            f"loading {model.size} checkpoints was tested on {model.checkpoint.load_minimum} GPUs or more; "
-            f"{gpus} may run out of memory"
-        )
-    return notices
+def _untested(case: Case, known: Checkpoint) -> list[str]:
+    """What the documents say against checkpoints of this size on so many GPUs."""
+    saves, loads, size, gpus = case.request.checkpoint, case.request.load_checkpoint, case.model.size, case.gpus
+    low, high = known.scales
+    said = {
+        f"checkpoints of {size}: {known.warning}": known.warning and (saves or loads),
+        f"saving {size} checkpoints was tested on {low} to {high} GPUs, not on {gpus}": (
+            saves and not low <= gpus <= high
+        ),
+        f"loading {size} checkpoints was tested on {known.load_minimum} GPUs or more; {gpus} may run out of memory": (
+            loads and gpus < known.load_minimum
+        ),
+    }
+    return [text for text, applies in said.items() if applies]
 
 
 _INSTEAD = {

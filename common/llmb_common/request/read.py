@@ -95,6 +95,11 @@ class Request:
     say: FieldNames = VARIABLE_NAMES
     """How messages call the fields."""
 
+    @property
+    def checks_engine(self) -> bool:
+        """Whether the job is held against the release that its image has: LLMB_ENGINE_CHECK, in any case."""
+        return self.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
+
 
 def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES) -> Request:
     """The request that ``variables`` (usually ``os.environ``) make; ``say``: the front end's names in messages.
