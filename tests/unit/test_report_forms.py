@@ -267,7 +267,7 @@ def test_results_over_time(cli: Cli) -> None:
 
 
 def test_one_scale_is_no_scaling(site: Cli) -> None:
-    assert "two scales or more" in site("results", "--scaling").out
+    assert "two or more numbers of GPUs" in site("results", "--scaling").out
     done = site("results", "--scaling", "--history")
     assert done.status == 2
     assert "cannot be combined" in done.err
