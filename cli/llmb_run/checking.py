@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,15 +15,19 @@ from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.needs import Needs, needs_of, needs_of_site
+from llmb_common.health.stress import MINUTES, measured_lines, stressed
+from llmb_common.index.search import find_run
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import counted
 from llmb_common.runs.hostlist import compress, expand
+from llmb_common.runs.record import load_record
 from llmb_common.site.machine import way_here
+from llmb_common.timing.job_events import read_events
 from llmb_run.place import Place
+from llmb_run.selecting import seconds_of
 from llmb_run.starting.healthy import counted_by, nodelist_of, partition_of
+from llmb_run.starting.requests import ask_of, plan_ask
 from llmb_run.terminal import notice, table
-
-if TYPE_CHECKING:
-    from llmb_common.planning.job_plan import JobPlan
 
 _MOST_LINES = 40
 
@@ -36,8 +40,6 @@ def check_nodes(
     Raises:
         LLMBError: it is not clear which nodes are meant, or they cannot be asked
     """
-    from llmb_run.selecting import seconds_of
-
     place, patience = Place(), round(seconds_of(wait, "--wait"))
     install = place.require_install()
     executor, needs, nodes, partition = _meant(place, runs, settings)
@@ -45,8 +47,6 @@ def check_nodes(
     if left:
         notice(f"not asked: {counted_by(left)}")
     if stress:
-        from llmb_common.health.stress import MINUTES, stressed
-
         _require_torch(needs)
         found = look(
             executor,
@@ -100,16 +100,10 @@ def _meant(
 
 
 def _planned(place: Place, workload: str, given: Mapping[str, Any]) -> JobPlan:
-    from llmb_run.starting.requests import ask_of, plan_ask
-
     return plan_ask(ask_of(workload=workload, **given), place).plan
 
 
 def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
-    from llmb_common.index.search import find_run
-    from llmb_common.runs.record import load_record
-    from llmb_common.timing.job_events import read_events
-
     records = [load_record(find_run(place.install, word).folder) for word in runs]
     hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
     plan = records[-1].plan
@@ -121,8 +115,6 @@ def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | 
 def shown(found: Health, *, excluded: bool, named: bool) -> Result:
     """The result of a look: JSON for each node, a table, and what to do."""
     failed = found.failed
-    from llmb_common.health.stress import measured_lines
-
     remarks = measured_lines(found.measured)
     remarks += [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {counted_by(_statuses(found))}"]
     if found.complaint:

@@ -6,19 +6,22 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmb_common.errors import LLMBError, RequestError, did_you_mean
 from llmb_common.index.rows import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.results.configuration import values_of
+from llmb_common.run_states import ENDED_STATES, LIVE_STATES
+from llmb_common.runs.ownership import is_ours, refusal
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.words import span_seconds
 from llmb_run.place import Place
+from llmb_run.starting.command_line import SWITCHES
+from llmb_run.starting.varying import dimensions_of
 from llmb_run.terminal import notice
 from llmb_run.words import split
-
-if TYPE_CHECKING:
-    from llmb_common.planning.job_plan import JobPlan
-    from llmb_common.runs.record import RunRecord
 
 
 def run_filter(
@@ -62,9 +65,6 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     Raises:
         RequestError: one is something else
     """
-    from llmb_run.starting.command_line import SWITCHES
-    from llmb_run.starting.varying import dimensions_of
-
     called = {"scale": "gpus", "size": "model_size"} | {variable: field for field, variable in SWITCHES.items()}
     asked = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
 
@@ -79,8 +79,6 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
 
 def _known_as(plan: JobPlan, name: str) -> tuple[str, ...]:
     """The value of ``name`` in a job, also as short as a table has it."""
-    from llmb_common.results.configuration import values_of
-
     value = plan.env[name].value if name in plan.env else values_of(plan).get(name, "-")
     return value, value.rpartition("/")[2]
 
@@ -97,8 +95,6 @@ def states_of(values: Sequence[str]) -> list[str]:
     Raises:
         RequestError: Slurm has no such state
     """
-    from llmb_common.run_states import ENDED_STATES, LIVE_STATES
-
     known = sorted(LIVE_STATES | ENDED_STATES)
     names = split(values)
     for name in names:
@@ -133,8 +129,6 @@ def select_rows(place: Place, words: Sequence[str], wanted: RunFilter) -> list[R
 
 def own_rows(rows: Sequence[RunRow], what: str) -> list[RunRow]:
     """Those of ``rows`` that are ours: what a command acts on when no run is named. A notice counts the others."""
-    from llmb_common.runs.ownership import is_ours
-
     own = [row for row in rows if is_ours(row.folder)]
     if len(own) < len(rows):
         notice(f"{what}: {len(rows) - len(own)} runs of other users; llmb-run jobs shows all")
@@ -143,8 +137,6 @@ def own_rows(rows: Sequence[RunRow], what: str) -> list[RunRow]:
 
 def require_own(folders: Iterable[Path]) -> None:
     """Raise RecordError for a run of another user: its plan names programs and mounts, to be used with our rights."""
-    from llmb_common.runs.ownership import refusal
-
     for folder in folders:
         if problem := refusal(folder):
             raise problem
@@ -158,8 +150,6 @@ def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, 
 
 
 def _load(row: RunRow) -> RunRecord | LLMBError:
-    from llmb_common.runs.record import load_record
-
     try:
         return load_record(row.folder)
     except LLMBError as error:

@@ -19,6 +19,7 @@ from llmb_common.results.references import Reference, by_preference, published_r
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.sequential import tolerance_of
 from llmb_common.results.verdict import judge_runs, widened, window_of
+from llmb_common.submission.preflight import check
 from llmb_run.acceptance.suite import Entry, Stated, Suite
 from llmb_run.campaigns.conduct import Arm, refuse_slowed
 from llmb_run.place import Place
@@ -113,8 +114,6 @@ def _planned_or_error(entry: Entry, place: Place, known: _Known, *, dry_run: boo
 
 
 def _planned(entry: Entry, place: Place, known: _Known) -> Workload:
-    from llmb_common.submission.preflight import check
-
     asked = plan_ask(entry.ask, place)
     if asked.request.dry_run and not entry.ask.dry_run:
         raise RequestError("DRY_RUN is set in the environment", remedy="unset it, or give --dry-run")

@@ -8,8 +8,16 @@ from typing import Any
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
+from llmb_common.runs.record import load_record
 from llmb_run import completion, options
 from llmb_run.app import Command
+from llmb_run.comparing.run import Wanted, ab, say_what_changed, with_base
+from llmb_run.comparing.strategy import Rule
+from llmb_run.place import Place
+from llmb_run.selecting import one_folder
+from llmb_run.starting.requests import ask_of, plan_ask
+from llmb_run.starting.varying import dimensions_of
 
 
 @click.command(cls=Command)
@@ -58,15 +66,6 @@ def command(
 
     Exit status 0: answered; 1: a side failed, or the work differs; 4: undecided within the budget.
     """
-    from llmb_common.errors import RequestError
-    from llmb_common.runs.record import load_record
-    from llmb_run.comparing.run import Wanted, ab, say_what_changed, with_base
-    from llmb_run.comparing.strategy import Rule
-    from llmb_run.place import Place
-    from llmb_run.selecting import one_folder
-    from llmb_run.starting.requests import ask_of, plan_ask
-    from llmb_run.starting.varying import dimensions_of
-
     if (base is None) == (workload is None):
         raise RequestError("side A is one job", remedy="--base RUN, or -w NAME and the other options of single")
     dimensions = dimensions_of(change, "--change")
@@ -91,8 +90,6 @@ def _share(text: str) -> float:
     Raises:
         RequestError: it is no positive number of per cent
     """
-    from llmb_common.errors import RequestError
-
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:

@@ -8,6 +8,11 @@ import click
 
 from llmb_common.envelope import Result
 from llmb_run import completion, options
+from llmb_run.acceptance.run import accept
+from llmb_run.acceptance.shipped import suites
+from llmb_run.acceptance.signing import sign
+from llmb_run.acceptance.suite import find_suite
+from llmb_run.acceptance.verify import verify_pack
 from llmb_run.app import Command, VerbCommand
 
 
@@ -22,9 +27,6 @@ from llmb_run.app import Command, VerbCommand
 @options.json
 def show_suites(name: str) -> Result:
     """List the suites that come with LLMB, or print one."""
-    from llmb_run.acceptance.shipped import suites
-    from llmb_run.acceptance.suite import find_suite
-
     if name:
         _, text = find_suite(name)
         return Result({"name": name, "text": text}, text, for_programs=True)
@@ -49,8 +51,6 @@ def verify(pack: Path, sha256: str, signers: Path | None) -> Result:
     Every run is judged again. Exit status 1 where a file is not as it was, the pack says something else than its logs,
     or the signature is not what --signers asks for.
     """
-    from llmb_run.acceptance.verify import verify_pack
-
     return verify_pack(pack, sha256, signers)
 
 
@@ -60,8 +60,6 @@ def verify(pack: Path, sha256: str, signers: Path | None) -> Result:
 @options.json
 def sign_pack(pack: Path, key: Path) -> Result:
     """Sign an evidence pack with an SSH key: PACK.sig beside it."""
-    from llmb_run.acceptance.signing import sign
-
     signature = sign(pack, key)
     return Result({"path": str(pack.absolute()), "signature": str(signature.absolute())}, f"{signature}\n")
 
@@ -93,6 +91,4 @@ def command(suite: str, again: bool, folder: Path | None, sign: Path | None, dry
     llmb-run accept suites [NAME] shows the suites that come with LLMB, accept verify PACK judges an evidence pack
     again, and accept sign PACK signs one.
     """
-    from llmb_run.acceptance.run import accept
-
     return accept(suite, again=again, folder=folder, sign_with=sign, dry_run=dry_run)

@@ -9,8 +9,16 @@ from typing import Any
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import CheckFailed, RequestError
 from llmb_run import options
 from llmb_run.app import Command, VerbCommand
+from llmb_run.place import Place
+from llmb_run.results.archiving import stored_secrets, write_archive
+from llmb_run.results.measuring import measure
+from llmb_run.results.run_columns import as_dict
+from llmb_run.results.verifying import KINDS, verify_archive
+from llmb_run.selecting import in_words, own_rows, run_filter, select_rows
+from llmb_run.terminal import notice
 
 
 @click.command("verify", cls=Command)
@@ -22,9 +30,6 @@ def verify(pack: Path, sha256: str) -> Result:
 
     Nothing is unpacked. Exit status 1 if there is one.
     """
-    from llmb_common.errors import CheckFailed
-    from llmb_run.results.verifying import KINDS, verify_archive
-
     found = verify_archive(pack, sha256)
     data = {"path": str(pack.absolute()), "ok": found.ok, "files": found.files}
     data |= {kind: getattr(found, kind) for kind in KINDS} | {"notes": found.notes}
@@ -62,14 +67,6 @@ def command(
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
     out. llmb-run archive verify PACK checks an archive.
     """
-    from llmb_common.errors import RequestError
-    from llmb_run.place import Place
-    from llmb_run.results.archiving import stored_secrets, write_archive
-    from llmb_run.results.measuring import measure
-    from llmb_run.results.run_columns import as_dict
-    from llmb_run.selecting import in_words, own_rows, run_filter, select_rows
-    from llmb_run.terminal import notice
-
     place = Place()
     rows = select_rows(place, runs, run_filter(place, **filters))
     folders = [row.folder for row in (rows if runs else own_rows(rows, "not packed"))]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
+from llmb_common.results.baselines import Baseline, baselines, remove_baselines, set_baselines
+from llmb_common.results.past_runs import PastRuns
 from llmb_run import options
 from llmb_run.app import CONTEXT, Command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from llmb_common.results.baselines import Baseline
+from llmb_run.place import Place
+from llmb_run.results.kept import past_runs
+from llmb_run.results.measuring import measure
+from llmb_run.results.run_columns import say_remarks
+from llmb_run.selecting import in_words, run_filter, select_rows
+from llmb_run.terminal import notice, table
+from llmb_run.words import clock
 
 
 @click.group(no_args_is_help=True, context_settings=CONTEXT)
@@ -28,10 +34,6 @@ def command() -> None:
 @options.json
 def list_baselines() -> Result:
     """Show the baselines of this installation."""
-    from llmb_common.results.baselines import baselines
-    from llmb_run.place import Place
-    from llmb_run.terminal import notice
-
     install = Place().require_install()
     found = baselines(install)
     if not found:
@@ -49,13 +51,6 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     Repeats of one configuration with the same software become one baseline, which replaces the previous one. Only
     successful runs count, measured over their recipe's iterations.
     """
-    from llmb_common.errors import RequestError
-    from llmb_common.results.baselines import set_baselines
-    from llmb_run.place import Place
-    from llmb_run.results.measuring import measure
-    from llmb_run.results.run_columns import say_remarks
-    from llmb_run.selecting import in_words, run_filter, select_rows
-
     place = Place()
     install = place.require_install()
     if not runs and not any(filters.values()):
@@ -81,19 +76,11 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 @options.json
 def remove(keys: tuple[str, ...]) -> Result:
     """Forget baselines."""
-    from llmb_common.results.baselines import remove_baselines
-    from llmb_run.place import Place
-
     gone = remove_baselines(Place().require_install(), keys)
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
 
 
 def _shown(found: list[Baseline], install: Path) -> Result:
-    from llmb_common.results.past_runs import PastRuns
-    from llmb_run.results.kept import past_runs
-    from llmb_run.terminal import table
-    from llmb_run.words import clock
-
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]
     heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -9,6 +10,9 @@ import click
 from llmb_common.envelope import Result
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.place import Place
+from llmb_run.starting.submitting import start
+from llmb_run.starting.tasks import keys_of, read_tasks
 
 
 @click.command(cls=Command)
@@ -34,12 +38,6 @@ def command(
     After an interruption run it again: jobs that are on record are not started twice, and tasks added to the file
     since then are started.
     """
-    import time
-
-    from llmb_run.place import Place
-    from llmb_run.starting.submitting import start
-    from llmb_run.starting.tasks import keys_of, read_tasks
-
     place = Place()
     asks = read_tasks(file, place)
     return start(

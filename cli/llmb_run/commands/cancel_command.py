@@ -5,8 +5,16 @@ from __future__ import annotations
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import LLMBError, RequestError
+from llmb_common.index.rows import RunFilter
+from llmb_common.observe import Observation, end_runs
+from llmb_common.runs.record import RunRecord
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.following.live import LiveRun
+from llmb_run.place import Place
+from llmb_run.selecting import load_rows, own_rows, select_rows
+from llmb_run.terminal import notice
 
 
 @click.command(cls=Command)
@@ -18,15 +26,6 @@ def command(runs: tuple[str, ...], everything: bool) -> Result:
 
     Only your own: another user's run is refused when it is named, and left out of --all.
     """
-    from llmb_common.errors import LLMBError, RequestError
-    from llmb_common.index.rows import RunFilter
-    from llmb_common.observe import Observation, end_runs
-    from llmb_common.runs.record import RunRecord
-    from llmb_run.following.live import LiveRun
-    from llmb_run.place import Place
-    from llmb_run.selecting import load_rows, own_rows, select_rows
-    from llmb_run.terminal import notice
-
     if bool(runs) == everything:
         raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")
     rows = select_rows(Place(), runs, RunFilter(live=True))

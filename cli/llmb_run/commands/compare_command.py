@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
+from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
+from llmb_common.results.decision import CONFIDENCE
+from llmb_common.results.estimate import StepTime
 from llmb_run import completion, options
 from llmb_run.app import Command
-
-if TYPE_CHECKING:
-    from llmb_common.results.comparison import Change
-    from llmb_common.results.estimate import StepTime
-    from llmb_run.place import Place
-    from llmb_run.results.measuring import Measured
+from llmb_run.place import Place
+from llmb_run.results.measuring import Measured, measure
+from llmb_run.results.run_columns import say_remarks
+from llmb_run.selecting import one_folder
+from llmb_run.terminal import table
 
 _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 
@@ -28,10 +31,6 @@ def command(first: str, second: str) -> Result:
 
     The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run.
     """
-    from llmb_common.results.comparison import compare_times, differences, unequal_work
-    from llmb_run.place import Place
-    from llmb_run.results.run_columns import say_remarks
-
     place = Place()
     one, other = _side(first, place), _side(second, place)
     _refuse_common(one, other)
@@ -62,10 +61,6 @@ def _side(words: str, place: Place) -> list[Measured]:
     Raises:
         RequestError: a word names no run
     """
-    from llmb_common.errors import RequestError
-    from llmb_run.results.measuring import measure
-    from llmb_run.selecting import one_folder
-
     # Whoever names a run twice has not repeated it.
     folders = dict.fromkeys(one_folder(place, word) for word in words.split(",") if word)
     found = [item for item in measure(folders, place) if item.record is not None]
@@ -80,8 +75,6 @@ def _refuse_common(one: list[Measured], other: list[Measured]) -> None:
     Raises:
         RequestError: there is one
     """
-    from llmb_common.errors import RequestError
-
     ids = [{item.record.paths.run_id for item in side if item.record} for side in (one, other)]
     if both := sorted(ids[0] & ids[1]):
         raise RequestError(f"{', '.join(both)} is on both sides", remedy="name different runs")
@@ -89,8 +82,6 @@ def _refuse_common(one: list[Measured], other: list[Measured]) -> None:
 
 def _loss(one: list[Measured], other: list[Measured]) -> tuple[int, float] | None:
     """Where, and by how much, the loss of any run differs most from that of the first."""
-    from llmb_common.results.comparison import loss_difference
-
     first, *others = (item.timing.iterations for item in (*one, *other))
     found = [loss_difference(first, iterations) for iterations in others]
     return max((apart for apart in found if apart is not None), key=lambda apart: apart[1], default=None)
@@ -113,9 +104,6 @@ def _text(
     differing: list[tuple[str, str, str]],
     unequal: tuple[str, ...],
 ) -> str:
-    from llmb_common.results.comparison import SAME_LOSS
-    from llmb_run.terminal import table
-
     rows = []
     for name, side, found in zip("AB", (one, other), times, strict=True):
         shown = _side_as_dict(side, found)
@@ -151,8 +139,6 @@ def _change(change: Change | None) -> str:
     """B's step time against A's, in a sentence."""
     if change is None:
         return "a side has no successful run with steady steps, so no times are compared"
-    from llmb_common.results.decision import CONFIDENCE
-
     interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
     if not change.is_real:
         return f"step time of B against A: {change.ratio - 1:+.1%} {interval}: these runs do not show a difference"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.submission.excluded_nodes import Exclusion, exclude_nodes, exclusions, include_nodes
 from llmb_run import options
 from llmb_run.app import CONTEXT, Command
-
-if TYPE_CHECKING:
-    from llmb_common.submission.excluded_nodes import Exclusion
+from llmb_run.place import Place
+from llmb_run.terminal import notice, table
+from llmb_run.words import clock
 
 _hosts = click.argument("hosts", metavar="HOSTS", help="Nodes, such as n[1-3],x7.")
 
@@ -28,9 +27,6 @@ def command() -> None:
 @options.json
 def list_nodes() -> Result:
     """Show the nodes that jobs avoid, why, and until when."""
-    from llmb_common.submission.excluded_nodes import exclusions
-    from llmb_run.place import Place
-
     return _nodes(exclusions(Place().require_install()))
 
 
@@ -46,9 +42,6 @@ def list_nodes() -> Result:
 @options.json
 def add(hosts: str, reason: str, days: float | None) -> Result:
     """Keep later jobs off nodes."""
-    from llmb_common.submission.excluded_nodes import exclude_nodes
-    from llmb_run.place import Place
-
     return _nodes(exclude_nodes(Place().require_install(), hosts, reason, days=days))
 
 
@@ -57,10 +50,6 @@ def add(hosts: str, reason: str, days: float | None) -> Result:
 @options.json
 def remove(hosts: str) -> Result:
     """Use nodes again."""
-    from llmb_common.submission.excluded_nodes import include_nodes
-    from llmb_run.place import Place
-    from llmb_run.terminal import notice
-
     removed = include_nodes(Place().require_install(), hosts)
     if not removed:
         notice(f"none of {hosts} was on the list")
@@ -68,9 +57,6 @@ def remove(hosts: str) -> Result:
 
 
 def _nodes(found: list[Exclusion]) -> Result:
-    from llmb_run.terminal import notice, table
-    from llmb_run.words import clock
-
     if not found:
         notice("no node is excluded")
     rows = [

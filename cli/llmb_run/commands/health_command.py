@@ -9,6 +9,7 @@ import click
 from llmb_common.envelope import Result
 from llmb_run import completion, options
 from llmb_run.app import Command
+from llmb_run.checking import check_nodes
 
 
 @click.command(cls=Command)
@@ -53,6 +54,4 @@ def command(
     One short job checks all of them at once. With --stress it takes some minutes, in the workload's image. Exit status
     1 if a node fails or does not answer.
     """
-    from llmb_run.checking import check_nodes
-
     return check_nodes(runs, stress=stress, exclude_failed=exclude_failed, days=days, wait=wait, settings=settings)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import RecordError
+from llmb_common.index.rows import UNREADABLE, RunRow, row_of
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.results.configuration import apart
+from llmb_common.run_states import is_live
+from llmb_common.runs.record import COMPLETED, load_record
 from llmb_run import options
 from llmb_run.app import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from llmb_common.index.rows import RunRow
-    from llmb_common.planning.job_plan import JobPlan
-    from llmb_run.following.live import LiveRun
+from llmb_run.columns import table
+from llmb_run.following.live import LiveRun, look_at
+from llmb_run.following.progress import Progress
+from llmb_run.place import Place
+from llmb_run.results.reasons import reasons
+from llmb_run.run_json import JOBS, run_as_json
+from llmb_run.selecting import in_words, load_rows, run_filter, select_rows, states_of
+from llmb_run.terminal import notice
 
 DEFAULT_LIMIT = 20
 MOST_LOGS = 100
@@ -35,12 +45,6 @@ def command(
 
     Asks the scheduler about runs that have not ended.
     """
-    from llmb_run.columns import table
-    from llmb_run.place import Place
-    from llmb_run.run_json import JOBS
-    from llmb_run.selecting import in_words, run_filter, select_rows, states_of
-    from llmb_run.terminal import notice
-
     place = Place()
     count = limit or (None if everything or live else DEFAULT_LIMIT)
     # States of live runs are known only after the question: they are filtered below.
@@ -66,13 +70,6 @@ def command(
 
 def _say_what_differs(lines: list[dict[str, Any]]) -> None:
     """Beside the first of them: each costs a look into its folder."""
-    import contextlib
-    from pathlib import Path
-
-    from llmb_common.errors import RecordError
-    from llmb_common.results.configuration import apart
-    from llmb_common.runs.record import load_record
-
     plans: list[JobPlan | None] = [None] * min(len(lines), MOST_LOGS)
     for at, line in enumerate(lines[:MOST_LOGS]):
         with contextlib.suppress(RecordError):
@@ -83,14 +80,9 @@ def _say_what_differs(lines: list[dict[str, Any]]) -> None:
 
 def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
     """The runs as they are now; only those that live cost more than a look into the index."""
-    from llmb_common.index.rows import UNREADABLE
-    from llmb_common.run_states import is_live
-
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
     if alive:
-        from llmb_run.following.live import look_at
-
         asked = {run.record.paths.folder: run for run in look_at(alive)}
     why = _why([row for row in rows[:MOST_LOGS] if row.folder not in asked])
     return [_line(row, asked.get(row.folder), why, look=number < MOST_LOGS) for number, row in enumerate(rows)]
@@ -98,23 +90,13 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
 
 def _why(rows: list[RunRow]) -> dict[str, str]:
     """Why those that have ended badly did, by run id."""
-    from llmb_common.runs.record import COMPLETED
-    from llmb_run.place import Place
-    from llmb_run.selecting import load_rows
-
     failed = [row for row in rows if row.state != COMPLETED and row.run_id]
     if not failed:
         return {}
-    from llmb_run.results.reasons import reasons
-
     return {word: found.short for word, found in reasons(Place().install_or_none, load_rows(failed)[0]).items()}
 
 
 def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, str], *, look: bool) -> dict[str, Any]:
-    from llmb_common.index.rows import row_of
-    from llmb_run.following.progress import Progress
-    from llmb_run.run_json import run_as_json
-
     progress = Progress(row.log, 0)
     if look or run is not None:
         progress.look()

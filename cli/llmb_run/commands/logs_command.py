@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import RecordError, RequestError
+from llmb_common.observe import observe, refresh
+from llmb_common.printable import printable, unfiltered
+from llmb_common.run_states import is_live
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_run import options
 from llmb_run.app import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from llmb_common.errors import RecordError
-    from llmb_common.runs.record import RunRecord
-    from llmb_run.following.log_lines import LineFilter
+from llmb_run.following.log_lines import LineFilter, follow, last_lines, lines_of
+from llmb_run.place import Place
+from llmb_run.selecting import one_folder
+from llmb_run.terminal import notice
 
 _ASK_SECONDS = 5.0
 """How often ``-f`` asks whether the run has ended."""
@@ -41,11 +45,6 @@ def command(
 
     Without RUN: the newest one.
     """
-    from llmb_common.runs.record import load_record
-    from llmb_run.place import Place
-    from llmb_run.selecting import one_folder
-    from llmb_run.terminal import notice
-
     wanted = _filter(grep, rank)
     record = load_record(one_folder(Place(), run))
     path = record.paths.batch_log if batch else record.paths.log
@@ -61,10 +60,6 @@ def command(
 
 def _no_log(record: RunRecord, path: Path) -> RecordError:
     """Why there is none, as far as it is known now, and what to do."""
-    from llmb_common.errors import RecordError
-    from llmb_common.observe import refresh
-    from llmb_common.run_states import is_live
-
     (record,) = refresh([record])
     run = record.paths.run_id
     detail = f", {record.detail}" if record.detail else ""
@@ -73,11 +68,6 @@ def _no_log(record: RunRecord, path: Path) -> RecordError:
 
 
 def _filter(grep: str | None, rank: int | None) -> LineFilter:
-    import re
-
-    from llmb_common.errors import RequestError
-    from llmb_run.following.log_lines import LineFilter
-
     try:
         return LineFilter(re.compile(grep) if grep is not None else None, rank)
     except re.error as error:
@@ -87,22 +77,16 @@ def _filter(grep: str | None, rank: int | None) -> LineFilter:
 
 
 def _print(path: Path, wanted: LineFilter, lines: int | None, *, raw: bool) -> None:
-    from llmb_run.following.log_lines import last_lines, lines_of
-
     chosen = (line for line in lines_of(path) if wanted(line))
     if lines is None:
         _write_all(chosen, raw=raw)
     elif wanted.pattern is None and wanted.rank is None:
         _write_all(lines_of(path, last_lines(path, lines)), raw=raw)
     else:
-        from collections import deque
-
         _write_all(deque(chosen, maxlen=lines), raw=raw)
 
 
 def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int, *, raw: bool) -> None:
-    from llmb_run.following.log_lines import follow, last_lines
-
     offset = last_lines(path, lines) if path.is_file() else 0
     found = follow(path, offset, _has_ended(record, path), time.sleep)
     _write_all((line for line in found if wanted(line)), raw=raw)
@@ -110,10 +94,6 @@ def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int, *, ra
 
 def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
     """Asks at most every few seconds; says once why there is no log yet, and in the end how the run ended."""
-    from llmb_common.observe import observe
-    from llmb_common.run_states import is_live
-    from llmb_run.terminal import notice
-
     asked = float("-inf")
 
     def ended() -> bool:
@@ -133,7 +113,5 @@ def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
 
 
 def _write_all(lines: Iterable[str], *, raw: bool) -> None:
-    from llmb_common.printable import printable, unfiltered
-
     for line in lines:
         print(line if raw else printable(line), file=unfiltered(sys.stdout), flush=True)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.place import Place
+from llmb_run.starting.outlook import outlook_of
+from llmb_run.starting.requests import one_job, plan_ask
+from llmb_run.starting.start import say_warnings
 
 
 @click.command(cls=Command)
@@ -20,14 +26,6 @@ def command(**settings: Any) -> Result:
 
     Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
     """
-    from dataclasses import replace
-
-    from llmb_common.errors import RequestError
-    from llmb_run.place import Place
-    from llmb_run.starting.outlook import outlook_of
-    from llmb_run.starting.requests import one_job, plan_ask
-    from llmb_run.starting.start import say_warnings
-
     ask = one_job(dry_run=True, **settings)
     place, refused = Place(), None
     try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.index.search import rebuild
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.place import Place
 
 
 @click.command(cls=Command)
@@ -16,8 +18,5 @@ def command() -> Result:
 
     Rarely needed: the index repairs itself, unless something other than llmb-run has moved or removed runs.
     """
-    from llmb_common.index.search import rebuild
-    from llmb_run.place import Place
-
     count = rebuild(Place().require_install())
     return Result({"runs": count}, f"{count} runs\n")

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
+from llmb_common import submission
 from llmb_common.envelope import Result
+from llmb_common.errors import CheckFailed
+from llmb_common.runs.record import load_record
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.place import Place
+from llmb_run.selecting import one_folder, require_own
+from llmb_run.starting.repeating import differences, in_words
+from llmb_run.starting.start import announce, report_started, say_doubts
 
 
 @click.command(cls=Command)
@@ -20,16 +29,6 @@ def command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
 
     The same plan, script, training code, recipe, image and version of LLMB. Exit status 1 where something differs.
     """
-    from dataclasses import replace
-
-    from llmb_common import submission
-    from llmb_common.errors import CheckFailed
-    from llmb_common.runs.record import load_record
-    from llmb_run.place import Place
-    from llmb_run.selecting import one_folder, require_own
-    from llmb_run.starting.repeating import differences, in_words
-    from llmb_run.starting.start import announce, report_started, say_doubts
-
     place = Place()
     folder = one_folder(place, run)
     if not check:

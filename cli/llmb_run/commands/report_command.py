@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
 
 from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
+from llmb_common.files import check_output, write_output
+from llmb_common.printable import counted, size
 from llmb_run import options
 from llmb_run.app import Command, refuse_beside_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from llmb_run.reporting.report import Report
+from llmb_run.place import Place
+from llmb_run.reporting.html import page
+from llmb_run.reporting.junit import junit
+from llmb_run.reporting.markdown import markdown
+from llmb_run.reporting.report import Report, build
+from llmb_run.results.selected import selected
 
 
 @click.command(cls=Command)
@@ -41,15 +47,6 @@ def command(
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. FILE
     may be - for standard output. Exit status 1 if a run that RUNS or options choose did not succeed.
     """
-    import msgspec
-
-    from llmb_common.errors import RequestError
-    from llmb_common.files import check_output, write_output
-    from llmb_common.printable import counted, size
-    from llmb_run.place import Place
-    from llmb_run.reporting.report import build
-    from llmb_run.results.selected import selected
-
     asked = {"html": html, "markdown": markdown, "junit": junit}
     for form, file in asked.items():
         if file == "-":
@@ -82,13 +79,7 @@ def command(
 
 def _writer(form: str) -> Callable[[Report], str]:
     if form == "html":
-        from llmb_run.reporting.html import page
-
         return page
     if form == "junit":
-        from llmb_run.reporting.junit import junit
-
         return junit
-    from llmb_run.reporting.markdown import markdown
-
     return markdown

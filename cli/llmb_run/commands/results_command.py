@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from llmb_common.envelope import Result
-from llmb_run import options
+from llmb_common.envelope import Result, envelope
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.results.change_point import ALARM_RATE
+from llmb_common.timing.statistics import Window, read_window
+from llmb_run import columns, options, terminal
 from llmb_run.app import Command, refuse_beside_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from llmb_common.timing.statistics import Window
-    from llmb_run.place import Place
-    from llmb_run.results.measuring import Measured
+from llmb_run.place import Place
+from llmb_run.results import groups, series
+from llmb_run.results.listing import MOST, listing, listing_as_dict
+from llmb_run.results.measuring import Measured, reference_lines
+from llmb_run.results.ranking import boards, ranking_as_dict, ranking_csv, ranking_text
+from llmb_run.results.run_columns import RUN, steps_as_dict, steps_csv
+from llmb_run.results.selected import selected
+from llmb_run.results.series import alarms, history_lines
 
 
 @click.command(cls=Command)
@@ -58,12 +65,6 @@ def command(
     the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
     Exit status 1 if a run did not succeed; with --rank, if a model has no run with a time.
     """
-    from llmb_common.errors import RequestError, did_you_mean
-    from llmb_common.timing.statistics import read_window
-    from llmb_run.place import Place
-    from llmb_run.results.listing import MOST
-    from llmb_run.results.selected import selected
-
     if output not in (None, "json"):
         refuse_beside_json(context, "--format", output)
     output = output or "table"
@@ -95,10 +96,6 @@ def command(
 
 def _plain(output: str, found: list[Measured], most: int | None, *, full_names: bool) -> Result:
     """Runs, their groups, and what to do next."""
-    from llmb_run import columns
-    from llmb_run.results.listing import listing, listing_as_dict
-    from llmb_run.results.run_columns import RUN
-
     return _in_form(
         output,
         lambda: listing_as_dict(found),
@@ -110,8 +107,6 @@ def _plain(output: str, found: list[Measured], most: int | None, *, full_names: 
 
 def _ranking(output: str, found: list[Measured], place: Place) -> Result:
     """Configurations by their speed. One that failed is an outcome, as long as another one has a time."""
-    from llmb_run.results.ranking import boards, ranking_as_dict, ranking_csv, ranking_text
-
     made = boards(found, place)
     return _in_form(
         output,
@@ -124,7 +119,6 @@ def _ranking(output: str, found: list[Measured], place: Place) -> Result:
 
 def _steps(output: str, found: list[Measured]) -> Result:
     """Every step, which is no table for a terminal."""
-    from llmb_run.results.run_columns import steps_as_dict, steps_csv
 
     def csv() -> str:
         return steps_csv(found)
@@ -134,13 +128,6 @@ def _steps(output: str, found: list[Measured]) -> Result:
 
 def _alarm(output: str, place: Place, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None) -> Result:
     """Nothing, or a line for each configuration that became slower: cron mails whatever is printed."""
-    import contextlib
-    import io
-
-    from llmb_common.results.change_point import ALARM_RATE
-    from llmb_run.results.selected import selected
-    from llmb_run.results.series import alarms, history_lines
-
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected(place, runs, filters, window)
         lines = alarms(history_lines(found, ALARM_RATE))
@@ -156,9 +143,6 @@ def _in_form(
     output: str, data: Callable[[], Any], table: Callable[[], str], csv: Callable[[], str], status: int
 ) -> Result:
     """What was measured as a table, CSV or JSON; ``--json`` prints the same data."""
-    from llmb_common.envelope import envelope
-    from llmb_run import terminal
-
     result = Result(data, status=status)
     texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, terminal.notices) + "\n"}
     return replace(result, text=texts[output])
@@ -168,10 +152,6 @@ def _view(
     found: list[Measured], place: Place, *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
     """Runs together: as data, table and CSV."""
-    from llmb_run import columns, terminal
-    from llmb_run.results import groups, series
-    from llmb_run.results.measuring import reference_lines
-
     together = groups.group(found) if group else []
     view: columns.View[Any]
     if group:

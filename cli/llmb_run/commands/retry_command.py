@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from llmb_common import submission
 from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
+from llmb_common.executors import executor_for
+from llmb_common.index.rows import RunFilter
+from llmb_common.index.search import find_runs
+from llmb_common.observe import refresh
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.run_states import is_live
+from llmb_common.runs.hostlist import compress
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.timing.job_events import read_events
 from llmb_run import completion, options
 from llmb_run.app import Command
-
-if TYPE_CHECKING:
-    from llmb_common.planning.job_plan import JobPlan
-    from llmb_common.runs.record import RunRecord
-    from llmb_run.place import Place
+from llmb_run.place import Place
+from llmb_run.selecting import require_own, select_rows
+from llmb_run.starting.start import announce, report_started, say_doubts
+from llmb_run.starting.submitting import start_round
+from llmb_run.starting.sweeps import check_apart, spread_over
 
 
 @click.command(cls=Command)
@@ -49,18 +58,6 @@ def command(
 
     Uses today's training code and site settings; repeat insists on the original ones.
     """
-    from llmb_common import submission
-    from llmb_common.errors import RequestError
-    from llmb_common.index.rows import RunFilter
-    from llmb_common.observe import refresh
-    from llmb_common.run_states import is_live
-    from llmb_common.runs.record import load_record
-    from llmb_run.place import Place
-    from llmb_run.selecting import require_own, select_rows
-    from llmb_run.starting.start import announce, report_started, say_doubts
-    from llmb_run.starting.submitting import start_round
-    from llmb_run.starting.sweeps import check_apart, spread_over
-
     check_apart(repeats, apart=spread_nodes)
     place = Place()
     rows = select_rows(place, runs, RunFilter())
@@ -99,13 +96,6 @@ def command(
 
 def _require_alone(plan: JobPlan, place: Place) -> None:
     """Raise RequestError where another run saves in the same folder: the next of a chain, or an earlier retry."""
-    from llmb_common.errors import RequestError
-    from llmb_common.index.rows import RunFilter
-    from llmb_common.index.search import find_runs
-    from llmb_common.observe import refresh
-    from llmb_common.run_states import is_live
-    from llmb_common.runs.record import load_record
-
     rows = find_runs(place.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True))
     others = [
         record for row in rows if (record := load_record(row.folder)).plan.checkpoint.save == plan.checkpoint.save
@@ -125,11 +115,6 @@ def _failed_nodes(record: RunRecord) -> str:
         RequestError: there are none, the run's nodes are unknown, or it ran where nobody watches nodes
         SchedulerError: the scheduler does not say
     """
-    from llmb_common.errors import RequestError
-    from llmb_common.executors import executor_for
-    from llmb_common.runs.hostlist import compress
-    from llmb_common.timing.job_events import read_events
-
     nodes = read_events(record.paths.events).nodes
     if not nodes:
         raise RequestError(

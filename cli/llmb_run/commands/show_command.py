@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.observe import Observation, observe
+from llmb_common.printable import printable
+from llmb_common.run_states import is_live
+from llmb_common.runs.evidence.account import as_plain
+from llmb_common.runs.evidence.stragglers import straggler_in
+from llmb_common.runs.finding import Attempt, attempts_of
+from llmb_common.runs.manifest import image_line
+from llmb_common.runs.record import load_record
 from llmb_run import options
 from llmb_run.app import Command
-
-if TYPE_CHECKING:
-    from llmb_common.observe import Observation
-    from llmb_common.runs.finding import Attempt
-    from llmb_run.results.measuring import Measured
+from llmb_run.place import Place
+from llmb_run.results.measuring import Measured, measure_run, reference_lines
+from llmb_run.results.run_columns import as_dict
+from llmb_run.selecting import one_folder
+from llmb_run.terminal import labelled, notice
+from llmb_run.why_lines import cause_lines
+from llmb_run.words import clock, span
 
 
 @click.command(cls=Command)
@@ -26,17 +36,6 @@ def command(run: str | None, script: bool) -> Result:
 
     Without RUN: the newest one.
     """
-    from llmb_common.observe import observe
-    from llmb_common.run_states import is_live
-    from llmb_common.runs.evidence.account import as_plain
-    from llmb_common.runs.evidence.stragglers import straggler_in
-    from llmb_common.runs.record import load_record
-    from llmb_run.place import Place
-    from llmb_run.results.measuring import measure_run
-    from llmb_run.results.run_columns import as_dict
-    from llmb_run.selecting import one_folder
-    from llmb_run.terminal import notice
-
     place = Place()
     record = load_record(one_folder(place, run))
     word = record.paths.run_id
@@ -60,21 +59,10 @@ def command(run: str | None, script: bool) -> Result:
 
 
 def _text(seen: Observation, measured: Measured) -> str:
-    from llmb_run.terminal import labelled
-
     return "".join(labelled(name, lines) for name, lines in _lines(seen, measured))
 
 
 def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
-    from llmb_common.printable import printable
-    from llmb_common.run_states import is_live
-    from llmb_common.runs.evidence.stragglers import straggler_in
-    from llmb_common.runs.finding import attempts_of
-    from llmb_common.runs.manifest import image_line
-    from llmb_run.results.measuring import reference_lines
-    from llmb_run.why_lines import cause_lines
-    from llmb_run.words import clock, span
-
     record, plan = seen.record, seen.record.plan
     account = measured.account
     layout = [f"{name} {value}" for name, value in _layout(plan) if value is not None]
@@ -136,8 +124,6 @@ def _job(seen: Observation) -> str:
 
 
 def _attempt(attempt: Attempt) -> str:
-    from llmb_run.words import clock
-
     when = attempt.ended or attempt.started
     return f"{clock(when)}  {attempt}" if when is not None else str(attempt)
 
@@ -149,8 +135,6 @@ def _made_by(manifest: dict[str, Any]) -> str:
 
 
 def _result(measured: Measured) -> str:
-    from llmb_common.printable import printable
-
     values = measured.figures
     if values is None:
         return f"{measured.timing.status.state}: {printable(measured.timing.status.message)}"

@@ -9,6 +9,8 @@ import click
 from llmb_common.envelope import Result
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.starting.requests import one_job
+from llmb_run.starting.submitting import start
 
 
 @click.command(cls=Command)
@@ -33,7 +35,4 @@ def command(
 
     All variables of launch.sh work here too; options take precedence.
     """
-    from llmb_run.starting.requests import one_job
-    from llmb_run.starting.submitting import start
-
     return start("single", [one_job(**settings)], after=after, dry_run=dry_run, detach=detach, health=health)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -9,6 +10,9 @@ import click
 from llmb_common.envelope import Result
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.place import Place
+from llmb_run.starting.submitting import start
+from llmb_run.starting.sweeps import many_jobs, sweep
 
 _FROM_1 = click.IntRange(min=1)
 
@@ -57,12 +61,6 @@ def command(
     \b
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
     """
-    from dataclasses import replace
-
-    from llmb_run.place import Place
-    from llmb_run.starting.submitting import start
-    from llmb_run.starting.sweeps import many_jobs, sweep
-
     place = Place()
     base, lists = many_jobs(**settings)
     if resume_chain > 1:

@@ -9,6 +9,9 @@ import click
 from llmb_common.envelope import Result
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.place import Place
+from llmb_run.starting.sweeping import dimensions_said, start_sweep
+from llmb_run.starting.sweeps import many_jobs, sweep
 
 
 @click.command(cls=Command)
@@ -49,10 +52,6 @@ def command(
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
     """
-    from llmb_run.place import Place
-    from llmb_run.starting.sweeping import dimensions_said, start_sweep
-    from llmb_run.starting.sweeps import many_jobs, sweep
-
     place = Place()
     base, lists = many_jobs(**settings)
     dimensions, zipped_dimensions = dimensions_said(vary, zipped, base, lists)

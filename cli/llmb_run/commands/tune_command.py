@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.starting.requests import one_job
+from llmb_run.starting.varying import dimensions_of
+from llmb_run.tuning.run import Wanted, tune
 
 
 @click.command(cls=Command)
@@ -64,13 +69,6 @@ def command(
     one is then confirmed against it in full runs. Running out of memory counts as a result, not as a failure. After any
     interruption, run the same command again to continue. Exit status 1 if the recipe's own configuration does not run.
     """
-    import math
-
-    from llmb_common.errors import RequestError
-    from llmb_run.starting.requests import one_job
-    from llmb_run.starting.varying import dimensions_of
-    from llmb_run.tuning.run import Wanted, tune
-
     ask = one_job(**settings)
     values = dimensions_of(vary, "--vary")
     if budget is not None and not math.isfinite(budget):

@@ -8,8 +8,17 @@ from collections.abc import Sequence
 import click
 
 from llmb_common.envelope import Result
+from llmb_common.errors import CheckFailed, LLMBError
+from llmb_common.index.rows import RunFilter
+from llmb_common.observe import Observation, wait
+from llmb_common.run_states import is_live
+from llmb_common.runs.record import COMPLETED, load_record
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.following.live import LiveRun
+from llmb_run.place import Place
+from llmb_run.selecting import own_rows, seconds_of, select_rows
+from llmb_run.terminal import notice
 
 
 @click.command(cls=Command)
@@ -21,16 +30,6 @@ def command(runs: tuple[str, ...], timeout: str | None) -> Result:
 
     Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
     """
-    from llmb_common.errors import CheckFailed, LLMBError
-    from llmb_common.index.rows import RunFilter
-    from llmb_common.observe import Observation, wait
-    from llmb_common.run_states import is_live
-    from llmb_common.runs.record import COMPLETED, load_record
-    from llmb_run.following.live import LiveRun
-    from llmb_run.place import Place
-    from llmb_run.selecting import own_rows, seconds_of, select_rows
-    from llmb_run.terminal import notice
-
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     place = Place()
     rows = select_rows(place, runs, RunFilter(live=True))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from llmb_common.envelope import Result
+from llmb_common.index.rows import RunFilter
+from llmb_common.printable import unfiltered
 from llmb_run import options
 from llmb_run.app import Command
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from llmb_run.following.live import LiveRun
+from llmb_run.columns import Form, cells, table
+from llmb_run.following.live import LIVE, LiveRun, ask_again, look_at, that_fit
+from llmb_run.place import Place
+from llmb_run.selecting import select_rows
+from llmb_run.terminal import notice
 
 LOOK_SECONDS = 1.0
 """Seconds between looks at the logs."""
@@ -32,13 +36,6 @@ def command(runs: tuple[str, ...], once: bool) -> Result:
 
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
     """
-    from llmb_common.index.rows import RunFilter
-    from llmb_run.columns import table
-    from llmb_run.following.live import LIVE, look_at
-    from llmb_run.place import Place
-    from llmb_run.selecting import select_rows
-    from llmb_run.terminal import notice
-
     rows = select_rows(Place(), runs, RunFilter(live=True))
     if not rows:
         notice("no run is live")
@@ -66,8 +63,6 @@ class _Asking:
 
     def look(self) -> bool:
         """Bring the runs up to date; whether any still lives."""
-        from llmb_run.following.live import ask_again
-
         if time.monotonic() >= self._next:
             before = [run.record.state for run in self._followed]
             ask_again(self._followed)
@@ -81,13 +76,6 @@ class _Asking:
 
 def _on_terminal(followed: list[LiveRun]) -> None:
     """On the terminal's other screen, so nothing is left of it; the last state remains as plain lines."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from llmb_common.printable import unfiltered
-    from llmb_run.columns import table
-    from llmb_run.following.live import LIVE
-
     asking = _Asking(followed)
     console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
     try:
@@ -104,11 +92,6 @@ def _on_terminal(followed: list[LiveRun]) -> None:
 
 def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
     """What fits: the runs that live first, and as many columns as there is room for."""
-    from rich.text import Text
-
-    from llmb_run.columns import Form, cells, table
-    from llmb_run.following.live import LIVE, that_fit
-
     order = sorted(followed, key=lambda run: not run.live)
     room = max(1, height - 4)
     shown = order if len(order) <= room else order[: room - 1]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
 
+from llmb_common.causes.answer import Diagnosis
+from llmb_common.causes.counting import count
+from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
+from llmb_common.printable import printable
+from llmb_common.runs.evidence.stragglers import FILE, straggler_in
+from llmb_common.timing.log_files import is_log_name
 from llmb_run import options
 from llmb_run.app import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from llmb_common.causes.answer import Diagnosis
-    from llmb_run.place import Place
+from llmb_run.comparing.gap import gap_of, lines_of
+from llmb_run.place import Place
+from llmb_run.results.measuring import measure
+from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
+from llmb_run.terminal import labelled, notice, table
+from llmb_run.why_lines import all_lines
 
 
 @click.command(cls=Command)
@@ -33,9 +42,6 @@ def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     an option such as --since 7d, all runs that match, counted by cause and node. If no cause is found, it is unknown,
     and the log lines that might help are shown.
     """
-    from llmb_run.place import Place
-    from llmb_run.terminal import notice
-
     if slow:
         return _slow(Place(), runs, filters)
     foreign = [Path(word) for word in runs if _is_foreign(Path(word))]
@@ -51,13 +57,6 @@ def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
 def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result:
     """Who kept the others waiting, and what each run has otherwise than the best of the same work here."""
-    import msgspec
-
-    from llmb_common.runs.evidence.stragglers import FILE, straggler_in
-    from llmb_run.comparing.gap import gap_of, lines_of
-    from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
-    from llmb_run.terminal import labelled
-
     chosen = names or ([] if any(filters.values()) else [str(one_folder(place, None))])
     records, _ = load_rows(select_rows(place, chosen, run_filter(place, **filters)))
     found, text = [], ""
@@ -85,10 +84,6 @@ def _is_foreign(path: Path) -> bool:
 
 
 def _of_logs(path: Path) -> tuple[str, Diagnosis | None, str]:
-    from llmb_common.causes.diagnosis import diagnose_logs
-    from llmb_common.errors import RequestError
-    from llmb_common.timing.log_files import is_log_name
-
     logs = [path] if path.is_file() else sorted(path.glob("*.out*")) or sorted(path.glob("*.log*"))
     if not logs:
         raise RequestError(f"{path} holds no log", remedy="name a log, or a folder with NAME.out or NAME.log")
@@ -97,9 +92,6 @@ def _of_logs(path: Path) -> tuple[str, Diagnosis | None, str]:
 
 def _of_runs(place: Place, names: Sequence[str], filters: dict[str, Any]) -> list[tuple[str, Diagnosis | None, str]]:
     """Name, diagnosis and remark of each; None where it has not failed."""
-    from llmb_run.results.measuring import measure
-    from llmb_run.selecting import one_folder, run_filter, select_rows
-
     if names or any(filters.values()):
         folders = [row.folder for row in select_rows(place, names, run_filter(place, **filters))]
     else:
@@ -117,10 +109,6 @@ def _status(item: Any) -> str:
 
 
 def _each(found: Sequence[tuple[str, Diagnosis | None, str]]) -> Result:
-    from llmb_common.printable import printable
-    from llmb_run.terminal import labelled
-    from llmb_run.why_lines import all_lines
-
     text = ""
     for word, diagnosis, status in found:
         said = [f"{printable(word)}  {printable(status)}".rstrip()]
@@ -131,9 +119,6 @@ def _each(found: Sequence[tuple[str, Diagnosis | None, str]]) -> Result:
 
 def _summary(found: Sequence[tuple[str, Diagnosis | None, str]]) -> Result:
     """Many runs: what they failed of, and where."""
-    from llmb_common.causes.counting import count
-    from llmb_run.terminal import table
-
     failed = [(word, diagnosis) for word, diagnosis, _ in found if diagnosis is not None]
     counted = count([diagnosis for _, diagnosis in failed])
     text = f"{len(failed)} of {len(found)} runs failed\n"
@@ -147,6 +132,4 @@ def _summary(found: Sequence[tuple[str, Diagnosis | None, str]]) -> Result:
 
 
 def _as_dict(word: str, diagnosis: Diagnosis | None, status: str) -> dict[str, Any]:
-    import msgspec
-
     return {"run": word, "status": status, "why": None if diagnosis is None else msgspec.to_builtins(diagnosis)}

@@ -17,6 +17,7 @@ from llmb_common.run_states import is_live, is_waiting
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_run.columns import Column, Form, at
 from llmb_run.following.progress import Progress
+from llmb_run.results.reasons import reasons
 from llmb_run.run_json import run_as_json, work_of
 from llmb_run.words import clock, span
 
@@ -61,8 +62,6 @@ class LiveRun:
         """Of a run that has ended, why it failed."""
         if self.well:
             return ""
-        from llmb_run.results.reasons import reasons
-
         found = reasons(Path(self.record.plan.install), [self.record])
         return "".join(item.short for item in found.values())
 

@@ -44,6 +44,7 @@ from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place
 from llmb_run.results.kept import KeptFigures, past_runs
+from llmb_run.results.reasons import reasons
 from llmb_run.terminal import notice
 
 SILENT_SECONDS = 2.0
@@ -180,8 +181,6 @@ def _diagnosed(read: Sequence[Measured], place: Place) -> list[Measured]:
     failed = {item.record.paths.run_id: item for item in read if item.record and item.timing.status.state == "Failed"}
     if not failed:
         return list(read)
-    from llmb_run.results.reasons import reasons
-
     records = [item.record for item in failed.values() if item.record]
     found = reasons(place.install_or_none, records, {word: item.timing.status for word, item in failed.items()})
     return [replace(item, why=found.get(item.record.paths.run_id)) if item.record else item for item in read]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmb_common.errors import RequestError, located
+from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
@@ -183,8 +184,6 @@ def plan_ask(ask: Ask, place: Place) -> Asked:
     Raises:
         LLMBError: it cannot be planned; the message names options
     """
-    from llmb_common.launch import plan_from_variables
-
     entry = place.workload(ask.workload)
     job_variables = {name: value for name, value in ask.environment.items() if name not in VARIABLES}
     request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables, names_for(ask))

@@ -11,10 +11,14 @@ from typing import Any
 from llmb_common.envelope import Result
 from llmb_common.errors import LLMBError
 from llmb_common.index.rows import row_of
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.planning.outlook import in_short
+from llmb_common.rendering.script import render_script
 from llmb_common.run_states import is_live
 from llmb_common.runs.extras import extras_of
+from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord
+from llmb_common.submission import doubts
 from llmb_run.run_json import run_as_json
 from llmb_run.starting.requests import Asked
 from llmb_run.terminal import notice, table
@@ -22,9 +26,6 @@ from llmb_run.terminal import notice, table
 
 def show_plans(asked: Sequence[Asked]) -> Result:
     """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON."""
-    from llmb_common.planning.job_plan import plan_as_dict
-    from llmb_common.planning.outlook import in_short
-
     say_warnings(asked)
 
     def data() -> dict[str, Any]:
@@ -42,9 +43,6 @@ def show_plans(asked: Sequence[Asked]) -> Result:
 
 
 def _script(plan: JobPlan) -> str:
-    from llmb_common.rendering.script import render_script
-    from llmb_common.runs.paths import dry_run_paths
-
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
 
 
@@ -76,8 +74,6 @@ def say_warnings(asked: Sequence[Asked]) -> None:
 
 def say_doubts(plans: Iterable[JobPlan]) -> None:
     """What may go wrong with jobs that are about to be submitted."""
-    from llmb_common.submission import doubts
-
     for doubt in doubts(plans):
         notice(doubt)
 

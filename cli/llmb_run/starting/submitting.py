@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from llmb_common import submission
 from llmb_common.envelope import Result
 from llmb_common.errors import CheckFailed, LLMBError
+from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord
+from llmb_common.submission import Job
+from llmb_common.submission.jobs import experiments_of, jobs_to_follow
+from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 from llmb_run.place import Place
+from llmb_run.starting.apart import on_different_nodes
+from llmb_run.starting.healthy import require_health
 from llmb_run.starting.requests import Ask, Asked, plan_all
 from llmb_run.starting.start import announce, report_started, say_doubts, say_warnings, show_plans
 from llmb_run.terminal import notice
 from llmb_run.words import clock
-
-if TYPE_CHECKING:
-    from llmb_common.submission import Job
 
 
 def start(
@@ -52,8 +56,6 @@ def check_followed(asked: Sequence[Asked], place: Place, after: Sequence[str] | 
         RequestError: there is no such job
     """
     if after and place.install.is_dir():
-        from llmb_common.submission.jobs import jobs_to_follow
-
         jobs_to_follow(asked[0].plan, after)
 
 
@@ -82,14 +84,10 @@ def start_planned(
     Raises:
         LLMBError: nothing could be started
     """
-    from llmb_common import submission
-
     place.require_install()
     say_warnings(asked)
     say_doubts(item.plan for item in asked)
     if health:
-        from llmb_run.starting.healthy import require_health
-
         require_health([item.plan for item in asked], place)
     jobs = [
         submission.Job(
@@ -134,10 +132,6 @@ def start_round(
     The jobs of a ``task_file`` have keys of their own, and stay on record for ever. Those of a sweep are known by what
     they are: which of them can run may have changed since.
     """
-    from llmb_common.index.search import find_runs
-    from llmb_common.submission.jobs import experiments_of
-    from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
-
     said = jobs if not swept else []
     digest = digest_of_file(task_file) if task_file else digest_of(said, command, chain, *["apart"] * apart, *swept)
     with open_round(jobs, digest, again=again, say=notice) as this:
@@ -153,8 +147,6 @@ def start_round(
             if this.begun is not None:
                 notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
         if apart:  # only now: another state of the nodes is no other round
-            from llmb_run.starting.apart import on_different_nodes
-
             jobs = on_different_nodes(jobs)
         results = _submit_all(jobs, chain, arrays=arrays)
         # A job that ran and failed was submitted: the same command again is meant as new ones.
@@ -176,8 +168,6 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 
 def _submit_all(jobs: Sequence[Job], chain: int, *, arrays: bool) -> list[tuple[str, RunRecord | LLMBError]]:
-    from llmb_common import submission
-
     if chain == 1:
         started = submission.submit_many(jobs, arrays=arrays, say=notice)
         return [(job.plan.experiment_name, result) for job, result in started]

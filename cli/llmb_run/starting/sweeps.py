@@ -6,22 +6,24 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from llmb_common.cluster_types import ClusterType, traits_of
 from llmb_common.errors import RequestError
+from llmb_common.planning import choose
+from llmb_common.planning.case import Given
+from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.request.read import read_request
+from llmb_common.runs.record import RunRecord
+from llmb_common.site.machine import look_at_machine
 from llmb_common.slurm.options import begin_in
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, ask_of, names_for, variables_for
 from llmb_run.starting.varying import Dimensions, changed, combinations
 from llmb_run.words import split
-
-if TYPE_CHECKING:
-    from llmb_common.planning.case import Given
-    from llmb_common.runs.record import RunRecord
 
 
 def on_another_day(plan: JobPlan, days: int) -> JobPlan:
@@ -187,18 +189,11 @@ def _scales(
 
 def documented_scales(ask: Ask, place: Place) -> list[int]:
     """The scales that the recipe documents for ``ask`` (its own ``scale`` is not looked at)."""
-    from llmb_common.planning import choose
-
     return choose.documented_scales(_given(ask, place))
 
 
 def _given(ask: Ask, place: Place) -> Given:
     """What there is to plan ``ask`` with: the recipe has the functions of its release."""
-    from llmb_common.planning.case import Given
-    from llmb_common.planning.engine import choose_functions
-    from llmb_common.request.read import read_request
-    from llmb_common.site.machine import look_at_machine
-
     recipe = place.workload(ask.workload).recipe
     request = read_request(variables_for(replace(ask, scale=None), place), names_for(ask))
     machine = look_at_machine(place.cluster, request)

@@ -10,6 +10,8 @@ from llmb_common.errors import ConfigError
 from llmb_common.strict_yaml import read_text
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
+from llmb_run.starting.tasks_text import is_text_form, parse_text
+from llmb_run.starting.tasks_yaml import parse_yaml
 
 _LATER = ("image", "megatron")
 """Fields of an ``Ask`` that older versions lack: where they say nothing, jobs keep the names that those gave them."""
@@ -22,9 +24,6 @@ def read_tasks(path: Path, place: Place) -> list[Ask]:
         ConfigError: something in it is wrong; with file and line
         RequestError: there is no installation
     """
-    from llmb_run.starting.tasks_text import is_text_form, parse_text
-    from llmb_run.starting.tasks_yaml import parse_yaml
-
     text = read_text(path)
     asks = parse_text(text, str(path), place) if is_text_form(text) else parse_yaml(text, str(path), place)
     if not asks:
