@@ -1,30 +1,40 @@
-"""How often ``llmb-run ab`` is wrong, by simulation: pairs of runs that drift, scatter, and differ by a known amount.
+"""How often ``llmb-run ab`` is wrong, by simulation: runs that drift, scatter, and differ by a known amount.
 
-    python -m tools.paired_simulation [--trials 1000] [--seed 1]
+    python -m tools.paired_simulation [--trials 1000] [--seed 1] [disturbances | table]
 
-prints the table of ``docs/compare.md``. Each cell: faster / slower / no difference in per cent of the trials (the
+prints the tables of ``docs/compare.md``. Each cell: faster / slower / no difference in per cent of the trials (the
 rest is open when the budget is spent), whether the last interval holds the truth, and the mean number of pairs.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.paired import RESOLUTION, Answer, Comparison, Pair, compare_pairs, looks, order
-from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.paired import RESOLUTION, Answer, Block, Comparison, compare_blocks, looks, order
 from tools.printed import print_tables
-from tools.verdict_simulation import Noise, simulate, site
+from tools.verdict_simulation import Noise, simulate
 
 GAINS = (0.0, 0.005, 0.01, 0.02, 0.05)
 """How much less time B takes."""
 
 MOST = 12
 """Blocks that the budget allows."""
+
+NODES = 0.03
+"""Standard deviation between the nodes of blocks."""
+
+Disturbance: TypeAlias = Callable[[random.Random, str], Iterator[float]]
+"""What it does to each of the runs, given their sides, as a share of the step time."""
+
+
+def _none(source: random.Random, sides: str) -> Iterator[float]:
+    return itertools.repeat(0.0)
 
 
 @dataclass(frozen=True)
@@ -33,60 +43,98 @@ class Cluster:
 
     title: str
     noise: Noise
-    node: float = 0.03
-    """Standard deviation between the nodes of blocks."""
-    drift: float = 0.0
-    """How much slower each run of a block is than the one before it."""
-    walk: float = 0.0
-    """Standard deviation of what changes at random from one run to the next, and stays."""
-    cold: float = 0.0
-    """How much slower the first run of an allocation is."""
+    disturbed: Disturbance = _none
 
 
 def _quiet(percent: float, **more: float) -> Noise:
     return Noise(f"runs {percent:g} %", percent / 100, correlation=0.5, **more)
 
 
+def _walk(source: random.Random, sides: str) -> Iterator[float]:
+    return itertools.accumulate(source.gauss(0, 0.01) for _ in sides)
+
+
+def _cold(source: random.Random, sides: str) -> Iterator[float]:
+    return (0.0 if at % 4 else 0.02 for at in range(len(sides)))
+
+
+def _sine(period: float, drift: float = 0.0) -> Disturbance:
+    def wave(source: random.Random, sides: str) -> Iterator[float]:
+        phase = source.random()
+        return (0.02 * math.sin(2 * math.pi * (at / period + phase)) + drift * at for at in range(len(sides)))
+
+    return wave
+
+
+def _jumps(source: random.Random, sides: str) -> Iterator[float]:
+    return itertools.accumulate(source.gauss(0, 0.05) if source.random() < 0.15 else 0.0 for _ in sides)
+
+
+def _lag(source: random.Random, sides: str) -> Iterator[float]:
+    return itertools.accumulate((source.gauss(0, 0.01) for _ in sides), lambda before, new: 0.9 * before + new)
+
+
+def _some(share: float, slower: float) -> Disturbance:
+    return lambda source, sides: (slower * (source.random() < share) for _ in sides)
+
+
+def _heavy(source: random.Random, sides: str) -> Iterator[float]:
+    """Student's t of 2 degrees."""
+    return (0.005 * source.gauss(0, 1) / math.sqrt(max(source.expovariate(1), 1e-4)) for _ in sides)
+
+
+def _restless(source: random.Random, sides: str) -> Iterator[float]:
+    return (source.gauss(0, 0.02) if side == "B" else 0.0 for side in sides)
+
+
 CLUSTERS = (
-    *(Cluster(f"runs {percent:g} %", _quiet(percent)) for percent in (0.2, 0.5, 1, 2, 3, 5)),
-    *(Cluster(f"runs {percent:g} %, each 0.5 % slower", _quiet(percent), drift=0.005) for percent in (0.5, 1, 3)),
-    *(Cluster(f"runs {percent:g} %, random walk of 1 %", _quiet(percent), walk=0.01) for percent in (0.5, 1, 3)),
-    Cluster("runs 1 %, the first of a job 2 % slower", _quiet(1), cold=0.02),
-    Cluster("runs 1 %, each 1 % slower, walk of 1 %", _quiet(1), drift=0.01, walk=0.01),
+    *(Cluster(f"runs {percent:g} %", _quiet(percent)) for percent in (0.2, 0.5, 1, 2, 3)),
+    Cluster("runs 1 %, random walk of 1 %", _quiet(1), _walk),
+    Cluster("runs 1 %, the first of a job 2 % slower", _quiet(1), _cold),
     Cluster("runs 1 %, 1 % of the steps 3 times as long", _quiet(1, stalls=0.01, times=3.0)),
 )
 
-
-def block(cluster: Cluster, gain: float, letters: str, source: random.Random) -> list[Pair]:
-    """The two pairs of a block, on nodes of its own."""
-    level = 1 + source.gauss(0, cluster.node)
-    runs: list[StepTime] = []
-    for turn, letter in enumerate(letters):
-        level *= 1 + (cluster.drift + source.gauss(0, cluster.walk) if turn else 0.0)
-        seconds = level * (1 - gain if letter == "B" else 1) * (1 if turn else 1 + cluster.cold)
-        runs.append(simulate(cluster.noise, source, seconds, "0", whole=True))
-    pairs = []
-    for at in (0, 2):
-        a_first = letters[at] == "A"
-        first, second = runs[at : at + 2] if a_first else reversed(runs[at : at + 2])
-        pairs.append(Pair(first, second, a_first))
-    return pairs
+DISTURBED = (
+    *(Cluster(f"sine of 2 %, period {period} runs", _quiet(0.3), _sine(period)) for period in (2, 3, 4, 6, 9, 12, 24)),
+    Cluster("the same with a period of 6, each run 0.5 % slower", _quiet(0.3), _sine(6, 0.005)),
+    Cluster("jumps of 5 %, one in 7 runs", _quiet(0.3), _jumps),
+    Cluster("correlation of 0.9 from run to run", _quiet(0.3), _lag),
+    Cluster("a tenth of the runs 30 % slower", _quiet(0.3), _some(0.1, 0.3)),
+    Cluster("runs not pinned, a third of the nodes 5 % slower", _quiet(0.3), _some(1 / 3, 0.05)),
+    Cluster("heavy tails (t of 2 degrees, 0.5 %)", _quiet(0.1), _heavy),
+    Cluster("A scatters by 0.5 %, B by 2 %", _quiet(0.5), _restless),
+)
+"""At 0.3 % between runs, where a disturbance is most of what is seen."""
 
 
-def compare(
-    cluster: Cluster, gain: float, source: random.Random, scatter: Scatter = STATED
-) -> tuple[Answer, Comparison]:
+def runs(cluster: Cluster, gain: float, source: random.Random) -> list[Block]:
+    """All that the budget allows, each block on nodes of its own, in the order of time."""
+    seed = f"{source.random()}"
+    orders = [order(number, seed) for number in range(1, MOST + 1)]
+    sides = "".join(orders)
+    apart = zip(sides, cluster.disturbed(source, sides), strict=False)
+    blocks = []
+    for letters in orders:
+        node = source.gauss(0, NODES)
+        levels = [
+            math.exp(node + by) * (1 - gain if side == "B" else 1) for side, by in itertools.islice(apart, len(letters))
+        ]
+        blocks.append(
+            Block(letters, tuple(simulate(cluster.noise, source, level, "0", whole=True) for level in levels))
+        )
+    return blocks
+
+
+def compare(cluster: Cluster, gain: float, source: random.Random) -> tuple[Answer, Comparison]:
     """One comparison to its end."""
-    pairs, seed = list[Pair](), f"{source.random()}"
-    for blocks in looks(MOST):
-        while len(pairs) < 2 * blocks:
-            pairs += block(cluster, gain, order(len(pairs) // 2 + 1, seed), source)
-        found = compare_pairs(pairs, scatter)
-        assert found is not None
-        if found.answer(RESOLUTION) != "open":
+    blocks = runs(cluster, gain, source)
+    ends = (found for size in looks(MOST) if (found := compare_blocks(blocks[:size])) is not None)
+    last = None
+    for last in ends:
+        if last.answer(RESOLUTION) != "open":
             break
-    assert found is not None
-    return found.answer(RESOLUTION), found
+    assert last is not None
+    return last.answer(RESOLUTION), last
 
 
 @dataclass(frozen=True)
@@ -109,29 +157,36 @@ class Cell:
         return " / ".join(f"{share:.1f}" for share in shares) + f"; {100 * self.covered:.1f}; {self.pairs:.1f}"
 
 
-def cell(cluster: Cluster, gain: float, *, trials: int, seed: int, known: bool) -> Cell:
-    """``known``: the site's record says how its runs differ."""
-    source = random.Random(f"{seed} {cluster.title} {gain} {known}")
-    scatters = [replace(site(cluster.noise, source), day=0.0) for _ in range(min(10, trials))] if known else [STATED]
-    ends = [compare(cluster, gain, source, scatters[at % len(scatters)]) for at in range(trials)]
+def cell(cluster: Cluster, gain: float, *, trials: int, seed: int) -> Cell:
+    """Many comparisons of two sides that differ by ``gain``."""
+    source = random.Random(f"{seed} {cluster.title} {gain}")
+    ends = [compare(cluster, gain, source) for _ in range(trials)]
     truth = math.log1p(-gain)
     covered = sum(found.low <= truth <= found.high for _, found in ends) / trials
     return Cell(Counter(answer for answer, _ in ends), covered, sum(found.pairs for _, found in ends) / trials)
 
 
+def _table(clusters: tuple[Cluster, ...], gains: tuple[float, ...], trials: int, seed: int) -> Iterator[str]:
+    yield "| Cluster | " + " | ".join(f"{100 * gain:g} %" for gain in gains) + " |"
+    yield "|---|" + "---:|" * len(gains)
+    for cluster in clusters:
+        cells = (cell(cluster, gain, trials=trials, seed=seed) for gain in gains)
+        yield f"| {cluster.title} | {' | '.join(map(str, cells))} |"
+
+
 def table(trials: int, seed: int) -> Iterator[str]:
-    """Markdown."""
-    yield "| Cluster | Record | " + " | ".join(f"{100 * gain:g} %" for gain in GAINS) + " |"
-    yield "|---|---|" + "---:|" * len(GAINS)
-    for cluster in CLUSTERS:
-        for known in (False, True):
-            cells = (cell(cluster, gain, trials=trials, seed=seed, known=known) for gain in GAINS)
-            yield f"| {cluster.title} | {'yes' if known else 'no'} | {' | '.join(map(str, cells))} |"
+    """Markdown: how long it takes."""
+    return _table(CLUSTERS, GAINS, trials, seed)
+
+
+def disturbances(trials: int, seed: int) -> Iterator[str]:
+    """Markdown: equals, and a difference of 2 %, under what else changes."""
+    return _table(DISTURBED, (0.0, 0.02), trials, seed)
 
 
 def main() -> None:
-    """Print the table."""
-    print_tables(__doc__, {"table": table})
+    """Print the tables."""
+    print_tables(__doc__, {"table": table, "disturbances": disturbances})
 
 
 if __name__ == "__main__":

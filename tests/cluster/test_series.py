@@ -155,8 +155,8 @@ def test_two_configurations_in_turns_by_a_command_that_is_killed(slurm: SlurmClu
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     found = json.loads(done.stdout)["data"]
     assert (done.returncode, found["answer"]) == (0, "faster"), done.stderr
-    assert [(block["one_allocation"], len(block["runs"])) for block in found["blocks"]] == [(True, 4)] * 2
+    assert [(block["one_allocation"], len(block["runs"])) for block in found["blocks"]] == [(True, 4)] * 3
     assert {block["nodes"] for block in found["blocks"]} <= {f"gpu{n}" for n in range(1, 5)}
     rows = find_runs(install)
-    assert len(rows) == 8, "each run once"
-    assert len({row.job_id for row in rows}) == 2
+    assert len(rows) == 12, "each run once"
+    assert len({row.job_id for row in rows}) == 3

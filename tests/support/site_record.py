@@ -10,9 +10,7 @@ import pytest
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRun
 
-_READERS = tuple(
-    f"llmb_run.{name}" for name in ("results.measuring", "acceptance.planned", "comparing.run", "results.kept")
-)
+_READERS = tuple(f"llmb_run.{name}" for name in ("results.measuring", "acceptance.planned", "results.kept"))
 
 
 def past(scatter: float, seed: int = 1) -> list[PastRun]:

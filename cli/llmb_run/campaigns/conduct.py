@@ -64,6 +64,11 @@ class Run:
         """Whether its submission was interrupted."""
         return self.record.state in _UNSETTLED
 
+    @property
+    def left_out(self) -> bool:
+        """Whether its series ended before its turn: a strategy says whether it is still wanted."""
+        return self.record.state == NOT_SUBMITTED and self.record.submission.in_series
+
 
 def refuse_slowed(plan: JobPlan, *, saving: bool = False) -> None:
     """Raise RequestError where the job does something beside training that takes time; ``saving``: or saves."""
@@ -126,7 +131,7 @@ class Conduct:
             runs = self.look()
             due = self._strategy.due(self._arms, runs)
             every = [run for arm in runs.values() for run in arm]
-            unsettled = [run.record for run in every if run.unsettled]
+            unsettled = [run.record for run in every if run.unsettled and not run.left_out]
             live = [run.record for run in every if run.live and not run.unsettled]
             named = {(item.arm, item.attempt) for item in due}
             alone = [record for record in unsettled if self._campaign.numbers(record.submission.key) not in named]

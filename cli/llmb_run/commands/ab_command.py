@@ -28,7 +28,7 @@ from llmb_run.starting.varying import dimensions_of
 @options.size_dtype_scale
 @click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")
 @click.option("--resolution", metavar="PERCENT", default="1%", help="Smallest difference that matters. Default: 1%.")
-@click.option("--pairs", metavar="N", type=click.IntRange(4, 400), default=24, help="Most pairs of runs. Default: 24.")
+@click.option("--pairs", metavar="N", type=click.IntRange(6, 400), default=24, help="Most pairs of runs. Default: 24.")
 @click.option(
     "--budget",
     metavar="GPU-HOURS",
@@ -79,7 +79,7 @@ def command(
         record = load_record(one_folder(place, base))
         ask = with_base(record, place.workload(record.plan.workload).recipe, ask)
         say_what_changed(record, plan_ask(ask, place).plan)
-    rule = Rule(_share(resolution), max(pairs // 4 * 2, 2), budget)
+    rule = Rule(_share(resolution), pairs // 2, budget)
     changes = {name: values[0] for name, values in dimensions.items()}
     return ab(Wanted(ask, changes, rule), place, again=again, folder=folder, dry_run=dry_run)
 

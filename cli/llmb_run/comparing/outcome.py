@@ -21,7 +21,7 @@ CONFIDENCE = 0.95
 def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
     """The content of ``result.json``. Changes of time are in per cent: -6.1 is B 6.1 % faster."""
     one, other = (arm.plan for arm in standing.arms)
-    runs = [run for block in standing.counted for run in block.runs if run is not None]
+    runs = [run for block in standing.good for run in block.counted if run is not None]
     work = list(unequal_work(one, other))
     loss = None if work else _loss(runs)
     equal = not work and (loss is None or loss["relative_difference"] <= SAME_LOSS)
@@ -39,7 +39,7 @@ def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
         "unequal_work": work,
         "loss": loss,
         "gpu_hours": round(standing.hours, 4),
-        "blocks": [_block(block, good=block in standing.counted) for block in standing.blocks],
+        "blocks": [_block(block, good=block in standing.good) for block in standing.blocks],
     }
 
 
@@ -68,12 +68,14 @@ def _loss(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 def _block(block: Block, *, good: bool) -> dict[str, Any]:
     runs = [run.record for run in block.runs if run is not None]
+    counted = [run.record for run in block.counted if run is not None] if good else []
     return {
         "block": block.number,
         "order": block.letters,
         "counts": good,
         "nodes": block.nodes,
-        "one_allocation": len({record.job_id for record in runs}) == 1 and runs[0].submission.in_series,
+        "one_allocation": any(record.submission.in_series for record in counted),
+        "lost": [record.paths.run_id for record in runs if record not in counted],
         "runs": [record.paths.run_id for record in runs],
     }
 
@@ -102,8 +104,10 @@ def as_text(result: Mapping[str, Any]) -> str:
         )
         if found["stalls_percent"]:
             lines.append(f"stalled steps make {found['stalls_percent']:+.1f} % of the difference")
-    if lost := sum(not block["counts"] for block in result["blocks"]):
-        lines.append(f"{counted(lost, 'block')} did not count: a run has no step time, or none has the other order")
+    if lost := sum(len(block["lost"]) for block in result["blocks"]):
+        lines.append(
+            f"{counted(lost, 'run')} did not count: without a step time, or in another allocation than most of a block"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -14,9 +14,7 @@ from llmb_common.errors import RequestError
 from llmb_common.files import write_json
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
-from llmb_common.results.past_runs import PastRuns
-from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.configuration import title_of
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
@@ -26,7 +24,6 @@ from llmb_run.campaigns.folder import Campaign, open_campaign
 from llmb_run.comparing.outcome import as_text, outcome, status_of
 from llmb_run.comparing.strategy import InTurns, Rule
 from llmb_run.place import Place
-from llmb_run.results.kept import past_runs
 from llmb_run.starting.command_line import variables_of
 from llmb_run.starting.requests import Ask, Asked, plan_ask
 from llmb_run.starting.said import as_said, setting_said
@@ -36,10 +33,9 @@ from llmb_run.terminal import notice
 
 
 class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``campaign.json``: the two sides, and how runs differed here when it began."""
+    """``campaign.json``: the two sides."""
 
     arms: tuple[frozen.FrozenArm, ...]
-    scatter: Scatter = STATED
 
 
 @dataclass(frozen=True)
@@ -73,8 +69,8 @@ def ab(wanted: Wanted, place: Place, *, again: bool, folder: Path | None, dry_ru
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
             check(plan)
         say_doubts(arm.plan for arm in arms)
-        began = frozen.begin_or_go_on(campaign, _now(campaign, arms, place), _changes)
-        strategy = InTurns(campaign.id, wanted.rule, began.scatter)
+        frozen.begin_or_go_on(campaign, _now(campaign, arms), _changes)
+        strategy = InTurns(campaign.id, wanted.rule)
         runs = Conduct(campaign, arms, strategy, place, notice).to_the_end()
         result = outcome(strategy.standing(arms, runs), wanted.changes) | {"folder": str(campaign.folder)}
         write_json(campaign.result_file, result)  # last: it says that nothing is left to do
@@ -103,12 +99,9 @@ def _check(plan: JobPlan, title: str) -> None:
         )
 
 
-def _now(campaign: Campaign, arms: list[Arm], place: Place) -> Frozen:
+def _now(campaign: Campaign, arms: list[Arm]) -> Frozen:
     common, these = frozen.now(campaign, arms)
-    plan = arms[0].plan
-    known = PastRuns(past_runs(place.require_install()))
-    scatter = known.scatter(f"{configuration_key(plan)} {software_of_plan(plan)}")
-    return Frozen(**common, arms=tuple(frozen.FrozenArm(**arm) for arm in these), scatter=scatter)
+    return Frozen(**common, arms=tuple(frozen.FrozenArm(**arm) for arm in these))
 
 
 def _changes(then: Frozen, now: Frozen) -> list[str]:

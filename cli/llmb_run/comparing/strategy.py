@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from llmb_common.results.paired import ORDERS, Answer, Comparison, Pair, compare_pairs, look, looks, order
-from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results import paired
+from llmb_common.results.paired import ENOUGH, Answer, Comparison, compare_blocks, look, looks, order
 from llmb_common.results.verdict import whole_time
 from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
 
@@ -19,7 +19,7 @@ BROKEN = 4
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks, an even number."""
+    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks."""
 
     resolution: float
     most: int
@@ -28,7 +28,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Block:
-    """Two pairs that share nodes. ``runs`` in their order; None: not on record."""
+    """Two runs of either side that share nodes. ``runs`` in their order; None: not on record."""
 
     number: int
     letters: str
@@ -36,7 +36,8 @@ class Block:
 
     @property
     def ended(self) -> bool:
-        return all(run is not None and run.attempt is not None for run in self.runs)
+        """Whether nothing of it is to come."""
+        return not self._open or (not self.waits and self.lost)
 
     @property
     def waits(self) -> bool:
@@ -44,9 +45,30 @@ class Block:
         return any(run is not None and run.live and not run.unsettled for run in self.runs)
 
     @property
+    def lost(self) -> bool:
+        """Whether too few of its runs can have a step time in one allocation, whatever is to come."""
+        together = sum(run is not None for run in self.counted)
+        if self.waits or not any(run is not None and run.record.submission.in_series for run in self.runs):
+            return together + self._open < ENOUGH
+        return max(together, self._open) < ENOUGH  # what is to come gets another allocation
+
+    @property
+    def _open(self) -> int:
+        return sum(run is None or run.attempt is None for run in self.runs)
+
+    @cached_property
+    def counted(self) -> tuple[Run | None, ...]:
+        """Its runs with a step time in the allocation that most of these share; one by one, they are all alike."""
+        timed = [run if run is not None and run.attempt is not None and run.attempt.time else None for run in self.runs]
+        where = Counter(_allocation(run) for run in timed if run is not None)
+        most = max(where, key=lambda allocation: where[allocation], default="")
+        return tuple(run if run is not None and _allocation(run) == most else None for run in timed)
+
+    @property
     def nodes(self) -> str:
         """Where its runs were, as a host list; empty before one has ended."""
-        jobs = [run.record.manifest.get("job", {}) for run in self.runs if run is not None and run.attempt is not None]
+        ended = [run for run in (*self.counted, *self.runs) if run is not None and run.attempt is not None]
+        jobs = [run.record.manifest.get("job", {}) for run in ended]
         return next((str(job["nodes"]) for job in jobs if job.get("nodes")), "")
 
     @property
@@ -56,19 +78,15 @@ class Block:
             if run is None or run.unsettled:
                 yield Due(arm, attempt, block=self.number, nodes=self.nodes, why=f", block {self.number}")
 
-    def pairs(self, arms: Sequence[Arm]) -> list[Pair]:
-        """Those of its two pairs of which both runs have a step time."""
-        return [pair for at in (0, 2) if (pair := self._pair(at, arms)) is not None]
-
-    def _pair(self, at: int, arms: Sequence[Arm]) -> Pair | None:
-        times = {}
-        for letter, run in zip(self.letters[at : at + 2], self.runs[at : at + 2], strict=True):
-            if run is None or run.measured is None or run.attempt is None or run.attempt.time is None:
-                return None
-            times[letter] = whole_time(run.measured.timing)
-        first, second = times["A"], times["B"]
+    def timed(self, arms: Sequence[Arm]) -> paired.Block:
+        """What the statistics see of it."""
         work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
-        return Pair(first, second, self.letters[at] == "A", work) if first and second else None
+        times = (whole_time(run.measured.timing) if run and run.measured else None for run in self.counted)
+        return paired.Block(self.letters, tuple(times), work)
+
+
+def _allocation(run: Run) -> str:
+    return str(run.record.job_id) if run.record.submission.in_series else ""
 
 
 def places(number: int, letters: str) -> list[tuple[int, int]]:
@@ -87,7 +105,6 @@ class Standing:
     arms: Sequence[Arm]
     blocks: Sequence[Block]
     rule: Rule
-    scatter: Scatter
 
     @cached_property
     def failure(self) -> str:
@@ -101,24 +118,18 @@ class Standing:
     @cached_property
     def good(self) -> list[Block]:
         """Blocks that count."""
-        return [block for block in self.blocks if block.ended and len(block.pairs(self.arms)) == 2]
-
-    @cached_property
-    def counted(self) -> list[Block]:
-        """Of these as many of either order, in couples: else a slow first run of a job would favour a side."""
-        sides = ([block for block in self.good if block.letters == letters] for letters in ORDERS)
-        return list(itertools.chain(*zip(*sides, strict=False)))
+        return [block for block in self.blocks if block.ended and not block.lost]
 
     @cached_property
     def broken(self) -> list[Block]:
-        """Blocks that were lost: a run of theirs has no step time, and that is not the configuration's fault."""
-        return [block for block in self.blocks if block.ended and block not in self.good]
+        """Blocks that were lost, and that is not the configuration's fault."""
+        return [block for block in self.blocks if block.ended and block.lost]
 
     @cached_property
     def comparison(self) -> Comparison | None:
         """Of the last look; None before the first."""
-        seen = self.counted[: look(len(self.counted), self.rule.most)]
-        return compare_pairs([pair for block in seen for pair in block.pairs(self.arms)], self.scatter)
+        seen = self.good[: look(len(self.good), self.rule.most)]
+        return compare_blocks([block.timed(self.arms) for block in seen])
 
     @property
     def answer(self) -> Answer:
@@ -128,12 +139,11 @@ class Standing:
         """Whether another block is to be begun beside ``more``, for the next look or to make up for a lost one."""
         if self.failure or self.answer != "open" or self.stopped:
             return False
-        letters = [block.letters for block in (*self.blocks, *more) if block not in self.broken]
-        return 2 * min(letters.count(order) for order in ORDERS) < self._next
+        return len(self.blocks) + len(more) - len(self.broken) < self._next
 
     @property
     def _next(self) -> int:
-        return next((size for size in looks(self.rule.most) if size > len(self.counted)), 0)
+        return next((size for size in looks(self.rule.most) if size > len(self.good)), 0)
 
     @cached_property
     def stopped(self) -> str:
@@ -144,7 +154,7 @@ class Standing:
             return f"{len(self.broken)} blocks were lost to faults of machines"
         if not self._next:
             return f"{2 * self.rule.most} pairs are the most that were allowed (--pairs)"
-        spent, more = self.hours, self._next - len(self.counted)
+        spent, more = self.hours, self._next - len(self.good)
         each = spent / len(self.good) if self.good else 0.0
         if self.rule.budget is not None and spent + more * each > self.rule.budget:
             return f"{spent:.2g} GPU-hours are spent, and {more} more blocks exceed the budget of {self.rule.budget:g}"
@@ -158,11 +168,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class InTurns:
-    """The strategy of a comparison: blocks of four runs, ABBA or BAAB by chance, until a look answers."""
+    """The strategy of a comparison: blocks of four runs, in an order drawn by chance, until a look answers."""
 
     seed: str
     rule: Rule
-    scatter: Scatter = STATED
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
         """All blocks until the next look; and what has no job yet of those that were begun."""
@@ -178,7 +187,7 @@ class InTurns:
         known = {(arm, run.number): run for arm, these in runs.items() for run in these}
         last = (max((number for _, number in known), default=0) + 1) // 2
         blocks = [self._block(number, known) for number in range(1, last + 1)]
-        return Standing(arms, blocks, self.rule, self.scatter)
+        return Standing(arms, blocks, self.rule)
 
     def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> Block:
         letters = order(number, self.seed)

@@ -1,13 +1,15 @@
-"""Two configurations, run in pairs one after the other on the same nodes: which is faster, and how sure that is.
+"""Two configurations, run in turns on the same nodes: which is faster, and how sure that is.
 
-The difference of the logarithms of a pair's step times leaves out what both runs share: nodes, day, neighbours. What
-drifts while they run is met by their order: blocks of two pairs are run as ABBA or BAAB (``order``), so that a steady
-drift, as nodes warm up, slows either side as often, and is estimated beside the difference. A drift like a random walk
-makes pairs scatter, independently of each other, and so widens the interval.
+Blocks of four runs have two of either side, in an order that is drawn from all six (``order``). What else makes runs
+differ (nodes, the day, neighbours, drift, what comes and goes with any period) knows nothing of the draw. So a
+difference is possible as long as, once it is taken off B's runs, what is left is not among the most extreme of what the
+other draws would make of the same runs: Fisher's randomisation test (1935), inverted. Nothing is assumed about how runs
+scatter, except that both sides do alike: ``tools.paired_simulation``, tables in ``docs/compare.md``.
 
-Looks at growing data are at fixed numbers of blocks, each at the same small error rate (Pocock, 1977; the intervals are
-the repeated confidence intervals of Jennison and Turnbull, 1989). All looks together hold the truth in 95 %:
-``tools.paired_simulation``, tables in ``docs/compare.md``.
+Each block has a level of its own, and all of them share a drift, or from ``SHAPED`` blocks on any effect of the turn,
+such as a slow first run of a job. Both are estimated beside the difference, by least squares.
+
+Looks at growing data are at fixed numbers of blocks, each wrong in at most 1 %, and so all of them in at most 5 %.
 """
 
 from __future__ import annotations
@@ -15,64 +17,81 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Literal, TypeAlias
 
-from llmb_common.distributions import t_quantile
-from llmb_common.results.decision import level, pooled
+from llmb_common.results.decision import level
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.scatter import STATED, Scatter
 
-LOOKS = (2, 4, 6, 8, 12)
-"""Blocks of two pairs after which somebody looks: even numbers, as the first run of a job may be slower than others."""
+LOOKS = (3, 5, 8, 12)
+"""Blocks after which somebody looks. Of three blocks there are 216 draws: just enough for ``RATE``."""
 
 RATE = 0.005
-"""Of either wrong answer at each look: all looks together are wrong in 4 % where pairs scatter normally."""
+"""Of either wrong answer at each look; beyond the usual looks it falls as blocks grow, so that the sum stays."""
 
-_STALLS_RARER = 5
-"""How much rarer it must be that equal sides seem to stall unequally: few stalls say little."""
+SHAPED = 6
+"""Blocks from which on each turn may have an effect of its own; with fewer, that would cost too much."""
 
-_ENOUGH = 8
-"""Pairs from which on the order of blocks is accounted for: with 4, one degree of freedom would be left."""
+ENOUGH = 3
+"""Runs of one allocation without which a block says nothing: any three of four are of both sides."""
 
 RESOLUTION = 0.01
 """A difference that matters, as a share of the step time."""
 
-Order: TypeAlias = Literal["ABBA", "BAAB"]
-ORDERS: tuple[Order, ...] = ("ABBA", "BAAB")
+_STALLS_RARER = 5
+"""How much rarer it must be that equal sides seem to stall unequally: few stalls say little."""
+
+_ALL = 6**5
+"""Draws up to which all are looked at; of more, as many at random as leave ``_BEYOND`` beyond a bound."""
+
+_BEYOND = 10
+_TINY = 1e-9
+
+ORDERS = ("AABB", "ABAB", "ABBA", "BAAB", "BABA", "BBAA")
+_DRIFT = ((-1.5, -0.5, 0.5, 1.5),)
+_TURNS = (*_DRIFT, (1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0))
+
+Vector: TypeAlias = list[float]
 Answer: TypeAlias = Literal["faster", "slower", "no difference", "open"]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two runs, one right after the other: A's and B's, and which was first.
+class Block:
+    """Runs one after the other: ``order`` has the side of each, ``times`` its step time, None where that is lost.
 
     ``work``: the logarithm of B's tokens a step and GPU over A's, 0 where a step is the same work.
     """
 
-    first: StepTime
-    second: StepTime
-    a_first: bool
+    order: str
+    times: tuple[StepTime | None, ...]
     work: float = 0.0
 
     @property
-    def difference(self) -> float:
-        """How much longer B takes for a token, as a logarithm: 0.01 is 1 %."""
-        return self.second.log - self.first.log - self.work
+    def turns(self) -> list[int]:
+        """Of the runs that have a step time, from 0."""
+        return [turn for turn, time in enumerate(self.times) if time is not None]
 
     @property
-    def error(self) -> float:
-        """Standard error of that, by the steps inside the two runs alone."""
-        return math.hypot(self.first.relative_error, self.second.relative_error)
+    def steady(self) -> Vector:
+        """The logarithm of what each of them takes for a token, stalls apart, up to a constant."""
+        return [
+            time.log - self.work * (side == "B")
+            for side, time in zip(self.order, self.times, strict=True)
+            if time is not None
+        ]
+
+    def of(self, side: str) -> list[StepTime]:
+        """The step times of a side."""
+        return [time for letter, time in zip(self.order, self.times, strict=True) if time and letter == side]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """B against A: logarithms of step times, stalls apart. ``low`` and ``high`` bound the difference.
 
-    ``noise``: standard deviation of one pair; ``drift``: how much slower a run is than the one before it.
+    ``noise``: standard deviation of the difference of two runs; ``drift``: how much slower a run is than the last.
     """
 
     pairs: int
@@ -92,10 +111,9 @@ class Comparison:
         return "no difference" if -limit <= self.low and self.high <= limit else "open"
 
 
-def order(block: int, seed: str) -> Order:
-    """The order of the runs of a block, from 1. Of blocks 1 and 2, 3 and 4, ... chance says which is which."""
-    couple = random.Random(f"{seed} {(block - 1) // 2}").random() < 0.5
-    return "ABBA" if couple == bool(block % 2) else "BAAB"
+def order(block: int, seed: str) -> str:
+    """The order of the runs of a block, from 1: any of six, whatever the other blocks have."""
+    return random.Random(f"{seed} {block}").choice(ORDERS)
 
 
 def look(blocks: int, most: int) -> int:
@@ -104,58 +122,125 @@ def look(blocks: int, most: int) -> int:
 
 
 def looks(most: int) -> list[int]:
-    """The numbers of blocks after which somebody looks, where there are to be at most ``most``, an even number."""
+    """The numbers of blocks after which somebody looks, where there are to be at most ``most``."""
     usual = itertools.chain(LOOKS, (LOOKS[-1] * 2**power for power in itertools.count(1)))
     return [*itertools.takewhile(lambda size: size < most, usual), most]
 
 
-def compare_pairs(pairs: Sequence[Pair], scatter: Scatter = STATED, rate: float = RATE) -> Comparison | None:
-    """The answer of a look; None where the pairs are too few to say anything.
-
-    Args:
-        pairs: those that have two successful runs
-        scatter: how runs of one day differ here: where the site's record says so, its pairs are added to these
-        rate: of either wrong answer
-    """
-    values = [pair.difference for pair in pairs]
-    signs = [1.0 if pair.a_first else -1.0 for pair in pairs]
-    ordered = statistics.pvariance(signs) if len(pairs) > 2 else 0.0
-    if len(values) < 3:
+def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
+    """The answer of a look; None where the blocks are too few to say anything."""
+    rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
+    design, steady = _Design(blocks), [block.steady for block in blocks]
+    found = design.interval(steady, rate)
+    if found is None:
         return None
-    mean, tilt = statistics.fmean(values), statistics.fmean(signs)
-    drift = statistics.covariance(signs, values) * (len(values) - 1) / len(values) / ordered if ordered else 0.0
-    difference = mean - drift * tilt
-    orders = _orders(signs)
-    by_order = statistics.fmean(order * value for order, value in zip(orders, values, strict=True))
-    free = len(values) - (2 if ordered else 1) - any(orders)
-    left = zip(values, signs, orders, strict=True)
-    squared = math.fsum((value - difference - drift * sign - by_order * order) ** 2 for value, sign, order in left)
-    inside = statistics.fmean(pair.error**2 for pair in pairs)
-    variance, degrees = max(squared / free, inside), float(free)
-    if scatter.learned:
-        variance, degrees, _ = pooled(2 * scatter.run**2 + inside, scatter.run_degrees, squared, free)
-    share = (1 + tilt**2 / ordered if ordered else 1) / len(values)
-    half = t_quantile(rate, degrees) * math.sqrt(variance * share)
-    stalls, below, above = _stalls(pairs, scatter, rate / _STALLS_RARER)
+    difference, low, high = found
+    stalls, below, above = _stalls(blocks, rate / _STALLS_RARER)
     centre = difference + stalls
-    low, high = centre - math.hypot(half, below), centre + math.hypot(half, above)
-    return Comparison(len(values), centre, low, high, math.sqrt(variance), drift, stalls)
+    low, high = centre - math.hypot(difference - low, below), centre + math.hypot(high - difference, above)
+    noise, drift = design.scatter(steady, difference)
+    runs = sum(len(block.turns) for block in blocks)
+    return Comparison(runs // 2, centre, low, high, noise, drift, stalls)
 
 
-def _orders(signs: Sequence[float]) -> list[float]:
-    """Of each pair that of its block, 1 for ABBA and -1 for BAAB; zeros where that cannot be told from chance.
+class _Design:
+    """What the draw has made of the runs on record. A vector has a value for each of them, in order."""
 
-    A slow first run of a job, and a drift that slows down, part the two orders. They cancel in the difference where
-    blocks of both are as many, and would only make pairs scatter.
-    """
-    orders = [signs[at - at % 2] for at in range(len(signs))]
-    return orders if len(signs) >= _ENOUGH and not sum(orders) else [0.0] * len(signs)
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._turns = [block.turns for block in blocks]
+        self._shared: list[Vector] = []
+        for shape in _TURNS if len(blocks) >= SHAPED else _DRIFT:
+            left = self._rest(_joined([shape[turn] for turn in turns] for turns in self._turns))
+            length = math.sqrt(_dot(left, left))
+            self._shared.append([value / length if length > _TINY else 0.0 for value in left])
+        self._sides = _joined(_sides(block.order, block.turns) for block in blocks)
+        self._own = self._rest(self._sides)
+        self._size = math.sqrt(_dot(self._own, self._own))
+
+    def interval(self, values: Iterable[Vector], rate: float) -> tuple[float, float, float] | None:
+        """B's value over A's with its bounds, each wrong at ``rate``; None where the draws are too few for that.
+
+        A draw's statistic is its estimate over that one's standard error, up to a factor. The more is taken off B's
+        runs, the less is what this draw has, compared with any other: so each other one has a limit from which on it is
+        the more extreme, and the bounds are quantiles of these limits.
+        """
+        if self._size < _TINY:
+            return None
+        left = self._rest(_joined(values))
+        seen, limits, same = _dot(self._own, left) / self._size, [], 0
+        tables, every = self._tables(left), len(ORDERS) ** len(self._turns) <= _ALL
+        for draw in itertools.product(*tables) if every else _some(tables, rate):
+            score, along, squared, *shared = map(sum, zip(*draw, strict=True))
+            size = math.sqrt(max(squared - _dot(shared, shared), 0.0))
+            if size < _TINY:
+                continue
+            apart = self._size - along / size
+            if apart < _TINY:
+                same += 1
+            else:
+                limits.append((seen - score / size) / apart)
+        same += not every  # beside a sample there is the draw itself
+        beyond = math.floor(rate * (len(limits) + same) + _TINY) - same
+        if beyond < 0 or not limits:
+            return None
+        limits.sort()
+        return seen / self._size, limits[beyond], limits[-1 - beyond]
+
+    def scatter(self, values: Iterable[Vector], difference: float) -> tuple[float, float]:
+        """Standard deviation of the difference of two runs, and the drift from one run to the next."""
+        left = [value - difference * side for value, side in zip(_joined(values), self._sides, strict=True)]
+        turns = _joined([float(turn) for turn in turns] for turns in self._turns)
+        drift = _dot(turns, left) / _dot(turns, turns)
+        rest, free = self._rest(left), len(left) - len(self._turns) - len(self._shared) - 1
+        return math.sqrt(2 * _dot(rest, rest) / max(free, 1)), drift
+
+    def _rest(self, vector: Vector) -> Vector:
+        """What the shared effects leave of it."""
+        for shared in self._shared:
+            along = _dot(vector, shared)
+            vector = [value - along * part for value, part in zip(vector, shared, strict=True)]
+        return vector
+
+    def _tables(self, left: Vector) -> list[list[Vector]]:
+        """Of each block what each order adds: the products of its sides with values, draw, sides and shared effects."""
+        found, at = [], 0
+        for turns in self._turns:
+            here = slice(at, at := at + len(turns))
+            others = [vector[here] for vector in (left, self._own, *self._shared)]
+            drawn = [_sides(letters, turns) for letters in ORDERS]
+            rows = [[_dot(sides, other) for other in (*others[:2], sides, *others[2:])] for sides in drawn]
+            found.append(rows)
+        return found
 
 
-def _stalls(pairs: Sequence[Pair], scatter: Scatter, rate: float) -> tuple[float, float, float]:
+def _some(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
+    """Draws at random, the same each time."""
+    source, count = random.Random("draws"), math.ceil(_BEYOND / rate) - 1
+    return zip(*(source.choices(table, k=count) for table in tables), strict=True)
+
+
+def _sides(letters: str, turns: Sequence[int]) -> Vector:
+    return _centred([float(letters[turn] == "B") for turn in turns])
+
+
+def _joined(values: Iterable[Vector]) -> Vector:
+    """Of all blocks, each without its level."""
+    return [value for block in values for value in _centred(block)]
+
+
+def _centred(values: Vector) -> Vector:
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
+
+
+def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+    return float(sum(map(mul, first, second)))
+
+
+def _stalls(blocks: Sequence[Block], rate: float) -> tuple[float, float, float]:
     """Of the difference what stalls make, as a logarithm, and how far its bounds are; zeros where it is not certain."""
-    sides = zip(*((pair.first, pair.second) for pair in pairs), strict=True)
-    one, other = (level(side, scatter, error_rate=rate) for side in sides)
+    sides = ([time for block in blocks for time in block.of(side)] for side in "AB")
+    one, other = (level(side, error_rate=rate) for side in sides)
     apart = other.stalls - one.stalls
     below = math.hypot(other.stalls - other.stalls_low, one.stalls_high - one.stalls)
     above = math.hypot(other.stalls_high - other.stalls, one.stalls - one.stalls_low)
