@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from llmb_common.health.needs import Needs
 from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_install.detect import Site, parse_sinfo
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.facts import Facts, Limits, Workload, limit_minutes
-from llmb_install.doctor.node import Node, ask_one_node, parse_node
+from llmb_install.doctor.node import Node, ask_one_node, network_of, parse_node
 from llmb_install.doctor.node_checks import Check
+from support.health_fleets import fleet
 
 NODE = Node(
     values=parse_node(
-        "host=gpu1\narch=x86_64\nmemlock=unlimited\ngpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\n"
+        "host=gpu1\narch=x86_64\ngpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\n"
         "gpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\ncuda=13.0\nenroot=4.1.2\ninfiniband=mlx5_0\n"
-        "infiniband=mlx5_1\npeermem=yes\ninstall=yes\nimages=yes\nprobe=yes\nworkloads=seen\nworkloads=written\n"
+        "infiniband=mlx5_1\ninstall=yes\nimages=yes\nprobe=yes\nworkloads=seen\nworkloads=written\n"
         "data=/raid\ndata_free=4096000000\nimage_started=yes\nimage_root=ext2/ext3\nimage_workloads=seen\n"
         "image_workloads=written\nimage_gpu=0\nimage_gpu=1\nimage_seconds=43\n"
     ),
@@ -80,6 +83,15 @@ def settings(**changes: object) -> Facts:
 
 def node(**changes: list[str]) -> Facts:
     return replace(GOOD, node=replace(NODE, values={**NODE.values, **changes}))
+
+
+def network(**changes: object) -> Facts:
+    """A node with these properties of its system, otherwise healthy."""
+    healthy = fleet()["n1"]
+    system = msgspec.structs.replace(healthy.system, **{"open_driver": False, **changes})
+    return replace(
+        GOOD, node=replace(NODE, network=network_of(msgspec.structs.replace(healthy, system=system), Needs()))
+    )
 
 
 def _without(name: str) -> Facts:
@@ -149,8 +161,8 @@ def test_a_good_site_has_no_findings() -> None:
         (node(gpu=["NVIDIA H100 NVL, 580.1, 95830 MiB"]), "GPUs of the node", "doubt", "says h100"),
         (node(cuda=["12.4"]), "CUDA of the driver", "doubt", "update the driver"),
         (node(infiniband=[]), "InfiniBand or RoCE", "doubt", "TCP"),
-        (node(peermem=[]), "GPUDirect RDMA", "doubt", "nvidia_peermem"),
-        (node(memlock=["65536"]), "locked memory", "blocks", "unlimited"),
+        (network(peermem=False), "GPUDirect RDMA", "doubt", "nvidia_peermem"),
+        (network(memlock=1 << 26), "locked memory", "blocks", "PropagateResourceLimitsExcept"),
         (node(enroot=[]), "Enroot on the node", "blocks", "compute nodes"),
         (node(install=[]), "installation on the node", "blocks", "all nodes share"),
         (

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.health.facts import Facts, Folder, Software, System
+from llmb_common.health.facts import Facts, Folder, Software
 from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_common.site.cluster import ClusterConfig
 from llmb_install.doctor.facts import limit_minutes, workloads_here
@@ -42,8 +42,6 @@ def test_a_healthy_node_says_what_it_is() -> None:
     assert len(said.pop("infiniband")) == 11
     assert said == {
         "host": ["n1"],
-        "memlock": ["unlimited"],
-        "peermem": ["yes"],
         "install": ["yes"],
         "images": ["yes"],
         "workloads": ["seen", "written"],
@@ -60,13 +58,11 @@ def test_what_a_node_does_not_have_it_does_not_say() -> None:
     facts = Facts(
         "n1",
         gpus=Snapshot(missing="nvidia-smi did not answer in time"),
-        system=System(memlock=8 << 20),
         folders={"workload": Folder(path="/w", there=True, problem="Read-only file system")},
         hung={"software": "killed"},
     )
     assert values_of(facts) == {
         "host": ["n1"],
-        "memlock": ["8192"],
         "workloads": ["seen"],
         "hung": ["nvidia-smi", "software"],
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_installer_doctor import GOOD, NODE, bad, node, settings
+from test_installer_doctor import GOOD, NODE, bad, network, node, settings
 
 from llmb_common.errors import ConfigError, SchedulerError
 from llmb_common.executors.holding import Wanted
@@ -97,7 +97,8 @@ def test_a_good_site_is_described_check_by_check() -> None:
         (node(gpu=[]), "GPUs of the node", "nvidia-smi shows none"),
         (node(gpu=["NVIDIA H200"]), "GPUs of the node", "1 x NVIDIA H200, driver ?"),
         (node(infiniband=[]), "InfiniBand or RoCE", "no device"),
-        (node(memlock=["65536"]), "locked memory", "limit 65536 kB"),
+        (network(memlock=1 << 26), "locked memory", "a process may lock 67 MB"),
+        (network(peermem=False), "GPUDirect RDMA", "neither nvidia_peermem nor the open driver: no GPUDirect RDMA"),
         (node(enroot=[]), "Enroot on the node", "not found"),
         (node(install=[]), "installation on the node", "not visible"),
         (replace(GOOD, node=replace(NODE, skew=5.1)), "clock of the node", "+5.1 s from ours"),
@@ -123,8 +124,10 @@ def test_what_is_wrong_is_said_as_it_was_found(facts: Facts, name: str, found: s
         replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|45:00|1|gpu:8"))),
         replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|infinite|1|gpu:1"))),
         node(cuda=[]),
-        node(memlock=[]),
-        node(infiniband=["mlx5_0"], memlock=["unlimited"]),
+        node(infiniband=["mlx5_0"]),
+        network(memlock=None),
+        network(memlock=1 << 35, peermem=None),
+        network(peermem=False, open_driver=True),
         on_slurm(gpu_type=None, arch=None),
         on_slurm(gpu_type="h100", cluster_type=None),
         replace(on_slurm(gpu_type="cpu"), node=node(gpu=["Tesla V100, 580"]).node),
@@ -147,7 +150,7 @@ def test_a_fault_that_hides_others_is_named_alone() -> None:
         *("srun --mpi=pmix", "GPU partition", "GRES", "account", "time limit", "time to save", "task plug-in", "Pyxis"),
         *list(GOOD_REPORT)[list(GOOD_REPORT).index("a compute node") :],
     }
-    assert list(bad(node(infiniband=[], peermem=[], memlock=["64"]))) == ["InfiniBand or RoCE"]
+    assert list(bad(node(infiniband=[]))) == ["InfiniBand or RoCE"]
     assert list(bad(replace(GOOD, local_enroot="", has_unsquashfs=False))) == ["Enroot on this machine"]
     assert "GPU partition" not in report(replace(GOOD, missing_commands=("srun",), controller_is_up=False))
 
@@ -285,7 +288,7 @@ def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
         node=found.node,
     )
     assert found.node is not None
-    assert found.node.values == {"host": ["gpu1"], "memlock": ["unlimited"]}
+    assert found.node.values == {"host": ["gpu1"]}
 
 
 def test_nothing_is_asked_of_a_controller_that_is_down(machine: Machine) -> None:

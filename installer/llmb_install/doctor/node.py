@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.holding import Container, Held, Wanted
 from llmb_common.executors.slurm.hold import hold
+from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Facts, Folder, read_facts
 from llmb_common.health.needs import Needs, needs_of_site
 from llmb_common.health.program import PYTHONS, command, parse_frames
@@ -35,6 +36,8 @@ class Node:
 
     error: str = ""
     values: dict[str, list[str]] = field(default_factory=dict)
+    network: tuple[tuple[str, str, str], ...] = ()
+    """What ``llmb-run health`` finds of its way to other nodes: check, finding, remedy."""
     skew: float | None = None
     """Its clock minus ours, in seconds, including the second or so that the answer takes."""
 
@@ -74,7 +77,8 @@ def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, 
         return Node(
             error=f"no node answered: {'no Python there' if 'no-python' in answer.output else answer.complaint}"
         )
-    values = values_of(read_facts(node, said), unpacks=config.slurm.runtime == "pyxis")
+    facts = read_facts(node, said)
+    values = values_of(facts, unpacks=config.slurm.runtime == "pyxis")
     values |= {"probe": ["yes"]} if probe else {}
     if image is not None and config.slurm.runtime != "none":
         mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
@@ -82,12 +86,18 @@ def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, 
         begun = time.monotonic()
         inside = held.run(run, _IMAGE_SECONDS, inside=Container(str(image), mounts))
         values |= _of_image(inside, time.monotonic() - begun)
-    return Node(values=values, skew=_skew(said, now))
+    return Node(values=values, network=network_of(facts, needs), skew=_skew(said, now))
+
+
+def network_of(facts: Facts, needs: Needs) -> tuple[tuple[str, str, str], ...]:
+    """See ``Node``; of jobs on several nodes."""
+    several, asked = replace(needs, nodes=2), [check for check in CHECKS if check.name in ("gpudirect", "memlock")]
+    return tuple((check.name, text, check.remedy) for check in asked for _, text in check.look(facts, several))
 
 
 def values_of(facts: Facts, *, unpacks: bool = True) -> dict[str, list[str]]:
     """A node's facts as ``checks`` read them: by name, what is not there has none."""
-    system, software, gpus = facts.system, facts.software, facts.gpus
+    software, gpus = facts.software, facts.gpus
     installation, images, workload = (
         facts.folders.get(name, Folder()) for name in ("installation", "images", "workload")
     )
@@ -95,9 +105,7 @@ def values_of(facts: Facts, *, unpacks: bool = True) -> dict[str, list[str]]:
     values: dict[str, list[str | None]] = {
         "host": [facts.node],
         "arch": [facts.machine.architecture],
-        "memlock": ["unlimited" if system.memlock is None else str(system.memlock // 1024)],
         "infiniband": [port.name for port in facts.machine.adapters],
-        "peermem": ["yes" if system.peermem else None],
         "install": ["yes" if installation.there else None],
         "images": ["yes" if images.there else None],
         "workloads": [

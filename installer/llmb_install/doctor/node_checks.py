@@ -22,6 +22,13 @@ _NOT_UNPACKED = ("overlayfs", "tmpfs", "fuseblk")
 """File systems of a container's root where the image itself is mounted, and what is written stays in memory."""
 
 
+_NETWORK: dict[str, tuple[str, Level]] = {
+    "gpudirect": ("GPUDirect RDMA", "doubt"),
+    "memlock": ("locked memory", "blocks"),
+}
+"""Checks of ``llmb_common.health``, as they are called here."""
+
+
 @dataclass(frozen=True)
 class Check:
     """One line of the report. ``remedy`` says what to do where it is not ok."""
@@ -182,13 +189,8 @@ def _node_network(node: Node) -> Iterator[Check]:
         ", ".join(devices) or "no device",
         "" if devices else "NCCL would use TCP between nodes, which is many times slower; clouds: docs/clouds.md",
     )
-    if devices and node.one("peermem") != "yes":
-        remedy = "load nvidia_peermem (or use DMA-BUF) for GPUDirect RDMA"
-        yield Check("GPUDirect RDMA", "doubt", "nvidia_peermem is not loaded", remedy)
-    limit = node.one("memlock")
-    if devices and limit not in ("unlimited", ""):
-        remedy = "set it to unlimited (PropagateResourceLimitsExcept=MEMLOCK): NCCL registers memory"
-        yield Check("locked memory", "blocks", f"limit {limit} kB", remedy)
+    for name, found, remedy in node.network:
+        yield Check(*_NETWORK[name], found, remedy)
 
 
 def release(text: str) -> tuple[int, int]:
