@@ -25,7 +25,6 @@ from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.command import doctor
 from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, slurm_limits
 from llmb_install.doctor.node import Node, ask_one_node
-from llmb_install.doctor.node_checks import Check
 from llmb_train.health.children import frames
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -447,7 +446,3 @@ def test_a_sites_file_of_a_later_release_is_refused(seen: dict[str, Any], tmp_pa
     (tmp_path / "cluster_config.yaml").write_text("schema: 9\nnew_key: 1\n")
     with pytest.raises(ConfigError, match="schema 9 is from a newer release"):
         doctor(asked(), Path("/clone"), tmp_path)
-
-
-def test_a_check_without_a_remedy_is_one_line() -> None:
-    assert Check("a", "ok", "b") == Check("a", "ok", "b", "")
