@@ -18,6 +18,7 @@ from llmb_run.results.run_columns import RUN, STEP
 from llmb_run.results.series import HISTORY, SCALING
 from llmb_run.tuning.outcome import ARM
 from tools import pictures
+from tools.json_schema import schema_page
 from tools.reference_page import reference_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -116,6 +117,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "columns.md": columns_page,
     "failures.md": failures_page,
     "reference.md": reference_page,
+    "llmb.schema.json": schema_page,
     "images/sweep.svg": pictures.sweep,
     "images/verdict.svg": pictures.verdict,
     "images/flow.svg": pictures.flow,

@@ -54,8 +54,10 @@ def reference_page() -> Iterator[str]:
     yield _TEXT["json"].replace("SCHEMA", str(SCHEMA))
     yield from (f"| `{key}` | {means} |" for key, means in RUN_KEYS.items())
     for command, keys in DATA.items():
-        yield f"\n### `{command.replace(', ', '`, `')}`\n\n| key | what it is |\n|---|---|"
-        yield from (f"| `{key}` | {means} |" for key, means in keys.items())
+        yield f"\n### `{command.replace(', ', '`, `')}`\n\n| key | type | what it is |\n|---|---|---|"
+        for key, told in keys.items():
+            kind, _, means = told.partition(": ")
+            yield f"| `{key}` | {_cell(kind)} | {means} |"
 
 
 def _variables() -> Iterator[str]:
@@ -206,7 +208,13 @@ With `--json`, a command prints one object, also when it fails:
 | `error` | null, or `code`, `message`, `remedy`, `exit_status` and, for a wrong request, `field` |
 | `notices` | the lines that people saw on stderr |
 
-`name[]` is a list. Times are seconds unless they say otherwise. A run has these keys wherever one is printed:
+The same is in [llmb.schema.json](llmb.schema.json), a JSON Schema (Draft 7) against which the tests check every answer.
+`name[]` is a list of objects, `[string]` a list of strings, and `name?` is not always there. Objects in a list of type
+`run`, `result` or `group` also have the keys of a run, those of [Runs](columns.md#runs), or those of
+[Configurations](columns.md#configurations). The schema describes `plan` and `diagnosis` in full. Times are seconds
+unless they say otherwise.
+
+A run has these keys wherever one is printed:
 
 | key | what it is |
 |---|---|""",

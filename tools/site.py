@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LINKED = ("LICENSE",)
+LINKED = ("LICENSE", "docs/llmb.schema.json")
 """What pages link to beside each other and their pictures."""
 
 

@@ -15,12 +15,11 @@ from llmb_common.runs.manifest import git_state
 from llmb_common.submission import batch
 from support import instant
 from support.campaigns import Site
-from support.cli import Cli
+from support.cli import Cli, assert_as_documented
 from support.fake_slurm import FakeSlurm
 from support.repository import REPOSITORY
 from support.run_site import RunSite, with_small_code
 from support.site_record import plant
-from tools.json_data import unknown_keys
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +36,7 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _print_documented(command: str, result: Result, *, as_json: bool) -> int:
-    unknown = [] if result.data is None else unknown_keys(f"llmb-install {command}", result.data)
-    assert unknown == [], "describe these keys in tools/json_data.py, then run python -m tools --write"
+    assert_as_documented(f"llmb-install {command}", result.data)
     return print_result(command, result, as_json=as_json)
 
 

@@ -27,6 +27,7 @@ from llmb_install.parts.images import Image
 from llmb_install.parts.package_index import Sources, settings
 from llmb_install.working.readiness import require_ready
 from llmb_install.working.reporter import Reporter
+from support.cli import assert_as_documented
 
 CLONE = Path(__file__).resolve().parents[2]
 HERE = platform.machine()
@@ -80,7 +81,7 @@ def make(clone: Path, tmp_path: Path) -> Callable[..., Path]:
     def made(*words: str) -> Path:
         folder = tmp_path / "a bundle, here"
         asked: argparse.Namespace = parse(["bundle", "--to", str(folder), *words])
-        bundle(asked, clone, tmp_path / "no installation")
+        assert_as_documented("llmb-install bundle", bundle(asked, clone, tmp_path / "no installation").data)
         return folder
 
     return made

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import fastjsonschema
 import pytest
 
 from llmb_run import columns
 from llmb_run.columns import ALL, TEXT, Column, Form, at, formatted, item
+from support.cli import Cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,3 +66,13 @@ def test_every_figure_of_a_run_has_a_line_in_the_documentation() -> None:
         [sys.executable, "-m", "tools.reference"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, ""), "python -m tools.reference --write"
+
+
+def test_the_published_schema_takes_answers_and_errors_and_nothing_else(cli: Cli) -> None:
+    schema = fastjsonschema.compile(json.loads((ROOT / "docs" / "llmb.schema.json").read_text()))
+    for words in (["list"], ["jobs"], ["show", "nothing"], ["list", "--gpu-type", "h1000"]):
+        schema(json.loads(cli(*words, "--json").out))
+    answer = json.loads(cli("jobs", "--json").out)
+    for change in ({"schema": 2}, {"command": "job"}, {"data": {"runs": [{"run_id": 7}]}}, {"data": {"run": []}}):
+        with pytest.raises(fastjsonschema.JsonSchemaValueException):
+            schema(answer | change)

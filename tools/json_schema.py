@@ -1,0 +1,152 @@
+"""``docs/llmb.schema.json``: JSON Schema of what ``--json`` prints, from ``tools.json_data`` and structs of the code.
+
+The tests hold every JSON that a command prints against it (``support.cli``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import fastjsonschema
+import msgspec
+
+from llmb_common.causes.answer import Diagnosis
+from llmb_common.envelope import SCHEMA
+from llmb_common.index.rows import RunRow
+from llmb_common.planning.job_plan import JobPlan
+from llmb_run.columns import Column, Form
+from llmb_run.results.groups import GROUP
+from llmb_run.results.run_columns import RUN
+from llmb_run.run_json import RUN_KEYS
+from tools.json_data import DATA
+
+_STRUCTS = {"plan": JobPlan, "diagnosis": Diagnosis, "run": RunRow}
+
+
+def schema_page() -> Iterator[str]:
+    yield json.dumps(document(), indent=1)
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The envelope, whose ``command`` decides what ``data`` is; a command's data is ``#/definitions/results``."""
+    commands = {name: _data(keys) for names, keys in DATA.items() for name in names.split(", ")}
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for name in commands:  # both programs have a list
+        answers.setdefault(name.removeprefix("llmb-install "), []).append(_reference(_key(name)))
+    any_of = [
+        {"properties": {"command": {"const": command}, "data": {"anyOf": [*found, {"type": "null"}]}}}
+        for command, found in answers.items()
+    ]
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": f"What llmb-run and llmb-install print with --json, schema {SCHEMA}",
+        "type": "object",
+        "properties": {
+            "schema": {"const": SCHEMA},
+            "command": {"type": "string"},
+            "ok": {"type": "boolean"},
+            "error": {"type": ["object", "null"], "required": ["code", "message", "remedy", "exit_status"]},
+            "notices": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["schema", "command", "ok", "data", "error", "notices"],
+        "anyOf": any_of,
+        "definitions": {**_structs(), **{_key(name): schema for name, schema in commands.items()}},
+    }
+
+
+def problem(command: str, data: Any) -> str:
+    """Where the ``data`` that ``command`` printed is not as its schema has it; empty where it is."""
+    try:
+        _validator(command)(data)
+    except fastjsonschema.JsonSchemaValueException as error:
+        return f"{command}: {error.message}"
+    except KeyError:
+        return f"{command}: the command"
+    return ""
+
+
+@cache
+def _validator(command: str) -> Callable[[Any], Any]:
+    definitions = document()["definitions"]
+    # The Draft-07 library leaves unknown definitions alone, and follows the references that are used.
+    compiled: Callable[[Any], Any] = fastjsonschema.compile({**definitions[_key(command)], "definitions": definitions})
+    return compiled
+
+
+def _key(command: str) -> str:
+    return command.replace(" ", "-")
+
+
+def _structs() -> dict[str, Any]:
+    _, definitions = msgspec.json.schema_components(
+        _STRUCTS.values(), schema_hook=lambda _: {"type": "string"}, ref_template="#/definitions/{name}"
+    )
+    return definitions
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+def _data(keys: dict[str, str]) -> dict[str, Any]:
+    return _items("object", "[].", keys) if "[]" in keys else _object(keys)
+
+
+def _object(keys: dict[str, str], more: dict[str, Any] | None = None) -> dict[str, Any]:
+    properties, required = {}, []
+    for key, told in keys.items():
+        name = key.removesuffix("?")
+        if "[]." in name:
+            continue
+        kind, _, means = told.partition(": ")
+        listed = name.endswith("[]")
+        name = name.removesuffix("[]")
+        schema = _items(kind, f"{name}[].", keys) if listed else _type(kind)
+        properties[name] = {**schema, "description": means}
+        if not key.endswith("?"):
+            required.append(name)
+    return {
+        "type": "object",
+        "properties": {**(more or {}), **properties},
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _items(kind: str, prefix: str, keys: dict[str, str]) -> dict[str, Any]:
+    """A list of objects with the keys below ``prefix``, and those that its ``kind`` has anyway."""
+    own = {key.removeprefix(prefix): told for key, told in keys.items() if key.startswith(prefix)}
+    more = {"object": {}, "run": _run(), "result": {**_of(RUN), **_run()}, "group": _of(GROUP)}[kind.removesuffix("?")]
+    return {"type": "array", "items": _object(own, more)}
+
+
+def _run() -> dict[str, Any]:
+    properties = _structs()["RunRow"]["properties"]
+    return {key: {**properties[key], "description": means} for key, means in RUN_KEYS.items()}
+
+
+def _of(columns: Iterable[Column[Any]]) -> dict[str, Any]:
+    """A column that people see as a number is one; of others the meaning says it."""
+    kinds = {"": {}, "d": {"type": ["integer", "null"]}}
+    number = {"type": ["number", "null"]}
+    return {
+        column.key: {**kinds.get(column.spec, number), "description": column.means}
+        for column in columns
+        if Form.JSON in column.forms
+    }
+
+
+def _type(text: str) -> dict[str, Any]:
+    """``[string]|null`` as a schema."""
+    found = [_one(word) for word in text.split("|")]
+    return found[0] if len(found) == 1 and "$ref" not in found[0] else {"anyOf": found}
+
+
+def _one(word: str) -> dict[str, Any]:
+    if word.startswith("["):
+        return {"type": "array", "items": _one(word[1:-1])}
+    return _reference(_STRUCTS[word].__name__) if word in _STRUCTS else {"type": word}
