@@ -12,11 +12,12 @@ from importlib import import_module
 import click
 import msgspec
 
+from llmb_common.cluster_types import ways
 from llmb_common.envelope import SCHEMA
 from llmb_common.errors import EXIT_STATUS
 from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES
 from llmb_common.run_states import OWN_STATES, STATES
-from llmb_common.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease, SlurmSettings
+from llmb_common.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease
 from llmb_install.answers.questions import QUESTIONS
 from llmb_run.app import COMMANDS
 from llmb_run.run_json import RUN_KEYS
@@ -77,7 +78,7 @@ def _variables() -> Iterator[str]:
 def _settings() -> Iterator[str]:
     parts = (
         ("", ClusterConfig),
-        ("slurm.", SlurmSettings),
+        *((f"{way.name}.", way.settings_type) for way in ways().values()),
         ("engine.", Engine),
         ("releases.NUMBER.", SiteRelease),
         ("health.", HealthSettings),

@@ -18,6 +18,7 @@ from llmb_common.health.needs import Needs, needs_of, needs_of_site
 from llmb_common.health.stress import MINUTES, measured_lines, stressed
 from llmb_common.index.search import find_run
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.printable import counted
 from llmb_common.runs.hostlist import compress, expand
 from llmb_common.runs.record import load_record
@@ -25,7 +26,7 @@ from llmb_common.site.machine import way_here
 from llmb_common.timing.job_events import read_events
 from llmb_run.place import Place
 from llmb_run.selecting import seconds_of
-from llmb_run.starting.healthy import counted_by, nodelist_of, partition_of
+from llmb_run.starting.healthy import counted_by
 from llmb_run.starting.requests import ask_of, plan_ask
 from llmb_run.terminal import notice, table
 
@@ -82,12 +83,8 @@ def _meant(
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
     if workload:
         plan = _planned(place, workload, given)
-        return (
-            executor_for(plan.cluster_type),
-            needs_of(plan),
-            nodes or nodelist_of(plan),
-            partition or partition_of(plan),
-        )
+        told = plan.scheduler or SchedulerPart()
+        return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue
     if any(value for value in given.values()):
         raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
     if runs:
@@ -95,7 +92,7 @@ def _meant(
     kind = place.cluster.cluster_type or way_here()
     needs = needs_of_site(place.cluster, place.install, traits_of(kind), partition)
     if nodes is None and partition is None and not traits_of(kind).this_machine:
-        partition = place.cluster.slurm.gpu_partition
+        partition = place.cluster.scheduler(kind).queue
     return executor_for(kind), needs, nodes, partition
 
 
@@ -107,9 +104,9 @@ def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | 
     records = [load_record(find_run(place.install, word).folder) for word in runs]
     hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
     plan = records[-1].plan
-    if plan.slurm and not hosts:
+    if plan.scheduler and not hosts:
         raise RequestError("it is not on record where these runs ran", remedy="name the nodes with --nodes")
-    return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.slurm else None, None
+    return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.scheduler else None, None
 
 
 def shown(found: Health, *, excluded: bool, named: bool) -> Result:

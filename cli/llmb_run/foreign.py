@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from llmb_common.executors.slurm.options import is_option, option_name
 from llmb_common.request.variables import COLUMNS, VARIABLES
-from llmb_common.slurm.options import is_option, option_name
 
 _SCALE = "--scale GPUS: tasks and nodes follow from it"
 _HERE = {

@@ -8,17 +8,47 @@ started, looked at and ended is its executor's affair, which is imported when on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import NewType
+from typing import Any, NewType
 
 ClusterType = NewType("ClusterType", str)
 """The name of a registered way of running jobs."""
 
 SLURM = ClusterType("slurm")
 LOCAL = ClusterType("local")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """``meaning`` is a phrase, or the values that there are. ``default`` is for people, ``{...}`` in it the recipe's
+    own (see ``tools.readme_variables``)."""
+
+    meaning: str | tuple[str, ...]
+    default: str = "-"
+    choices: tuple[str, ...] = ()
+    """The only values there are, checked when the variable is read; others depend on the recipe or have more forms."""
+    option: str = ""
+    """What ``llmb-run`` has instead."""
+    metavar: str = ""
+    """What stands for the option's value in help texts; empty: it has none."""
+    is_name: bool = False
+    """It takes what somebody has named, as an account: one word without what a shell interprets."""
+
+    @property
+    def in_table(self) -> str:
+        """As READMEs say it."""
+        return self.meaning if isinstance(self.meaning, str) else " ".join(self.meaning)
+
+    @property
+    def in_help(self) -> str:
+        """As the beginning of a sentence: ``Training steps``, or ``bf16, fp8 or nvfp4``."""
+        if isinstance(self.meaning, str):
+            return self.meaning[:1].upper() + self.meaning[1:]
+        *others, last = self.meaning
+        return f"{', '.join(others)} or {last}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +68,26 @@ class Traits:
     containers: bool = False
     """Ranks run in images, where the site's ``runtime`` does not say ``none``."""
     slurm_options: bool = False
-    """Jobs are described in Slurm's words: ``slurm`` of cluster_config.yaml, and of the plan."""
+    """The installer asks and looks for what Slurm must be told."""
     unheeded: tuple[str, ...] = ()
     """Documented variables of a request that have no effect here."""
     job_id: str = r"[0-9]+"
     """The form of a job's id, as a regular expression."""
+    settings: str = "llmb_common.planning.scheduler:SchedulerSettings"
+    """``module:class`` of a scheduler's own section of cluster_config.yaml, which also makes its part of plans."""
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+    """The documented variables of a request that only this scheduler reads."""
+
+    @property
+    def settings_type(self) -> Any:
+        """The class ``settings``."""
+        return named(self.settings)
+
+
+def named(text: str) -> Any:
+    """What ``text``, a ``module:name``, is; the module is imported."""
+    module, _, name = text.partition(":")
+    return getattr(import_module(module), name)
 
 
 _REGISTERED: dict[str, Traits] = {}

@@ -6,7 +6,7 @@ import json
 import threading
 from typing import Any
 
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.RLock()  # a plan converts a part of itself while it is converted
 
 
 def from_plain(value: Any, kind: Any) -> Any:

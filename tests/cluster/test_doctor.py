@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.site.cluster import ClusterConfig, SlurmSettings
+from llmb_common.executors.slurm.words import SlurmSettings
+from llmb_common.site.cluster import cluster_config
 from llmb_install.detect import Site, detect_site
 from llmb_install.doctor import node as asking
 from llmb_install.doctor.checks import all_checks
@@ -46,7 +47,7 @@ class Place:
 
     def ask(self, image: Path | None, *, mounts: tuple[str, ...] = (), **slurm: object) -> dict[str, Check]:
         settings = SlurmSettings(**{"gpu_partition": "batch", "gres": True, **slurm})  # type: ignore[arg-type]
-        config = ClusterConfig(cluster_type="slurm", gpu_type="h100", slurm=settings, mounts=mounts)
+        config = cluster_config(cluster_type="slurm", gpu_type="h100", slurm=settings, mounts=mounts)
         found = ask_one_node(config, self.install, self.images, image)
         site = Site(True, "", (), (), (), "", ())
         facts = Facts(config=config, install=self.install, image_folder=self.images, site=site, image=image, node=found)
@@ -132,7 +133,7 @@ def test_limits_of_a_real_accounting(slurm_accounting: SlurmCluster, monkeypatch
     for name, value in slurm_accounting.env.items():
         monkeypatch.setenv(name, value)
     slurm = SlurmSettings(account="bench", gpu_partition="batch", additional_params="qos=debug")
-    config = ClusterConfig(cluster_type="slurm", gpu_type="h100", slurm=slurm)
+    config = cluster_config(cluster_type="slurm", gpu_type="h100", slurm=slurm)
     limits = slurm_limits(config, has_accounting=True)
     assert limits.walls == (("QOS debug", 10),)
     assert limits.blocks is None

@@ -13,7 +13,7 @@ from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def plan_of(item: dict[str, Any], dtype: str, gpus: int) -> JobPlan:
     name, variant = HOLDS[item["source"]]
     variables = {"LLMB_INSTALL": "/x", "CONFIG_VARIANT": variant, "DTYPE": dtype, "JOB_TOTAL_GPUS": str(gpus)}
     request = read_request({**variables, "GPU_TYPE": item["gpu"], "MODEL_SIZE": item["size"]})
-    return make_plan(recipe(name), ClusterConfig(), request, Machine(cluster_type="slurm"))
+    return make_plan(recipe(name), cluster_config(), request, Machine(cluster_type="slurm"))
 
 
 def label(case: tuple[dict[str, Any], str, int]) -> str:

@@ -40,7 +40,7 @@ def plan_for(gpu_type: str, gpus: int) -> JobPlan:
     per_node = _PER_NODE[gpu_type]
     usual = plan_of(*next(documented_rows()))
     changes: dict[str, Any] = {"device": "cuda", "nodes": gpus // per_node, "gpus_per_node": per_node}
-    return msgspec.structs.replace(usual, gpu_type=gpu_type, slurm=None, **changes)
+    return msgspec.structs.replace(usual, gpu_type=gpu_type, scheduler=None, **changes)
 
 
 class Cluster:

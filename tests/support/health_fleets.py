@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Nvlink, Port, Software, System
 from llmb_common.health.judge import Verdict, judge
 from llmb_common.health.needs import Needs
-from llmb_common.planning.job_plan import SlurmPlan
 from support.fleets import GB200, H100, Cluster
 
 NOISE = (
@@ -60,7 +60,7 @@ SLURM = SlurmPlan(
 
 def needs(gpu_type: str = H100, **changes: Any) -> Needs:
     per_node = 4 if gpu_type == GB200 else 8
-    return replace(Needs(gpu_type=gpu_type, gpus_per_node=per_node, nodes=8, slurm=SLURM), **changes)
+    return replace(Needs(gpu_type=gpu_type, gpus_per_node=per_node, nodes=8, scheduler=SLURM), **changes)
 
 
 PLANNED = needs(dispatcher="deepep", image_bytes=20_000_000_000)

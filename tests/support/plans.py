@@ -11,7 +11,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import ClusterConfig, cluster_config
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
 
 def plan(*given: str | Machine | ClusterConfig | None, recipe: str = "llama3.1", **variables: str) -> JobPlan:
     """The plan of a request: ``given`` are the recipe's name, the machine and the site's file, where they matter."""
-    machine, cluster = SLURM, ClusterConfig()
+    machine, cluster = SLURM, cluster_config()
     for item in given:
         if isinstance(item, str):
             recipe = item

@@ -24,13 +24,14 @@ from unittest import mock
 from training_jobs import training_environment
 
 from llmb_common.errors import RequestError
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning import plan as planning
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, SlurmSettings
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,7 +137,7 @@ def _asked(name: str, release: str, dice: random.Random) -> Asked | None:
 def _plan(name: str, variables: dict[str, str]) -> JobPlan:
     request = read_request(variables)
     # Without containers, whose release is another than the engine's.
-    site = ClusterConfig(slurm=SlurmSettings(runtime="none"))
+    site = cluster_config(slurm=SlurmSettings(runtime="none"))
     return planning.make_plan(load_recipe(ROOT / name), site, request, Machine(cluster_type="slurm"))
 
 

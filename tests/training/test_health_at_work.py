@@ -66,7 +66,7 @@ class Here:
 
 def test_a_slow_node_and_one_that_reaches_nobody(engine_python: Path, tmp_path: Path) -> None:
     facts = fleet(nodes=4)
-    wanted = replace(needs(), device="cpu", slurm=None, pythons=(str(engine_python),))
+    wanted = replace(needs(), device="cpu", scheduler=None, pythons=(str(engine_python),))
     looked = Health(judge(list(facts), facts, wanted), facts)
     (tmp_path / "cluster_config.yaml").write_text("health: {copy_gb_per_s: 0.1, all_reduce_gb_per_s: 9e4}\n")
     found = stressed(Here(engine_python, tmp_path), wanted, looked, tmp_path)

@@ -21,7 +21,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +77,7 @@ def planned(recipe: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(planning, "check_columns", remember)
     request = read_request({"LLMB_INSTALL": "/i", "PREFLIGHT": "off", **variables})
     try:
-        plan = planning.make_plan(load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="slurm"))
+        plan = planning.make_plan(load_recipe(ROOT / recipe), cluster_config(), request, Machine(cluster_type="slurm"))
     except ZeroDivisionError:  # fewer GPUs than TP * PP * CP: there is no job to write
         return None, complaint[0]
     return job_document(plan, dry_run_paths("/w", "x")), complaint[0] if complaint else None

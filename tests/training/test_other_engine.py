@@ -23,7 +23,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,7 +174,7 @@ def differences(
     recipe = load_recipe(ROOT / "llama3.1")
     for case in CASES:
         request = read_request({"LLMB_INSTALL": "/x", **case.variables, **ON_0_6})
-        plan = make_plan(recipe, ClusterConfig(), request, Machine(cluster_type="slurm"))
+        plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))
         document = job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
         (folder / f"{case.name}.json").write_text(json.dumps(document), encoding="utf-8")
     files = [folder / f"{case.name}.json" for case in CASES]

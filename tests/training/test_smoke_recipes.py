@@ -25,7 +25,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ LAYOUTS: list[tuple[str, dict[str, str]]] = [
 def train(engine: Engine, recipe: str, folder: Path, **variables: str) -> TrainingRun:
     """Plan the recipe's smoke size on two ranks of this machine, as launch.sh would, and train it in ``folder``."""
     request = read_request({"LLMB_INSTALL": str(folder), **SMOKE_SIZE, **variables})
-    plan = make_plan(load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="local"))
+    plan = make_plan(load_recipe(ROOT / recipe), cluster_config(), request, Machine(cluster_type="local"))
     return engine.train(folder, job_document(plan, dry_run_paths(str(folder), plan.experiment_name)))
 
 

@@ -189,8 +189,8 @@ def test_a_part_that_does_not_agree_with_the_others_is_found(site: Site, pack: P
 
 
 def test_when_a_job_may_begin_is_no_part_of_its_work(plan: JobPlan) -> None:
-    assert plan.slurm is not None
-    later = plan_as_dict(replace(plan, slurm=replace(plan.slurm, additional=(("begin", "now+1day"),))))
+    assert plan.scheduler is not None
+    later = plan_as_dict(replace(plan, scheduler=replace(plan.scheduler, additional=(("begin", "now+1day"),))))
     assert later != plan_as_dict(plan)
     assert list(plan_changes(recompute.work_of(plan_as_dict(plan)), recompute.work_of(later))) == []
 

@@ -24,6 +24,8 @@ def test_slurm_queues_jobs_in_containers_on_other_machines() -> None:
         slurm_options=True,
         unheeded=(),
         job_id=r"[0-9]+(_[0-9]+)?",
+        settings="llmb_common.executors.slurm.words:SlurmSettings",
+        variables=traits_of("slurm").variables,
     )
 
 

@@ -129,7 +129,7 @@ print(json.dumps({
     "variables": {name: value.value for name, value in plan.env.items()},
     "notices": plan.preflight.warnings,
     "job": job_document(plan, paths),
-    "segment": plan.slurm.segment,
+    "segment": plan.scheduler.segment,
     "script": render_script(plan, paths),
     "listed": json.loads(llmb_run("list", "--gpu-type", "x900", "--json"))["data"],
     "help": llmb_run("single", "--help"),
@@ -200,7 +200,7 @@ def test_b300_runs_the_rows_of_b200_and_says_so() -> None:
 def test_b300_is_a_blackwell_on_x86() -> None:
     made = planned(JOB_TOTAL_GPUS="128")
     assert made.env["CUDA_DEVICE_MAX_CONNECTIONS"].value == "32"
-    assert made.slurm.segment is None, "no NVL72 rack"
+    assert made.scheduler.segment is None, "no NVL72 rack"
     assert planned(JOB_TOTAL_GPUS="128", FP8_RECIPE="mx").fp8_recipe == "mx"
     job = job_document(made, dry_run_paths(made.workload_folder, made.experiment_name))
     assert job["gpu_generation"] == "blackwell"

@@ -180,10 +180,8 @@ def test_a_rack_of_gb200_has_imex_and_72_links_a_node(level: str, change: Change
 
 def test_what_a_plan_does_not_need_is_not_asked_of_nodes() -> None:
     assert checked(part("system", peer_mapping=False), needs())["n2"].status == "ok"
-    assert (
-        checked(part("software", enroot=None), needs(slurm=msgspec.structs.replace(SLURM, runtime="none")))["n2"].status
-        == "ok"
-    )
+    bare = needs(scheduler=msgspec.structs.replace(SLURM, runtime="none"))
+    assert checked(part("software", enroot=None), bare)["n2"].status == "ok"
     on_cpus = replace(PLANNED, device="cpu")
     said = {it.check for _, change in (*FAILS, *WARNS) for it in checked(change, on_cpus)["n2"].remarks}
     of_others = {
@@ -200,7 +198,7 @@ def test_what_a_plan_does_not_need_is_not_asked_of_nodes() -> None:
     logs = {"xid", "sxid", "link-flaps", "adapter-log", "kernel-log", "answer"}
     assert said == {"folders", "stuck", "runtime", "time", "ports"} | of_others | logs
     nothing = whole(gpus=Snapshot(missing="nvidia-smi is not installed"), nvlink=Nvlink(missing="not installed"))
-    assert checked(nothing, replace(on_cpus, slurm=None))["n2"].status == "ok"
+    assert checked(nothing, replace(on_cpus, scheduler=None))["n2"].status == "ok"
 
 
 def test_ports_that_a_job_is_told_to_use_are_those_that_count() -> None:

@@ -23,14 +23,14 @@ import pytest
 from llmb_common.cluster_types import traits_of
 from llmb_common.errors import RequestError, SchedulerError
 from llmb_common.executors.holding import Wanted
+from llmb_common.executors.slurm.options import parse_additional
+from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
 from llmb_common.health.ask import choose, look, said_by
 from llmb_common.health.facts import Facts, Folder, read_facts
 from llmb_common.health.needs import Needs, needs_of, needs_of_site
 from llmb_common.health.program import PYTHONS, command, parse_frames
-from llmb_common.planning.job_plan import SlurmPlan
 from llmb_common.programs import Answer
-from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
-from llmb_common.slurm.options import parse_additional
+from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_train.health import children, looks
 from llmb_train.health.__main__ import main
@@ -247,7 +247,7 @@ def test_what_a_plan_needs_is_found_in_it(tmp_path: Path) -> None:
         gpu_type=usual.gpu_type,
         gpus_per_node=usual.gpus_per_node,
         nodes=usual.nodes,
-        slurm=usual.slurm,
+        scheduler=usual.scheduler,
         adapters="mlx5_0",
         image=str(image),
         image_bytes=5,
@@ -266,7 +266,7 @@ def test_what_a_plan_needs_is_found_in_it(tmp_path: Path) -> None:
 def test_what_a_site_needs_is_what_its_configuration_says(tmp_path: Path) -> None:
     slurm = SlurmSettings(account="a", gpu_partition="gpu", gres=True, mpi="none", additional_params="qos=high")
     env, engine = {"NCCL_IB_HCA": "mlx5_0"}, Engine(python="/a/python")
-    config = ClusterConfig(gpu_type="gb200", slurm=slurm, environment=env, engine=engine, mounts=("/m:/m",))
+    config = cluster_config(gpu_type="gb200", slurm=slurm, environment=env, engine=engine, mounts=("/m:/m",))
     common = Needs(
         gpu_type="gb200",
         gpus_per_node=4,
@@ -277,8 +277,8 @@ def test_what_a_site_needs_is_what_its_configuration_says(tmp_path: Path) -> Non
         env=env,
     )
     found = needs_of_site(config, tmp_path, traits_of("slurm"), "other")
-    assert replace(found, slurm=None) == needs_of_site(config, tmp_path, traits_of("local")) == common
-    assert found.slurm == SlurmPlan(
+    assert replace(found, scheduler=None) == needs_of_site(config, tmp_path, traits_of("local")) == common
+    assert found.scheduler == SlurmPlan(
         account="a",
         partition="other",
         gres=True,
@@ -288,8 +288,8 @@ def test_what_a_site_needs_is_what_its_configuration_says(tmp_path: Path) -> Non
         container_writable=True,
         mpi="none",
     )
-    cpus = needs_of_site(ClusterConfig(gpu_type="cpu"), tmp_path, traits_of("slurm"))
-    assert (cpus.device, cpus.pythons, cpus.slurm and cpus.slurm.partition) == ("cpu", (), None)
+    cpus = needs_of_site(cluster_config(gpu_type="cpu"), tmp_path, traits_of("slurm"))
+    assert (cpus.device, cpus.pythons, cpus.scheduler and cpus.scheduler.partition) == ("cpu", (), None)
 
 
 class Queue:
@@ -324,7 +324,7 @@ def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
     needs = Needs(device="cpu", folders={"images": "/i"}, pythons=("/a/python",))
     found = look(queue, needs, ["n1", "n2", "n3"], not_asked={"n4": "busy"}, wait=7, minutes=3)
     assert queue.wanted == [
-        Wanted(name="llmb-health", slurm=None, nodes=["n1", "n2", "n3"], gpus=1, minutes=3, wait=7, whole=True)
+        Wanted(name="llmb-health", scheduler=None, nodes=["n1", "n2", "n3"], gpus=1, minutes=3, wait=7, whole=True)
     ]
     assert ([item.status for item in found.verdicts], found.not_asked) == (["ok", "silent", "ok"], {"n4": "busy"})
     spec, *pythons = queue.held.argv[5:]

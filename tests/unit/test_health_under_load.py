@@ -220,7 +220,7 @@ def test_nodes_work_in_the_image_of_jobs_or_with_the_python_of_their_engine(tmp_
     bench = Bench()
     found_by(bench, tmp_path, image="/i/nemo.sqsh", mounts=("/m:/m",), pythons=("/a/python",))
     assert (bench.pythons, bench.inside) == (["python3"], Container("/i/nemo.sqsh", ("/m:/m",)))
-    found_by(bench, tmp_path, image="/i/nemo.sqsh", slurm=None, pythons=("/a/python",))
+    found_by(bench, tmp_path, image="/i/nemo.sqsh", scheduler=None, pythons=("/a/python",))
     assert (bench.pythons[:2], bench.inside) == (["/a/python", "python3"], None)
 
 

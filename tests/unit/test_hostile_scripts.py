@@ -17,6 +17,7 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.script import render_array
 from llmb_common.executors.slurm.series import render_series
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
@@ -24,7 +25,7 @@ from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import RunPaths, dry_run_paths
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission
-from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.site.machine import Machine
 from llmb_common.submission.create import create_run
 from support.sbatch_lines import file_of, options_of
@@ -39,8 +40,7 @@ VALUES = (
     EVIL,
     "-rf",
     "x\\",
-    "'",
-    '"',
+    *("'", '"'),
     "$(touch evil)",
     "`touch evil`",
     "a'$(touch evil)'b",
@@ -80,7 +80,7 @@ class Site:
     def plan(self, cluster: dict[str, Any] | None = None, **variables: str) -> JobPlan:
         local = self.runtime == "local"
         slurm = {} if local else {"slurm": SlurmSettings(runtime=self.runtime)}  # type: ignore[arg-type]
-        site = ClusterConfig(**{"engine": Engine(python=str(self.engine)), **slurm, **(cluster or {})})  # type: ignore[arg-type]
+        site = cluster_config(**{"engine": Engine(python=str(self.engine)), **slurm, **(cluster or {})})  # type: ignore[arg-type]
         gpus = {} if local else {"JOB_TOTAL_GPUS": "8"}
         given = {"LLMB_INSTALL": str(self.install), "GPU_TYPE": "h100", "MODEL_SIZE": "8b", **gpus, **variables}
         machine = Machine(cluster_type="local", gpu_type="h100", gpus=8, has_nsys=True)

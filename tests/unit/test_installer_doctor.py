@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.needs import Needs
-from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.detect import Site, parse_sinfo
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.facts import Facts, Limits, Workload, limit_minutes
@@ -28,7 +29,7 @@ NODE = Node(
     skew=0.2,
 )
 GOOD = Facts(
-    config=ClusterConfig(
+    config=cluster_config(
         cluster_type="slurm",
         gpu_type="h100",
         arch="x86_64",
@@ -73,7 +74,7 @@ def _own_images(**values: list[str]) -> Facts:
 
 def _config(**changes: object) -> ClusterConfig:
     base = {"cluster_type": "slurm", "gpu_type": "h100", "arch": "x86_64"}
-    return ClusterConfig(**{**base, **changes})  # type: ignore[arg-type]
+    return cluster_config(**{**base, **changes})  # type: ignore[arg-type]
 
 
 def settings(**changes: object) -> Facts:
@@ -276,9 +277,9 @@ def test_asking_for_gres_that_is_not_there() -> None:
 
 
 def test_a_machine_without_slurm() -> None:
-    config = ClusterConfig(cluster_type="local", gpu_type="cpu", engine=Engine(python="/engine/bin/python"))
+    config = cluster_config(cluster_type="local", gpu_type="cpu", engine=Engine(python="/engine/bin/python"))
     assert bad(replace(GOOD, config=config)) == {}
-    lacking = bad(replace(GOOD, config=ClusterConfig(cluster_type="local", gpu_type="h100")))
+    lacking = bad(replace(GOOD, config=cluster_config(cluster_type="local", gpu_type="h100")))
     assert {name: check.level for name, check in lacking.items()} == {
         "GPUs of this machine": "blocks",
         "training engine": "blocks",
@@ -295,7 +296,7 @@ def test_slurms_own_message_explains_why_no_node_answers(tmp_path: Path, monkeyp
     (tmp_path / "salloc").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     (tmp_path / "salloc").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    node = ask_one_node(ClusterConfig(), tmp_path, tmp_path)
+    node = ask_one_node(cluster_config(), tmp_path, tmp_path)
     assert node.error == (
         "no node answered: Unable to allocate resources: Invalid account or account/partition combination specified"
     )

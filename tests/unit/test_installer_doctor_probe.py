@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.health.facts import Facts, Folder, Software
 from llmb_common.runs.evidence.nodes import Snapshot
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from llmb_install.doctor.facts import limit_minutes, workloads_here
 from llmb_install.doctor.node import parse_node, values_of
 from llmb_train.health.looks import _unpacked
@@ -113,11 +113,11 @@ def test_minutes_of_a_limit(text: str, minutes: int | None) -> None:
 
 
 def test_what_the_recipes_ask_for() -> None:
-    found = {w.name: w for w in workloads_here(ROOT, ClusterConfig(gpu_type="h100"))}
+    found = {w.name: w for w in workloads_here(ROOT, cluster_config(gpu_type="h100"))}
     assert (found["pretrain_grok1"].shortest, found["pretrain_grok1"].longest) == (30, 45)
     assert found["pretrain_llama3.1"].saving > found["pretrain_nemotron4"].saving > 120
     assert found["pretrain_grok1"].images[0].startswith("nvidia+nemo+26.02")
-    one = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",))
+    one = cluster_config(gpu_type="h100", workloads=("pretrain_grok1",))
     assert [workload.name for workload in workloads_here(ROOT, one)] == ["pretrain_grok1"]
-    slow = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",), checkpoint_gb_per_second=1)
+    slow = cluster_config(gpu_type="h100", workloads=("pretrain_grok1",), checkpoint_gb_per_second=1)
     assert workloads_here(ROOT, slow)[0].saving > found["pretrain_grok1"].saving

@@ -17,8 +17,9 @@ from test_installer_doctor import GOOD, NODE, bad, network, node, settings
 from llmb_common.errors import ConfigError, SchedulerError
 from llmb_common.executors.holding import Wanted
 from llmb_common.executors.slurm.hold import allocation
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.programs import Answer
-from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.detect import parse_sinfo
 from llmb_install.doctor import command
 from llmb_install.doctor.checks import all_checks
@@ -65,7 +66,7 @@ def report(facts: Facts) -> dict[str, str]:
 
 
 def on_slurm(**changes: Any) -> Facts:
-    return replace(GOOD, config=ClusterConfig(**{"cluster_type": "slurm", "slurm": GOOD.config.slurm, **changes}))
+    return replace(GOOD, config=cluster_config(**{"cluster_type": "slurm", "slurm": GOOD.config.slurm, **changes}))
 
 
 def test_a_good_site_is_described_check_by_check() -> None:
@@ -182,7 +183,7 @@ def test_a_machine_without_slurm_is_described() -> None:
     engine = Engine(python="/a/python", releases={"0.6": "/b/python"})
     facts = replace(
         GOOD,
-        config=ClusterConfig(cluster_type="local", gpu_type="h100", engine=engine),
+        config=cluster_config(cluster_type="local", gpu_type="h100", engine=engine),
         site=replace(GOOD.site, local_gpus=("NVIDIA H100", "NVIDIA H100")),
     )
     assert report(facts) == {
@@ -191,13 +192,13 @@ def test_a_machine_without_slurm_is_described() -> None:
         "training engine": "/a/python, /b/python",
     }
     assert bad(facts) == {}
-    none = bad(replace(GOOD, config=ClusterConfig(cluster_type="local", gpu_type="h100", engine=Engine())))
+    none = bad(replace(GOOD, config=cluster_config(cluster_type="local", gpu_type="h100", engine=Engine())))
     assert {name: check.found for name, check in none.items()} == {
         "GPUs of this machine": "none",
         "training engine": "none in cluster_config.yaml",
     }
     assert "engine.python" in none["training engine"].remedy
-    unsaid = bad(replace(GOOD, config=ClusterConfig(cluster_type="local", engine=engine)))
+    unsaid = bad(replace(GOOD, config=cluster_config(cluster_type="local", engine=engine)))
     assert unsaid == {}, "nobody has said that there are GPUs"
 
 
@@ -260,7 +261,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     return machine
 
 
-CONFIG = ClusterConfig(cluster_type="slurm", slurm=SlurmSettings(account="a", gpu_partition="gpu"))
+CONFIG = cluster_config(cluster_type="slurm", slurm=SlurmSettings(account="a", gpu_partition="gpu"))
 INSTALL, CLONE = Path("/an/install"), Path("/a/clone")
 
 
@@ -306,7 +307,7 @@ def test_a_node_is_only_asked_where_that_was_wanted(machine: Machine) -> None:
 def test_without_slurm_its_controller_is_not_asked(machine: Machine, case: str) -> None:
     if case == "no Slurm":
         machine.on_path = {"sinfo"}
-    config = ClusterConfig(cluster_type="local") if case == "local" else CONFIG
+    config = cluster_config(cluster_type="local") if case == "local" else CONFIG
     found = gather(config, INSTALL, CLONE, ask_node=True)
     assert not found.controller_is_up
     assert ["scontrol", "ping"] not in machine.asked
@@ -317,7 +318,7 @@ def test_without_slurm_its_controller_is_not_asked(machine: Machine, case: str) 
 
 def test_a_site_that_says_nothing_of_itself_is_asked_as_a_slurm_site(machine: Machine) -> None:
     machine.said["scontrol show config"] = "AccountingStorageType = (null)\n"
-    config = ClusterConfig(image_folder="/shared")
+    config = cluster_config(image_folder="/shared")
     found = gather(config, INSTALL, CLONE, ask_node=False)
     assert (found.controller_is_up, found.has_accounting) == (True, False)
     assert (found.image_folder, found.free_images) == (Path("/shared"), len("/shared"))
@@ -326,10 +327,9 @@ def test_a_site_that_says_nothing_of_itself_is_asked_as_a_slurm_site(machine: Ma
 @pytest.mark.parametrize(("per_node", "gres"), [(4, "--gres=gpu:4"), (None, "--gres=gpu:1")])
 def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: int | None, gres: str) -> None:
     slurm = SlurmSettings(account="bench", gpu_partition="gpu", gres=True, additional_params="qos=high")
-    ask_one_node(ClusterConfig(gpus_per_node=per_node, slurm=slurm), Path("/i"), Path("/m"))
+    ask_one_node(cluster_config(gpus_per_node=per_node, slurm=slurm), Path("/i"), Path("/m"))
     (wanted,) = machine.wanted
-    assert wanted.slurm is not None
-    assert {gres, "--account=bench", "--partition=gpu", "--qos=high"} <= {*allocation(wanted, wanted.slurm)}
+    assert {gres, "--account=bench", "--partition=gpu", "--qos=high"} <= {*allocation(wanted, wanted.scheduler)}
 
 
 @pytest.mark.parametrize(
@@ -371,10 +371,10 @@ def test_the_limits_of_partition_association_and_qos(machine: Machine, monkeypat
     found = slurm_limits(CONFIG, has_accounting=True)
     assert found == Limits((("your association", 1440), ("QOS normal", 120)), grace=120, blocks=(18, 16))
     asked = SlurmSettings(account="a", gpu_partition="gpu", additional_params="qos=x")
-    found = slurm_limits(ClusterConfig(slurm=asked), has_accounting=True)
+    found = slurm_limits(cluster_config(slurm=asked), has_accounting=True)
     assert (found.walls, found.grace) == ((("your association", 1440), ("QOS x", 10)), 90)
     assert slurm_limits(CONFIG, has_accounting=False).walls == ()
-    assert slurm_limits(ClusterConfig(), has_accounting=False) == Limits(blocks=(18, 16))
+    assert slurm_limits(cluster_config(), has_accounting=False) == Limits(blocks=(18, 16))
 
 
 # The report
@@ -427,7 +427,7 @@ def test_doubts_alone_are_no_failure(seen: dict[str, Any], tmp_path: Path) -> No
 def test_flags_come_before_the_sites_file(seen, tmp_path, capsys):
     (tmp_path / "cluster_config.yaml").write_text("cluster_type: slurm\nslurm: {account: a, gpu_partition: b}\n")
     doctor(asked(account="mine", no_compute_node=True), Path("/clone"), tmp_path)
-    assert seen["config"] == ClusterConfig(cluster_type="slurm", slurm=SlurmSettings(account="mine", gpu_partition="b"))
+    assert seen["config"].slurm == SlurmSettings(account="mine", gpu_partition="b")
     assert (seen["install"], seen["ask_node"]) == (tmp_path, False)
     assert "one compute node" not in capsys.readouterr().err
     doctor(asked(gpu_partition="other"), Path("/clone"), tmp_path)

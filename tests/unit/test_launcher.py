@@ -40,14 +40,14 @@ def launched(entry: Entry, catalogue: Catalogue) -> dict[str, Any]:
 def planned(job: JobPlan) -> dict[str, Any]:
     script = render_script(job, dry_run_paths(job.workload_folder, job.experiment_name))
     directives = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", script, re.MULTILINE))
-    assert job.slurm is not None
+    assert job.scheduler is not None
     found: dict[str, Any] = {name: item.value for name, item in job.env.items()}
     # numa.sh gives two CPUs with memory half of a node's ranks each.
     ranks = range(job.gpus_per_node)
     sockets = {ranks_each for ranks_each in (2, 4) if all(r * 2 // len(ranks) == r // ranks_each for r in ranks)}
     return found | {
         **{"nodes": int(directives["nodes"]), "per_node": job.gpus_per_node, "socket": max(sockets)},
-        **{"segment": job.slurm.segment, "cores": job.fast_cores and list(job.fast_cores)},
+        **{"segment": job.scheduler.segment, "cores": job.fast_cores and list(job.fast_cores)},
         **{"memory_clock": job.memory_clock, "mem": directives["mem"], "exclusive": "exclusive" in directives},
         **{option: f"  {option}" in script for option in LAUNCHER["everywhere"]["srun"]},
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import ClusterConfig, cluster_config
 from llmb_common.site.machine import Machine, look_at_machine
 
 
@@ -31,7 +31,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 
 
 def look(cluster: ClusterConfig | None = None, **variables: str) -> Machine:
-    return look_at_machine(cluster or ClusterConfig(), read_request(variables))
+    return look_at_machine(cluster or cluster_config(), read_request(variables))
 
 
 def test_a_laptop_has_a_cpu(programs: Programs) -> None:
@@ -71,7 +71,7 @@ def test_who_asks_for_a_cpu_is_not_asked_about_gpus(programs: Programs, who: str
     programs.has("nvidia-smi", "NVIDIA H100 80GB HBM3")
     programs.has("nsys")
     asked = {"GPU_TYPE": "cpu"} if who == "request" else {}
-    seen = look(ClusterConfig(gpu_type="cpu" if who == "site" else None), **asked)
+    seen = look(cluster_config(gpu_type="cpu" if who == "site" else None), **asked)
     assert seen == Machine(cluster_type="local", gpu_type="cpu", gpus=0, has_nsys=True)
 
 
@@ -79,8 +79,8 @@ def test_slurm_is_where_its_client_is_unless_somebody_says_otherwise(programs: P
     programs.has("sbatch", "slurm 24.05.0")
     assert look().cluster_type == "slurm"
     assert look(CLUSTER_TYPE="local").cluster_type == "local"
-    assert look(ClusterConfig(cluster_type="local")).cluster_type == "local"
-    assert look(ClusterConfig(cluster_type="local"), CLUSTER_TYPE="slurm").cluster_type == "slurm"
+    assert look(cluster_config(cluster_type="local")).cluster_type == "local"
+    assert look(cluster_config(cluster_type="local"), CLUSTER_TYPE="slurm").cluster_type == "slurm"
 
 
 def test_without_a_client_only_a_dry_run_can_mean_slurm(programs: Programs) -> None:

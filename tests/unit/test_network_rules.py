@@ -81,7 +81,7 @@ JOINED = NcclLog(version="2.27.3", networks=("IB",), transports={"P2P/MNNVL": 8}
     ],
 )
 def test_a_pair_that_nvlink_joins_or_not(plan, changes, domains, text):
-    grace = msgspec.structs.replace(plan, gpu_type="gb200", gpus_per_node=4, slurm=None)
+    grace = msgspec.structs.replace(plan, gpu_type="gb200", gpus_per_node=4, scheduler=None)
     log = msgspec.structs.replace(JOINED, **changes)
 
     def of(host: str, domain: str | None) -> Node:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RequestError
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig, SlurmSettings
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 from support.plans import LAPTOP, ROOT, SLURM, plan, refusal
 
@@ -52,7 +53,7 @@ def test_a_proxy_row_brings_its_own_number_of_layers() -> None:
 
 def test_a_laptop_gets_the_smoke_model_on_two_ranks_and_is_told_so() -> None:
     p = plan(LAPTOP)
-    assert (p.model_size, p.dtype, p.gpus, p.tp, p.device, p.slurm) == ("smoke", "bf16", 2, 2, "cpu", None)
+    assert (p.model_size, p.dtype, p.gpus, p.tp, p.device, p.scheduler) == ("smoke", "bf16", 2, 2, "cpu", None)
     assert any("smoke" in note for note in p.preflight.warnings)
     assert any("no fp8" in note for note in p.preflight.warnings)
 
@@ -129,12 +130,12 @@ def test_strong_scaling_keeps_the_batch_at_every_documented_scale() -> None:
 
 def test_without_an_installation_or_gpus_the_message_names_the_variable() -> None:
     with pytest.raises(RequestError, match="LLMB_INSTALL is not set"):
-        make_plan(load_recipe(ROOT / "llama3.1"), ClusterConfig(), read_request({}), SLURM)
+        make_plan(load_recipe(ROOT / "llama3.1"), cluster_config(), read_request({}), SLURM)
     assert "JOB_TOTAL_GPUS is not set" in refusal(GPU_TYPE="gb200")
 
 
 def test_the_caller_overrides_the_site_and_the_site_the_recipe_and_the_plan_says_who_won() -> None:
-    site = ClusterConfig(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
+    site = cluster_config(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
     env = plan(site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", NCCL_IB_HCA="mlx6").env
     assert (env["NCCL_NVLS_ENABLE"].value, env["NCCL_NVLS_ENABLE"].source) == ("1", "cluster_config.yaml")
     assert (env["NCCL_IB_HCA"].value, env["NCCL_IB_HCA"].source) == ("mlx6", "environment")
@@ -148,12 +149,12 @@ def test_a_secret_never_enters_the_plan() -> None:
 
 def test_the_type_in_sbatch_gpus_per_node_is_asked_for_too() -> None:
     p = plan(JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", SBATCH_GPUS_PER_NODE="h100:8")
-    assert p.slurm is not None
-    assert (p.slurm.gres, p.slurm.gres_type, p.gpus_per_node) == (True, "h100", 8)
+    assert p.scheduler is not None
+    assert (p.scheduler.gres, p.scheduler.gres_type, p.gpus_per_node) == (True, "h100", 8)
 
 
 def test_slurm_parameters_of_the_user_win_over_the_site() -> None:
-    site = ClusterConfig(slurm=SlurmSettings(account="a", additional_params="qos=low;comment=site"))
+    site = cluster_config(slurm=SlurmSettings(account="a", additional_params="qos=low;comment=site"))
     p = plan(
         site,
         JOB_TOTAL_GPUS="128",
@@ -161,9 +162,9 @@ def test_slurm_parameters_of_the_user_win_over_the_site() -> None:
         ADDITIONAL_SLURM_PARAMS="qos=high;exclusive",
         SBATCH_ACCOUNT="b",
     )
-    assert p.slurm is not None
-    assert p.slurm.account == "b"
-    assert p.slurm.additional == (("comment", "site"), ("qos", "high"), ("exclusive", None))
+    assert p.scheduler is not None
+    assert p.scheduler.account == "b"
+    assert p.scheduler.additional == (("comment", "site"), ("qos", "high"), ("exclusive", None))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_what_the_local_executor_cannot_do_is_said() -> None:
 
 
 def test_mounts_without_containers_are_said_to_have_no_effect() -> None:
-    site = ClusterConfig(slurm=SlurmSettings(runtime="none"))
+    site = cluster_config(slurm=SlurmSettings(runtime="none"))
     p = plan(site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", RUN_CONF_MOUNTS="/data:/data")
     assert any("RUN_CONF_MOUNTS has no effect" in note for note in p.preflight.warnings)
 

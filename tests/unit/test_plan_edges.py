@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from llmb_common.errors import RequestError
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, SlurmSettings
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 from support.plans import LAPTOP, ROOT, SLURM, plan, refusal
 
@@ -214,7 +215,7 @@ def test_a_job_on_cpus_has_none_of_those_for_gpus() -> None:
 
 
 def test_a_variable_is_the_callers_before_the_sites_before_the_recipes() -> None:
-    site = ClusterConfig(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
+    site = cluster_config(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
     env = plan(site, NCCL_IB_HCA="mlx6", UCX_TLS="rc", **BIG).env
     said = {name: (env[name].value, env[name].source) for name in ("NCCL_NVLS_ENABLE", "NCCL_IB_HCA", "UCX_TLS")}
     assert said == {
@@ -279,23 +280,23 @@ def test_a_part_of_a_second_node_is_refused() -> None:
 def test_nodes_have_as_many_gpus_as_the_type_has_unless_site_or_user_say_otherwise(gpu_type: str, each: int) -> None:
     job = {"GPU_TYPE": gpu_type, "MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "16", "FORCE": "true"}
     assert plan(**job).gpus_per_node == each
-    assert plan(ClusterConfig(gpus_per_node=2), **job).gpus_per_node == 2
-    assert plan(ClusterConfig(gpus_per_node=2), GPUS_PER_NODE="1", **job).gpus_per_node == 1
+    assert plan(cluster_config(gpus_per_node=2), **job).gpus_per_node == 2
+    assert plan(cluster_config(gpus_per_node=2), GPUS_PER_NODE="1", **job).gpus_per_node == 1
 
 
 def test_the_users_word_on_slurm_goes_before_the_sites() -> None:
-    site = ClusterConfig(
+    site = cluster_config(
         slurm=SlurmSettings(
             account="site", gpu_partition="sitepart", gres=False, additional_params="qos=low;exclusive;comment=a"
         )
     )
     job = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8"}
-    slurm = plan(site, **job).slurm
+    slurm = plan(site, **job).scheduler
     assert slurm is not None
     assert (slurm.account, slurm.partition, slurm.gres) == ("site", "sitepart", False)
     assert slurm.additional == (("qos", "low"), ("exclusive", None), ("comment", "a"))
     mine = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "mine", "SBATCH_GPUS_PER_NODE": "h100:8"}
-    slurm = plan(site, ADDITIONAL_SLURM_PARAMS="qos=high", **mine, **job).slurm
+    slurm = plan(site, ADDITIONAL_SLURM_PARAMS="qos=high", **mine, **job).scheduler
     assert slurm is not None
     assert (slurm.account, slurm.partition, slurm.gres, slurm.gres_type) == ("me", "mine", True, "h100")
     assert slurm.additional == (("exclusive", None), ("comment", "a"), ("qos", "high"))
@@ -304,8 +305,8 @@ def test_the_users_word_on_slurm_goes_before_the_sites() -> None:
 def test_images_come_from_the_sites_folder_the_installation_or_the_user() -> None:
     job = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256"}
     assert plan(**job).image == "/install/images/nvidia+nemo+26.02.01.sqsh"
-    assert plan(ClusterConfig(image_folder="/images"), **job).image == "/images/nvidia+nemo+26.02.01.sqsh"
-    bare = ClusterConfig(slurm=SlurmSettings(runtime="none"))
+    assert plan(cluster_config(image_folder="/images"), **job).image == "/images/nvidia+nemo+26.02.01.sqsh"
+    bare = cluster_config(slurm=SlurmSettings(runtime="none"))
     assert plan(bare, **job).image is None
     with pytest.raises(RequestError, match="this site runs without containers"):
         plan(bare, RUN_CONF_IMAGE="/a.sqsh", **job)
@@ -313,11 +314,11 @@ def test_images_come_from_the_sites_folder_the_installation_or_the_user() -> Non
 
 def test_what_is_trained_where_goes_by_the_request_before_the_site() -> None:
     job = {"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8"}
-    site = ClusterConfig(gpu_type="h100")
+    site = cluster_config(gpu_type="h100")
     assert plan(site, **job).gpu_type == "h100"
     assert plan(site, GPU_TYPE="b200", **job).gpu_type == "b200"
     machine = Machine(cluster_type="local", gpu_type="h100", gpus=8)
     assert plan(machine, **job).gpu_type == "h100"
-    assert plan(machine, ClusterConfig(gpu_type="b200"), **job).gpu_type == "b200"
+    assert plan(machine, cluster_config(gpu_type="b200"), **job).gpu_type == "b200"
     assert plan(machine, LLMB_WORKLOAD="/elsewhere/w", **job).workload_folder == "/elsewhere/w"
     assert plan(machine, **job).workload_folder == "/install/workloads/pretrain_llama3.1"

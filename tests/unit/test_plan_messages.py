@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from llmb_common.errors import did_you_mean
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from support.plans import LAPTOP, ROOT, plan, refusal
 
 COMMANDS = json.loads((ROOT / "tests" / "data" / "documents" / "commands.json").read_text())
@@ -35,7 +35,7 @@ def test_a_documented_command_runs_as_documented_or_says_what_it_does_instead(
         variables["GPU_TYPE"] = "gb200"  # its README covers only these
     if "GPU_TYPE" not in variables and item["recipe"] == "nemotron4":
         variables["GPU_TYPE"] = "h100"
-    made = plan(item["recipe"], ClusterConfig(gpu_type=gpu_type), **variables)
+    made = plan(item["recipe"], cluster_config(gpu_type=gpu_type), **variables)
     if made.variant != meant:
         (said,) = [note for note in made.preflight.warnings if "CONFIG_VARIANT" in note]
         assert made.variant in said
@@ -100,7 +100,7 @@ def test_the_error_mentions_a_gpu_count_given_under_another_name() -> None:
 
 
 def test_a_gpu_type_from_the_site_is_attributed_to_the_site() -> None:
-    site = ClusterConfig(gpu_type="gb300")
+    site = cluster_config(gpu_type="gb300")
     assert "gb300 (gpu_type in cluster_config.yaml)" in refusal("llama4", site, JOB_TOTAL_GPUS="128")
     assert "cluster_config" not in refusal("llama4", site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb300")
     assert "cluster_config" in refusal("llama3.1", site, JOB_TOTAL_GPUS="100")

@@ -12,7 +12,7 @@ from llmb_common.errors import RecipeError
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import look_at_machine
 from support.documented_jobs import documented_rows, plan_of
 from support.plans import plan
@@ -97,4 +97,4 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
     variables = {"LLMB_INSTALL": str(tmp_path), "JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200", "CLUSTER_TYPE": "slurm"}
     request = read_request(variables)
     with pytest.raises(RecipeError, match="would not stay in the folder of experiments"):
-        make_plan(bad, ClusterConfig(), request, look_at_machine(ClusterConfig(), request))
+        make_plan(bad, cluster_config(), request, look_at_machine(cluster_config(), request))

@@ -13,7 +13,7 @@ from llmb_common.planning.saving import check_time_limit, save_seconds
 from llmb_common.rendering.script import render_script
 from llmb_common.request.fields import VARIABLE_NAMES
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, load_cluster_config
+from llmb_common.site.cluster import ClusterConfig, cluster_config, load_cluster_config
 from llmb_common.site.machine import Machine
 from support import plans
 
@@ -43,7 +43,7 @@ def script(p: JobPlan) -> str:
 def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
     size: str, gpus: str, rate: float, seconds: int
 ) -> None:
-    p = plan(ClusterConfig(checkpoint_gb_per_second=rate), MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus)
+    p = plan(cluster_config(checkpoint_gb_per_second=rate), MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus)
     assert f"#SBATCH --signal=B:TERM@{seconds}\n" in script(p)
     # A step that takes that long to write has not hung.
     patience = max(1800, 2 * seconds)
@@ -64,7 +64,7 @@ def test_reading_a_checkpoint_and_profiling_are_given_time_too(variables: dict[s
 
 
 def test_the_rate_is_5_gb_per_second_unless_the_site_says_another(tmp_path: Path) -> None:
-    assert ClusterConfig().checkpoint_gb_per_second == 5.0
+    assert cluster_config().checkpoint_gb_per_second == 5.0
     (tmp_path / "cluster_config.yaml").write_text("checkpoint_gb_per_second: 40\n")
     assert load_cluster_config(tmp_path).checkpoint_gb_per_second == 40.0
     (tmp_path / "cluster_config.yaml").write_text("checkpoint_gb_per_second: 0\n")
@@ -105,10 +105,10 @@ def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_woul
     ],
 )
 def test_the_limit_that_would_do_is_enough_to_the_minute(steps: int, step_seconds: float, enough: str) -> None:
-    (note,) = check_time_limit(600, "00:20:00", (), steps, (step_seconds, step_seconds), VARIABLE_NAMES)
+    (note,) = check_time_limit(600, "00:20:00", steps, (step_seconds, step_seconds), VARIABLE_NAMES)
     assert f"the 10 minutes left are too short for {steps} steps of {step_seconds:g} s" in note
     assert f"; TIME_LIMIT={enough} would be enough" in note
-    assert check_time_limit(600, enough, (), steps, (step_seconds, step_seconds), VARIABLE_NAMES) == []
+    assert check_time_limit(600, enough, steps, (step_seconds, step_seconds), VARIABLE_NAMES) == []
 
 
 def test_a_job_that_saves_nothing_needs_time_to_start_too() -> None:
@@ -123,9 +123,9 @@ def test_with_time_for_both_nothing_is_said() -> None:
 
 
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
-    notices = check_time_limit(1200, "00:30:00", (), 50, None, VARIABLE_NAMES)
+    notices = check_time_limit(1200, "00:30:00", 50, None, VARIABLE_NAMES)
     assert [note.partition(": ")[2][:30] for note in notices] == ["10 minutes are left to train; "]
-    assert check_time_limit(600, "00:30:00", (), 50, None, VARIABLE_NAMES) == []
+    assert check_time_limit(600, "00:30:00", 50, None, VARIABLE_NAMES) == []
 
 
 @pytest.mark.parametrize("option", ["time=04:00:00", "signal=USR1@60"])

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.executors.slurm.segments import best_segment, choose_segment
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.segments import best_segment, choose_segment
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, SlurmSettings
+from llmb_common.site.cluster import ClusterConfig, cluster_config
 from llmb_common.site.machine import Machine, look_at_machine
 from support import plans
 
@@ -92,7 +93,7 @@ def test_the_real_sbatch_is_asked_for_its_version(
     sbatch.write_text(f"#!/bin/sh\necho 'slurm {version}'\n")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert look_at_machine(ClusterConfig(), read_request({"CLUSTER_TYPE": "slurm"})).slurm_segments is known
+    assert look_at_machine(cluster_config(), read_request({"CLUSTER_TYPE": "slurm"})).slurm_segments is known
 
 
 def test_sbatch_is_asked_once_and_again_when_it_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,7 @@ def test_sbatch_is_asked_once_and_again_when_it_was_replaced(tmp_path: Path, mon
         sbatch.chmod(0o755)
         os.utime(sbatch, (at, at))
         for _ in range(3):
-            machine = look_at_machine(ClusterConfig(), read_request({"CLUSTER_TYPE": "slurm"}))
+            machine = look_at_machine(cluster_config(), read_request({"CLUSTER_TYPE": "slurm"}))
             assert machine.slurm_segments is (version >= "24.05")
         assert calls.read_text() == "x\n" * (at + 1)
 
@@ -111,7 +112,7 @@ def test_sbatch_is_asked_once_and_again_when_it_was_replaced(tmp_path: Path, mon
 def test_a_dry_run_without_any_slurm_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     request = read_request({"DRY_RUN": "true", "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "64"})
-    assert look_at_machine(ClusterConfig(), request) == NEW
+    assert look_at_machine(cluster_config(), request) == NEW
 
 
 def test_fewer_gpus_of_a_node_leave_the_rack_as_it_is() -> None:
@@ -126,7 +127,7 @@ def test_nodes_of_more_gpus_are_no_racks() -> None:
 
 @pytest.mark.parametrize("who", ["user", "site"])
 def test_the_user_and_the_site_have_the_last_word(who: str) -> None:
-    site = ClusterConfig(slurm=SlurmSettings(additional_params="segment=4"))
+    site = cluster_config(slurm=SlurmSettings(additional_params="segment=4"))
     asked = {"ADDITIONAL_SLURM_PARAMS": "segment=4"} if who == "user" else {}
     p = plan(NEW, site if who == "site" else None, GPU_TYPE="gb200", JOB_TOTAL_GPUS="76", **asked)
     assert segment_line(p) == "#SBATCH --segment=4"

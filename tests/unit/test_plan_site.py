@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import ConfigError
-from llmb_common.site.cluster import ClusterConfig, load_cluster_config
+from llmb_common.site.cluster import ClusterConfig, cluster_config, load_cluster_config
 
 
 def load(folder: Path, text: str) -> ClusterConfig:
@@ -17,7 +17,7 @@ def load(folder: Path, text: str) -> ClusterConfig:
 
 
 def test_without_a_file_or_a_folder_there_are_defaults(tmp_path: Path) -> None:
-    assert load_cluster_config(None) == load_cluster_config(tmp_path / "none") == ClusterConfig()
+    assert load_cluster_config(None) == load_cluster_config(tmp_path / "none") == cluster_config()
 
 
 def test_a_whole_file(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from llmb_common.request.read import read_request
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import RELEASE_SPREAD, published_references
 from llmb_common.results.verdict import judge_runs
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 from support.runs import PUBLISHED, ROOT, plan_for
 
@@ -202,7 +202,7 @@ def test_every_published_result_can_be_passed_and_missed(name: str) -> None:
             **({"FP8_RECIPE": result.fp8_recipe} if result.fp8_recipe else {}),
         }
         request = read_request({**asked, "JOB_TOTAL_GPUS": str(result.gpus)})
-        plan = make_plan(recipe, ClusterConfig(), request, Machine(cluster_type="slurm"))
+        plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))
         plan = msgspec.structs.replace(plan, image=f"nvcr.io#nvidia/nemo:{result.container or document.container}")
         (own,) = [found for found in published_references(plan, recipe) if found.result == result]
         assert own.same_software == (document.framework == "Megatron-Bridge"), result

@@ -92,7 +92,7 @@ def test_the_old_stage_path_says_how_to_migrate() -> None:
 @pytest.mark.parametrize(("value", "count"), [("8", 8), ("h100:4", 4), ("gpu:2", 2)])
 def test_sbatch_gpus_per_node_sets_the_node_and_asks_for_gres(value: str, count: int) -> None:
     request = read_request({"SBATCH_GPUS_PER_NODE": value})
-    assert (request.gpus_per_node, request.gres) == (count, True)
+    assert (request.gpus_per_node, request.scheduler) == (count, {"SBATCH_GPUS_PER_NODE": value})
 
 
 @pytest.mark.parametrize(

@@ -24,19 +24,21 @@ UNDERSTOOD: list[tuple[dict[str, str], str, Any]] = [
     ({"FP8_RECIPE": "ds"}, "fp8_recipe", "ds"),
     ({"CONFIG_VARIANT": "NeMo2"}, "variant", "nemo2"),
     ({"GPUS_PER_NODE": "4"}, "gpus_per_node", 4),
-    ({"SBATCH_GPUS_PER_NODE": "8"}, "gres_type", None),
-    ({"SBATCH_GPUS_PER_NODE": "h100:8"}, "gres_type", "h100"),
-    ({"SBATCH_GPUS_PER_NODE": "gpu:8"}, "gres_type", None),
-    ({"SBATCH_GPUS_PER_NODE": "gpu:h100:8"}, "gres_type", "h100"),
     ({"SBATCH_GPUS_PER_NODE": "gpu:nvidia_h100_80gb:4"}, "gpus_per_node", 4),
     ({"MAX_STEPS": "999999999"}, "max_steps", 999999999),
     ({"TIME_LIMIT": "5"}, "time_limit", "00:05:00"),
     ({"TIME_LIMIT": "61"}, "time_limit", "01:01:00"),
     ({"TIME_LIMIT": "1:00:00"}, "time_limit", "1:00:00"),
     ({"TIME_LIMIT": "1-02:00:59"}, "time_limit", "1-02:00:59"),
-    ({"SBATCH_ACCOUNT": "team-a"}, "account", "team-a"),
-    ({"SBATCH_PARTITION": "batch,short"}, "partition", "batch,short"),
-    ({"ADDITIONAL_SLURM_PARAMS": "qos=high;exclusive"}, "additional_slurm_params", "qos=high;exclusive"),
+    *(
+        ({name: said}, "scheduler", {name: said})
+        for name, said in {
+            "SBATCH_GPUS_PER_NODE": "gpu:h100:8",
+            "SBATCH_ACCOUNT": "team-a",
+            "SBATCH_PARTITION": "batch,short",
+            "ADDITIONAL_SLURM_PARAMS": "qos=high;exclusive",
+        }.items()
+    ),
     ({"RUN_CONF_IMAGE": "/images/a.sqsh"}, "image", "/images/a.sqsh"),
     ({"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:1"}, "image", "nvcr.io#nvidia/nemo:1"),
     ({"MEGATRON_SETTINGS": " a.b=1; c.d=x,y"}, "megatron", {"a.b": "1", "c.d": "x,y"}),
@@ -104,7 +106,7 @@ def test_no_documented_variable_is_left_out_here() -> None:
 def test_nothing_said_is_nothing_decided() -> None:
     assert read_request({}) == Request()
     assert read_request(dict.fromkeys(set(VARIABLES) - {"STAGE_PATH", "LLMB_ENGINE_CHECK"}, "  ")) == Request()
-    assert (Request().gres, Request().cpu_pinning, Request().dry_run) == (None, 0, None)
+    assert (Request().scheduler, Request().cpu_pinning, Request().dry_run) == ({}, 0, None)
 
 
 @pytest.mark.parametrize("name", ["TP", "PP", "CP", "EP", "ETP", "VP", "MBS", "GBS"])
@@ -172,7 +174,7 @@ def test_switches_have_words(name: str, word: str, value: bool) -> None:
         ({"SBATCH_GPUS_PER_NODE": "h100:"}, "does not contain a number of GPUs", "for example 8"),
         ({"RUN_CONF_MOUNTS": "/a:/b:ro:x"}, "'/a:/b:ro:x' is not a mount", "/source:/target[:ro]"),
         ({"RUN_CONF_MOUNTS": "/a,,/b"}, "'' is not a mount", "comma-separated"),
-        ({"SBATCH_ACCOUNT": "-x"}, "is not a valid Slurm name", "sacctmgr"),
+        ({"SBATCH_ACCOUNT": "-x"}, "is not a valid Slurm account", "correct it"),
         ({"CHECKPOINT_INTERVAL": "5"}, "CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true", "set both"),
         ({"CHECKPOINT_DIR": "/c"}, "CHECKPOINT_DIR needs ENABLE_CHECKPOINT=true", "set both"),
         ({"PROFILE_START_STEP": "1"}, "PROFILE_START_STEP needs ENABLE_PROFILE=true", "set both"),

@@ -251,7 +251,7 @@ def test_repeats_on_other_days_begin_after_the_day_of_the_run(cli: Cli, monkeypa
         monkeypatch.setattr(submitting, "_submit_all", lambda jobs, chain, *, arrays: started.extend(jobs) or [])
         words = ("--repeats", f"{repeats}", "--spread", f"{spread}")
         assert cli("retry", run.paths.run_id, *words).status == 0
-        begins = [dict(job.plan.slurm.additional).get("begin") for job in started]
+        begins = [dict(job.plan.scheduler.additional).get("begin") for job in started]
         return [round((_time_of(begin) - time.time()) / 86400) if begin else 0 for begin in begins]
 
     today = run_of(cli, 5741.47)

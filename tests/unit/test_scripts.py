@@ -17,6 +17,7 @@ import pytest
 
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.script import PORT_BASE, PORT_COUNT
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
@@ -25,7 +26,7 @@ from llmb_common.recipes.rows import Row
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_common.site.machine import Machine
 from llmb_train.ranks import find_rank
 from support import plans
@@ -49,7 +50,7 @@ def plan_of(
     request = read_request(
         {"LLMB_INSTALL": "/lustre/llmb", "SBATCH_ACCOUNT": "acct", "SBATCH_PARTITION": "batch", **variables}
     )
-    return make_plan(recipe, cluster or ClusterConfig(), request, machine or Machine(cluster_type="slurm"))
+    return make_plan(recipe, cluster or cluster_config(), request, machine or Machine(cluster_type="slurm"))
 
 
 def script_of(plan: JobPlan) -> str:
@@ -108,9 +109,9 @@ def test_the_stored_differences_cover_everything_but_the_head() -> None:
     assert own_part(reference()).endswith(f"# From here on as in {REFERENCE}\n")
 
 
-NONE = ClusterConfig(engine=Engine(python="/opt/my engine/bin/python"), slurm=SlurmSettings(runtime="none"))
-ENROOT = ClusterConfig(slurm=SlurmSettings(runtime="enroot"))
-SITE = ClusterConfig(slurm=SlurmSettings(gres=True, additional_params="qos=low"), environment={"NCCL_IB_HCA": "mlx5"})
+NONE = cluster_config(engine=Engine(python="/opt/my engine/bin/python"), slurm=SlurmSettings(runtime="none"))
+ENROOT = cluster_config(slurm=SlurmSettings(runtime="enroot"))
+SITE = cluster_config(slurm=SlurmSettings(gres=True, additional_params="qos=low"), environment={"NCCL_IB_HCA": "mlx5"})
 LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
 WORKSTATION = Machine(cluster_type="local", gpu_type="h100", gpus=8, has_nsys=True)
 OPTIONS = "nodelist=n1,n2;constraint=gpu&memory;exclusive;comment=two words"
@@ -194,7 +195,7 @@ def test_a_folder_that_slurm_or_pyxis_cannot_express_is_refused(folder: str) -> 
 
 def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
     folder = tmp_path / 'it\'s $(touch evil) `touch evil` "x"; %j'
-    site = ClusterConfig(engine=Engine(python=str(folder / "python")))
+    site = cluster_config(engine=Engine(python=str(folder / "python")))
     plan = plan_of(RECIPES["llama3.1"], site, LAPTOP, LLMB_INSTALL=str(folder))
     text = script_of(plan)
     head = text[: text.index("# The job, as its scheduler knows it")]
@@ -208,7 +209,7 @@ def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("site", "handed"),
-    [(ClusterConfig(), r"--container-env=\S*\bLLMB_ENGINE_CHECK\b"), (ENROOT, r"names=\(.*\bLLMB_ENGINE_CHECK\b")],
+    [(cluster_config(), r"--container-env=\S*\bLLMB_ENGINE_CHECK\b"), (ENROOT, r"names=\(.*\bLLMB_ENGINE_CHECK\b")],
     ids=["pyxis", "enroot"],
 )
 def test_the_engine_check_of_the_caller_reaches_the_ranks_in_their_container(site: ClusterConfig, handed: str) -> None:
@@ -231,7 +232,7 @@ def test_the_engine_check_of_the_caller_reaches_the_ranks_in_their_container(sit
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
 def test_a_checkpoint_is_mounted_wherever_it_lies(load, mounted, runtime):
     given = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "LLMB_WORKLOAD": "/scratch/w", "LOAD_CHECKPOINT_PATH": load}
-    cluster = ClusterConfig(slurm=SlurmSettings(runtime=runtime))
+    cluster = cluster_config(slurm=SlurmSettings(runtime=runtime))
     script = script_of(plan_of(RECIPES["llama3.1"], cluster, **given))
     always = ["/lustre/llmb:/lustre/llmb", "/scratch/w:/scratch/w"]
     if runtime == "pyxis":
@@ -250,7 +251,7 @@ H100 = {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "8", "MODEL_SIZE": "8b"}
 def plan(
     machine: Machine | None = None, mounts: tuple[str, ...] = (), *, variables: dict[str, str], **slurm: object
 ) -> JobPlan:
-    site = ClusterConfig(slurm=SlurmSettings(**slurm), mounts=mounts)  # type: ignore[arg-type]
+    site = cluster_config(slurm=SlurmSettings(**slurm), mounts=mounts)  # type: ignore[arg-type]
     return plans.plan(machine, site, **{"LLMB_INSTALL": "/lustre/llmb", **H100, **variables})
 
 

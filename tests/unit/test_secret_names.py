@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import LLMBError
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
@@ -18,7 +19,7 @@ from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.secrets import SECRET_SHAPES, SECRET_VARIABLES, Secret, is_secret_name
-from llmb_common.site.cluster import ClusterConfig, SlurmSettings, load_cluster_config
+from llmb_common.site.cluster import cluster_config, load_cluster_config
 from llmb_common.site.machine import Machine
 from llmb_common.words import job_variable_problem
 
@@ -35,7 +36,7 @@ def test_a_secret_named_variable_of_the_caller_is_in_nothing_that_is_written(run
         {"LLMB_INSTALL": "/i", "JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200", "NCCL_ALGO": "Ring", **secrets}
     )
     assert request.tuning == {"NCCL_ALGO": "Ring"}
-    site = ClusterConfig(slurm=SlurmSettings(runtime=runtime))  # type: ignore[arg-type]
+    site = cluster_config(slurm=SlurmSettings(runtime=runtime))  # type: ignore[arg-type]
     plan = make_plan(load_recipe(ROOT / "llama3.1"), site, request, Machine(cluster_type="slurm"))
     paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
     script = render_script(plan, paths)

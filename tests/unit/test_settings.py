@@ -14,7 +14,7 @@ from llmb_common.rendering.job import job_document
 from llmb_common.results.configuration import configuration_key, title_of
 from llmb_common.results.references import published_references
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, SiteRelease
+from llmb_common.site.cluster import SiteRelease, cluster_config
 from support.cli import Cli
 from support.plans import ROOT, plan, refusal
 
@@ -89,7 +89,7 @@ def test_a_wrong_setting_is_refused_before_the_queue(setting: str) -> None:
 def test_what_no_list_knows_is_left_to_the_ranks() -> None:
     asked = {"MEGATRON_SETTINGS": "model.brand_new=[a,2]"}
     assert plan(**LLAMA, **asked, LLMB_ENGINE_CHECK="off").megatron == {"model.brand_new": ["a", 2]}
-    own = ClusterConfig(releases={"0.7": SiteRelease(image="/images/own.sqsh")})
+    own = cluster_config(releases={"0.7": SiteRelease(image="/images/own.sqsh")})
     made = plan(own, **LLAMA, **asked, LLMB_ENGINE="0.7")
     assert made.megatron == {"model.brand_new": ["a", 2]}
     assert "the settings of Megatron-Bridge 0.7 are not known" in "\n".join(made.preflight.warnings)

@@ -44,9 +44,9 @@ class Machine:
 
     def doubts(self, folder: str, nodes: str = ELSEWHERE, **slurm: object) -> list[str]:
         (self._fake.folder / "nodes").write_text(nodes)
-        assert self._plan.slurm is not None
-        settings = msgspec.structs.replace(self._plan.slurm, **slurm)  # type: ignore[arg-type]
-        return folder_doubts(msgspec.structs.replace(self._plan, workload_folder=folder, slurm=settings), self.root)
+        assert self._plan.scheduler is not None
+        settings = msgspec.structs.replace(self._plan.scheduler, **slurm)  # type: ignore[arg-type]
+        return folder_doubts(msgspec.structs.replace(self._plan, workload_folder=folder, scheduler=settings), self.root)
 
 
 @pytest.fixture

@@ -101,8 +101,8 @@ def test_jobs_to_follow_and_nodes_to_avoid_are_options(plan: JobPlan) -> None:
 
 
 def with_params(plan: JobPlan, *additional: tuple[str, str | None]) -> JobPlan:
-    assert plan.slurm is not None
-    return msgspec.structs.replace(plan, slurm=msgspec.structs.replace(plan.slurm, additional=additional))
+    assert plan.scheduler is not None
+    return msgspec.structs.replace(plan, scheduler=msgspec.structs.replace(plan.scheduler, additional=additional))
 
 
 def test_the_plans_own_list_is_kept_and_its_own_wishes_are_contradicted(plan: JobPlan) -> None:

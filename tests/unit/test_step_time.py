@@ -15,7 +15,7 @@ from llmb_common.planning.step_time.work import seconds_by_part, work_of
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.published_file import read_published
 from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 from tools import step_times
 
@@ -25,7 +25,7 @@ RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "nemotron4", 
 
 def plan(recipe: str = "llama3.1", **variables: str) -> JobPlan:
     request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(RECIPES[recipe], ClusterConfig(), request, Machine(cluster_type="slurm"))
+    return make_plan(RECIPES[recipe], cluster_config(), request, Machine(cluster_type="slurm"))
 
 
 def band(recipe: str = "llama3.1", **variables: str) -> Band | None:

@@ -197,7 +197,7 @@ def run_folders(site: RunSite) -> list[Path]:
 
 def test_it_plans_and_says_what_has_no_effect(site: RunSite) -> None:
     plan = site.plan(CLUSTER_TYPE="spool", SBATCH_ACCOUNT="bench", RUN_CONF_MOUNTS="/data:/data")
-    assert (plan.cluster_type, plan.nodes, plan.slurm, plan.image) == ("spool", 1, None, None)
+    assert (plan.cluster_type, plan.nodes, plan.scheduler, plan.image) == ("spool", 1, None, None)
     assert "SBATCH_ACCOUNT, TIME_LIMIT: no effect on the spool executor" in plan.preflight.warnings
 
 

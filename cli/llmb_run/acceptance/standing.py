@@ -62,5 +62,5 @@ def _standing(number: int, workload: Workload, runs: Sequence[Run]) -> Standing:
     ended = [attempts.get(n) for n in range(1, max(attempts, default=0) + 1)]
     entry = workload.entry
     judge = workload.decide if workload.reference is not None else None
-    progress = follow(ended, entry.repeats, entry.reruns, judge, spread=workload.plan.slurm is not None)
+    progress = follow(ended, entry.repeats, entry.reruns, judge, spread=workload.plan.scheduler is not None)
     return Standing(number, workload, tuple(runs), progress)

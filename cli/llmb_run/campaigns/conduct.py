@@ -20,7 +20,6 @@ from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.campaigns.folder import Campaign
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, beside_repeats, measure_run
-from llmb_run.starting.sweeps import on_another_day, on_nodes
 
 _UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
@@ -212,9 +211,9 @@ class Conduct:
         arm = self._arms[due.arm - 1]
         plan = due.plan or arm.plan
         if due.days:
-            plan = on_another_day(plan, due.days)
-        if self._apart and plan.slurm is not None and len(expand(due.nodes)) == plan.nodes:
-            plan = on_nodes(plan, due.nodes)
+            plan = plan.after_days(due.days)
+        if self._apart and plan.scheduler is not None and len(expand(due.nodes)) == plan.nodes:
+            plan = plan.on_nodes(due.nodes)
         options = submission.Options(key=self._campaign.key(due.arm, due.attempt))
         return submission.Job(plan, arm.recipe_folder, options)
 

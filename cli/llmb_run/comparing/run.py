@@ -115,12 +115,7 @@ def _shown(result: dict[str, object]) -> Result:
 def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
     """What asks for the job of a run again, as it would be planned today."""
     plan = record.plan
-    site = {"SBATCH_ACCOUNT": plan.slurm.account, "SBATCH_PARTITION": plan.slurm.partition} if plan.slurm else {}
-    environment = variables_of(plan, recipe) | {name: value for name, value in site.items() if value}
-    slurm = {
-        name if value is None else f"{name}={value}": "--base"
-        for name, value in (plan.slurm.additional if plan.slurm else ())
-    }
+    environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
     return Ask(
         workload=plan.workload,
         size=plan.model_size,
@@ -135,7 +130,6 @@ def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
         environment=environment,
         columns={name: as_said(getattr(plan, name)) for name in plan.overridden},
         megatron={name: setting_said(item) for name, item in plan.megatron.items()},
-        slurm=slurm,
         force=True,  # it has run
     )
 

@@ -55,9 +55,10 @@ def facts(found: Sequence[Measured], place: Place) -> tuple[tuple[str, str], ...
 
 
 def _cluster(records: Sequence[RunRecord], place: Place) -> str:
-    asked = _listed(slurm.partition or "" for record in records if (slurm := record.plan.slurm))
+    told = [record.plan.scheduler for record in records if record.plan.scheduler and record.plan.scheduler.queue]
+    asked = f"{told[0].queue_word} {_listed(item.queue or '' for item in told)}" if told else ""
     hosts = _listed(str(record.manifest.get("host") or "") for record in records)
-    words = [place.cluster.cluster_name, f"partition {asked}" if asked else ""]
+    words = [place.cluster.cluster_name, asked]
     return ", ".join(word for word in (*words, f"submitted from {hosts}" if hosts else "") if word)
 
 

@@ -85,7 +85,7 @@ def _make_reference(item: Group, why: str) -> Step:
 
 
 def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
-    days = ("--spread", str(count)) if spread and item.runs[-1].plan.slurm is not None else ()
+    days = ("--spread", str(count)) if spread and item.runs[-1].plan.scheduler is not None else ()
     return Step(urgency, ("retry", item.runs[-1].paths.run_id, "--repeats", str(count), *days), why)
 
 

@@ -49,8 +49,8 @@ def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]
 
 
 def _usable(plan: JobPlan) -> list[str]:
-    if plan.slurm is None:
+    told = plan.scheduler
+    if told is None:
         raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
-    asked = dict(plan.slurm.additional).get("nodelist")
-    states = executor_for(plan.cluster_type).nodes_now(asked, plan.slurm.partition)
+    states = executor_for(plan.cluster_type).nodes_now(told.nodelist, told.queue)
     return [name for name, state in states.items() if not state.startswith(_UNUSABLE)]

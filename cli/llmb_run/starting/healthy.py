@@ -11,6 +11,7 @@ from llmb_common.health.ask import DAYS, choose, keep_out, look
 from llmb_common.health.judge import Verdict
 from llmb_common.health.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_run.place import Place
 from llmb_run.terminal import notice
 
@@ -24,7 +25,8 @@ def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
     """
     groups: dict[tuple[str | None, str | None], list[JobPlan]] = {}
     for plan in plans:
-        groups.setdefault((nodelist_of(plan), partition_of(plan)), []).append(plan)
+        told = plan.scheduler or SchedulerPart()
+        groups.setdefault((told.nodelist, told.queue), []).append(plan)
     verdicts: list[Verdict] = []
     for (listed, partition), alike in groups.items():
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
@@ -52,16 +54,6 @@ def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
         if healthy < most:
             notice(f"{healthy} healthy nodes are idle, and {most} are needed")
     return verdicts
-
-
-def partition_of(plan: JobPlan) -> str | None:
-    """Where Slurm is asked for nodes."""
-    return plan.slurm.partition if plan.slurm else None
-
-
-def nodelist_of(plan: JobPlan) -> str | None:
-    """The nodes that the job asks for by name."""
-    return dict(plan.slurm.additional).get("nodelist") if plan.slurm else None
 
 
 def counted_by(states: Mapping[str, str]) -> str:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmb_common.errors import RequestError, located
+from llmb_common.executors.slurm.options import override_additional
 from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
 from llmb_common.request.settings import settings_in, settings_of, settings_text
 from llmb_common.request.variables import VARIABLES
-from llmb_common.slurm.options import override_additional
 from llmb_run.place import CatalogEntry, Place
 from llmb_run.starting.said import columns_of, environment_of, slurm_of
 
@@ -60,6 +60,8 @@ class Ask:
     force: bool = False
     preflight: str | None = None
     dry_run: bool = False
+    days: int = 0
+    """It begins so many days from now."""
     repeat: int = 1
     """Which of several equal jobs this is, from 1."""
     where: str = field(default="", compare=False)
@@ -187,7 +189,7 @@ def plan_ask(ask: Ask, place: Place) -> Asked:
     entry = place.workload(ask.workload)
     job_variables = {name: value for name, value in ask.environment.items() if name not in VARIABLES}
     request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables, names_for(ask))
-    return Asked(ask, entry, request, plan)
+    return Asked(ask, entry, request, plan.after_days(ask.days) if ask.days else plan)
 
 
 def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = False) -> tuple[list[Asked], list[str]]:

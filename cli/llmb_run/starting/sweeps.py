@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from llmb_common.cluster_types import ClusterType, traits_of
 from llmb_common.errors import RequestError
 from llmb_common.planning import choose
@@ -19,29 +17,10 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import read_request
 from llmb_common.runs.record import RunRecord
 from llmb_common.site.machine import look_at_machine
-from llmb_common.slurm.options import begin_in
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, ask_of, names_for, variables_for
 from llmb_run.starting.varying import Dimensions, changed, combinations
 from llmb_run.words import split
-
-
-def on_another_day(plan: JobPlan, days: int) -> JobPlan:
-    """The plan of a Slurm job that begins so many days from now."""
-    return _with_option(plan, "begin", begin_in(days).partition("=")[2])
-
-
-def on_nodes(plan: JobPlan, nodes: str) -> JobPlan:
-    """The plan of a Slurm job that runs on these nodes, a host list."""
-    return _with_option(plan, "nodelist", nodes)
-
-
-def _with_option(plan: JobPlan, option: str, value: str) -> JobPlan:
-    assert plan.slurm is not None
-    additional = ((name, other) for name, other in plan.slurm.additional if name != option)
-    return msgspec.structs.replace(
-        plan, slurm=msgspec.structs.replace(plan.slurm, additional=(*additional, (option, value)))
-    )
 
 
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
@@ -54,7 +33,7 @@ def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> li
     _require_queue(plan.cluster_type)
     first = int(record.day == record.day_of(time.time()))
     begins = (first + number * days // repeats for number in range(repeats))
-    return [on_another_day(plan, day) if day else plan for day in begins]
+    return [plan.after_days(day) if day else plan for day in begins]
 
 
 def _require_queue(kind: ClusterType) -> None:
@@ -118,8 +97,7 @@ def sweep(
             at = changed(ask, {"scale": gpus}) if len(scales) > 1 and gpus else replace(ask, scale=gpus)
             for number in range(1, repeats + 1):
                 day = (number - 1) * spread // repeats
-                begin = {**ask.slurm, begin_in(day): "--spread"} if day else ask.slurm
-                asks.append(replace(at, repeat=number, slurm=begin))
+                asks.append(replace(at, repeat=number, days=day))
     if not asks:
         raise RequestError(
             "the recipe has no number of GPUs within the bounds", remedy="llmb-run list shows its numbers of GPUs"

@@ -7,14 +7,13 @@ started, starts it, looks what became of it and ends it. Its folder names it in 
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from llmb_common.cluster_types import ClusterType, traits_of
+from llmb_common.cluster_types import ClusterType, named, traits_of
 
 if TYPE_CHECKING:  # whoever asks for traits, help texts among them, imports this package
     from llmb_common.errors import LLMBError
@@ -170,6 +169,5 @@ def _no_nodes() -> LLMBError:
 
 def executor_for(cluster_type: ClusterType) -> Executor:
     """The executor of ``cluster_type``."""
-    module, _, name = traits_of(cluster_type).executor.partition(":")
-    executor: Executor = getattr(importlib.import_module(module), name)()
+    executor: Executor = named(traits_of(cluster_type).executor)()
     return executor

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmb_common.planning.job_plan import SlurmPlan
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.programs import Answer
 
 MOST_GROUPS = 4096
@@ -15,11 +15,11 @@ MOST_GROUPS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which nodes, and for how long. ``slurm`` says how jobs are submitted here; None where there is no Slurm."""
+    """Which nodes, and for how long. ``scheduler`` says how jobs are submitted here; None where there is none."""
 
     name: str
     """The name of the job."""
-    slurm: SlurmPlan | None = None
+    scheduler: SchedulerPart | None = None
     nodes: Sequence[str] = ()
     """Empty: one, whichever."""
     gpus: int = 1

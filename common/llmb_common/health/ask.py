@@ -136,7 +136,7 @@ def _facts(said: Mapping[str, Any]) -> dict[str, Facts | None]:
 
 def _wanted(needs: Needs, nodes: Sequence[str], wait: int, minutes: int) -> Wanted:
     gpus = needs.gpus_per_node or 1
-    return Wanted(name=JOB, slurm=needs.slurm, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
+    return Wanted(name=JOB, scheduler=needs.scheduler, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
 
 
 def keep_out(install: Path, found: Health, days: float) -> None:

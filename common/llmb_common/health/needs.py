@@ -10,11 +10,11 @@ from typing import Literal
 from llmb_common.cluster_types import Traits
 from llmb_common.errors import LLMBError
 from llmb_common.gpus import GPUS, per_node
-from llmb_common.planning.job_plan import JobPlan, SlurmPlan
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.site.cluster import ClusterConfig
-from llmb_common.slurm.options import parse_additional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Needs:
     """0: as many as most nodes have."""
     nodes: int = 1
     device: Literal["cuda", "cpu"] = "cuda"
-    slurm: SlurmPlan | None = None
+    scheduler: SchedulerPart | None = None
     dispatcher: str = ""
     """The dispatcher of tokens to experts on other nodes: ``deepep``, ``hybridep``; empty within one NVLink domain."""
     adapters: str = ""
@@ -44,7 +44,7 @@ class Needs:
 
     @property
     def containers(self) -> bool:
-        return self.slurm is not None and self.slurm.runtime != "none"
+        return self.scheduler is not None and self.scheduler.containers
 
     @property
     def domain_nodes(self) -> int:
@@ -55,25 +55,13 @@ class Needs:
 
 def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
     """Without a job: what the site's configuration says of ones that run as ``traits`` say."""
-    slurm = config.slurm
     gpu_type = config.gpu_type or ""
     engine = config.engine
     return Needs(
         gpu_type=gpu_type,
         gpus_per_node=config.gpus_per_node or (per_node(gpu_type) if gpu_type in GPUS else 0),
         device="cpu" if gpu_type == "cpu" else "cuda",
-        slurm=None
-        if not traits.slurm_options
-        else SlurmPlan(
-            account=slurm.account,
-            partition=partition or slurm.gpu_partition,
-            gres=slurm.gres,
-            segment=None,
-            additional=tuple(parse_additional(slurm.additional_params, "slurm.additional_params")),
-            runtime=slurm.runtime,
-            container_writable=slurm.container_writable,
-            mpi=slurm.mpi,
-        ),
+        scheduler=config.scheduler(traits.name).site_part(partition),
         adapters=config.environment.get("NCCL_IB_HCA", ""),
         mounts=config.mounts,
         folders={"installation": str(install), "workload": _there(str(install / "workloads")), "/tmp": "/tmp"},
@@ -92,7 +80,7 @@ def needs_of(plan: JobPlan) -> Needs:
         gpus_per_node=plan.gpus_per_node,
         nodes=plan.nodes,
         device=plan.device,
-        slurm=plan.slurm,
+        scheduler=plan.scheduler,
         dispatcher=_dispatcher(plan),
         adapters=hca.value if hca else "",
         image=plan.image,

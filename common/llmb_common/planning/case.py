@@ -29,7 +29,7 @@ class Given:
     @property
     def containers(self) -> bool:
         """Whether jobs run in the image."""
-        return self.machine.traits.containers and self.cluster.slurm.runtime != "none"
+        return self.machine.traits.containers and bool(self.cluster.scheduler(self.machine.cluster_type).containers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.printable import counted
 from llmb_common.recipes.model import Architecture, Reduced
 from llmb_common.recipes.rows import Measurement, precision
 from llmb_common.request.columns import Columns
 from llmb_common.roles import Bookkeeping, Derived, Division, Extent, Place, Speed, Work
+from llmb_common.structs import from_plain
+
+if TYPE_CHECKING:
+    Part = SchedulerPart | None
+else:
+    Part = Any  # whose it is, ``cluster_type`` says
 
 Scalar = bool | int | float | str | None
 Setting = Scalar | list[Scalar] | dict[str, Any]
@@ -51,21 +59,6 @@ class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     resume: bool = False
     save_seconds: int = 120
     """What writing one checkpoint takes, by the site's rate: how long before its time limit Slurm tells the job to."""
-
-
-class SlurmPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What Slurm is asked for. ``additional`` holds (option, value or None) in the user's order."""
-
-    account: str | None
-    partition: str | None
-    gres: bool
-    gres_type: str | None = None
-    """``h100`` in ``--gres=gpu:h100:8``; None: whatever GPUs the partition has."""
-    segment: int | None
-    additional: tuple[tuple[str, str | None], ...]
-    runtime: Literal["pyxis", "enroot", "none"]
-    container_writable: bool = True
-    mpi: str = "pmix"
 
 
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -228,7 +221,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     mounts: Bookkeeping[tuple[str, ...]]
     experiment_name: Bookkeeping[str]
     env: Speed[dict[str, EnvironmentValue]]
-    slurm: Place[SlurmPlan | None]
+    scheduler: Place[Part] = msgspec.field(name="slurm")
+    """What its scheduler is asked for. Plans were first written where that was Slurm, hence their key."""
     engine: Place[str] = DEFAULT_ENGINE
     """The release of Megatron-Bridge that the recipe needs, ``0.3``; records from before there were two have none."""
     engine_python: Place[str | None]
@@ -250,7 +244,9 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     preflight: Bookkeeping[Preflight]
 
     def __post_init__(self) -> None:
-        traits_of(self.cluster_type)  # a record may come from an installation that knows more ways of running jobs
+        traits = traits_of(self.cluster_type)  # a record may be of an installation that knows more ways of running jobs
+        if isinstance(self.scheduler, dict):
+            force_setattr(self, "scheduler", from_plain(self.scheduler, traits.settings_type.part))
 
     @property
     def traits(self) -> Traits:
@@ -285,6 +281,22 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.function is not None:
             return self.function.experts
         return self.architecture is not None and self.architecture.moe is not None
+
+    def on_nodes(self, nodes: str) -> JobPlan:
+        """The same job on these nodes, a host list.
+
+        Raises:
+            RequestError: its scheduler does not let it choose.
+        """
+        return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).on_nodes(nodes))
+
+    def after_days(self, days: int) -> JobPlan:
+        """The same job, which begins so many days from now.
+
+        Raises:
+            RequestError: its scheduler does not let it wait.
+        """
+        return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).after_days(days))
 
     @property
     def layout(self) -> Layout:

@@ -23,12 +23,12 @@ from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_columns, family_of, planned_function
-from llmb_common.planning.job_plan import JobPlan, Preflight, SlurmPlan
+from llmb_common.planning.job_plan import JobPlan, Preflight
 from llmb_common.planning.memory.decision import check_memory, estimate_of
 from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_result
 from llmb_common.planning.saving import check_time_limit
-from llmb_common.planning.segments import Segment, choose_segment
+from llmb_common.planning.scheduler import SchedulerSettings
 from llmb_common.planning.settings import planned_settings
 from llmb_common.planning.step_time import Band, Look, Measured, expected
 from llmb_common.planning.switches import (
@@ -46,7 +46,6 @@ from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
-from llmb_common.slurm.options import parse_additional
 
 _TRIED = 8
 """Scales around an undocumented one that are planned, of which so many are named."""
@@ -85,7 +84,8 @@ def make_plan(
     profile = profile_plan(case, steps)
     refuse_on_cpu(case, layout)
     image = _image(case, engine, install)
-    slurm = _slurm(case, nodes, gpus_per_node)
+    site: SchedulerSettings = cluster.scheduler(machine.cluster_type)
+    scheduler = site.plan(case, nodes, gpus_per_node)
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
     variables = recipe_environment(case, layout, fp8_recipe, engine)
@@ -121,7 +121,7 @@ def make_plan(
         mounts=(*cluster.mounts, *request.mounts),
         experiment_name=experiment_name(case, _documented(case), layout, fp8_recipe, settings),
         env=job_environment(variables, cluster, request.tuning),
-        slurm=slurm,
+        scheduler=scheduler,
         engine=engine,
         engine_python=cluster.engine.of_release(engine) if cluster.engine else None,
         profile=profile,
@@ -204,12 +204,11 @@ def _time_notices(plan: JobPlan, band: Band | None, case: Case) -> list[str]:
     Raises:
         RequestError: it leaves none.
     """
-    if plan.slurm is None:
+    if plan.scheduler is None or plan.scheduler.own_limit:
         return []
     return check_time_limit(
         plan.checkpoint.save_seconds if plan.checkpoint.enabled else None,
         plan.time_limit,
-        plan.slurm.additional,
         plan.trained_steps,
         (band.seconds, band.high) if band is not None else None,
         case.request.say,
@@ -290,31 +289,3 @@ def _image(case: Case, engine: str, install: Path) -> str | None:
     folder = Path(cluster.image_folder) if cluster.image_folder else install / "images"
     image = case.recipe.engines[engine]
     return image if image.startswith("/") else str(folder / image_file_name(image))
-
-
-def _slurm(case: Case, nodes: int, gpus_per_node: int) -> SlurmPlan | None:
-    """What Slurm is asked for."""
-    request, cluster, machine = case.request, case.cluster, case.machine
-    if not machine.traits.slurm_options:
-        return None
-    site = parse_additional(cluster.slurm.additional_params, "cluster_config.yaml: slurm.additional_params")
-    asked = parse_additional(request.additional_slurm_params, request.say("ADDITIONAL_SLURM_PARAMS"))
-    asked_keys = {key for key, _ in asked}
-    additional = (*((key, value) for key, value in site if key not in asked_keys), *asked)
-    segment = Segment()
-    if "segment" not in dict(additional):  # the last word of the site or the user
-        segment = choose_segment(
-            case.gpu_type, nodes, gpus_per_node, slurm_segments=machine.slurm_segments, say=request.say
-        )
-        case.note(*[segment.notice] if segment.notice else [])
-    return SlurmPlan(
-        account=request.account or cluster.slurm.account,
-        partition=request.partition or cluster.slurm.gpu_partition,
-        gres=request.gres if request.gres is not None else cluster.slurm.gres,
-        gres_type=request.gres_type,
-        segment=segment.nodes,
-        additional=additional,
-        runtime=cluster.slurm.runtime,
-        container_writable=cluster.slurm.container_writable,
-        mpi=cluster.slurm.mpi,
-    )

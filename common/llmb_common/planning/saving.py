@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from llmb_common.errors import RequestError
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
@@ -36,7 +35,6 @@ def limit_seconds(time_limit: str) -> int:
 def check_time_limit(
     saving: int | None,
     time_limit: str,
-    additional: Iterable[tuple[str, str | None]],
     steps: int,
     step_seconds: tuple[float, float] | None,
     say: FieldNames,
@@ -44,14 +42,11 @@ def check_time_limit(
     """A notice where a job's time limit is too short for its start, its steps and its save.
 
     ``saving``: how long before the limit the job is told to save, None where it saves nothing. ``step_seconds``: what a
-    step most likely takes, and what it takes if it is slow; None where nobody knows. A time limit or signal among the
-    ``additional`` Slurm options is the user's own affair.
+    step most likely takes, and what it takes if it is slow; None where nobody knows.
 
     Raises:
         RequestError: the job would be told to save at its very start.
     """
-    if {"time", "signal"} & dict(additional).keys():
-        return []
     limit, facts, slow = limit_seconds(time_limit), say("TIME_LIMIT", time_limit), ""
     ended = "it will be ended before its last step"
     if saving is not None:

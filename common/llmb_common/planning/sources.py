@@ -9,6 +9,7 @@ from typing import NamedTuple
 from llmb_common.planning.case import Given
 from llmb_common.planning.choose import choose
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request
@@ -39,7 +40,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     here = "this machine" if machine.traits.this_machine else site
     limit = document if row.time_limit else variant
     image = plan.image.rpartition("/")[2] if plan.image is not None else None
-    account, partition = (plan.slurm.account, plan.slurm.partition) if plan.slurm is not None else (None, None)
+    told = plan.scheduler or SchedulerPart()
     image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
     gpus = "GPUs" if plan.device == "cuda" else "ranks"
     known = [
@@ -53,8 +54,8 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
         ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
         ("image", image, *image_from, recipe.name),
-        ("account", account, "SBATCH_ACCOUNT", request.account, FILE_NAME),
-        ("partition", partition, "SBATCH_PARTITION", request.partition, FILE_NAME),
+        ("account", told.account, variable := told.account_variable, request.scheduler.get(variable), FILE_NAME),
+        (told.queue_word, told.queue, variable := told.queue_variable, request.scheduler.get(variable), FILE_NAME),
     ]
     return [
         Source(name, str(value), request.say(variable) if asked is not None else otherwise)

@@ -245,13 +245,6 @@ def _untested(case: Case, known: Checkpoint) -> list[str]:
     return [text for text, applies in said.items() if applies]
 
 
-_INSTEAD = {
-    "SBATCH_TIMELIMIT": "TIME_LIMIT",
-    **dict.fromkeys(("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_GRES"), "JOB_TOTAL_GPUS and SBATCH_GPUS_PER_NODE"),
-}
-"""Slurm's variables for what a documented one says; all others have an option for ADDITIONAL_SLURM_PARAMS."""
-
-
 def ineffective(case: Case) -> list[str]:
     """What was asked for and has no effect on this way of running, one sentence each."""
     request, cluster, machine = case.request, case.cluster, case.machine
@@ -259,25 +252,16 @@ def ineffective(case: Case) -> list[str]:
         f"{written} is not a variable of LLMB (did you mean {meant}={written.partition('=')[2]}?)"
         for meant, written in request.unread.items()
     ]
-    traits = machine.traits
-    if traits.slurm_options:
-        ours = [name for name in request.ignored if name in _INSTEAD]
-        notices += [f"{name}: not passed to sbatch; use {_INSTEAD[name]}" for name in ours]
-        if others := [name for name in request.ignored if name not in ours]:
-            notices.append(
-                f"{', '.join(others)}: not passed to sbatch; use {request.say('ADDITIONAL_SLURM_PARAMS')}, "
-                f"for example {request.say('ADDITIONAL_SLURM_PARAMS', 'qos=high')}"
-            )
-    if traits.containers and request.mounts and cluster.slurm.runtime == "none":
+    traits, settings = machine.traits, cluster.scheduler(machine.cluster_type)
+    notices += settings.unheeded(request)
+    if traits.containers and request.mounts and not settings.containers:
         notices.append("RUN_CONF_MOUNTS has no effect: this site runs without containers")
     asked = {
-        "ADDITIONAL_SLURM_PARAMS": request.additional_slurm_params,
+        **request.scheduler,
         "CPU_PER_TASK_PINNING": request.cpu_pinning,
         "ENABLE_VBOOST": request.vboost,
         "GPUS_PER_NODE": request.gpus_per_node,
         "RUN_CONF_MOUNTS": request.mounts,
-        "SBATCH_ACCOUNT": request.account,
-        "SBATCH_PARTITION": request.partition,
         "TIME_LIMIT": request.time_limit,
     }
     if names := [name for name in traits.unheeded if asked.get(name)]:

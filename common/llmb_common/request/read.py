@@ -20,8 +20,8 @@ from llmb_common.request.columns import Columns
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.settings import settings_in
-from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
-from llmb_common.request.variables import PATIENCE, VARIABLES
+from llmb_common.request.values import Reader, gres_count, read_mounts, same
+from llmb_common.request.variables import OF_SCHEDULERS, PATIENCE, VARIABLES
 from llmb_common.secrets import is_secret_name
 
 _UNSET_WORDS = {"na", "none", "null"}
@@ -52,16 +52,13 @@ class Request:
     fp8_recipe: str | None = None
     variant: str | None = None
     gpus_per_node: int | None = None
-    gres: bool | None = None
-    gres_type: str | None = None
     max_steps: int | None = None
     time_limit: str | None = None
     columns: Mapping[str, int | bool | None] = field(default_factory=dict)
     megatron: Mapping[str, str] = field(default_factory=dict)
     """Settings of the framework, by section and field."""
-    account: str | None = None
-    partition: str | None = None
-    additional_slurm_params: str = ""
+    scheduler: Mapping[str, str] = field(default_factory=dict)
+    """What variables that only schedulers read say."""
     engine: str | None = None
     image: str | None = None
     mounts: tuple[str, ...] = ()
@@ -116,7 +113,8 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         )
     refuse_typos(variables, [*VARIABLES, *PATIENCE])
     read = Reader(variables, say)
-    gres_gpus = read.text("SBATCH_GPUS_PER_NODE")
+    said = {name: read.name(name) if known.is_name else read.text(name) for name, known in OF_SCHEDULERS.items()}
+    scheduler = {name: value for name, value in said.items() if value}
     request = Request(
         gpus=read.positive("JOB_TOTAL_GPUS", remedy="llmb-run list shows the recipe's numbers of GPUs"),
         gpu_type=read.lower("GPU_TYPE"),
@@ -125,17 +123,14 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         fp8_recipe=read.choice("FP8_RECIPE"),
         variant=read.lower("CONFIG_VARIANT"),
         gpus_per_node=same(
-            ("GPUS_PER_NODE", read.positive("GPUS_PER_NODE")), ("SBATCH_GPUS_PER_NODE", gres_count(gres_gpus))
+            ("GPUS_PER_NODE", read.positive("GPUS_PER_NODE")),
+            ("SBATCH_GPUS_PER_NODE", gres_count(scheduler.get("SBATCH_GPUS_PER_NODE"))),
         ),
-        gres=True if gres_gpus else None,
-        gres_type=gres_type(gres_gpus),
         max_steps=read.positive("MAX_STEPS"),
         time_limit=read.duration("TIME_LIMIT"),
         columns=_columns(read),
         megatron=settings_in(read.text("MEGATRON_SETTINGS"), say("MEGATRON_SETTINGS")),
-        account=read.slurm_name("SBATCH_ACCOUNT"),
-        partition=read.slurm_name("SBATCH_PARTITION"),
-        additional_slurm_params=read.text("ADDITIONAL_SLURM_PARAMS") or "",
+        scheduler=scheduler,
         engine=read.text("LLMB_ENGINE"),
         image=read.image("RUN_CONF_IMAGE"),
         mounts=read_mounts(read.text("RUN_CONF_MOUNTS")),

@@ -39,10 +39,10 @@ class Reader:
         value = self.text(name)
         return value.lower() if value else None
 
-    def slurm_name(self, name: str) -> str | None:
+    def name(self, name: str) -> str | None:
         value = self.text(name)
         if value and not is_slurm_name(value):
-            raise self._wrong(name, repr(value), " is not a valid Slurm name", remedy="check it with sacctmgr or sinfo")
+            raise self._wrong(name, repr(value), f" is not a valid {VARIABLES[name].meaning}", remedy="correct it")
         return value
 
     def path(self, name: str) -> Path | None:

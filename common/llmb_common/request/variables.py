@@ -6,12 +6,11 @@ every help text does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmb_common import gpus
-from llmb_common.cluster_types import LOCAL, ways
+from llmb_common.cluster_types import LOCAL, Variable, ways
 
-SITE = "`cluster_config.yaml`"
+OF_SCHEDULERS = {name: variable for way in ways().values() for name, variable in way.variables.items()}
+"""The variables that only schedulers read, each its own."""
 _OFF = "`false`"
 
 
@@ -31,34 +30,6 @@ PATIENCE = {
     "LLMB_WATCH_SECONDS": "how often a job checks that it makes progress; 15 by default",
 }
 """Variables of the caller that ``supervise.sh`` reads in the job, and what they set."""
-
-
-@dataclass(frozen=True)
-class Variable:
-    """``meaning`` is a phrase, or the values that there are. ``default`` is for people, ``{...}`` in it the recipe's
-    own (see ``tools.readme_variables``)."""
-
-    meaning: str | tuple[str, ...]
-    default: str = "-"
-    choices: tuple[str, ...] = ()
-    """The only values there are, checked when the variable is read; others depend on the recipe or have more forms."""
-    option: str = ""
-    """What ``llmb-run`` has instead."""
-    metavar: str = ""
-    """What stands for the option's value in help texts; empty: it has none."""
-
-    @property
-    def in_table(self) -> str:
-        """As READMEs say it."""
-        return self.meaning if isinstance(self.meaning, str) else " ".join(self.meaning)
-
-    @property
-    def in_help(self) -> str:
-        """As the beginning of a sentence: ``Training steps``, or ``bf16, fp8 or nvfp4``."""
-        if isinstance(self.meaning, str):
-            return self.meaning[:1].upper() + self.meaning[1:]
-        *others, last = self.meaning
-        return f"{', '.join(others)} or {last}"
 
 
 def _per_node() -> str:
@@ -82,7 +53,9 @@ VARIABLES: dict[str, Variable] = {
         option="--scale",
         metavar="GPUS",
     ),
-    "GPU_TYPE": Variable(gpus.gpu_types(), f"{SITE}, else {{gpu_type}}", option="--gpu-type", metavar="TYPE"),
+    "GPU_TYPE": Variable(
+        gpus.gpu_types(), "`cluster_config.yaml`, else {gpu_type}", option="--gpu-type", metavar="TYPE"
+    ),
     "MODEL_SIZE": Variable("model size", "{model_size}; without GPUs `smoke`", option="-s", metavar="SIZE"),
     "DTYPE": Variable(("bf16", "fp8", "nvfp4"), "{dtype}", option="--dtype", metavar="DTYPE"),
     "FP8_RECIPE": Variable(
@@ -97,7 +70,6 @@ VARIABLES: dict[str, Variable] = {
         metavar="NAME",
     ),
     "GPUS_PER_NODE": Variable("GPUs per node", _per_node()),
-    "SBATCH_GPUS_PER_NODE": Variable("GPUs per node; also requests them from Slurm as GRES", SITE),
     "MAX_STEPS": Variable("training steps", "{max_steps}", option="--max-steps", metavar="N"),
     "TIME_LIMIT": Variable(
         "Slurm time limit: 90m, 8h, HH:MM:SS, or minutes",
@@ -111,9 +83,7 @@ VARIABLES: dict[str, Variable] = {
         option="--megatron",
         metavar="SETTING",
     ),
-    "SBATCH_ACCOUNT": Variable("Slurm account", SITE),
-    "SBATCH_PARTITION": Variable("Slurm partition", SITE),
-    "ADDITIONAL_SLURM_PARAMS": Variable("more sbatch options: key=value or flags, separated by semicolons"),
+    **OF_SCHEDULERS,
     "RUN_CONF_IMAGE": Variable(
         "container image: a file, or a name as in a registry", "{image}", option="--image", metavar="IMAGE"
     ),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from llmb_common import gpus
-from llmb_common.cluster_types import ClusterType, names
+from llmb_common.cluster_types import ClusterType, names, traits_of
 from llmb_common.engines import DEFAULT_ENGINE, RELEASE, minor
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.files import status_of
@@ -19,35 +20,11 @@ from llmb_common.secrets import is_secret_name
 from llmb_common.site import FILE_NAME as FILE_NAME
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
 from llmb_common.trust import require_trusted
-from llmb_common.words import is_slurm_name, job_variable_problem, line_problem
-
-Runtime = Literal["pyxis", "enroot", "none"]
+from llmb_common.words import job_variable_problem, line_problem
 
 CHECKPOINT_GB_PER_SECOND = 5.0
 """Assumed where the site does not say: cautious for a parallel file system behind hundreds of GPUs, too fast for a
 single NFS server. A site that writes slower says so, or a job that is told to save is ended before it has."""
-
-
-class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How jobs are submitted at this site. Docstrings of fields, here and below, are printed in docs/reference.md."""
-
-    account: str | None = None
-    """The account that jobs are charged to."""
-    gpu_partition: str | None = None
-    """The partition that jobs run in."""
-    cpu_partition: str | None = None
-    """The partition for installation jobs."""
-    gres: bool = False
-    """Request GPUs with ``--gres=gpu:N``; clusters without GRES reject that."""
-    runtime: Runtime = "pyxis"
-    """How jobs start their container."""
-    container_writable: bool = True
-    """Jobs may write to their image's files; the changes end with the job. Enroot's own default is no."""
-    mpi: str = "pmix"
-    """The value for ``srun --mpi``, one of those that ``srun --mpi=list`` shows. ``none`` if Slurm was built without
-    PMIx: ranks find each other without it."""
-    additional_params: str = ""
-    """Like ``ADDITIONAL_SLURM_PARAMS`` (``key=value`` or flags, separated by semicolons), for every job."""
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +73,10 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole ``cluster_config.yaml``."""
+    """A whole ``cluster_config.yaml``, but for the schedulers' own sections (``config_type``).
+
+    Docstrings of fields, here and above, are printed in docs/reference.md.
+    """
 
     schema: Literal[1] = 1
     """The version of this file's format."""
@@ -105,7 +85,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     operator: str | None = None
     """Who measures here, for reports: a name, a company, an address. Default: the users whose runs they are."""
     cluster_type: ClusterType | None = None
-    """Where jobs run: ``slurm``, or ``local`` for this machine."""
+    """Where jobs run: one of the values of ``CLUSTER_TYPE``."""
     repo: str | None = None
     """The clone of the repository."""
     gpu_type: str | None = None
@@ -114,8 +94,6 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How many of them a node has. Default: what is usual for the GPU type."""
     arch: Literal["x86_64", "aarch64"] | None = None
     """The architecture of the compute nodes."""
-    slurm: SlurmSettings = SlurmSettings()
-    """How jobs are submitted: see below."""
     engine: Engine | None = None
     """Where jobs train outside a container: see below."""
     releases: dict[str, SiteRelease] = {}
@@ -144,6 +122,25 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     workloads: tuple[str, ...] = ()
     """The installed workloads."""
 
+    def scheduler(self, kind: str) -> Any:
+        """The section of a scheduler, as its executor declares it: its ``SchedulerSettings``."""
+        return getattr(self, kind, None) or traits_of(kind).settings_type()
+
+
+def cluster_config(**values: Any) -> ClusterConfig:
+    """A configuration with these values; sections of schedulers are values, too."""
+    return config_type(names())(**values)
+
+
+@lru_cache
+def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
+    """What the file may hold where there are these ways of running jobs."""
+    told = {kind: traits_of(kind).settings_type for kind in kinds}
+    sections = [(kind, settings, settings()) for kind, settings in told.items() if settings.__struct_fields__]
+    options: Any = {"frozen": True, "kw_only": True, "forbid_unknown_fields": True}
+    found: Any = msgspec.defstruct("ClusterConfig", sections, bases=(ClusterConfig,), **options)
+    return found  # type: ignore[no-any-return]
+
 
 def load_cluster_config(install: Path | None) -> ClusterConfig:
     """The configuration of the installation ``install``, or the defaults where it has none.
@@ -152,11 +149,11 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
         ConfigError: it is wrong, cannot be read or comes from somebody who has no say here; with file and line.
     """
     if install is None:
-        return ClusterConfig()
+        return cluster_config()
     path = install / FILE_NAME
     try:
         if status_of(path) is None:
-            return ClusterConfig()
+            return cluster_config()
     except OSError as error:
         raise ConfigError(
             f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
@@ -172,7 +169,7 @@ def parse_cluster_config(text: str, path: Path) -> ClusterConfig:
         ConfigError: it is wrong; with file and line.
     """
     data, lines = load_text(text, str(path))
-    config = convert(data, lines, ClusterConfig, str(path))
+    config = convert(data, lines, config_type(names()), str(path))
     _check(config, path, lines)
     return config
 
@@ -204,16 +201,9 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
                 f"{at('environment')}: {problem}",
                 remedy=export if is_secret_name(name) else "correct it, or remove it",
             )
-    slurm = config.slurm
-    for key in ("account", "gpu_partition", "cpu_partition"):
-        word = getattr(slurm, key)
-        if word is not None and not is_slurm_name(word):
-            raise ConfigError(f"{at(f'slurm.{key}')} {word!r} is not a valid Slurm name", remedy="correct it")
-    if not re.fullmatch(r"[a-z0-9_]+", slurm.mpi):
-        raise ConfigError(
-            f"{at('slurm.mpi')} {slurm.mpi!r} is not a type of MPI",
-            remedy="one of those that srun --mpi=list shows",
-        )
+    for kind in names():
+        for key, problem, remedy in config.scheduler(kind).problems():
+            raise ConfigError(f"{at(f'{kind}.{key}')} {problem}", remedy=remedy)
     if not re.fullmatch(r"[A-Z]{3}", config.currency):
         raise ConfigError(
             f"{at('currency')} {config.currency!r} is not a currency",
@@ -240,7 +230,8 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Every text in the file, with its key."""
     own = ((f"releases.{release}.", own) for release, own in config.releases.items())
-    groups = (("", config), ("slurm.", config.slurm), ("engine.", config.engine), *own)
+    sections = ((f"{kind}.", config.scheduler(kind)) for kind in names())
+    groups = (("", config), *sections, ("engine.", config.engine), *own)
     for prefix, group in groups:
         for key in group.__struct_fields__ if group else ():
             value = getattr(group, key)

@@ -59,13 +59,14 @@ def way_here() -> ClusterType:
 
 
 def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
-    """The facts that planning needs. A dry run for many GPUs plans for Slurm even where there is none."""
+    """The facts that planning needs. A dry run for GPUs plans for a scheduler even where there is none."""
     wanted = request.cluster_type or cluster.cluster_type
     if wanted is None:
-        names_slurm = bool(request.account or request.partition or request.additional_slurm_params)
-        large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
         wanted = way_here()
-        wanted = SLURM if traits_of(wanted).this_machine and request.dry_run and (names_slurm or large) else wanted
+        if request.dry_run and traits_of(wanted).this_machine:
+            large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
+            told = (way.name for way in ways().values() if not way.variables.keys().isdisjoint(request.scheduler))
+            wanted = next(told, SLURM if large else wanted)
     traits = traits_of(wanted)
     if not traits.this_machine:
         sbatch = shutil.which(traits.submits_with)

@@ -39,7 +39,7 @@ def check(plan: JobPlan) -> None:
 def doubts(plans: Iterable[JobPlan]) -> list[str]:
     """What the user should know before jobs are submitted, each once."""
     different = {
-        (plan.cluster_type, plan.workload_folder, plan.slurm): plan for plan in plans
+        (plan.cluster_type, plan.workload_folder, plan.scheduler): plan for plan in plans
     }  # what executors look at
     found = [text for plan in different.values() for text in executor_for(plan.cluster_type).doubts(plan)]
     return list(dict.fromkeys(found))

@@ -42,7 +42,7 @@ def _space(facts: Facts) -> Iterator[Check]:
         f"{size(facts.free_install)} free in {facts.install}",
         "results and checkpoints need more" if small else "",
     )
-    if facts.config.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
+    if facts.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
         small = facts.free_images < IMAGE_BYTES
         yield Check(
             "space for images",
@@ -93,7 +93,7 @@ def _slurm(facts: Facts) -> Iterator[Check]:
     )
     if not facts.controller_is_up:
         return
-    mpi = facts.config.slurm.mpi
+    mpi = facts.slurm.mpi
     has_it = mpi == "none" or mpi in facts.mpi_types
     yield Check(
         f"srun --mpi={mpi}",
@@ -128,7 +128,7 @@ def _segments(facts: Facts) -> Iterator[Check]:
 
 
 def _partition(facts: Facts) -> Iterator[Check]:
-    name = facts.config.slurm.gpu_partition
+    name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
     if name is None:
         yield Check("GPU partition", "doubt", "none is set", "set slurm.gpu_partition in cluster_config.yaml")
@@ -147,7 +147,7 @@ def _partition(facts: Facts) -> Iterator[Check]:
 
 
 def _gres(facts: Facts, partition: Partition) -> Check:
-    asks, has = facts.config.slurm.gres, partition.gpus_per_node > 0
+    asks, has = facts.slurm.gres, partition.gpus_per_node > 0
     if asks and not has:
         return Check("GRES", "blocks", "jobs request GPUs, and Slurm has none configured", "set slurm.gres: false")
     if has and not asks:
@@ -161,7 +161,7 @@ def _gres(facts: Facts, partition: Partition) -> Check:
 
 
 def _account(facts: Facts) -> Iterator[Check]:
-    account = facts.config.slurm.account
+    account = facts.slurm.account
     if not facts.has_accounting:
         yield Check("account", "doubt", "Slurm accounting is not enabled", "a wrong account is accepted silently")
     elif account is None:
@@ -176,7 +176,7 @@ def _account(facts: Facts) -> Iterator[Check]:
 def _times(facts: Facts) -> Iterator[Check]:
     """The shortest limit that Slurm sets against what the workloads ask for, and the time that it leaves for a save."""
     wanted = facts.workloads or (Workload("a benchmark"),)
-    name = facts.config.slurm.gpu_partition
+    name = facts.slurm.gpu_partition
     partition = next((limit_minutes(p.time_limit) for p in facts.site.partitions if p.name == name), None)
     walls = [*([(f"partition {name}", partition)] if partition is not None else []), *facts.limits.walls]
     if walls:
@@ -221,7 +221,7 @@ def _settings(facts: Facts) -> Iterator[Check]:
 
 
 def _containers(facts: Facts) -> Iterator[Check]:
-    runtime = facts.config.slurm.runtime
+    runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
         lacking = [name for name in _PYXIS_OPTIONS if name not in facts.container_options]
         yield Check(
@@ -232,7 +232,7 @@ def _containers(facts: Facts) -> Iterator[Check]:
         )
     if runtime == "none":
         return
-    writable = facts.config.slurm.container_writable
+    writable = facts.slurm.container_writable
     known = runtime != "pyxis" or not facts.container_options or "container-writable" in facts.container_options
     yield Check(
         "writing to an image's files",

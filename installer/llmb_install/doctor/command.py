@@ -48,7 +48,7 @@ def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConf
             raise RequestError(
                 f"--{field.replace('_', '-')} {value!r} is not a valid name in Slurm", remedy="correct it"
             )
-    slurm = msgspec.structs.replace(config.slurm, **{key: value for key, value in changes.items() if value})
+    slurm = msgspec.structs.replace(config.scheduler(SLURM), **{key: value for key, value in changes.items() if value})
     return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.engines import image_file_name
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.executors.slurm.options import parse_additional
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.saving import limit_seconds, save_seconds
 from llmb_common.runs.hostlist import expand
 from llmb_common.site.cluster import ClusterConfig
-from llmb_common.slurm.options import parse_additional
 from llmb_common.trust import me, user_name
 from llmb_install.answers.stored import load_recipes
 from llmb_install.detect import Site, container_options, detect_site, mpi_types, output
@@ -68,6 +69,12 @@ class Facts:
     image: Path | None = None
     """An image that jobs run in, and that is there."""
     node: Node | None = None
+
+    @property
+    def slurm(self) -> SlurmSettings:
+        """What the site says of Slurm, if it has any."""
+        settings: SlurmSettings = self.config.scheduler(SLURM)
+        return settings
 
 
 def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> Facts:
@@ -128,7 +135,7 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[Workload, ...]:
 
 def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
     """What Slurm says of the limits of this site's jobs."""
-    slurm = config.slurm
+    slurm: SlurmSettings = config.scheduler(SLURM)
     text = output("scontrol", "show", "partition", slurm.gpu_partition, "--oneliner") if slurm.gpu_partition else ""
     partition = dict(word.split("=", 1) for word in text.split() if "=" in word)
     grace = partition.get("GraceTime", "")

@@ -53,9 +53,8 @@ def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image
     """
     needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
     minutes = -(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60)
-    wanted = Wanted(
-        name="llmb-doctor", slurm=needs.slurm, gpus=config.gpus_per_node or 1, minutes=minutes, wait=_QUEUE_SECONDS
-    )
+    count = config.gpus_per_node or 1
+    wanted = Wanted(name="llmb-doctor", scheduler=needs.scheduler, gpus=count, minutes=minutes, wait=_QUEUE_SECONDS)
     try:
         with _folder_to_write(install) as probe, hold(wanted) as held:
             return _asked(held, needs, config, (install, image_folder, image, probe))
@@ -67,7 +66,7 @@ def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, 
     install, image_folder, image, probe = places
     folders = {"installation": str(install), "images": str(image_folder), **({"workload": probe} if probe else {})}
     pythons = [*needs.pythons, *(config.engine.releases.values() if config.engine else ())]
-    starts = pythons if config.slurm.runtime == "none" else []
+    starts = pythons if config.scheduler(SLURM).runtime == "none" else []
     spec = {"stage": "look", "folders": folders, "written": ["workload"], "starts": starts}
     answer = held.run(command(spec, (*PYTHONS, *pythons)), _NODE_SECONDS)
     now = time.time()
@@ -78,9 +77,9 @@ def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, 
             error=f"no node answered: {'no Python there' if 'no-python' in answer.output else answer.complaint}"
         )
     facts = read_facts(node, said)
-    values = values_of(facts, unpacks=config.slurm.runtime == "pyxis")
+    values = values_of(facts, unpacks=config.scheduler(SLURM).runtime == "pyxis")
     values |= {"probe": ["yes"]} if probe else {}
-    if image is not None and config.slurm.runtime != "none":
+    if image is not None and config.scheduler(SLURM).runtime != "none":
         mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
         run = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), probe]
         begun = time.monotonic()

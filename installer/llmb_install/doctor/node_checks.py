@@ -55,7 +55,7 @@ def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
     )
     yield from _node_gpus(facts, node)
     yield from _node_network(node)
-    if facts.config.slurm.runtime != "none":
+    if facts.slurm.runtime != "none":
         enroot = node.one("enroot")
         remedy = "" if enroot else "install Enroot on the compute nodes"
         yield Check("Enroot on the node", "ok" if enroot else "blocks", enroot or "not found", remedy)
@@ -65,13 +65,13 @@ def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
         yield Check(
             "installation on the node", "ok" if sees else "blocks", "visible" if sees else "not visible", remedy
         )
-    if facts.config.image_folder and facts.config.slurm.runtime != "none":
+    if facts.config.image_folder and facts.slurm.runtime != "none":
         reads = node.one("images") == "yes"
         remedy = "" if reads else f"{facts.image_folder} must be on a file system that all nodes share, open to you"
         yield Check("images on the node", "ok" if reads else "blocks", "readable" if reads else "not readable", remedy)
     yield from _workloads(facts, node)
     yield from _hung(node)
-    if facts.config.slurm.runtime == "none":
+    if facts.slurm.runtime == "none":
         yield from _engine(facts, node)
     elif facts.image is None:
         remedy = "import one: llmb-install add WORKLOAD, or update"

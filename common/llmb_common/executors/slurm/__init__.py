@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from llmb_common.cluster_types import SLURM, Traits
+from llmb_common.cluster_types import SLURM, Traits, Variable
+
+_SITE = "`cluster_config.yaml`"
 
 TRAITS = Traits(
     name=SLURM,
@@ -14,4 +16,11 @@ TRAITS = Traits(
     containers=True,
     slurm_options=True,
     job_id=r"[0-9]+(_[0-9]+)?",
+    settings="llmb_common.executors.slurm.words:SlurmSettings",
+    variables={
+        "SBATCH_GPUS_PER_NODE": Variable("GPUs per node; also requests them from Slurm as GRES", _SITE),
+        "SBATCH_ACCOUNT": Variable("Slurm account", _SITE, is_name=True),
+        "SBATCH_PARTITION": Variable("Slurm partition", _SITE, is_name=True),
+        "ADDITIONAL_SLURM_PARAMS": Variable("more sbatch options: key=value or flags, separated by semicolons"),
+    },
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import quote
 
+from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import TUNING_PREFIXES
 from llmb_common.secrets import SECRET_VARIABLES
@@ -22,7 +23,7 @@ _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
 
 def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str]) -> str:
     """The bash text that each task runs on the host, with the task's own text as its only argument."""
-    writable = plan.slurm is None or plan.slurm.container_writable
+    writable = slurm_of(plan).container_writable
     lines = [
         "set -euo pipefail",
         f"names=({' '.join(dict.fromkeys((*_NAMES, *variables)))})",

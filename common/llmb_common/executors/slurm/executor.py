@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors import Executor, Ranks
 from llmb_common.executors.engine import check_engine
+from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.script import directives, launch
+from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
 from llmb_common.shell_text import shell_part
-from llmb_common.slurm.options import output_pattern
 from llmb_common.trust import require_trusted
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class SlurmExecutor(Executor):
 
         arguments = [f"--dependency=afterany:{':'.join(after)}"] if after else []
         if excluded:
-            additional = dict(plan.slurm.additional) if plan.slurm else {}
+            additional = dict(slurm_of(plan).additional)
             if both := set(excluded) & set(expand(additional.get("nodelist") or "")):
                 reasons = ", ".join(f"{name} ({excluded[name]})" for name in sorted(both))
                 raise RequestError(

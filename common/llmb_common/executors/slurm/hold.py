@@ -17,7 +17,7 @@ from llmb_common.executors.holding import MOST_GROUPS, Container, Held, Wanted
 from llmb_common.executors.slurm.mounts import for_enroot
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.script import PORT_BASE, PORT_COUNT
-from llmb_common.planning.job_plan import SlurmPlan
+from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.programs import Answer, ask, clean_environment
 from llmb_common.runs.hostlist import compress, expand
 from llmb_common.sessions import end_session
@@ -77,8 +77,8 @@ def hold(wanted: Wanted) -> Iterator[Held]:
         RequestError: no partition has all of them
         SchedulerError: they are not granted in time, or at all
     """
-    assert wanted.slurm is not None
-    slurm = wanted.slurm
+    slurm = wanted.scheduler
+    assert isinstance(slurm, SlurmPlan)
     if wanted.nodes:
         slurm = msgspec.structs.replace(slurm, partition=partition_of(wanted.nodes, slurm.partition))
     argv = [*allocation(wanted, slurm), "sh", "-c", _SAY]

@@ -7,9 +7,10 @@ from shlex import quote
 from llmb_common.errors import RequestError, assert_never
 from llmb_common.executors.slurm.enroot import enter_script
 from llmb_common.executors.slurm.mounts import container_mounts
-from llmb_common.planning.job_plan import JobPlan, SlurmPlan
+from llmb_common.executors.slurm.options import output_pattern, sbatch_line
+from llmb_common.executors.slurm.words import SlurmPlan, slurm_of
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import SharedPaths
-from llmb_common.slurm.options import output_pattern, sbatch_line
 
 PORT_BASE, PORT_COUNT = 21000, 9000
 """Rendezvous ports, by job id: two jobs collide only if they share a node and their ids differ by a multiple of 9000.
@@ -38,7 +39,7 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
     Raises:
         RequestError: a value cannot be said to Slurm, or the image to Enroot.
     """
-    slurm = _slurm(plan)
+    slurm = slurm_of(plan)
     if slurm.runtime == "enroot" and plan.image and (plan.image.startswith("-") or "'" in plan.image):
         # It puts the image's path between single quotes into a script of its own (4.1.2, runtime.sh).
         raise RequestError(
@@ -78,7 +79,7 @@ def launch(plan: JobPlan) -> list[str]:
     Raises:
         RequestError: a path cannot be said to the container runtime.
     """
-    slurm = _slurm(plan)
+    slurm = slurm_of(plan)
     lines = [
         "# Rendezvous at the first node, by the address under which Slurm itself reaches it.",
         "master=${SLURMD_NODENAME:-$(hostname)}",
@@ -147,9 +148,3 @@ def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
 def _job_variables(plan: JobPlan) -> list[str]:
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
     return [*plan.env, *ours, *(["LLMB_RESUME"] if plan.checkpoint.enabled else [])]
-
-
-def _slurm(plan: JobPlan) -> SlurmPlan:
-    if plan.slurm is None:
-        raise RequestError("this plan was not made for Slurm", remedy="plan the job with CLUSTER_TYPE=slurm")
-    return plan.slurm

@@ -11,13 +11,14 @@ from shlex import quote
 
 import msgspec
 
+from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.script import directives
+from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.saving import limit_seconds
 from llmb_common.runs.paths import SharedPaths
 from llmb_common.runs.record import RunRecord
 from llmb_common.shell_text import shell_part
-from llmb_common.slurm.options import output_pattern
 
 _GRACE_SECONDS = 120
 """Between the end that a run is told at its limit and the one that it is not told."""
@@ -31,20 +32,18 @@ def apart(plans: Sequence[JobPlan]) -> str:
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
     if differing:
         return f"they differ in {', '.join(differing)}"
-    if "time" in dict(plans[0].slurm.additional if plans[0].slurm else ()):
+    if "time" in dict(slurm_of(plans[0]).additional):
         return "the time limit is among the additional Slurm options"
     return _too_long(plans)
 
 
 def _allocation(plan: JobPlan) -> dict[str, object]:
-    slurm = plan.slurm
-    assert slurm is not None
     names = ("account", "partition", "gres", "gres_type", "segment", "additional")
     return {
         "nodes": plan.nodes,
         "GPUs per node": plan.gpus_per_node,
         "the folder of runs": plan.workload_folder,
-        **{name.replace("_", " "): getattr(slurm, name) for name in names},
+        **{name.replace("_", " "): getattr(slurm_of(plan), name) for name in names},
     }
 
 
@@ -52,9 +51,9 @@ def _too_long(plans: Sequence[JobPlan]) -> str:
     from llmb_common.errors import SchedulerError
     from llmb_common.executors.slurm.query import longest_job
 
-    slurm, total = plans[0].slurm, sum(limit_seconds(plan.time_limit) for plan in plans)
+    total = sum(limit_seconds(plan.time_limit) for plan in plans)
     try:
-        most = longest_job(slurm.partition if slurm else None)
+        most = longest_job(slurm_of(plans[0]).partition)
     except SchedulerError:
         return ""  # then sbatch will say
     if most is None or total <= most:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm.query import nodes_of_jobs
+from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.planning.job_plan import JobPlan
 
 _OWN_DISKS = frozenset(
@@ -91,10 +92,9 @@ def _is_exported(folder: Path, root: Path) -> bool:
 
 def _another_node(plan: JobPlan) -> str:
     """A node that may run the job and is not this machine; empty where there is none, or Slurm does not say."""
-    slurm = plan.slurm
-    nodelist = dict(slurm.additional).get("nodelist") if slurm else None
+    slurm = slurm_of(plan)
     try:
-        nodes = nodes_of_jobs(slurm.partition if slurm else None, nodelist)
+        nodes = nodes_of_jobs(slurm.partition, slurm.nodelist)
     except SchedulerError:
         return ""
     return next((name for name, address in nodes if not _is_here(name) and not _is_here(address)), "")

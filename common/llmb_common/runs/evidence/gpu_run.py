@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from llmb_common.planning.job_plan import SlurmPlan
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.runs.evidence.nodes import Gpu, Node, Nodes, Snapshot
 
 LONG_SHARE = 0.01
@@ -103,7 +103,7 @@ class Expected(Protocol):
     @property
     def gpus_per_node(self) -> int: ...
     @property
-    def slurm(self) -> SlurmPlan | None: ...
+    def scheduler(self) -> SchedulerPart | None: ...
 
 
 @dataclass(frozen=True)

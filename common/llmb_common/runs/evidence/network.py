@@ -51,7 +51,7 @@ def _together(plan: Expected) -> int:
     known = GPUS.get(plan.gpu_type)
     if known is None or known.nvlink_nodes == 1:
         return 1
-    return (plan.slurm.segment if plan.slurm else None) or min(plan.nodes, known.nvlink_nodes)
+    return (plan.scheduler and plan.scheduler.nvlink_nodes) or min(plan.nodes, known.nvlink_nodes)
 
 
 def domains_of(nodes: Iterable[Node]) -> Counter[str]:

@@ -107,8 +107,8 @@ def _apart(where: str, *options: str) -> str:
 
 
 def begin_in(days: int) -> str:
-    """``begin=...``, so many days from this hour on; the same within the hour."""
-    return time.strftime("begin=%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days))
+    """The value of ``begin``, so many days from this hour on; the same within the hour."""
+    return time.strftime("%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days))
 
 
 def override_additional(given: str, *parts: str) -> str:

@@ -1,0 +1,176 @@
+"""What Slurm is told: its section of ``cluster_config.yaml``, and its part of a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+
+from llmb_common.errors import RequestError
+from llmb_common.executors.slurm.options import begin_in, parse_additional
+from llmb_common.executors.slurm.segments import Segment, choose_segment
+from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings
+from llmb_common.request.values import gres_type
+from llmb_common.words import is_slurm_name
+
+if TYPE_CHECKING:
+    from llmb_common.planning.case import Case
+    from llmb_common.planning.job_plan import JobPlan
+    from llmb_common.request.read import Request
+
+Runtime = Literal["pyxis", "enroot", "none"]
+
+
+class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What Slurm is asked for. ``additional`` holds (option, value or None) in the user's order."""
+
+    queue_word: ClassVar[str] = "partition"
+    account_variable: ClassVar[str] = "SBATCH_ACCOUNT"
+    queue_variable: ClassVar[str] = "SBATCH_PARTITION"
+
+    account: str | None
+    partition: str | None
+    gres: bool
+    gres_type: str | None = None
+    """``h100`` in ``--gres=gpu:h100:8``; None: whatever GPUs the partition has."""
+    segment: int | None
+    additional: tuple[tuple[str, str | None], ...]
+    runtime: Runtime
+    container_writable: bool = True
+    mpi: str = "pmix"
+
+    @property
+    def queue(self) -> str | None:
+        return self.partition
+
+    @property
+    def nodelist(self) -> str | None:
+        return dict(self.additional).get("nodelist")
+
+    @property
+    def containers(self) -> bool:
+        return self.runtime != "none"
+
+    @property
+    def nvlink_nodes(self) -> int | None:
+        return self.segment
+
+    @property
+    def own_limit(self) -> bool:
+        return not {"time", "signal"}.isdisjoint(dict(self.additional))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        options = [name if value is None else f"{name}={value}" for name, value in self.additional]
+        return super().variables | ({"ADDITIONAL_SLURM_PARAMS": ";".join(options)} if options else {})
+
+    def on_nodes(self, nodes: str) -> SlurmPlan:
+        return self._with("nodelist", nodes)
+
+    def after_days(self, days: int) -> SlurmPlan:
+        return self._with("begin", begin_in(days))
+
+    def _with(self, option: str, value: str) -> SlurmPlan:
+        others = ((name, other) for name, other in self.additional if name != option)
+        return msgspec.structs.replace(self, additional=(*others, (option, value)))
+
+
+class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How jobs are submitted at this site. Docstrings of fields are printed in docs/reference.md."""
+
+    part: ClassVar[type[SchedulerPart]] = SlurmPlan
+
+    account: str | None = None
+    """The account that jobs are charged to."""
+    gpu_partition: str | None = None
+    """The partition that jobs run in."""
+    cpu_partition: str | None = None
+    """The partition for installation jobs."""
+    gres: bool = False
+    """Request GPUs with ``--gres=gpu:N``; clusters without GRES reject that."""
+    runtime: Runtime = "pyxis"
+    """How jobs start their container."""
+    container_writable: bool = True
+    """Jobs may write to their image's files; the changes end with the job. Enroot's own default is no."""
+    mpi: str = "pmix"
+    """The value for ``srun --mpi``, one of those that ``srun --mpi=list`` shows. ``none`` if Slurm was built without
+    PMIx: ranks find each other without it."""
+    additional_params: str = ""
+    """Like ``ADDITIONAL_SLURM_PARAMS`` (``key=value`` or flags, separated by semicolons), for every job."""
+
+    @property
+    def queue(self) -> str | None:
+        return self.gpu_partition
+
+    @property
+    def containers(self) -> bool:
+        return self.runtime != "none"
+
+    def problems(self) -> Iterable[tuple[str, str, str]]:
+        for key in ("account", "gpu_partition", "cpu_partition"):
+            word = getattr(self, key)
+            if word is not None and not is_slurm_name(word):
+                yield key, f"{word!r} is not a valid Slurm name", "correct it"
+        if not re.fullmatch(r"[a-z0-9_]+", self.mpi):
+            yield "mpi", f"{self.mpi!r} is not a type of MPI", "one of those that srun --mpi=list shows"
+
+    def site_part(self, queue: str | None = None) -> SlurmPlan:
+        return SlurmPlan(
+            account=self.account,
+            partition=queue or self.gpu_partition,
+            gres=self.gres,
+            segment=None,
+            additional=parse_additional(self.additional_params, "cluster_config.yaml: slurm.additional_params"),
+            runtime=self.runtime,
+            container_writable=self.container_writable,
+            mpi=self.mpi,
+        )
+
+    def plan(self, case: Case, nodes: int, gpus_per_node: int) -> SlurmPlan:
+        request, said = case.request, case.request.scheduler
+        usual = self.site_part(said.get("SBATCH_PARTITION"))
+        option = "ADDITIONAL_SLURM_PARAMS"
+        asked = dict(parse_additional(said.get(option, ""), request.say(option)))
+        additional = {name: value for name, value in usual.additional if name not in asked} | asked
+        segment = Segment()
+        if "segment" not in additional:  # the last word of the site or the user
+            known = case.machine.slurm_segments
+            segment = choose_segment(case.gpu_type, nodes, gpus_per_node, slurm_segments=known, say=request.say)
+            case.note(*[segment.notice] if segment.notice else [])
+        return msgspec.structs.replace(
+            usual,
+            account=said.get("SBATCH_ACCOUNT") or usual.account,
+            gres="SBATCH_GPUS_PER_NODE" in said or usual.gres,
+            gres_type=gres_type(said.get("SBATCH_GPUS_PER_NODE")),
+            segment=segment.nodes,
+            additional=tuple(additional.items()),
+        )
+
+    def unheeded(self, request: Request) -> list[str]:
+        ours = [name for name in request.ignored if name in _INSTEAD]
+        notices = [f"{name}: not passed to sbatch; use {_INSTEAD[name]}" for name in ours]
+        if others := [name for name in request.ignored if name not in ours]:
+            option = "ADDITIONAL_SLURM_PARAMS"
+            use = f"use {request.say(option)}, for example {request.say(option, 'qos=high')}"
+            notices.append(f"{', '.join(others)}: not passed to sbatch; {use}")
+        return notices
+
+
+def slurm_of(plan: JobPlan) -> SlurmPlan:
+    """What Slurm is asked for.
+
+    Raises:
+        RequestError: the plan is for something else.
+    """
+    if not isinstance(plan.scheduler, SlurmPlan):
+        raise RequestError("this plan was not made for Slurm", remedy="plan the job with CLUSTER_TYPE=slurm")
+    return plan.scheduler
+
+
+_INSTEAD = {
+    "SBATCH_TIMELIMIT": "TIME_LIMIT",
+    **dict.fromkeys(("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_GRES"), "JOB_TOTAL_GPUS and SBATCH_GPUS_PER_NODE"),
+}
+"""Slurm's variables for what a documented one says; all others have an option for ADDITIONAL_SLURM_PARAMS."""

@@ -1,0 +1,115 @@
+"""What a scheduler is told in its own words, and the little of it that the rest of LLMB asks for.
+
+An executor whose scheduler has such words derives both classes, and names its settings in its traits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from llmb_common.errors import RequestError
+
+if TYPE_CHECKING:  # the site's settings are read where nothing is planned, too
+    from llmb_common.planning.case import Case
+    from llmb_common.request.read import Request
+
+
+class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a scheduler is asked for beside nodes, ranks and time: its own part of a plan."""
+
+    queue_word: ClassVar[str] = "queue"
+    """What it calls ``queue``."""
+    account_variable: ClassVar[str] = ""
+    """The variable of a request that says ``account``."""
+    queue_variable: ClassVar[str] = ""
+
+    @property
+    def account(self) -> str | None:
+        """Who is charged."""
+        return None
+
+    @property
+    def queue(self) -> str | None:
+        """Where the job waits, and whose nodes it gets."""
+        return None
+
+    @property
+    def nodelist(self) -> str | None:
+        """The nodes that are asked for by name, a host list."""
+        return None
+
+    @property
+    def containers(self) -> bool:
+        """Whether ranks run in the image."""
+        return False
+
+    @property
+    def nvlink_nodes(self) -> int | None:
+        """How many nodes are to share an NVLink domain; None: it is not asked."""
+        return None
+
+    @property
+    def own_limit(self) -> bool:
+        """Whether the user says in the scheduler's own options when the job is to end: it is not checked then."""
+        return False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of a request that ask for the same."""
+        said = {self.account_variable: self.account, self.queue_variable: self.queue}
+        return {name: value for name, value in said.items() if name and value}
+
+    def on_nodes(self, nodes: str) -> SchedulerPart:
+        """The same on these nodes, a host list.
+
+        Raises:
+            RequestError: nodes cannot be chosen.
+        """
+        raise RequestError("this scheduler does not let jobs choose their nodes", remedy="leave the nodes out")
+
+    def after_days(self, days: int) -> SchedulerPart:
+        """The same, beginning so many days from this hour on.
+
+        Raises:
+            RequestError: jobs cannot be told to wait.
+        """
+        raise RequestError("this scheduler does not let jobs begin later", remedy="repeat the command on other days")
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A scheduler's own section of ``cluster_config.yaml``; ways of running jobs that need none have this one."""
+
+    part: ClassVar[type[SchedulerPart]] = SchedulerPart
+
+    @property
+    def queue(self) -> str | None:
+        """Where jobs wait if they do not say."""
+        return None
+
+    @property
+    def containers(self) -> bool:
+        """Whether jobs run in images, where that is possible."""
+        return True
+
+    def problems(self) -> Iterable[tuple[str, str, str]]:
+        """What is wrong beyond the types: the key, what it is not, and what to do."""
+        return ()
+
+    def plan(self, case: Case, nodes: int, gpus_per_node: int) -> SchedulerPart | None:
+        """The scheduler's part of a plan; notices are the case's.
+
+        Raises:
+            RequestError: the scheduler cannot be asked for that.
+        """
+        return self.site_part()
+
+    def site_part(self, queue: str | None = None) -> SchedulerPart | None:
+        """What every job of this site asks for, in its queue or another; None: the scheduler is told nothing."""
+        return None
+
+    def unheeded(self, request: Request) -> list[str]:
+        """What the request says in this scheduler's words and no job is told, one sentence each."""
+        return []

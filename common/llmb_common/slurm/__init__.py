@@ -1,1 +1,0 @@
-"""What LLMB knows about Slurm."""
