@@ -14,6 +14,7 @@ import fastjsonschema
 import msgspec
 
 from llmb_common.causes.answer import Diagnosis
+from llmb_common.cluster_types import ways
 from llmb_common.envelope import SCHEMA
 from llmb_common.index.rows import RunRow
 from llmb_common.planning.job_plan import JobPlan
@@ -82,9 +83,13 @@ def _key(command: str) -> str:
 
 
 def _structs() -> dict[str, Any]:
+    parts = [way.settings_type.part for way in ways().values()]
+    parts = [part for part in parts if part.__struct_fields__]
     _, definitions = msgspec.json.schema_components(
-        _STRUCTS.values(), schema_hook=lambda _: {"type": "string"}, ref_template="#/definitions/{name}"
+        [*_STRUCTS.values(), *parts], schema_hook=lambda _: {"type": "string"}, ref_template="#/definitions/{name}"
     )
+    of_schedulers = [*(_reference(part.__name__) for part in parts), {"type": "null"}]
+    definitions["JobPlan"]["properties"]["slurm"] = {"anyOf": of_schedulers}
     return definitions
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from llmb_common.cluster_types import names
 from llmb_common.index.rows import RunRow
 from llmb_common.printable import printable
 from llmb_common.recipes.rows import precision
@@ -23,7 +24,7 @@ RUN_KEYS = {
     "fp8_recipe": "scaling of FP8; null otherwise",
     "gpu_type": "such as `h100`",
     "gpus": "the number of GPUs (on a CPU: of ranks)",
-    "executor": "what runs its job: `slurm` or `local`",
+    "executor": f"what runs its job: {' or '.join(f'`{name}`' for name in names())}",
     "job_id": "the scheduler's id",
     "state": "a [state](#states-of-a-run)",
     "state_time": "since when, Unix time",
