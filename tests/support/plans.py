@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -17,21 +20,35 @@ from llmb_common.site.machine import Machine
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = Machine(cluster_type="slurm")
 LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
+EIGHT = Machine(cluster_type="local", gpu_type="h100", gpus=8)
+MACHINES = {
+    "laptop": LAPTOP,
+    "laptop-with-nsys": Machine(cluster_type="local", gpu_type="cpu", has_nsys=True),
+    "eight-h100": EIGHT,
+    "eight-h100-with-nsys": Machine(cluster_type="local", gpu_type="h100", gpus=8, has_nsys=True),
+    "eight-unknown": Machine(cluster_type="local", gpu_type=None, gpus=8),
+    "old-slurm": Machine(cluster_type="slurm", slurm_segments=False),
+}
 
 
 def plan(*given: str | Machine | ClusterConfig | None, recipe: str = "llama3.1", **variables: str) -> JobPlan:
-    """The plan of a request: ``given`` are the recipe's name, the machine and the site's file, where they matter."""
-    machine, cluster = SLURM, cluster_config()
+    """The plan of a request: ``given`` are the recipe's name, the machine and the site's file, where they matter.
+
+    Text may hold several words: variables (``TP=4``), one of ``MACHINES``, the recipe's name.
+    """
+    machine, cluster, said = SLURM, cluster_config(), dict[str, str]()
     for item in given:
-        if isinstance(item, str):
-            recipe = item
-        elif isinstance(item, Machine):
+        if isinstance(item, Machine):
             machine = item
-        elif item is not None:
+        elif item is not None and not isinstance(item, str):
             cluster = item
-    return make_plan(
-        load_recipe(ROOT / recipe), cluster, read_request({"LLMB_INSTALL": "/install", **variables}), machine
-    )
+        for word in shlex.split(item) if isinstance(item, str) else ():
+            name, is_variable, value = word.partition("=")
+            said |= {name: value} if is_variable else {}
+            machine = MACHINES.get(word, machine)
+            recipe = recipe if is_variable or word in MACHINES else word
+    request = read_request({"LLMB_INSTALL": "/install", **said, **variables})
+    return make_plan(load_recipe(ROOT / recipe), cluster, request, machine)
 
 
 def refusal(*given: str | Machine | ClusterConfig | None, **variables: str) -> str:
@@ -40,3 +57,29 @@ def refusal(*given: str | Machine | ClusterConfig | None, **variables: str) -> s
         plan(*given, **variables)
     assert caught.value.exit_status == 2
     return str(caught.value)
+
+
+def notes(*given: str | Machine | ClusterConfig | None, **variables: str) -> str:
+    """The notices of ``plan``, a line each."""
+    return "\n".join(plan(*given, **variables).preflight.warnings)
+
+
+def rows(table: Mapping[str, str]) -> list[object]:
+    """The lines ``WORDS -> ANSWER & ANSWER`` of a table, each with the words of its heading before its own."""
+    lines = [(heading, line.partition("->")) for heading, text in table.items() for line in text.strip().splitlines()]
+    return [(f"{heading} {words.strip()}", [*map(str.strip, said.split(" & "))]) for heading, (words, _, said) in lines]
+
+
+def check_answers(text: str, answers: list[str]) -> None:
+    """Each of ``answers`` is in ``text``; ``!``: it is not; ``=``: it is all; ``nothing``: that is empty."""
+    for answer in answers:
+        if answer == "nothing" or answer.startswith("= "):
+            assert text == answer.removeprefix("= ").removeprefix("nothing")
+        else:
+            assert (answer.removeprefix("!") in text) is (not answer.startswith("!")), f"{answer!r} in {text!r}"
+
+
+def check_fields(made: JobPlan, fields: str) -> None:
+    """Each field has its value: ``gpus=384 profile.ranks=(0,255)``."""
+    for name, value in (word.split("=", 1) for word in shlex.split(fields)):
+        assert str(attrgetter(name)(made)).replace(", ", ",") == value, name

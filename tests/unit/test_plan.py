@@ -1,343 +1,428 @@
-"""From a request to a plan: documented columns, defaults, refusals."""
+"""From a request to a plan: what it becomes, why it is refused, and what is said of what was chosen or ignored."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.rendering.job import job_document
+from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
+from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import cluster_config
-from llmb_common.site.machine import Machine
-from support.plans import LAPTOP, ROOT, SLURM, plan, refusal
+from support.plans import EIGHT, ROOT, SLURM, check_answers, check_fields, notes, plan, refusal, rows
 
-GROK = load_recipe(ROOT / "grok1")
+BIG = "GPU_TYPE=gb200 JOB_TOTAL_GPUS=256"
+SMALL = "GPU_TYPE=h100 MODEL_SIZE=8b JOB_TOTAL_GPUS=8"
+PROFILE = f"{BIG} ENABLE_PROFILE=true"
+RESUMED = "nemotron4 MODEL_SIZE=15b JOB_TOTAL_GPUS=16 LOAD_CHECKPOINT_PATH=/install/c"
+
+PLANNED = {
+    BIG: """
+        -> model_size=405b dtype=fp8 fp8_recipe=cs variant=mbridge tp=2 pp=1 cp=1 dp=128 mbs=1 gbs=128 ga=1 fsdp=True
+        -> offload_layers=80 nodes=64 gpus_per_node=4 image=/install/images/nvidia+nemo+26.02.01.sqsh
+        -> experiment_name=pretrain_llama3.1_405b_fp8_cs_gpus256_tp2_pp1_cp1_vpNone_ep1_mbs1_gbs128
+        FP8_RECIPE=MX -> fp8_recipe=mx
+        LOAD_CHECKPOINT_PATH=/install/../elsewhere -> checkpoint.load=/elsewhere
+        JOB_TOTAL_GPUS=64 FORCE=true -> tp=2 pp=1 cp=1 fsdp=True
+        JOB_TOTAL_GPUS=384 FORCE=true -> gpus=384 gbs=192 dp=192
+        STRONG_SCALING=true -> gbs=256
+        RUN_CONF_IMAGE=nvcr.io#nvidia/nemo:26.02.01 -> image=nvcr.io#nvidia/nemo:26.02.01
+        RUN_CONF_IMAGE=/images/x.sqsh -> image=/images/x.sqsh
+    """,
+    PROFILE: """
+        PROFILE_RANKS=all -> profile.ranks=None
+        PROFILE_RANKS= -> profile.ranks=None profile.start=45 profile.stop=50
+        PROFILE_RANKS=0 -> profile.ranks=(0,)
+        PROFILE_RANKS=255 -> profile.ranks=(255,)
+        PROFILE_RANKS=" 3 , 1-2 " -> profile.ranks=(1,2,3)
+        PROFILE_RANKS=5-5,5 -> profile.ranks=(5,)
+        PROFILE_RANKS=255-256 -> profile.ranks=(255,)
+        PROFILE_RANKS=254-999999999,0 -> profile.ranks=(0,254,255)
+        PROFILE_RANKS=250-300,7,400-401 -> profile.ranks=(7,250,251,252,253,254,255)
+        MAX_STEPS=20 PROFILE_START_STEP=19 PROFILE_STOP_STEP=20 -> profile.start=19 profile.stop=20
+    """,
+    "": """
+        JOB_TOTAL_GPUS=1024 GPU_TYPE=H100 MODEL_SIZE=405B DTYPE=FP8 -> gpu_type=h100
+        JOB_TOTAL_GPUS=8 GPU_TYPE=h100 MODEL_SIZE=8b DTYPE=bf16 -> variant=nemo2
+        JOB_TOTAL_GPUS=2048 GPU_TYPE=h100 -> variant=nemo2
+        JOB_TOTAL_GPUS=1536 GPU_TYPE=h100 FORCE=true -> variant=nemo2 gbs=768
+        JOB_TOTAL_GPUS=64 GPU_TYPE=h200 MODEL_SIZE=70b -> tp=4 pp=8 recompute_layers=5 gpu_type=h200
+        JOB_TOTAL_GPUS=64 GPU_TYPE=h200 MODEL_SIZE=70b -> preflight.reference_step_seconds=None
+        JOB_TOTAL_GPUS=64 GPU_TYPE=h100 MODEL_SIZE=405b-proxy DTYPE=bf16 -> layers=30 architecture.layers=30 pp=4 vp=8
+        JOB_TOTAL_GPUS=1024 GPU_TYPE=h100 SBATCH_GPUS_PER_NODE=h100:8 -> scheduler.gres=True scheduler.gres_type=h100
+        JOB_TOTAL_GPUS=64 GPU_TYPE=h100 MODEL_SIZE=70b DTYPE=bf16 -> wgrad_deferral=22
+        JOB_TOTAL_GPUS=64 GPU_TYPE=h100 MODEL_SIZE=70b DTYPE=bf16 PP=1 VP=na PREFLIGHT=off -> wgrad_deferral=None
+        grok1 JOB_TOTAL_GPUS=128 MOE_ROUTING=balanced -> moe_routing=balanced cuda_graph=False
+        nemotron4 MODEL_SIZE=15b JOB_TOTAL_GPUS=16 STRONG_SCALING=true -> gbs=8192
+        nemotron4 MODEL_SIZE=15b JOB_TOTAL_GPUS=2048 STRONG_SCALING=true -> gbs=8192
+        laptop -> model_size=smoke dtype=bf16 gpus=2 tp=2 device=cpu scheduler=None
+        laptop FSDP=true -> fsdp=True
+        eight-unknown -> device=cpu gpus=2
+        eight-h100 MODEL_SIZE=8b -> gpus=8 gpu_type=h100 workload_folder=/install/workloads/pretrain_llama3.1
+        eight-h100 MODEL_SIZE=8b LLMB_WORKLOAD=/elsewhere/w -> workload_folder=/elsewhere/w
+        eight-h100 GPU_TYPE=cpu MODEL_SIZE=smoke -> gpus=2
+        eight-h100-with-nsys MODEL_SIZE=8b ENABLE_PROFILE=true -> profile.tool=nsys
+        laptop-with-nsys ENABLE_PROFILE=true -> profile.tool=torch
+    """,
+    "nemotron4 MODEL_SIZE=15b JOB_TOTAL_GPUS=16": """
+        -> max_steps=50 exit_after=None
+        ENABLE_NCCLTRACE=true -> max_steps=5
+        ENABLE_NCCLTRACE=true MAX_STEPS=7 -> max_steps=7
+        ENABLE_PROFILE=true -> max_steps=25
+    """,
+    RESUMED: """
+        -> checkpoint.load=/install/c max_steps=50 exit_after=1
+        MAX_STEPS=60 -> max_steps=60 exit_after=None
+        MAX_STEPS=60 LOAD_CHECKPOINT_PATH= -> max_steps=60 exit_after=None
+    """,
+    "MODEL_SIZE=8b FORCE=true GPU_TYPE=h100": """
+        JOB_TOTAL_GPUS=1 -> nodes=1 gpus_per_node=1
+        JOB_TOTAL_GPUS=4 -> nodes=1 gpus_per_node=4
+        JOB_TOTAL_GPUS=8 -> nodes=1 gpus_per_node=8
+        JOB_TOTAL_GPUS=16 -> nodes=2 gpus_per_node=8
+        JOB_TOTAL_GPUS=1024 -> nodes=128 gpus_per_node=8
+        JOB_TOTAL_GPUS=16 GPU_TYPE=gb300 -> gpus_per_node=4
+        JOB_TOTAL_GPUS=16 GPU_TYPE=gb200 -> gpus_per_node=4
+        JOB_TOTAL_GPUS=16 GPU_TYPE=b200 -> gpus_per_node=8
+    """,
+}
 
 
-def test_the_documented_default_is_405b_fp8_with_the_documented_columns() -> None:
-    p = plan(JOB_TOTAL_GPUS="256", GPU_TYPE="gb200")
-    assert (p.model_size, p.dtype, p.fp8_recipe, p.variant) == ("405b", "fp8", "cs", "mbridge")
-    assert (p.tp, p.pp, p.cp, p.dp, p.mbs, p.gbs, p.ga) == (2, 1, 1, 128, 1, 128, 1)
-    assert (p.fsdp, p.offload_layers, p.nodes, p.gpus_per_node) == (True, 80, 64, 4)
-    assert p.experiment_name == "pretrain_llama3.1_405b_fp8_cs_gpus256_tp2_pp1_cp1_vpNone_ep1_mbs1_gbs128"
-    assert p.image == "/install/images/nvidia+nemo+26.02.01.sqsh"
+@pytest.mark.parametrize(("request_", "answers"), rows(PLANNED))
+def test_a_request_is_planned_so(request_: str, answers: list[str]) -> None:
+    for fields in answers:
+        check_fields(plan(request_), fields)
 
 
-def test_names_of_choices_ignore_case() -> None:
-    assert plan(JOB_TOTAL_GPUS="1024", GPU_TYPE="H100", MODEL_SIZE="405B", DTYPE="FP8").gpu_type == "h100"
+REFUSED = {
+    BIG: """
+        JOB_TOTAL_GPUS=100 -> 100 & no configuration & 128, 256, 512 & FORCE=true accepts other numbers of GPUs
+        JOB_TOTAL_GPUS=100 GPU_TYPE=h100 FORCE=true -> not divisible
+        GPU_TYPE=h1000 -> h1000 & did you mean 'h100' & gb200
+        GPU_TYPE=a100 -> GPU_TYPE=a100 is unknown => & !did you mean
+        MODEL_SIZE=404b -> 404b & did you mean '405b'
+        MODEL_SIZE=405b-prox -> did you mean '405b' & !405b-proxy
+        TP=3 -> TP*PP*CP = 3*1*1
+        CUDA_GRAPH=true -> OFFLOAD_LAYERS=80 cannot be combined & CUDA_GRAPH=false
+        GBS=100 -> GBS=100 & MBS*DP & multiple of 128
+        VP=4 -> VP=4 needs PP > 1
+        EP=8 -> EP=8 & no experts
+        PP=2 GBS=512 -> OFFLOAD_LAYERS=80 needs PP=1
+        OFFLOAD_LAYERS=126 -> 126 & less than
+        DTYPE=nvfp4 -> llama3.1 405b has no DTYPE=nvfp4 on gb200 & it has fp8
+        DTYPE=fp4 -> 405b has no DTYPE=fp4 on gb200 => it has fp8 & !nvfp4
+        DTYPE=fp9 -> did you mean 'fp8' & !nvfp4
+        CONFIG_VARIANT=mbrige -> mbrige & did you mean 'mbridge'
+        CONFIG_VARIANT=nemo2 -> nemo2 & gb200
+        CONFIG_VARIANT=nemo -> the variants are mbridge & !nemo2
+        GPUS_PER_NODE=3 -> nodes of 3
+        MOE_ROUTING=drop -> no experts
+        STRONG_SCALING=true GBS=128 -> STRONG_SCALING and GBS cannot be combined
+        JOB_TOTAL_GPUS= -> JOB_TOTAL_GPUS is not set => the recipe has 128, 256, 512
+        JOB_TOTAL_GPUS= GPUS=256 -> JOB_TOTAL_GPUS is not set (GPUS=256 is: did you mean JOB_TOTAL_GPUS=256?)
+        JOB_TOTAL_GPUS=0 -> llmb-run list shows & !=8
+        ADDITIONAL_SLURM_PARAMS=nodes=4 -> --nodes is set by the job script
+        ADDITIONAL_SLURM_PARAMS=exclusive;nodelist -> --nodelist needs a value
+        SBATCH_GPUS_PER_NODE='h 100:8' -> does not contain a number of GPUs
+    """,
+    PROFILE: """
+        MAX_STEPS=20 -> step 50 & has 20
+        PROFILE_START_STEP=9 PROFILE_STOP_STEP=9 -> stops at step 9, before or at its start 9
+        MAX_STEPS=20 PROFILE_START_STEP=1 PROFILE_STOP_STEP=21 -> stops at step 21, and the job has 20
+        LOAD_CHECKPOINT_PATH=/install/c -> trains one step & MAX_STEPS
+        PROFILE_RANKS=256 -> the job has only ranks 0 to 255
+        PROFILE_RANKS=300-400 -> the job has only ranks 0 to 255
+        PROFILE_RANKS=3-2 -> is not a list of ranks
+        PROFILE_RANKS=a -> is not a list of ranks
+        PROFILE_RANKS=1,,2 -> is not a list of ranks
+        PROFILE_RANKS=1-2-3 -> is not a list of ranks
+        PROFILE_RANKS=-1 -> is not a list of ranks
+        PROFILE_RANKS=² -> is not a list of ranks
+    """,
+    "JOB_TOTAL_GPUS=128": """
+        llama4 GPU_TYPE=gb30 -> one of gb200, h200, h100, cpu & !gb300
+        llama4 GPU_TYPE=gb20 -> did you mean 'gb200' & !gb300
+        llama4 GPU_TYPE=gb300 -> it has configurations for gb200, h200, h100 & !cpu
+        grok1 DTYPE=fp8 EP=3 -> EP=3 does not divide the 8 experts
+        grok1 MOE_ROUTING=balanced CUDA_GRAPH=true -> cannot be combined & set CUDA_GRAPH=false, or MOE_ROUTING=drop
+        JOB_TOTAL_GPUS=1024 GPU_TYPE=h100 FP8_RECIPE=mx -> MXFP8 needs vr200, r100, gb300, gb200, b300, b200
+        JOB_TOTAL_GPUS=12 GPU_TYPE=h100 MODEL_SIZE=8b FORCE=true GBS=24 -> 12 GPUs do not fill nodes of 8 GPUs
+        JOB_TOTAL_GPUS=12 GPU_TYPE=h100 MODEL_SIZE=8b FORCE=true GBS=24 -> use a multiple of 8
+        MODEL_SIZE=8b GPU_TYPE=h100 JOB_TOTAL_GPUS=8 CUDA_GRAPH=true -> CUDA_GRAPH and FSDP cannot be combined
+        MODEL_SIZE=8b GPU_TYPE=b200 JOB_TOTAL_GPUS=8 FSDP=true -> CUDA_GRAPH and FSDP cannot be combined
+        JOB_TOTAL_GPUS=32 GPU_TYPE=h100 -> MODEL_SIZE=405b-proxy
+        JOB_TOTAL_GPUS=16 GPU_TYPE=h100 -> !405b-proxy
+        JOB_TOTAL_GPUS=32 GPU_TYPE=gb200 -> !405b-proxy
+        JOB_TOTAL_GPUS=32 GPU_TYPE=h100 CONFIG_VARIANT=mbridge -> !405b-proxy
+    """,
+    "ENABLE_PROFILE=true ENABLE_GPU_METRICS=true": """
+        laptop -> there is no GPU
+        GPU_TYPE=cpu JOB_TOTAL_GPUS=2 -> there is no GPU
+        eight-h100 MODEL_SIZE=8b -> needs nsys
+    """,
+    "laptop": """
+        DTYPE=fp8 -> DTYPE=fp8 cannot run on a CPU: it would silently train in bf16
+        CUDA_GRAPH=true -> CUDA_GRAPH=true cannot run on a CPU
+        OFFLOAD_LAYERS=1 -> OFFLOAD_LAYERS cannot run on a CPU
+        FSDP=true LOAD_CHECKPOINT_PATH=/c -> FSDP cannot save or load
+        FSDP=true ENABLE_CHECKPOINT=true -> FSDP cannot save or load
+    """,
+}
 
 
-def test_bf16_takes_the_older_variant_because_only_it_has_bf16() -> None:
-    assert plan(JOB_TOTAL_GPUS="8", GPU_TYPE="h100", MODEL_SIZE="8b", DTYPE="bf16").variant == "nemo2"
+@pytest.mark.parametrize(("request_", "answers"), rows(REFUSED))
+def test_what_cannot_be_is_refused_with_the_variable_and_the_remedy(request_: str, answers: list[str]) -> None:
+    """Only what would be accepted is suggested; ``=>`` is before the remedy."""
+    check_answers(refusal(request_).replace("\n  -> ", " => "), answers)
 
 
-def test_a_scale_that_only_the_older_variant_has_takes_it() -> None:
-    assert plan(JOB_TOTAL_GPUS="2048", GPU_TYPE="h100").variant == "nemo2"
+SAVE = "nemotron4 ENABLE_CHECKPOINT=true MODEL_SIZE=15b JOB_TOTAL_GPUS=64"
+NOTED = {
+    BIG: """
+        -> nothing
+        JOB_TOTAL_GPUS=384 FORCE=true -> no configuration of & has 384 GPUs
+        JOB_TOTAL_GPUS=64 FORCE=true -> no configuration of llama3.1 405b fp8 on gb200 has 64 GPUs (the recipe has 128
+        PROFILE=true -> PROFILE=true is not a variable of LLMB (did you mean ENABLE_PROFILE=true?)
+        NCCLTRACE=true -> NCCLTRACE=true is not a variable of LLMB (did you mean ENABLE_NCCLTRACE=true?)
+        SBATCH_TIMELIMIT=60 -> = SBATCH_TIMELIMIT: not passed to sbatch; use TIME_LIMIT
+        SBATCH_GRES=gpu:8 -> SBATCH_GRES: not passed to sbatch; use JOB_TOTAL_GPUS and SBATCH_GPUS_PER_NODE
+        SBATCH_QOS=high SBATCH_RESERVATION=r -> SBATCH_QOS, SBATCH_RESERVATION: not passed to sbatch; use ADDITIONAL
+        MAX_STEPS=10 -> MAX_STEPS=10: the result is measured over iterations 35 to 44, which this job does not reach:
+        MAX_STEPS=43 -> there will be no verdict
+        MAX_STEPS=44 -> nothing
+        MAX_STEPS=50 -> nothing
+        ENABLE_NCCLTRACE=true -> nothing
+        ENABLE_CHECKPOINT=true CHECKPOINT_INTERVAL=100 -> saves at its end only
+        ENABLE_PROFILE=true PROFILE_RANKS=255-256 -> the job has ranks 0 to 255; ignored: 256
+        ENABLE_PROFILE=true PROFILE_RANKS=0,256 -> ignored: 256
+        ENABLE_PROFILE=true PROFILE_RANKS=250-300,7,400-401 -> ignored: 256-300, 400-401
+        ENABLE_PROFILE=true PROFILE_RANKS=255 -> nothing
+    """,
+    SMALL: """
+        DTYPE=bf16 ENABLE_PROFILE=true -> nothing
+        ENABLE_CHECKPOINT=true -> !known NCCL error
+        MODEL_SIZE=405b JOB_TOTAL_GPUS=1024 ENABLE_CHECKPOINT=true -> known NCCL error
+        MODEL_SIZE=70b JOB_TOTAL_GPUS=128 LOAD_CHECKPOINT_PATH=/install/c -> known NCCL error
+        MODEL_SIZE=70b JOB_TOTAL_GPUS=128 -> !NCCL
+        MODEL_SIZE=405b JOB_TOTAL_GPUS=512 DTYPE=bf16 -> nothing
+        MODEL_SIZE=405b-proxy JOB_TOTAL_GPUS=32 -> nothing
+        MODEL_SIZE=405b JOB_TOTAL_GPUS=512 -> 512 GPUs run as nemo2 & mbridge has 1024
+        MODEL_SIZE=405b JOB_TOTAL_GPUS=512 CONFIG_VARIANT=nemo2 -> nothing
+    """,
+    RESUMED: """
+        -> tested on 64
+    """,
+    SAVE: """
+        CHECKPOINT_INTERVAL=50 MAX_STEPS=50 -> !saves at its end only
+        CHECKPOINT_INTERVAL=51 MAX_STEPS=50 -> CHECKPOINT_INTERVAL=51: the run has 50 steps and saves at its end only
+        CHECKPOINT_INTERVAL=1 MAX_STEPS=50 -> !saves at its end only
+    """,
+    "laptop": """
+        -> planned with MODEL_SIZE=smoke & no fp8
+        DTYPE=bf16 FP8_RECIPE=cs -> FP8_RECIPE=cs has no effect with DTYPE=bf16
+        ENABLE_NCCLTRACE=true -> the log will hold no NCCL lines
+        ENABLE_VBOOST=true TIME_LIMIT=10 SBATCH_ACCOUNT=a -> ENABLE_VBOOST, TIME_LIMIT: no effect on the local executor
+        ENABLE_PROFILE=true -> nsys is not on this machine
+        grok1 MAX_STEPS=3 -> !MAX_STEPS
+    """,
+    "": """
+        laptop-with-nsys ENABLE_PROFILE=true -> nsys sees nothing of a run on CPUs: the profile is PyTorch's
+        eight-h100 MODEL_SIZE=8b ENABLE_PROFILE=true -> nsys is not on this machine: the profile is PyTorch's
+        eight-h100-with-nsys MODEL_SIZE=8b ENABLE_PROFILE=true -> !the profile is
+        eight-unknown -> no type that the recipes know
+        eight-h100 GPU_TYPE=b200 MODEL_SIZE=8b -> planned for b200, and this machine has h100
+        grok1 JOB_TOTAL_GPUS=128 MOE_ROUTING=balanced -> CUDA graphs are off
+    """,
+}
 
 
-def test_h200_runs_the_rows_of_h100() -> None:
-    p = plan(JOB_TOTAL_GPUS="64", GPU_TYPE="h200", MODEL_SIZE="70b")
-    assert (p.tp, p.pp, p.recompute_layers, p.gpu_type) == (4, 8, 5, "h200")
-    assert p.preflight.reference_step_seconds is None, "an H200 must not be judged by an H100's time"
+@pytest.mark.parametrize(("request_", "answers"), rows(NOTED))
+def test_nothing_is_chosen_or_ignored_in_silence(request_: str, answers: list[str]) -> None:
+    check_answers(notes(request_), answers)
 
 
-def test_a_proxy_row_brings_its_own_number_of_layers() -> None:
-    p = plan(JOB_TOTAL_GPUS="64", GPU_TYPE="h100", MODEL_SIZE="405b-proxy", DTYPE="bf16")
-    assert (p.layers, p.architecture.layers, p.pp, p.vp) == (30, 30, 4, 8)
-
-
-def test_a_laptop_gets_the_smoke_model_on_two_ranks_and_is_told_so() -> None:
-    p = plan(LAPTOP)
-    assert (p.model_size, p.dtype, p.gpus, p.tp, p.device, p.scheduler) == ("smoke", "bf16", 2, 2, "cpu", None)
-    assert any("smoke" in note for note in p.preflight.warnings)
-    assert any("no fp8" in note for note in p.preflight.warnings)
+COMMANDS = json.loads((ROOT / "tests" / "data" / "documents" / "commands.json").read_text())
+VARIANTS = {"llama3.1-mbridge.md": "mbridge"}
+"""The variant of each README; nemo2 if none is listed."""
+COVERED = {"grok1": "gb200", "nemotron4": "h100"}
+"""The GPU type of READMEs that cover only that."""
 
 
 @pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"JOB_TOTAL_GPUS": "100"}, ["100", "128, 256, 512", "FORCE=true"]),
-        ({"GPU_TYPE": "h1000"}, ["h1000", "did you mean 'h100'", "gb200"]),
-        ({"MODEL_SIZE": "404b"}, ["404b", "did you mean '405b'"]),
-        ({"TP": "3"}, ["TP*PP*CP = 3*1*1"]),
-        ({"CUDA_GRAPH": "true"}, ["OFFLOAD_LAYERS=80 cannot be combined", "CUDA_GRAPH=false"]),
-        ({"GBS": "100"}, ["GBS=100", "MBS*DP", "multiple of 128"]),
-        ({"VP": "4"}, ["VP=4 needs PP > 1"]),
-        ({"EP": "8"}, ["EP=8", "no experts"]),
-        ({"PP": "2", "GBS": "512"}, ["OFFLOAD_LAYERS=80 needs PP=1"]),
-        ({"OFFLOAD_LAYERS": "126"}, ["126", "less than"]),
-        ({"DTYPE": "nvfp4"}, ["nvfp4", "it has fp8"]),
-        ({"CONFIG_VARIANT": "mbrige"}, ["mbrige", "did you mean 'mbridge'"]),
-        ({"CONFIG_VARIANT": "nemo2"}, ["nemo2", "gb200"]),
-        ({"GPUS_PER_NODE": "3"}, ["nodes of 3"]),
-        ({"MOE_ROUTING": "drop"}, ["no experts"]),
-        ({"STRONG_SCALING": "true", "GBS": "128"}, ["STRONG_SCALING and GBS"]),
-        ({"ENABLE_PROFILE": "true", "MAX_STEPS": "20"}, ["step 50", "has 20"]),
-        ({"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "9", "PROFILE_STOP_STEP": "9"}, ["before or at its start"]),
-        ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "999"}, ["ranks 0 to 255"]),
-        ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "8-2"}, ["is not a list of ranks"]),
-        ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "²"}, ["is not a list of ranks"]),
-        ({"ENABLE_PROFILE": "true", "LOAD_CHECKPOINT_PATH": "/install/c"}, ["trains one step", "MAX_STEPS"]),
-        ({"ADDITIONAL_SLURM_PARAMS": "nodes=4"}, ["--nodes is set by the job script"]),
-        ({"ADDITIONAL_SLURM_PARAMS": "exclusive;nodelist"}, ["--nodelist needs a value"]),
-        ({"SBATCH_GPUS_PER_NODE": "h 100:8"}, ["does not contain a number of GPUs"]),
-    ],
+    "item",
+    [item for item in COMMANDS if item["command"].endswith("./launch.sh")],
+    ids=lambda item: f"{item['source']}: {item['command']}",
 )
-def test_what_cannot_be_is_refused_with_the_variable_and_the_remedy(
-    variables: dict[str, str], words: list[str]
+@pytest.mark.parametrize("gpu_type", [None, "h100"], ids=["site-says-nothing", "site-of-h100"])
+def test_a_documented_command_runs_as_documented_or_says_what_it_does_instead(
+    item: dict[str, str], gpu_type: str | None
 ) -> None:
-    message = refusal(**{"JOB_TOTAL_GPUS": "256", "GPU_TYPE": "gb200", **variables})
-    for word in words:
-        assert word in message
+    variables = dict(word.split("=", 1) for word in shlex.split(item["command"]) if "=" in word)
+    if item["recipe"] in COVERED:
+        variables.setdefault("GPU_TYPE", COVERED[item["recipe"]])
+    made, meant = plan(item["recipe"], cluster_config(gpu_type=gpu_type), **variables), VARIANTS.get(item["source"])
+    if made.variant != (meant or "nemo2"):
+        (said,) = [note for note in made.preflight.warnings if "CONFIG_VARIANT" in note]
+        check_answers(said, [made.variant, meant or "nemo2"])
 
 
-def test_an_undocumented_scale_that_divides_is_accepted_by_force_and_noted() -> None:
-    p = plan(JOB_TOTAL_GPUS="384", GPU_TYPE="gb200", FORCE="true")
-    assert (p.gpus, p.gbs, p.dp) == (384, 192, 192)
-    assert any("no configuration of" in note for note in p.preflight.warnings)
+def test_checkpoints_are_remarked_on_outside_the_scales_that_were_tested() -> None:
+    model = load_recipe(ROOT / "nemotron4").model("15b")
+    assert model.checkpoint is not None
+    (low, high), least = model.checkpoint.scales, model.checkpoint.load_minimum
+    job = "nemotron4 MODEL_SIZE=15b FORCE=true"
+    saving = f"was tested on {low} to {high} GPUs, not on "
+    for gpus in (low // 2, low, high, high * 2):
+        said = f"{saving}{gpus}" in notes(job, ENABLE_CHECKPOINT="true", JOB_TOTAL_GPUS=str(gpus))
+        assert said is not (low <= gpus <= high)
+    loading = f"{job} LOAD_CHECKPOINT_PATH=/c"
+    assert "may run out of memory" not in notes(loading, JOB_TOTAL_GPUS=str(least))
+    few = notes(loading, JOB_TOTAL_GPUS=str(least // 2))
+    assert f"tested on {least} GPUs or more; {least // 2} may run out of memory" in few
 
 
-def test_force_takes_the_row_whose_range_holds_the_scale() -> None:
-    """Only the older rows have this scale within their range; the newest does not."""
-    p = plan(JOB_TOTAL_GPUS="1536", GPU_TYPE="h100", FORCE="true")
-    assert (p.variant, p.gbs) == ("nemo2", 768)
+def test_the_name_of_a_profile_holds_what_was_profiled() -> None:
+    made = plan("grok1 ENABLE_PROFILE=true JOB_TOTAL_GPUS=128 DTYPE=fp8")
+    assert made.profile is not None
+    assert not {"${MODEL}", "${MODEL_SIZE}", "${DTYPE}", "${NUM_GPUS}"} & set(made.profile.file.split("_"))
+    check_answers(made.profile.file, ["314b", "fp8", "128"])
 
 
-def test_force_does_not_accept_what_does_not_divide() -> None:
-    assert "not divisible" in refusal(JOB_TOTAL_GPUS="100", GPU_TYPE="h100", FORCE="true")
+def test_8b_runs_with_fsdp_or_with_cuda_graphs() -> None:
+    for gpu in ("h100", "b200"):
+        made = plan(SMALL, GPU_TYPE=gpu)
+        assert made.fsdp != made.cuda_graph
 
 
-def test_fp8_on_a_cpu_is_refused_when_asked_for() -> None:
-    assert "silently train in bf16" in refusal(LAPTOP, DTYPE="fp8")
+def test_dropless_routing_is_in_the_name() -> None:
+    assert plan("grok1 JOB_TOTAL_GPUS=128 MOE_ROUTING=balanced").experiment_name.endswith("_gbs256_balanced")
 
 
-def test_experts_must_divide() -> None:
-    assert "EP=3 does not divide the 8 experts" in refusal(recipe="grok1", JOB_TOTAL_GPUS="128", DTYPE="fp8", EP="3")
-
-
-def test_strong_scaling_keeps_the_batch_at_every_documented_scale() -> None:
-    batches = {
-        plan(recipe="nemotron4", MODEL_SIZE="15b", JOB_TOTAL_GPUS=str(gpus), STRONG_SCALING="true").gbs
-        for gpus in (16, 64, 2048)
-    }
-    assert batches == {8192}
-
-
-def test_without_an_installation_or_gpus_the_message_names_the_variable() -> None:
+def test_without_an_installation_the_message_names_the_variable() -> None:
     with pytest.raises(RequestError, match="LLMB_INSTALL is not set"):
         make_plan(load_recipe(ROOT / "llama3.1"), cluster_config(), read_request({}), SLURM)
-    assert "JOB_TOTAL_GPUS is not set" in refusal(GPU_TYPE="gb200")
-
-
-def test_the_caller_overrides_the_site_and_the_site_the_recipe_and_the_plan_says_who_won() -> None:
-    site = cluster_config(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
-    env = plan(site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", NCCL_IB_HCA="mlx6").env
-    assert (env["NCCL_NVLS_ENABLE"].value, env["NCCL_NVLS_ENABLE"].source) == ("1", "cluster_config.yaml")
-    assert (env["NCCL_IB_HCA"].value, env["NCCL_IB_HCA"].source) == ("mlx6", "environment")
-    assert env["CUDA_DEVICE_MAX_CONNECTIONS"].source == "recipe"
 
 
 def test_a_secret_never_enters_the_plan() -> None:
-    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", HF_TOKEN="hf_canary", NCCL_API_KEY="canary")
-    assert "canary" not in repr(p)
+    assert "canary" not in repr(plan(BIG, HF_TOKEN="hf_canary", NCCL_API_KEY="canary"))
 
 
-def test_the_type_in_sbatch_gpus_per_node_is_asked_for_too() -> None:
-    p = plan(JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", SBATCH_GPUS_PER_NODE="h100:8")
-    assert p.scheduler is not None
-    assert (p.scheduler.gres, p.scheduler.gres_type, p.gpus_per_node) == (True, "h100", 8)
-
-
-def test_slurm_parameters_of_the_user_win_over_the_site() -> None:
-    site = cluster_config(slurm=SlurmSettings(account="a", additional_params="qos=low;comment=site"))
-    p = plan(
-        site,
-        JOB_TOTAL_GPUS="128",
-        GPU_TYPE="gb200",
-        ADDITIONAL_SLURM_PARAMS="qos=high;exclusive",
-        SBATCH_ACCOUNT="b",
-    )
-    assert p.scheduler is not None
-    assert p.scheduler.account == "b"
-    assert p.scheduler.additional == (("comment", "site"), ("qos", "high"), ("exclusive", None))
-
-
-@pytest.mark.parametrize(
-    ("variables", "steps"),
-    [
-        ({}, 50),
-        ({"ENABLE_NCCLTRACE": "true"}, 5),
-        ({"ENABLE_NCCLTRACE": "true", "MAX_STEPS": "7"}, 7),
-        ({"ENABLE_PROFILE": "true"}, 25),
-    ],
-)
-def test_steps_follow_the_switch(variables: dict[str, str], steps: int) -> None:
-    assert plan(recipe="nemotron4", JOB_TOTAL_GPUS="16", MODEL_SIZE="15b", **variables).max_steps == steps
-
-
-def test_a_resumed_job_trains_one_step_and_warns_below_the_tested_scale() -> None:
-    p = plan(recipe="nemotron4", JOB_TOTAL_GPUS="16", MODEL_SIZE="15b", LOAD_CHECKPOINT_PATH="/install/c")
-    assert (p.checkpoint.load, p.exit_after) == ("/install/c", 1)
-    assert any("tested on 64" in note for note in p.preflight.warnings)
-
-
-@pytest.mark.parametrize("variables", [{"ENABLE_CHECKPOINT": "true"}, {"LOAD_CHECKPOINT_PATH": "/install/c"}])
-def test_checkpoints_that_nvidias_launchers_refuse_cause_a_warning(variables: dict[str, str]) -> None:
-    for size, gpus, warned in (("405b", "1024", True), ("70b", "128", True), ("8b", "16", False)):
-        p = plan(MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus, GPU_TYPE="h100", **variables)
-        assert any("known NCCL error" in note for note in p.preflight.warnings) is warned
-    without = plan(MODEL_SIZE="70b", JOB_TOTAL_GPUS="128", GPU_TYPE="h100")
-    assert not any("NCCL" in note for note in without.preflight.warnings)
-
-
-def test_ranks_of_a_profile_may_be_a_range_far_beyond_the_job() -> None:
-    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", ENABLE_PROFILE="true", PROFILE_RANKS="126-999999999,0")
-    assert p.profile is not None
-    assert p.profile.ranks == (0, 126, 127)
-
-
-def test_mxfp8_needs_blackwell() -> None:
-    assert plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", FP8_RECIPE="MX").fp8_recipe == "mx"
-    assert "MXFP8 needs vr200, r100, gb300, gb200, b300, b200" in refusal(
-        JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", FP8_RECIPE="mx"
-    )
-
-
-def test_dropless_routing_turns_the_rows_cuda_graphs_off_and_says_so() -> None:
-    p = plan(recipe="grok1", JOB_TOTAL_GPUS="128", MOE_ROUTING="balanced")
-    assert (p.moe_routing, p.cuda_graph) == ("balanced", False)
-    assert p.experiment_name.endswith("_gbs256_balanced")
-    assert any("CUDA graphs are off" in note for note in p.preflight.warnings)
-    message = refusal(recipe="grok1", JOB_TOTAL_GPUS="128", MOE_ROUTING="balanced", CUDA_GRAPH="true")
-    assert "cannot be combined" in message
-    assert "set CUDA_GRAPH=false, or MOE_ROUTING=drop" in message
-
-
-@pytest.mark.parametrize(("gpu", "variables"), [("h100", {"CUDA_GRAPH": "true"}), ("b200", {"FSDP": "true"})])
-def test_8b_runs_with_fsdp_or_with_cuda_graphs_and_not_with_both(gpu: str, variables: dict[str, str]) -> None:
-    row = {"MODEL_SIZE": "8b", "GPU_TYPE": gpu, "JOB_TOTAL_GPUS": "8"}
-    p = plan(**row)
-    assert p.fsdp != p.cuda_graph
-    assert "CUDA_GRAPH and FSDP cannot be combined" in refusal(**row, **variables)
-
-
-def test_slurm_variables_without_effect_are_reported_with_the_option_to_use() -> None:
-    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", SBATCH_QOS="high")
-    assert any("SBATCH_QOS" in note and "ADDITIONAL_SLURM_PARAMS" in note for note in p.preflight.warnings)
-
-
-def test_what_the_local_executor_cannot_do_is_said() -> None:
-    notes = plan(LAPTOP, ENABLE_VBOOST="true", TIME_LIMIT="10", SBATCH_ACCOUNT="a").preflight.warnings
-    assert [note for note in notes if "no effect" in note] == [
-        "ENABLE_VBOOST, TIME_LIMIT: no effect on the local executor"
-    ]
-
-
-def test_mounts_without_containers_are_said_to_have_no_effect() -> None:
-    site = cluster_config(slurm=SlurmSettings(runtime="none"))
-    p = plan(site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", RUN_CONF_MOUNTS="/data:/data")
-    assert any("RUN_CONF_MOUNTS has no effect" in note for note in p.preflight.warnings)
-
-
-def test_unknown_gpus_of_a_machine_and_others_than_asked_for_are_noted() -> None:
-    unknown = plan(Machine(cluster_type="local", gpu_type=None, gpus=8))
-    assert (unknown.device, unknown.gpus) == ("cpu", 2)
-    assert any("no type that the recipes know" in note for note in unknown.preflight.warnings)
-    h100 = Machine(cluster_type="local", gpu_type="h100", gpus=8)
-    other = plan(h100, GPU_TYPE="b200", MODEL_SIZE="8b")
-    assert "planned for b200, and this machine has h100" in other.preflight.warnings
-
-
-def test_a_cpu_is_profiled_by_pytorch_even_where_nsys_is() -> None:
-    p = plan(Machine(cluster_type="local", gpu_type="cpu", has_nsys=True), ENABLE_PROFILE="true")
-    assert p.profile is not None
-    assert p.profile.tool == "torch"
-
-
-def test_a_checkpoint_may_lie_anywhere() -> None:
-    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", LOAD_CHECKPOINT_PATH="/install/../elsewhere")
-    assert p.checkpoint.load == "/elsewhere"
-
-
-def test_checkpoints_with_fsdp_on_a_cpu_are_refused_before_they_hang() -> None:
-    metrics = {"ENABLE_PROFILE": "true", "ENABLE_GPU_METRICS": "true"}
-    assert "there is no GPU" in refusal(LAPTOP, **metrics)
-    assert "there is no GPU" in refusal(GPU_TYPE="cpu", JOB_TOTAL_GPUS="2", **metrics)
-    without_nsys = Machine(cluster_type="local", gpu_type="h100", gpus=8)
-    assert "needs nsys" in refusal(without_nsys, MODEL_SIZE="8b", **metrics)
-    assert "FSDP cannot save" in refusal(LAPTOP, FSDP="true", ENABLE_CHECKPOINT="true")
-
-
-def test_an_interval_beyond_the_run_is_noted() -> None:
-    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", ENABLE_CHECKPOINT="true", CHECKPOINT_INTERVAL="100")
-    assert any("saves at its end only" in note for note in p.preflight.warnings)
-
-
-@pytest.mark.parametrize(
-    ("image", "expected"),
-    [
-        ("nvcr.io#nvidia/nemo:26.02.01", "nvcr.io#nvidia/nemo:26.02.01"),
-        ("/images/x.sqsh", "/images/x.sqsh"),
-        ("images/x.sqsh", str(Path.cwd() / "images/x.sqsh")),
-        ("./x", str(Path.cwd() / "x")),
-    ],
-)
+@pytest.mark.parametrize(("image", "expected"), [("images/x.sqsh", "images/x.sqsh"), ("./x", "x")])
 def test_an_image_file_is_an_absolute_path_for_pyxis_reads_others_as_names(image: str, expected: str) -> None:
-    assert plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", RUN_CONF_IMAGE=image).image == expected
+    assert plan(BIG, RUN_CONF_IMAGE=image).image == str(Path.cwd() / expected)
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"MBS": "2"},
-        {"STRONG_SCALING": "true"},
-        {"MOE_ROUTING": "balanced"},
-        {"FP8_RECIPE": "mx"},
-        {"FP8_RECIPE": "cs"},
-        {"ENABLE_PROFILE": "true"},
-        {"ENABLE_NCCLTRACE": "true"},
-        {"ENABLE_CHECKPOINT": "true"},
-        {"LOAD_CHECKPOINT_PATH": "/install/c"},
-        {"LOAD_CHECKPOINT_PATH": "/install/c", "MAX_STEPS": "100"},
-    ],
-)
-def test_only_the_published_job_is_compared_with_the_published_time(variables: dict[str, str]) -> None:
-    grok = {"recipe": "grok1", "JOB_TOTAL_GPUS": "128"}
-    published = plan(**grok, FP8_RECIPE="ds", MOE_ROUTING="drop", ENABLE_VBOOST="true", NCCL_IB_HCA="mlx5")
+GROK = "grok1 JOB_TOTAL_GPUS=128"
+DIFFERENT = """
+    MBS=2; STRONG_SCALING=true; MOE_ROUTING=balanced; FP8_RECIPE=mx; FP8_RECIPE=cs; ENABLE_PROFILE=true;
+    ENABLE_NCCLTRACE=true; ENABLE_CHECKPOINT=true; LOAD_CHECKPOINT_PATH=/install/c;
+    LOAD_CHECKPOINT_PATH=/install/c MAX_STEPS=100
+"""
+
+
+@pytest.mark.parametrize("words", DIFFERENT.split(";"))
+def test_only_the_published_job_is_compared_with_the_published_time(words: str) -> None:
+    published = plan(GROK, "FP8_RECIPE=ds MOE_ROUTING=drop ENABLE_VBOOST=true NCCL_IB_HCA=mlx5")
     assert published.preflight.reference_step_seconds == 5.298
-    different = plan(**grok, **variables)
+    different = plan(GROK, words)
     assert different.preflight.reference_step_seconds is None
     # Whatever judges the run later knows the rule only from the plan.
-    assert published_result(published, GROK) is not None
-    assert published_result(different, GROK) is None
+    recipe = load_recipe(ROOT / "grok1")
+    assert (published_result(published, recipe) is None, published_result(different, recipe) is None) == (False, True)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "size", "variant", "scaling"),
+    ("request_", "scaling"),
     [
-        ("llama3.1", "405b", "mbridge", "cs"),
-        ("llama3.1", "405b", "nemo2", "ds"),
-        ("llama4", "400b", "nemo2", "ds"),
-        ("grok1", "314b", "nemo2", "ds"),
-        ("nemotron4", "340b", "nemo2", "ds"),
+        ("llama3.1 MODEL_SIZE=405b CONFIG_VARIANT=mbridge JOB_TOTAL_GPUS=1024", "cs"),
+        ("llama3.1 MODEL_SIZE=405b CONFIG_VARIANT=nemo2 JOB_TOTAL_GPUS=1024", "ds"),
+        ("llama4 MODEL_SIZE=400b JOB_TOTAL_GPUS=512", "ds"),
+        ("grok1 MODEL_SIZE=314b JOB_TOTAL_GPUS=512", "ds"),
+        ("nemotron4 MODEL_SIZE=340b JOB_TOTAL_GPUS=1024", "ds"),
     ],
 )
-def test_fp8_is_scaled_as_the_results_were_measured(recipe: str, size: str, variant: str, scaling: str) -> None:
-    gpus = "1024" if size in ("405b", "340b") else "512"
-    job = {"recipe": recipe, "MODEL_SIZE": size, "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": gpus}
-    p = plan(**job, CONFIG_VARIANT=variant)
-    assert (p.fp8_recipe, p.preflight.warnings) == (scaling, ())
-    other = plan(**job, CONFIG_VARIANT=variant, FP8_RECIPE={"cs": "ds", "ds": "cs"}[scaling])
-    assert other.experiment_name != p.experiment_name, "two benchmarks, never under one name"
+def test_fp8_is_scaled_as_the_results_were_measured(request_: str, scaling: str) -> None:
+    made = plan(request_, "GPU_TYPE=h100 DTYPE=fp8")
+    assert (made.fp8_recipe, made.preflight.warnings) == (scaling, ())
+    other = plan(request_, "GPU_TYPE=h100 DTYPE=fp8", FP8_RECIPE={"cs": "ds", "ds": "cs"}[scaling])
+    assert other.experiment_name != made.experiment_name, "two benchmarks, never under one name"
     assert any(f"measured with {scaling}" in note for note in other.preflight.warnings)
 
 
-def test_the_output_layers_weight_gradients_wait_for_the_drain_of_a_pipeline() -> None:
-    job = {"MODEL_SIZE": "70b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
-    assert plan(**job).wgrad_deferral == 22
-    assert plan(**job, PP="1", VP="na", PREFLIGHT="off").wgrad_deferral is None
+@pytest.mark.parametrize(("words", "waits_from"), [("", None), ("MAX_STEPS=60", 45), ("LOAD_CHECKPOINT_PATH=", 45)])
+def test_ranks_record_whom_they_wait_for_beyond_the_window(words: str, waits_from: int | None) -> None:
+    made = plan(RESUMED, words)
+    document = job_document(made, dry_run_paths(made.workload_folder, made.experiment_name))
+    assert document["steps"] == {"train": made.max_steps, "exit_after": made.exit_after, "waits_from": waits_from}
+
+
+@pytest.mark.parametrize(("gpus", "segment"), [("68", 17), ("72", 18), ("76", 1), ("80", 10), ("144", 18)])
+def test_a_segment_is_at_most_the_18_nodes_of_a_rack(gpus: str, segment: int) -> None:
+    made = plan("GPU_TYPE=gb200 MODEL_SIZE=8b FORCE=true", JOB_TOTAL_GPUS=gpus)
+    script = render_script(made, dry_run_paths(made.workload_folder, made.experiment_name))
+    assert f"#SBATCH --segment={segment}\n" in script
+
+
+@pytest.mark.parametrize("word", ["a100", "A100", "b300", "fp4", "fp16", "h20"])
+def test_a_thing_that_exists_is_not_a_slip_for_another(word: str) -> None:
+    assert did_you_mean(word, ["h100", "gb300", "fp8", "bf16", "nvfp4", "h200"]) == ""
+
+
+# Site, machine and request together
+
+
+def test_a_gpu_type_from_the_site_is_attributed_to_the_site() -> None:
+    site = cluster_config(gpu_type="gb300")
+    assert "gb300 (gpu_type in cluster_config.yaml)" in refusal("llama4 JOB_TOTAL_GPUS=128", site)
+    assert "cluster_config" not in refusal("llama4 JOB_TOTAL_GPUS=128 GPU_TYPE=gb300", site)
+    assert "cluster_config" in refusal("JOB_TOTAL_GPUS=100", site)
+    assert "cluster_config" in refusal("JOB_TOTAL_GPUS=128 DTYPE=bf16", site)
+
+
+def test_what_is_trained_where_goes_by_the_request_before_the_site() -> None:
+    site, job = cluster_config(gpu_type="b200"), "MODEL_SIZE=8b JOB_TOTAL_GPUS=8"
+    assert [plan(site, job).gpu_type, plan(site, job, GPU_TYPE="h100").gpu_type] == ["b200", "h100"]
+    assert plan(EIGHT, site, job).gpu_type == "b200"
+    two = cluster_config(gpus_per_node=2)
+    assert [plan(two, SMALL).gpus_per_node, plan(two, SMALL, GPUS_PER_NODE="1").gpus_per_node] == [2, 1]
+
+
+def test_the_users_word_on_slurm_goes_before_the_sites() -> None:
+    own = {"account": "site", "gpu_partition": "sitepart", "gres": False}
+    site = cluster_config(slurm=SlurmSettings(**own, additional_params="qos=low;exclusive;comment=a"))
+    check_fields(plan(site, SMALL), "scheduler.account=site scheduler.partition=sitepart scheduler.gres=False")
+    check_fields(plan(site, SMALL), "scheduler.additional=\"(('qos','low'),('exclusive',None),('comment','a'))\"")
+    mine = "SBATCH_ACCOUNT=me SBATCH_PARTITION=mine SBATCH_GPUS_PER_NODE=h100:8 ADDITIONAL_SLURM_PARAMS=qos=high"
+    made = plan(site, SMALL, mine)
+    check_fields(made, "scheduler.account=me scheduler.partition=mine scheduler.gres=True scheduler.gres_type=h100")
+    check_fields(made, "scheduler.additional=\"(('exclusive',None),('comment','a'),('qos','high'))\"")
+
+
+def test_images_come_from_the_sites_folder_or_the_installation_unless_there_are_no_containers() -> None:
+    assert plan(cluster_config(image_folder="/images"), BIG).image == "/images/nvidia+nemo+26.02.01.sqsh"
+    bare = cluster_config(slurm=SlurmSettings(runtime="none"))
+    assert plan(bare, BIG).image is None
+    assert "this site runs without containers" in refusal(bare, BIG, RUN_CONF_IMAGE="/a.sqsh")
+    assert "RUN_CONF_MOUNTS has no effect" in notes(bare, BIG, RUN_CONF_MOUNTS="/data:/data")
+
+
+def test_a_variable_is_the_callers_before_the_sites_before_the_recipes() -> None:
+    site = cluster_config(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
+    env = plan(site, BIG, NCCL_IB_HCA="mlx6", UCX_TLS="rc").env
+    said = {name: (env[name].value, env[name].source) for name in ("NCCL_NVLS_ENABLE", "NCCL_IB_HCA", "UCX_TLS")}
+    assert said == {
+        "NCCL_NVLS_ENABLE": ("1", "cluster_config.yaml"),
+        "NCCL_IB_HCA": ("mlx6", "environment"),
+        "UCX_TLS": ("rc", "environment"),
+    }
+    assert env["NVTE_FWD_LAYERNORM_SM_MARGIN"].source == env["CUDA_DEVICE_MAX_CONNECTIONS"].source == "recipe"
+    assert list(env) == sorted(env)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_plan import plan
 
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.environment import bridge_0_6_environment
 from llmb_common.recipes.loading import load_recipe
 from support.documented_jobs import ROOT, documented_rows, label, plan_of
+from support.plans import LAPTOP, check_answers, plan, rows
 from support.runs import plan_for
 
 CUDNN_NORMS = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
@@ -60,6 +60,37 @@ def test_the_ctas_of_user_buffers_go_with_fsdp() -> None:
     row = {"MODEL_SIZE": "8b", "GPU_TYPE": "h200", "JOB_TOTAL_GPUS": "8", "CONFIG_VARIANT": "mbridge"}
     assert "NCCL_CTA_POLICY" in plan(**row).env
     assert "NCCL_CTA_POLICY" not in plan(FSDP="false", **row).env
+
+
+# Variables that NVIDIA's performance scripts set, by what decides about them.
+ALWAYS = {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1", "TORCH_NCCL_HIGH_PRIORITY": "1", "NCCL_NVLS_ENABLE": "0"}
+ALWAYS |= {"NVTE_FWD_LAYERNORM_SM_MARGIN": "16", "NVTE_BWD_LAYERNORM_SM_MARGIN": "16"}
+EVERYWHERE = {"TOKENIZERS_PARALLELISM": "False", "TRANSFORMERS_OFFLINE": "1"}
+ENVIRONMENT = {
+    "GPU_TYPE=gb200 JOB_TOTAL_GPUS=256": """
+        -> CUDA_DEVICE_MAX_CONNECTIONS=32 & NCCL_NET_GDR_LEVEL=PHB & NCCL_NET_GDR_C2C=1 & !P2P_NET
+        -> PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True & NVTE_NORM_FWD_USE_CUDNN=1 & !NCCL_DEBUG
+        GPU_TYPE=gb300 -> NVTE_NORM_BWD_USE_CUDNN=1 & CUDA_DEVICE_MAX_CONNECTIONS=32 & !GDR & !PYTORCH_CUDA_ALLOC_CONF
+        MODEL_SIZE=405b GPU_TYPE=h100 JOB_TOTAL_GPUS=1024 -> NCCL_P2P_NET_CHUNKSIZE=2097152 & !GDR
+        MODEL_SIZE=405b GPU_TYPE=h100 JOB_TOTAL_GPUS=1024 -> CUDA_DEVICE_MAX_CONNECTIONS=1
+        ENABLE_NCCLTRACE=true -> NCCL_DEBUG=INFO & NCCL_DEBUG_SUBSYS=COLL,P2P,NET & !CTA
+    """,
+    "GPU_TYPE=h100 MODEL_SIZE=8b JOB_TOTAL_GPUS=8": """
+        -> NCCL_CTA_POLICY=1 & CUDA_DEVICE_MAX_CONNECTIONS=8 & NVTE_NORM_FWD_USE_CUDNN=1 & !P2P_NET & !PYTORCH_CUDA
+    """,
+}
+
+
+@pytest.mark.parametrize(("request_", "answers"), rows(ENVIRONMENT))
+def test_variables_of_a_job(request_: str, answers: list[str]) -> None:
+    env = {name: item.value for name, item in plan(request_).env.items()}
+    assert env.items() >= (EVERYWHERE | ALWAYS).items()
+    lines = "\n".join(f"{name}={value}\n" for name, value in env.items())
+    check_answers(f"\n{lines}", [f"!{answer[1:]}" if answer[0] == "!" else f"\n{answer}\n" for answer in answers])
+
+
+def test_a_job_on_cpus_has_none_of_those_for_gpus() -> None:
+    assert {name: item.value for name, item in plan(LAPTOP).env.items()} == EVERYWHERE
 
 
 # Megatron-Bridge 0.6: its functions of Llama say their environment, and the catalogue has it
