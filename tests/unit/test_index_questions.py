@@ -13,6 +13,7 @@ import pytest
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import database, search
+from llmb_common.index.figures import Kept, keep_figures, kept_figures
 from llmb_common.index.rows import UNREADABLE, RunFilter, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 from llmb_common.planning.job_plan import JobPlan
@@ -196,34 +197,34 @@ def test_an_index_of_a_newer_version_is_not_misread(runs: Runs) -> None:
     assert runs.find() == [record.paths.run_id]
 
 
-def test_an_index_of_an_earlier_release_learns_what_it_did_not_know(runs: Runs, tmp_path: Path) -> None:
+def test_an_index_of_an_earlier_release_is_made_anew_and_keeps_what_only_it_knows(runs: Runs, tmp_path: Path) -> None:
     inside = runs.make(noted=False, fp8_recipe="cs")
     outside = runs.make(noted=False, variant="nemo", workload_folder=str(tmp_path / "elsewhere"))
     file = database.index_file(runs.install)
     file.parent.mkdir(exist_ok=True)
     file.unlink(missing_ok=True)
-    known = {"folder": str(inside.paths.folder), "parent": str(inside.paths.folder.parent), "state": "RUNNING"}
     with sqlite3.connect(file) as connection:
-        for statement in (*database.MIGRATIONS[0], *database.MIGRATIONS[1], "PRAGMA user_version=2"):
-            connection.execute(statement)
-        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(runs)")]
-        row = [known.get(name, 0) for name in columns]
-        connection.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(row))})", row)
+        connection.executescript(
+            "CREATE TABLE runs (folder, state); CREATE TABLE roots (folder); PRAGMA user_version=2"
+        )
+        connection.execute("INSERT INTO runs VALUES ('/gone', 'RUNNING')")
         connection.execute("INSERT INTO roots VALUES (?)", (str(outside.paths.experiments),))
-        connection.execute("INSERT INTO figures VALUES ('log', 'window', ?, 'stamp', x'00')", (known["folder"],))
     connection.close()
     rows = {row.folder: (row.variant, row.fp8_recipe, row.state) for row in find_runs(runs.install)}
     assert rows == {
         inside.paths.folder: ("mbridge", "cs", "COMPLETED"),
         outside.paths.folder: ("nemo", None, "COMPLETED"),
     }
-    shutil.rmtree(outside.paths.folder)
-    with database.read_index(runs.install) as connection:
-        assert connection.execute("SELECT count(*) FROM figures").fetchone() == (1,), "no log is read again"
-    shutil.rmtree(inside.paths.folder)
+
+
+def test_figures_go_with_their_run(runs: Runs) -> None:
+    record = runs.make()
+    kept = Kept("log", "window", str(record.paths.folder), "stamp", b"0")
+    assert keep_figures(runs.install, [kept])
+    assert kept_figures(runs.install, ["log"])[("log", "window")].content == b"0"
+    shutil.rmtree(record.paths.folder)
     assert runs.find() == []
-    with database.read_index(runs.install) as connection:
-        assert connection.execute("SELECT count(*) FROM figures").fetchone() == (0,)
+    assert kept_figures(runs.install, ["log"]) == {}
 
 
 # Names of runs

@@ -1,4 +1,4 @@
-"""The index file: opened, migrated, replaced where it is damaged.
+"""The index file: opened, made, replaced where it is damaged or of an earlier version.
 
 Rollback journal, not WAL: WAL needs shared memory, which parallel file systems do not have between machines.
 """
@@ -12,86 +12,39 @@ from pathlib import Path
 
 BUSY_SECONDS = 10.0
 
-_FIGURES_GO_WITH_THEIR_RUN = """CREATE TRIGGER figures_of_a_run_that_has_gone AFTER DELETE ON runs BEGIN
-            DELETE FROM figures WHERE folder = OLD.folder;
-        END"""
+VERSION = 7
+"""Of the tables below: whoever changes them counts on."""
 
-# The index can be rebuilt, but it keeps what folders do not say (where experiments outside the installation are):
-# so a new version alters it. Never change a migration that was released; append one.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        # stamp: of the run.json that was read; empty: read it again if the run has not ended
-        """CREATE TABLE runs (
-            folder TEXT PRIMARY KEY,
-            parent TEXT NOT NULL,
-            run_id TEXT NOT NULL,
-            name TEXT NOT NULL,
-            experiment_name TEXT NOT NULL,
-            workload TEXT NOT NULL,
-            model_size TEXT NOT NULL,
-            dtype TEXT NOT NULL,
-            gpu_type TEXT NOT NULL,
-            gpus INTEGER NOT NULL,
-            nodes INTEGER NOT NULL,
-            executor TEXT NOT NULL,
-            job_id TEXT,
-            state TEXT NOT NULL,
-            state_time REAL NOT NULL,
-            detail TEXT NOT NULL,
-            created REAL NOT NULL,
-            submission_key TEXT NOT NULL,
-            chain TEXT NOT NULL,
-            stamp TEXT NOT NULL
-        ) WITHOUT ROWID""",
-        "CREATE INDEX runs_by_time ON runs (created)",
-        "CREATE INDEX runs_by_state ON runs (state)",
-        "CREATE INDEX runs_by_parent ON runs (parent)",
-        "CREATE INDEX runs_by_id ON runs (run_id)",
-        "CREATE INDEX runs_by_job ON runs (job_id)",
-        "CREATE INDEX runs_by_key ON runs (submission_key)",
-        # "experiments" folders, also those outside the installation
-        "CREATE TABLE roots (folder TEXT PRIMARY KEY) WITHOUT ROWID",
-        # what was read when the folder had this time; 0: read it again
-        "CREATE TABLE folders (folder TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL) WITHOUT ROWID",
+_TABLES = (
+    # stamp: of the run.json that was read; empty: read it again if the run has not ended
+    """CREATE TABLE runs (
+        folder TEXT PRIMARY KEY, parent TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
+        experiment_name TEXT NOT NULL, workload TEXT NOT NULL, variant TEXT NOT NULL, model_size TEXT NOT NULL,
+        dtype TEXT NOT NULL, fp8_recipe TEXT, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL, nodes INTEGER NOT NULL,
+        executor TEXT NOT NULL, job_id TEXT, state TEXT NOT NULL, state_time REAL NOT NULL, detail TEXT NOT NULL,
+        created REAL NOT NULL, submission_key TEXT NOT NULL, chain TEXT NOT NULL, stamp TEXT NOT NULL
+    ) WITHOUT ROWID""",
+    *(
+        f"CREATE INDEX runs_by_{column} ON runs ({column})"
+        for column in ("created", "state", "parent", "run_id", "job_id", "submission_key")
     ),
-    (
-        # what reading a log over a window gave, when everything that decides it had this stamp: see figures
-        """CREATE TABLE figures (
-            log TEXT NOT NULL,
-            window TEXT NOT NULL,
-            folder TEXT NOT NULL,
-            stamp TEXT NOT NULL,
-            content BLOB NOT NULL,
-            PRIMARY KEY (log, window)
-        )""",
-        "CREATE INDEX figures_by_folder ON figures (folder)",
-        _FIGURES_GO_WITH_THEIR_RUN,
+    # "experiments" folders, also those outside the installation
+    "CREATE TABLE roots (folder TEXT PRIMARY KEY) WITHOUT ROWID",
+    # what was read when the folder had this time; 0: read it again
+    "CREATE TABLE folders (folder TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL) WITHOUT ROWID",
+    # what reading a log over a window gave, when everything that decides it had this stamp: see figures.Kept
+    """CREATE TABLE figures (
+        log TEXT NOT NULL, window TEXT NOT NULL, folder TEXT NOT NULL, stamp TEXT NOT NULL, content BLOB NOT NULL,
+        configuration TEXT NOT NULL, step_seconds REAL, watts REAL, memory_key TEXT NOT NULL, memory_ratio REAL,
+        PRIMARY KEY (log, window)
+    )""",
+    *(
+        f"CREATE INDEX figures_by_{column} ON figures ({column})"
+        for column in ("folder", "configuration", "memory_key")
     ),
-    (
-        "ALTER TABLE runs ADD COLUMN variant TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE runs ADD COLUMN fp8_recipe TEXT",
-        # Every record is read again, but no log.
-        "DROP TRIGGER figures_of_a_run_that_has_gone",
-        "DELETE FROM runs",
-        "DELETE FROM folders",
-        _FIGURES_GO_WITH_THEIR_RUN,
-    ),
-    (
-        # of successful runs over their documented window: what they repeat
-        "ALTER TABLE figures ADD COLUMN configuration TEXT NOT NULL DEFAULT ''",
-        "CREATE INDEX figures_by_configuration ON figures (configuration)",
-    ),
-    (
-        # for plans, which do not look into the content; of runs that are measured from now on
-        "ALTER TABLE figures ADD COLUMN step_seconds REAL",
-        "ALTER TABLE figures ADD COLUMN watts REAL",
-    ),
-    (
-        # what was measured over what was predicted, by kind of job and software
-        "ALTER TABLE figures ADD COLUMN memory_key TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE figures ADD COLUMN memory_ratio REAL",
-        "CREATE INDEX figures_by_memory ON figures (memory_key)",
-    ),
+    """CREATE TRIGGER figures_of_a_run_that_has_gone AFTER DELETE ON runs BEGIN
+        DELETE FROM figures WHERE folder = OLD.folder;
+    END""",
 )
 
 
@@ -101,7 +54,7 @@ def index_file(install: Path) -> Path:
 
 @contextlib.contextmanager
 def open_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to the installation's index, made or migrated first; committed at the end, rolled back on errors.
+    """A connection to the installation's index, made first if need be; committed at the end, rolled back on errors.
 
     Raises sqlite3.Error: ``sqlite3.DatabaseError`` (but not its OperationalError) means that the file is damaged, or
     was written by a newer version. A mistake in our own calls is a RuntimeError.
@@ -110,7 +63,7 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
     file.parent.mkdir(exist_ok=True)
     connection = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)
     try:
-        _migrate(connection)
+        _make(connection)
         connection.execute("BEGIN IMMEDIATE")
         with _mistakes_surface():
             yield connection
@@ -129,9 +82,9 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
     try:
         version = _version(connection)
-        if version > len(MIGRATIONS):
+        if version > VERSION:
             raise sqlite3.DatabaseError(f"index of a newer version ({version})")
-        if version < len(MIGRATIONS):  # an older one, or one that another process is just creating: not damaged
+        if version < VERSION:  # an older one, or one that another process is just creating: not damaged
             raise sqlite3.OperationalError("the index is not ready")
         with _mistakes_surface():
             yield connection
@@ -144,7 +97,7 @@ def memory_index() -> Iterator[sqlite3.Connection]:
     """An empty index that is nowhere on disk: for readers who may not write to the installation."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        _migrate(connection)
+        _make(connection)
         yield connection
     finally:
         connection.close()
@@ -171,16 +124,21 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
-    if _version(connection) == len(MIGRATIONS):
+def _make(connection: sqlite3.Connection) -> None:
+    """The tables, where there are none of this version: of an earlier one stays what no run folder says, the roots."""
+    if _version(connection) == VERSION:
         return
     connection.execute("PRAGMA journal_mode=DELETE")
     connection.execute("BEGIN EXCLUSIVE")
     version = _version(connection)  # another process may have been faster
-    if version > len(MIGRATIONS):
+    if version > VERSION:
         raise sqlite3.DatabaseError(f"index of a newer version ({version})")
-    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
-        for statement in statements:
+    if version < VERSION:
+        roots = connection.execute("SELECT folder FROM roots").fetchall() if version else []
+        for table in ("figures", "runs", "roots", "folders"):
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in _TABLES:
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={number}")
+        connection.executemany("INSERT INTO roots VALUES (?)", roots)
+        connection.execute(f"PRAGMA user_version={VERSION}")
     connection.execute("COMMIT")

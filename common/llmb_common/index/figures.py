@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llmb_common.index.database import index_file, open_index, read_index
 
@@ -65,17 +65,11 @@ class PastTime(NamedTuple):
 
 
 def kept_figures(install: Path, logs: Collection[str]) -> dict[tuple[str, str], Kept]:
-    """What the index has of ``logs``, by log and window; nothing where there is no index, or one that anybody wrote."""
+    """What the index has of ``logs``, by log and window."""
     query, values = "SELECT log, window, folder, stamp, content, configuration FROM figures", tuple(logs)
     if len(values) <= _AT_ONCE:
         query += f" WHERE log IN ({', '.join('?' * len(values))})"
-    try:
-        if not _is_trusted(install):
-            return {}
-        with read_index(install) as connection:
-            rows = connection.execute(query, values if len(values) <= _AT_ONCE else ()).fetchall()
-    except (sqlite3.Error, OSError):
-        return {}
+    rows = _ask(install, query, values if len(values) <= _AT_ONCE else ())
     return {(row[0], row[1]): Kept(*row) for row in rows}
 
 
@@ -95,19 +89,13 @@ def keep_figures(install: Path, figures: Iterable[Kept]) -> bool:
 
 
 def past_times(install: Path, workload: str, model_size: str) -> list[PastTime]:
-    """Of the newest runs of a model that have a configuration; nothing where ``past_figures`` finds nothing."""
+    """Of the newest runs of a model that have a configuration."""
     query = (
         "SELECT configuration, folder, gpu_type, step_seconds, watts FROM figures JOIN runs USING (folder)"
         " WHERE configuration != '' AND step_seconds > 0 AND workload = ? AND model_size = ?"
         " ORDER BY created DESC LIMIT ?"
     )
-    try:
-        if not _is_trusted(install):
-            return []
-        with read_index(install) as connection:
-            rows = connection.execute(query, (workload, model_size, _NEWEST_OF_MODEL)).fetchall()
-    except (sqlite3.Error, OSError):
-        return []
+    rows = _ask(install, query, (workload, model_size, _NEWEST_OF_MODEL))
     return [PastTime(key, Path(folder), *rest) for key, folder, *rest in rows]
 
 
@@ -117,29 +105,25 @@ def past_memory(install: Path, key: str) -> list[float]:
         "SELECT memory_ratio FROM figures JOIN runs USING (folder) WHERE memory_key = ? AND memory_ratio > 0"
         " GROUP BY folder ORDER BY created DESC LIMIT ?"
     )
-    try:
-        if not _is_trusted(install):
-            return []
-        with read_index(install) as connection:
-            return [row[0] for row in connection.execute(query, (key, _NEWEST_OF_MODEL))]
-    except (sqlite3.Error, OSError):
-        return []
+    return [ratio for (ratio,) in _ask(install, query, (key, _NEWEST_OF_MODEL))]
 
 
 def past_figures(install: Path, stamp: str) -> list[Past]:
-    """Of the newest runs that have a configuration, and a stamp that begins with ``stamp``.
-
-    Nothing where there is no index, or one that anybody wrote.
-    """
+    """Of the newest runs that have a configuration, and a stamp that begins with ``stamp``."""
     query = (
         "SELECT configuration, run_id, content FROM figures JOIN runs USING (folder) WHERE configuration != ''"
         " AND substr(stamp, 1, length(?)) = ? ORDER BY created DESC LIMIT ?"
     )
+    return [Past(*row) for row in _ask(install, query, (stamp, stamp, _NEWEST))]
+
+
+def _ask(install: Path, query: str, values: Sequence[str | int]) -> list[Any]:
+    """The rows of ``query``; none where there is no index, or one that anybody wrote."""
     try:
         if not _is_trusted(install):
             return []
         with read_index(install) as connection:
-            return [Past(*row) for row in connection.execute(query, (stamp, stamp, _NEWEST))]
+            return connection.execute(query, values).fetchall()
     except (sqlite3.Error, OSError):
         return []
 

@@ -17,27 +17,27 @@ UNREADABLE = "UNREADABLE"
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Times are Unix seconds. ``load_record(row.folder)`` gives everything else."""
 
-    run_id: str
+    run_id: str = ""
     name: str
     folder: Path
     experiment_name: str
     workload: str
-    variant: str
-    model_size: str
-    dtype: str
-    fp8_recipe: str | None
-    gpu_type: str
-    gpus: int
-    nodes: int
-    executor: str
-    job_id: str | None
+    variant: str = ""
+    model_size: str = ""
+    dtype: str = ""
+    fp8_recipe: str | None = None
+    gpu_type: str = ""
+    gpus: int = 0
+    nodes: int = 0
+    executor: str = ""
+    job_id: str | None = None
     state: str
     state_time: float
     detail: str
     created: float
-    key: str
+    key: str = ""
     """The caller's name for this submission; see ``submission.Options``."""
-    chain: str
+    chain: str = ""
     """Run id of the chain's first run; empty outside a chain."""
 
     @property
@@ -46,31 +46,19 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         return RunPaths(self.folder.parent.parent, self.experiment_name, stamp, self.run_id).log
 
 
+_OF_PATHS = ("run_id", "name", "folder", "experiment_name")
+_OF_PLAN = ("workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus", "nodes")
+_OF_RECORD = ("job_id", "state", "state_time", "detail", "created")
+_OF_SUBMISSION = ("key", "chain")
+
+
 def row_of(record: RunRecord) -> RunRow:
     """What the index knows of ``record``."""
-    plan, paths = record.plan, record.paths
-    return RunRow(
-        run_id=paths.run_id,
-        name=paths.name,
-        folder=paths.folder,
-        experiment_name=paths.experiment_name,
-        workload=plan.workload,
-        variant=plan.variant,
-        model_size=plan.model_size,
-        dtype=plan.dtype,
-        fp8_recipe=plan.fp8_recipe,
-        gpu_type=plan.gpu_type,
-        gpus=plan.gpus,
-        nodes=plan.nodes,
-        executor=plan.cluster_type,
-        job_id=record.job_id,
-        state=record.state,
-        state_time=record.state_time,
-        detail=record.detail,
-        created=record.created,
-        key=record.submission.key,
-        chain=record.submission.chain,
-    )
+    parts = ((record.paths, _OF_PATHS), (record.plan, _OF_PLAN), (record, _OF_RECORD))
+    values = {
+        name: getattr(part, name) for part, names in (*parts, (record.submission, _OF_SUBMISSION)) for name in names
+    }
+    return RunRow(executor=record.plan.cluster_type, **values)
 
 
 def unreadable(folder: Path, problem: str) -> RunRow:
@@ -81,26 +69,14 @@ def unreadable(folder: Path, problem: str) -> RunRow:
     """
     made = folder.stat().st_mtime
     return RunRow(
-        run_id="",
         name=folder.name,
         folder=folder,
         experiment_name=folder.parent.name,
         workload=folder.parents[2].name,
-        variant="",
-        model_size="",
-        dtype="",
-        fp8_recipe=None,
-        gpu_type="",
-        gpus=0,
-        nodes=0,
-        executor="",
-        job_id=None,
         state=UNREADABLE,
         state_time=made,
         detail=problem,
         created=made,
-        key="",
-        chain="",
     )
 
 
