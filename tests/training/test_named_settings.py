@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 from training_jobs import Engine, make_job
 
-SETTINGS = {"model.attention_dropout": 0.25, "optimizer.weight_decay": 0, "ddp.overlap_grad_reduce": False}
+SETTINGS = {
+    "model.attention_dropout": 0.25,
+    "model.hidden_dropout": 0,
+    "optimizer.weight_decay": 0,
+    "ddp.overlap_grad_reduce": False,
+}
 LISTS = Path(__file__).resolve().parents[2] / "common" / "llmb_common" / "planning" / "fields"
 
 
@@ -18,6 +23,8 @@ def test_a_described_job_trains_with_them(engine: Engine, tmp_path: Path) -> Non
     run = engine.train(tmp_path, make_job(steps={"train": 2}, megatron=SETTINGS))
     assert sorted(run.steps) == [1, 2]
     assert "set by --megatron (MEGATRON_SETTINGS), beside what the recipe has: model.attention_dropout=0.25," in run.log
+    assert "model.hidden_dropout=0.0 is what this job has anyway" in run.log
+    assert "model.attention_dropout=0.25 is what" not in run.log
     resolved = (tmp_path / "config.yaml").read_text()
     for line in ("  attention_dropout: 0.25\n", "  weight_decay: 0.0\n", "  overlap_grad_reduce: false\n"):
         assert line in resolved

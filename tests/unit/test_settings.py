@@ -19,15 +19,16 @@ from support.cli import Cli
 from support.plans import ROOT, plan, refusal
 
 LLAMA = {"JOB_TOTAL_GPUS": "64", "GPU_TYPE": "h100", "MODEL_SIZE": "70b", "DTYPE": "fp8"}
+LLAMA31 = {"JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "MODEL_SIZE": "llama3_8b", "DTYPE": "bf16"}
 DEEPSEEK = {"JOB_TOTAL_GPUS": "1024", "GPU_TYPE": "h100", "MODEL_SIZE": "deepseek_v3", "DTYPE": "bf16"}
 
 
 def test_settings_are_in_the_plan_the_job_the_name_and_the_title() -> None:
-    made = plan("mbridge", **DEEPSEEK, MEGATRON_SETTINGS="model.moe_token_dispatcher_type=flex;ddp.bucket_size=4")
-    assert made.megatron == {"model.moe_token_dispatcher_type": "flex", "ddp.bucket_size": 4}
+    made = plan("mbridge", **DEEPSEEK, MEGATRON_SETTINGS="model.moe_token_dispatcher_type=alltoall;ddp.bucket_size=4")
+    assert made.megatron == {"model.moe_token_dispatcher_type": "alltoall", "ddp.bucket_size": 4}
     assert job_document(made, dry_run_paths("/w", made.experiment_name))["megatron"] == made.megatron
-    assert made.experiment_name.endswith("_ddp.bucket_size-4_model.moe_token_dispatcher_type-flex")
-    assert title_of(made).endswith(", ddp.bucket_size=4, model.moe_token_dispatcher_type=flex")
+    assert made.experiment_name.endswith("_ddp.bucket_size-4_model.moe_token_dispatcher_type-alltoall")
+    assert title_of(made).endswith(", ddp.bucket_size=4, model.moe_token_dispatcher_type=alltoall")
 
 
 def test_it_is_another_configuration_and_is_not_compared_with_a_published_one() -> None:
@@ -37,6 +38,49 @@ def test_it_is_another_configuration_and_is_not_compared_with_a_published_one() 
     assert not published_references(with_setting, recipe)
     assert configuration_key(plain) != configuration_key(with_setting)
     assert "megatron" not in job_document(plain, dry_run_paths("/w", "x")), "as jobs that are queued have it"
+
+
+QWEN = {"JOB_TOTAL_GPUS": "256", "GPU_TYPE": "h100", "MODEL_SIZE": "qwen3_235b_a22b", "DTYPE": "bf16"}
+OWN = {
+    "model.moe_token_dispatcher_type=flex": DEEPSEEK,
+    "model.recompute_modules=[mlp,mla_up_proj]": DEEPSEEK,
+    "model.moe_paged_stash=false;model.offload_modules=none": DEEPSEEK,
+    "comm_overlap.overlap_moe_expert_parallel_comm=true": QWEN,
+    "comm_overlap.tp_comm_overlap=false": QWEN | {"TP": "1"},
+}
+"""What the function has anyway."""
+
+
+@pytest.mark.parametrize("settings", OWN)
+def test_what_a_function_has_anyway_is_no_change_of_it(settings: str) -> None:
+    plain, made = plan("mbridge", **OWN[settings]), plan("mbridge", **OWN[settings], MEGATRON_SETTINGS=settings)
+    assert (made.megatron, made.experiment_name) == ({}, plain.experiment_name)
+    assert f"note: {settings.partition(';')[0]} is what " in "".join(
+        f"note: {note}" for note in made.preflight.warnings
+    )
+
+
+CONFLICTS: dict[str, tuple[dict[str, str], str]] = {
+    "model.moe_token_dispatcher_type=allgather": (QWEN, "the allgather dispatcher is not overlapped"),
+    "model.moe_flex_dispatcher_backend=deepep": (QWEN, "the alltoall dispatcher has no backends"),
+    "model.moe_token_dispatcher_type=flex;model.moe_flex_dispatcher_backend=hybridep": (QWEN, "variables of HybridEP"),
+    "model.moe_token_dispatcher_type=flex": (LLAMA31, "it has no experts"),
+    "model.recompute_granularity=selective;model.recompute_modules=[moe]": (QWEN, "not overlapped where moe is recom"),
+    "model.recompute_granularity=selective;model.recompute_modules=[mla_up_proj]": (QWEN, "it has no mla_up_proj"),
+    "model.recompute_modules=[moe_act]": (QWEN, "does nothing without model.recompute_granularity=selective"),
+    "comm_overlap.overlap_moe_expert_parallel_comm=true": (DEEPSEEK | {"EP": "1"}, "needs EP > 1"),
+    "comm_overlap.tp_comm_overlap=true": (QWEN | {"TP": "1"}, "the overlap of TP's exchange needs TP > 1"),
+    "model.moe_flex_dispatcher_backend=deepep ": (
+        DEEPSEEK | {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256"},
+        "DeepEP is",
+    ),
+}
+
+
+@pytest.mark.parametrize("settings", CONFLICTS)
+def test_what_megatron_would_refuse_is_refused_before_the_queue(settings: str) -> None:
+    asked, message = CONFLICTS[settings]
+    assert message in refusal("mbridge", **asked, MEGATRON_SETTINGS=settings.strip())
 
 
 def test_memory_with_settings_is_not_validated() -> None:

@@ -13,7 +13,7 @@ from llmb_run.campaigns import conduct
 from llmb_run.main import main
 from support import instant
 from support.campaigns import Site
-from support.cli import Done
+from support.cli import Cli, Done
 from support.crashes import run_and_crash
 
 JOB = ("tune", "-w", "pretrain_llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1")
@@ -161,6 +161,27 @@ def test_layouts_are_found_without_being_asked_for(site: Site, tmp_path: Path) -
     assert (values["mbs"], values["tp"]) == (["1", "2"], ["1", "2", "4"])
     assert space["refused"]["do not divide"] > 0
     assert "--scale 2 " in space["first"][0]
+
+
+def test_settings_without_a_column_are_in_the_space_where_the_model_and_the_gpus_allow_them(cli: Cli) -> None:
+    def space(gpu: str, size: str, scale: int) -> Any:
+        words = ("-w", "mbridge", "-s", size, "--gpu-type", gpu, "--scale", str(scale), "--dtype", "bf16", "--dry-run")
+        return cli("tune", *words, "--json").data["space"]
+
+    moe = space("h100", "qwen3_30b_a3b", 16)
+    dispatchers = moe["values"]["model.moe_token_dispatcher_type"]
+    assert dispatchers == [
+        "alltoall",
+        *(f"flex;model.moe_flex_dispatcher_backend={of}" for of in ("deepep", "hybridep")),
+    ]
+    assert {f"comm_overlap.{name}" for name in ("overlap_moe_expert_parallel_comm", "tp_comm_overlap")} <= {
+        *moe["values"]
+    }
+    assert any("--megatron model.recompute_granularity=selective --meg" in command for command in moe["first"])
+    assert moe["refused"]["are refused by Megatron"] > 0
+    dense = space("b200", "llama31_405b", 256)["values"]
+    assert dense["model.recompute_granularity"] == ["none", "selective;model.recompute_modules=[mlp]"]
+    assert not {"model.moe_token_dispatcher_type", "ep", "cuda_graph"} & {*dense}
 
 
 @pytest.mark.parametrize(

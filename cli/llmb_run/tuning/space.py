@@ -27,6 +27,7 @@ from llmb_run.place import Place
 from llmb_run.starting.requests import Asked, Refused, plan_each
 from llmb_run.starting.said import as_said
 from llmb_run.starting.varying import changed, once_each
+from llmb_run.tuning.settings import each_apart, fixed_columns, found_settings, own_said, row_said
 
 _SIZES = ("mbs", "tp", "pp", "vp", "cp", "ep")
 _SAVERS = ("recompute_layers", "offload_layers", "cuda_graph", "fsdp")
@@ -89,12 +90,12 @@ def find_space(base: Asked, place: Place, given: Values, *, only: bool = False) 
         RequestError: nothing is left to choose from
     """
     rows = [] if only else _rows(base)
-    values = {**({} if only else _found(base.plan, rows)), **given}
+    values = {**({} if only else _found(base, rows) | found_settings(base, rows)), **given}
     values = {name: tuple(dict.fromkeys(listed)) for name, listed in values.items()}
     own = {name: value for name in values if (value := _own(base, name)) is not None}
-    found, impossible = _changes(base.plan, own, values, rows, everything=only)
-    kept = list(islice(found, _PLANNED))
-    asks = [changed(base.ask, changes) for changes in kept]
+    documented = [{name: _column(row, name) for name in (*_SIZES, *_SAVERS)} | row_said(base, row) for row in rows]
+    found, impossible = _changes(base.plan, own, values, documented, everything=only)
+    asks = [changed(base.ask, each_apart(changes)) for changes in islice(found, _PLANNED)]
     planned, refused = once_each([base, *plan_each(asks, place)])
     others = sorted(planned[1:], key=lambda item: _order(base.plan, item))
     if not others:
@@ -123,9 +124,9 @@ def _rows(base: Asked) -> list[Row]:
     ]
 
 
-def _found(plan: JobPlan, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Settings with more than one value."""
-    found: dict[str, list[str]] = {}
+def _found(base: Asked, rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Columns with more than one value."""
+    plan, fixed, found = base.plan, fixed_columns(base), dict[str, list[str]]()
     for name in _SIZES:
         if name == "ep" and not plan.has_experts:
             continue
@@ -139,7 +140,7 @@ def _found(plan: JobPlan, rows: Sequence[Row]) -> dict[str, list[str]]:
         if name == "cuda_graph":
             listed |= {True, False}
         found[name] = [as_said(value) for value in sorted(listed)]
-    return {name: values for name, values in found.items() if len(values) > 1}
+    return {name: values for name, values in found.items() if len(values) > 1 and name not in fixed}
 
 
 def _own(base: Asked, name: str) -> str | None:
@@ -150,7 +151,7 @@ def _own(base: Asked, name: str) -> str | None:
         return base.plan.image
     known = {"size": base.plan.model_size, "dtype": base.plan.dtype, "scale": str(base.plan.gpus)}
     known["engine"] = base.plan.engine
-    return known.get(name) or base.ask.value(name)
+    return own_said(base).get(name) or known.get(name) or base.ask.value(name)
 
 
 def _column(of: JobPlan | Row, name: str) -> str:
@@ -159,7 +160,7 @@ def _column(of: JobPlan | Row, name: str) -> str:
 
 
 def _changes(
-    plan: JobPlan, own: Mapping[str, str], values: Values, rows: Sequence[Row], *, everything: bool
+    plan: JobPlan, own: Mapping[str, str], values: Values, rows: Sequence[Mapping[str, str]], *, everything: bool
 ) -> tuple[Iterator[dict[str, str]], list[int]]:
     """Combinations, as changes of the base, the nearest first; and a count of those that divide nothing."""
     impossible = [0]
@@ -167,8 +168,7 @@ def _changes(
 
     def every() -> Iterator[dict[str, str]]:
         for row in rows:
-            whole = {name: _column(row, name) for name in others if name in (*_SIZES, *_SAVERS)}
-            yield {name: value for name, value in whole.items() if value != own.get(name) and value in values[name]}
+            yield {name: value for name, value in row.items() if value in others.get(name, ())}
         furthest = len(others) if everything else min(_FURTHEST, len(others))
         for count in range(1, furthest + 1):
             for names in chosen_of(others, count):
@@ -225,7 +225,7 @@ def options_of(space: Space, trial_steps: int) -> list[Option]:
 def _places(space: Space, item: Asked) -> tuple[float | str, ...]:
     found: list[float | str] = []
     for name, listed in space.values.items():
-        value = item.ask.varied.get(name) or _own(space.base, name) or ""
+        value = own_said(item).get(name) or item.ask.varied.get(name) or _own(space.base, name) or ""
         numbers = sorted({int(other) for other in (*listed, value) if other.isdecimal()})
         found.append(float(numbers.index(int(value))) if value.isdecimal() else value)
     return tuple(found)

@@ -7,12 +7,24 @@ random jobs to both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
 from llmb_common.errors import RequestError
+from llmb_common.gpus import GPUS
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipes.catalogue import Function
 
 _IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")
 """Data of which ranks may get none that counts."""
+
+_DEEPEP = ("b200", "b300")
+"""Blackwell GPUs that DeepEP is for: those of HGX boards."""
+
+HYBRID_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
+"""Ranks of one expert group inside one NVLink domain, for the HybridEP dispatcher."""
 
 
 def check_combinations(name: str, function: Function, layout: Layout) -> None:
@@ -88,6 +100,58 @@ def _rules(function: Function, c: Layout) -> tuple[tuple[bool, str, str], ...]:
         ),
         *_delta_heads(function, c),
     )
+
+
+def check_settings(name: str, function: Function, layout: Layout, asked: Mapping[str, Any], gpu_type: str) -> None:
+    """Check settings that are asked for by name, of the function ``name`` in ``layout``, on GPUs.
+
+    Raises:
+        RequestError: Megatron would refuse them, or they would do nothing.
+    """
+    changed = msgspec.structs.replace(
+        function, settings=function.settings | {key.partition(".")[2]: value for key, value in asked.items()}
+    )
+    if changed.settings != function.settings:
+        check_combinations(name, changed, layout)
+        own = _conflicts(function, layout, {}, gpu_type)  # which NVIDIA answers for
+        if found := [conflict for conflict in _conflicts(changed, layout, asked, gpu_type) if conflict not in own]:
+            raise RequestError(f"{name}: {found[0]}", remedy="leave that out", code="refused-by-megatron")
+
+
+def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type: str) -> list[str]:
+    """What does not go together. Backends of the flexible dispatcher: Bridge's ``training/flex_dispatcher_backend.py``
+    and core's ``MoEFlexTokenDispatcher``."""
+    settings, moe, layers = function.settings, function.architecture.moe, function.layers
+    dispatcher, backend = (settings.get(key) for key in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"))
+    flex, overlap = dispatcher == "flex", bool(settings.get("overlap_moe_expert_parallel_comm"))
+    graphed = str([settings.get(f"cuda_graph_{key}") for key in ("scope", "modules")]) if c.cuda_graph else ""
+    modules = (settings.get("recompute_modules") or []) if settings.get("recompute_granularity") == "selective" else []
+    lacks = {
+        *(() if moe else ("moe", "moe_act", "shared_experts")),
+        *(() if layers is None or layers.latent else ("mla_up_proj",)),
+        *(() if layers is None or layers.delta else ("gdn_norm_out",)),
+    }
+    deepep = GPUS[gpu_type].generation == "hopper" or gpu_type in _DEEPEP
+    rules = (
+        (
+            bool(asked.get("model.recompute_modules")) and not modules,
+            "model.recompute_modules does nothing without model.recompute_granularity=selective",
+        ),
+        ("model.moe_flex_dispatcher_backend" in asked and not flex, f"the {dispatcher} dispatcher has no backends"),
+        (not lacks.isdisjoint(modules), f"it has no {', '.join(sorted(lacks & {*modules}))} to recompute"),
+        (bool(modules and c.recompute_layers), "modules are recomputed where RECOMPUTE_LAYERS=0"),
+        ("moe" in modules and "moe_router" in graphed, "moe is not recomputed around a graph of its router"),
+        ((overlap or flex) and not moe, "it has no experts"),
+        (overlap and dispatcher not in ("alltoall", "flex"), f"the {dispatcher} dispatcher is not overlapped"),
+        (overlap and "moe" in modules, "the experts' exchange is not overlapped where moe is recomputed"),
+        (overlap and ("'moe'" in graphed or "'mlp'" in graphed), "the overlap does not go with graphs of moe or mlp"),
+        (overlap and function.architecture.mtp_layers > 1, "the overlap takes one head for further tokens at most"),
+        (flex and backend == "deepep" and not deepep, f"DeepEP is not for {gpu_type}"),
+        (flex and backend != "hybridep" and c.tp * (c.ep or 1) == 1, f"{backend} needs TP*EP > 1"),
+        (flex and backend == "hybridep" and HYBRID_DOMAIN not in function.env, "it lacks the variables of HybridEP"),
+        (bool(asked.get("comm_overlap.tp_comm_overlap")) and c.tp == 1, "the overlap of TP's exchange needs TP > 1"),
+    )
+    return [message for broken, message in rules if broken]
 
 
 def _delta_heads(function: Function, c: Layout) -> tuple[tuple[bool, str, str], ...]:

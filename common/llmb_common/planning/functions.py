@@ -7,13 +7,9 @@ import msgspec
 from llmb_common.errors import RequestError
 from llmb_common.gpus import GPUS
 from llmb_common.planning.case import Case
-from llmb_common.planning.combinations import check_combinations, divides_stages
+from llmb_common.planning.combinations import HYBRID_DOMAIN, check_combinations, divides_stages
 from llmb_common.planning.divisibility import Layout, check_layout, check_memory_savers, check_numbers
 from llmb_common.planning.job_plan import PlannedFunction
-
-_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
-"""Ranks of one expert group inside one NVLink domain, for the HybridEP dispatcher."""
-
 
 _SAVERS = ("recompute_layers", "offload_layers", "pp")
 
@@ -144,7 +140,7 @@ def function_environment(case: Case, layout: Layout) -> dict[str, str]:
     """
     assert case.function is not None
     values = dict(case.function.env)
-    if _DOMAIN in values and layout.ep != case.function.columns.ep:
+    if HYBRID_DOMAIN in values and layout.ep != case.function.columns.ep:
         gpu = GPUS[case.gpu_type]
         ranks, domain = layout.ep or 1, gpu.per_node * gpu.nvlink_nodes
         if gpu.nvlink_nodes > 1 and ranks > domain:
@@ -153,5 +149,5 @@ def function_environment(case: Case, layout: Layout) -> dict[str, str]:
                 remedy=f"choose an EP of at most {domain}",
                 field="EP",
             )
-        values[_DOMAIN] = str(min(ranks, domain))
+        values[HYBRID_DOMAIN] = str(min(ranks, domain))
     return values

@@ -18,7 +18,10 @@ from typing import Any
 from llmb_common.engines import ENGINES
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning.case import Case
+from llmb_common.planning.combinations import check_settings
 from llmb_common.planning.divisibility import Layout
+from llmb_common.recipes.catalogue import Function
+from llmb_common.request.columns import Columns
 
 _COLUMNS = {
     "model.tensor_model_parallel_size": "tp",
@@ -50,13 +53,27 @@ _PLANNED = {
 }
 """What else a plan decides, as regular expressions, and what to do instead."""
 
+_OF_FUNCTION = {
+    "model.": (
+        "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_paged_stash",
+        "fine_grained_activation_offloading", "offload_modules",
+    ),
+    "comm_overlap.": ("overlap_moe_expert_parallel_comm", "tp_comm_overlap"),
+}  # fmt: skip
+"""The fields that a catalogue keeps under their names, and that no column changes, by section."""
+
+_NOTHING: tuple[Any, ...] = (None, False, 0, "none", [], {})
+"""What a catalogue leaves out."""
+
+_RECOMPUTED = ("recompute_granularity", "recompute_modules")
+
 _WORDS = {"true": True, "false": False}
 _UNSET = ("none", "null")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
-    """The settings that are asked for, each with its value as JSON has it.
+    """The settings that are asked for, each with its value as JSON has it, without those that the function has anyway.
 
     Raises:
         RequestError: the release has no such field, it takes no such value, or the plan decides it
@@ -71,7 +88,34 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
         found[name] = value_of(text, kinds, f"{said}: {name}")
     _check_recomputation(found, said)
     _check_graphs(found.get("model.cuda_graph_impl", "any"), layout, said)
+    if case.function is None or case.on_cpu or case.model.reduced is not None:
+        return found
+    own = own_settings(case.function, layout)
+    anyway = [name for name, value in found.items() if name in own and not _differ(value, own[name])]
+    case.note(*(f"{name}={asked[name]} is what {case.row.function} has anyway" for name in anyway))
+    found = {name: value for name, value in found.items() if name not in anyway}
+    check_settings(case.row.function or "", case.function, layout, found, case.gpu_type)
     return found
+
+
+def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
+    """What the function sets of the fields that its catalogue keeps; None, False or the like where it leaves them out.
+
+    On GPUs: a CPU trains a copy that has other settings. Whatever a catalogue does not keep, only the engine knows.
+    """
+    known = {
+        f"{section}{name}": function.settings.get(name) for section, names in _OF_FUNCTION.items() for name in names
+    }
+    if layout.recompute_layers == function.columns.recompute_layers:
+        known |= {f"model.{name}": function.settings.get(name) for name in _RECOMPUTED}
+    if layout.tp == 1:  # Megatron-Bridge switches it off (0.6.0, training/comm_overlap.py:442-451)
+        known["comm_overlap.tp_comm_overlap"] = False
+    return known
+
+
+def _differ(one: Any, other: Any) -> bool:
+    one, other = (sorted(value, key=str) if isinstance(value, list) else value for value in (one, other))
+    return one != other and (one not in _NOTHING or other not in _NOTHING)
 
 
 @lru_cache

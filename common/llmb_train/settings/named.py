@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import difflib
 import enum
+import os
 import typing
 from collections.abc import Iterator
 from typing import Any
 
 from llmb_train.errors import JobError
 from llmb_train.job import FunctionJob, Job
+from llmb_train.manifest import NOTICE_PREFIX
 
 
 def apply(job: Job | FunctionJob, config: Any) -> None:
-    """Set them in ``config``.
+    """Set them in ``config``. The log says which of them it has anyway.
 
     Raises:
         JobError: there is no such section or field here, or it takes no such value
     """
     for name, value in job.megatron.items():
         section, field = _section(config, name)
+        before = found(config, name)
         setattr(section, field, _converted(section, field, value, name))
+        if found(config, name) == before and os.environ.get("RANK", "0") == "0":
+            print(f"{NOTICE_PREFIX}{name}={before} is what this job has anyway", flush=True)
 
 
 def found(config: Any, name: str) -> Any:
