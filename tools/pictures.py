@@ -90,21 +90,20 @@ def sweep() -> Iterator[str]:
 
 
 def flow() -> Iterator[str]:
-    """From a request to a report."""
+    """From a request to a report: one column, so that a telephone shows its words in full size."""
     yield from _head(
-        552,
-        190,
+        352,
+        24 + 50 * len(_STAGES),
         "From request to report",
         "A request becomes a plan, a script, a run, a record, a verdict and a report.",
     )
     for number, (name, detail) in enumerate(_STAGES):
-        row, place = divmod(number, 4)
-        left, top = 12 + 135 * place, 20 + 82 * row
-        yield f'<rect x="{left}" y="{top}" width="124" height="62" rx="8" fill="#EAF3F9" stroke="{_BLUE}"/>'
-        yield _text(left + 62, top + 26, name, "middle", bold=True)
-        yield _text(left + 62, top + 46, detail, "middle", size=11, color=_GREY)
+        top = 16 + 50 * number
+        yield f'<rect x="12" y="{top}" width="328" height="36" rx="8" fill="#EAF3F9" stroke="{_BLUE}"/>'
+        yield _text(28, top + 23, name, "start", bold=True)
+        yield _text(112, top + 23, detail, "start", size=13, color=_GREY)
         if number:
-            yield f'<path d="M{left - 10} {top + 26} l8 5 l-8 5 z" fill="{_BLUE}"/>'
+            yield f'<path d="M47 {top - 11} l5 8 l5 -8 z" fill="{_BLUE}"/>'
     yield "</svg>"
 
 
