@@ -171,7 +171,10 @@ DATA: dict[str, dict[str, str]] = {
         "runs[].status?": "string: of its log",
         "runs[].why?": "diagnosis|null: the cause, its remedy, line, rank, node and witnesses; null: not failed",
         "runs[].straggler?": "object|null: with `--slow`: [the slow rank](slow.md#whom-the-others-wait-for)",
-        "runs[].gap?": "object|null: with `--slow`: the gap to the published result and this site's best; what differs",
+        "runs[].gap?": "object|null: with `--slow`: `best`, or if null `published`; `change`, the ratio of step times "
+        "with bounds; `differences`, each with `test`, or `why` there is none, and `worth`, a share of the time",
+        "runs[].contributions?": "object: with `--test`: `differences`, each with `tested` as of `ab`; `together`; "
+        "in percent with bounds `interaction`, and `unexplained` of `gap_percent`",
         "causes?": "[object]: of many runs: each with kind, count, text and nodes",
         "nodes?": "object: of many runs: how often each node was the cause's",
         "keep_out?": "string: nodes to avoid",

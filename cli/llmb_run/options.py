@@ -55,6 +55,22 @@ one_run = click.argument("run", metavar="RUN", help="Run id, name, job id or fol
 optional_run = click.argument(
     "run", metavar="[RUN]", required=False, help="Run id, name, job id or folder.", shell_complete=completion.runs
 )
+until_clear = together(
+    click.option(
+        "--resolution", metavar="PERCENT", default="1%", help="Smallest difference that matters. Default: 1%."
+    ),
+    click.option(
+        "--pairs", metavar="N", type=click.IntRange(6, 400), default=24, help="Most pairs of runs. Default: 24."
+    ),
+    click.option(
+        "--budget",
+        metavar="GPU-HOURS",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Most GPU-hours. Default: no limit.",
+    ),
+)
+"""Those of ``comparing.strategy.rule_of``."""
+
 json = click.option(
     "--json", is_flag=True, expose_value=False, callback=as_json, help="Print one JSON object, errors included."
 )

@@ -328,29 +328,3 @@ def test_unequal_work_is_said() -> None:
     }
     assert "B takes 3.0 % less GPU time for each token than A" in as_text(result)
     assert "not the same work (gbs): the time is for each token and GPU, and this is no gain" in as_text(result)
-
-
-def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
-    """``why --slow``: each difference with the command that shows what it is worth."""
-    ids = []
-    for milliseconds, mbs, algorithm in (("100", "1", "Tree"), ("90", "2", "Ring")):
-        words = ("single", *BASE[1:-2], "--env", f"STEP_MS={milliseconds}", "--env", f"NCCL_ALGO={algorithm}")
-        ids.append(site(*words, "--set", f"mbs={mbs}", "--json").data["jobs"][0]["run_id"])
-    slow, fast = ids
-    words = ("single", *BASE[1:-2], "--env", "STEP_MS=95", "--env", "NCCL_DEBUG=WARN", "--json")
-    slower_alone = site(*words).data["jobs"][0]["run_id"]
-    (found,) = site("why", "--slow", slow, "--json").data["runs"]
-    gap = found["gap"]
-    assert (gap["best"], gap["slower"]) == (fast, pytest.approx(100 / 90 - 1, abs=0.002))
-    told = {item["name"]: (item["kind"], item["here"], item["there"], item["test"]) for item in gap["differences"]}
-    command = f"llmb-run ab --base {slow} --change"
-    assert told["mbs"] == ("setting", "1", "2", f"{command} mbs=2")
-    assert told["env NCCL_ALGO"] == ("setting", "Tree", "Ring", f"{command} NCCL_ALGO=Ring")
-    assert set(told) == {"mbs", "env NCCL_ALGO", "env STEP_MS"}
-    (found,) = site("why", "--slow", slower_alone, "--json").data["runs"]
-    told = {item["name"]: item["test"] for item in found["gap"]["differences"]}
-    assert told["env NCCL_DEBUG"] == f"llmb-run ab --base {fast} --change NCCL_DEBUG=WARN", "nobody can unset it"
-    text = site("why", "--slow", slow).out
-    assert f"{fast}: this run takes 11.1% more time" in text
-    assert f"{command} mbs=2" in text
-    assert "no faster run of the same work is on record here" in site("why", "--slow", fast).out

@@ -49,6 +49,7 @@ NOT_RUN = {
     r"\S*installer\.py|\S*llmb-install ": "installs, downloads or looks at the machine: tests/install does that",
     r"\S*llmb-run health|srun |sbatch ": "needs the nodes of a cluster",
     r"llmb-run accept (gb300(?! --dry-run)|verify|sign)": "takes days; test_accept_verify.py has its packs and keys",
+    r"llmb-run why --slow --test": "tests until it is clear; test_week.py does that",
     r"\./setup\.sh": "downloads an image",
     r"python -m llmb_train\.catalogue": "needs Megatron-Bridge",
     r"tests/run": "runs this test",

@@ -236,8 +236,9 @@ def changes(dense: bool) -> list[float]:
 def test_the_spread_between_releases_is_that_of_the_published_rows(kind: str, count: int) -> None:
     found = changes(dense=kind == "dense")
     twentieths = statistics.quantiles(found, n=20)
-    assert len(found) == count
+    assert len(found) == count == RELEASE_SPREAD[kind].pairs
     assert RELEASE_SPREAD[kind].fastest == pytest.approx(twentieths[0], abs=0.0005)
+    assert RELEASE_SPREAD[kind].median == pytest.approx(statistics.median(found), abs=0.0005)
     assert RELEASE_SPREAD[kind].slowest == pytest.approx(twentieths[-1], abs=0.0005)
 
 

@@ -13,7 +13,7 @@ from llmb_common.runs.record import load_record
 from llmb_run import completion, options
 from llmb_run.app import Command
 from llmb_run.comparing.run import Wanted, ab, say_what_changed, with_base
-from llmb_run.comparing.strategy import Rule
+from llmb_run.comparing.strategy import rule_of
 from llmb_run.place import Place
 from llmb_run.selecting import one_folder
 from llmb_run.starting.requests import ask_of, plan_ask
@@ -27,14 +27,7 @@ from llmb_run.starting.varying import dimensions_of
 )
 @options.size_dtype_scale
 @click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")
-@click.option("--resolution", metavar="PERCENT", default="1%", help="Smallest difference that matters. Default: 1%.")
-@click.option("--pairs", metavar="N", type=click.IntRange(6, 400), default=24, help="Most pairs of runs. Default: 24.")
-@click.option(
-    "--budget",
-    metavar="GPU-HOURS",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Most GPU-hours. Default: no limit.",
-)
+@options.until_clear
 @options.job_settings
 @options.flag("--again", help="Start a new comparison, even if one could be resumed or is over.")
 @options.kept_in("campaigns")
@@ -79,21 +72,6 @@ def command(
         record = load_record(one_folder(place, base))
         ask = with_base(record, place.workload(record.plan.workload).recipe, ask)
         say_what_changed(record, plan_ask(ask, place).plan)
-    rule = Rule(_share(resolution), pairs // 2, budget)
+    rule = rule_of(resolution, pairs, budget)
     changes = {name: values[0] for name, values in dimensions.items()}
     return ab(Wanted(ask, changes, rule), place, again=again, folder=folder, dry_run=dry_run)
-
-
-def _share(text: str) -> float:
-    """``1%``, ``0.5 %`` or ``1`` as a share.
-
-    Raises:
-        RequestError: it is no positive number of per cent
-    """
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 100:
-        raise RequestError(f"--resolution {text!r} is not a percentage", remedy="for example --resolution 0.5%")
-    return value / 100

@@ -16,10 +16,14 @@ from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.printable import printable
 from llmb_common.runs.evidence.stragglers import FILE, straggler_in
+from llmb_common.runs.record import load_record
 from llmb_common.timing.log_files import is_log_name
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.comparing.gap import gap_of, lines_of
+from llmb_run.comparing.attribution import attribute
+from llmb_run.comparing.contributions import as_table, status_of_all
+from llmb_run.comparing.gap import find_gap, lines_of
+from llmb_run.comparing.strategy import Rule, rule_of
 from llmb_run.place import Place
 from llmb_run.results.measuring import measure
 from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
@@ -34,14 +38,37 @@ from llmb_run.why_lines import all_lines
     "--slow",
     help="Show instead which rank the others waited for, and how the run differs from the fastest of the same work.",
 )
+@options.flag("--test", help="With --slow and one RUN: measure what each difference is worth, in turns as ab does.")
+@options.until_clear
+@options.flag("--again", help="Start a new test, even if one could be resumed or is over.")
+@options.kept_in("campaigns")
 @options.json
-def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
+def command(
+    runs: tuple[str, ...],
+    slow: bool,
+    test: bool,
+    resolution: str,
+    pairs: int,
+    budget: float | None,
+    again: bool,
+    folder: Path | None,
+    **filters: Any,
+) -> Result:
     """Say why runs failed: the first cause, its rank and node, and what to do.
 
     RUNS may also be logs, or folders of logs, that LLMB did not write. Without RUNS, the newest run is explained; with
     an option such as --since 7d, all runs that match, counted by cause and node. If no cause is found, it is unknown,
     and the log lines that might help are shown.
+
+    With --slow, the differences that are worth most by published results come first. --test measures each to
+    --resolution, within --budget. After any interruption, run the same command again to continue.
+
+    Exit status with --test 0: all are measured; 1: one failed, or its work differs; 4: one is not that precise.
     """
+    if test:
+        if not slow or len(runs) != 1 or any(filters.values()):
+            raise RequestError("--test is for one run", remedy="llmb-run why --slow --test RUN")
+        return _tested(runs[0], rule_of(resolution, pairs, budget), again=again, folder=folder)
     if slow:
         return _slow(Place(), runs, filters)
     foreign = [Path(word) for word in runs if _is_foreign(Path(word))]
@@ -66,7 +93,7 @@ def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result
         nobody = "nobody kept the others waiting" if (folder / FILE).exists() else "its ranks recorded no waits"
         text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
         text += labelled("slow", [item.text if item else nobody])
-        gap = gap_of(record, place)
+        gap = find_gap(record, place).gap
         text += "".join(labelled(name, lines) for name, lines in lines_of(gap))
         found.append(
             {
@@ -76,6 +103,19 @@ def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result
             }
         )
     return Result({"runs": found}, text)
+
+
+def _tested(run: str, rule: Rule, *, again: bool, folder: Path | None) -> Result:
+    """What each difference of one run contributes."""
+    place = Place()
+    record = load_record(one_folder(place, run))
+    found = attribute(record, rule, place, again=again, folder=folder)
+    text = table(["what would change", "its step time then"], [*as_table(found)])
+    text += f"95 % intervals, all together; {found['gpu_hours']:.3g} GPU-hours\n"
+    status = status_of_all(found)
+    if status == 4:
+        text += f"a larger --budget or more --pairs go on: llmb-run why --slow --test {run}\n"
+    return Result({"runs": [{"run": record.paths.run_id, "contributions": found}]}, text, status=status)
 
 
 def _is_foreign(path: Path) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from llmb_common.printable import counted
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
-from llmb_common.results.paired import RATE, Comparison
+from llmb_common.results.paired import Comparison
 from llmb_run.campaigns.conduct import Run
 from llmb_run.comparing.strategy import Block, Standing
 
@@ -33,7 +33,7 @@ def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
         "changes": dict(changes),
         "answer": "failed" if standing.failure else standing.answer,
         "why": standing.failure or standing.stopped,
-        "difference": _as_dict(standing.comparison) if standing.comparison else None,
+        "difference": _as_dict(standing.comparison, standing.rule.rate) if standing.comparison else None,
         "per_token": one.tokens_per_gpu != other.tokens_per_gpu,
         "equal_work": equal,
         "unequal_work": work,
@@ -43,7 +43,7 @@ def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _as_dict(found: Comparison) -> dict[str, Any]:
+def _as_dict(found: Comparison, rate: float) -> dict[str, Any]:
     percent = {
         name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
     }
@@ -52,7 +52,7 @@ def _as_dict(found: Comparison) -> dict[str, Any]:
         "noise_percent": round(100 * found.noise, 3),
         "pairs": found.pairs,
         "confidence": CONFIDENCE,
-        "error_rate_each_look": 2 * RATE,
+        "error_rate_each_look": 2 * rate,
     }
 
 

@@ -81,7 +81,7 @@ def _arms(asked: list[Asked], changes: Mapping[str, str]) -> list[Arm]:
     said = " ".join(f"{name}={value}" for name, value in changes.items()) or "the same"
     titles = [f"A ({title_of(asked[0].plan)})", f"B ({said})"]
     for item, title in zip(asked, titles, strict=True):
-        _check(item.plan, title)
+        refuse_untimed(item.plan, title)
     one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in asked)
     if changes and one == other:
         raise RequestError(f"--change {said}: side A has that already", remedy="give it another value", code="same-job")
@@ -90,7 +90,8 @@ def _arms(asked: list[Asked], changes: Mapping[str, str]) -> list[Arm]:
     return [Arm(item.plan, item.entry.folder, title) for item, title in zip(asked, titles, strict=True)]
 
 
-def _check(plan: JobPlan, title: str) -> None:
+def refuse_untimed(plan: JobPlan, title: str) -> None:
+    """Raise RequestError where a run of the plan says nothing of its speed."""
     refuse_slowed(plan)
     if plan.trained_steps < plan.measurement.last:
         raise RequestError(

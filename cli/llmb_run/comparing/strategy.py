@@ -6,10 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+from llmb_common.errors import RequestError
 from llmb_common.results import paired
-from llmb_common.results.paired import ENOUGH, Answer, Comparison, compare_blocks, look, looks, order
+from llmb_common.results.paired import ENOUGH, RATE, Answer, Comparison, compare_blocks, look, looks, order
 from llmb_common.results.verdict import whole_time
 from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
 
@@ -19,11 +20,38 @@ BROKEN = 4
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks."""
+    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks.
+
+    ``rate``: of either wrong answer at each look. ``precise``: not before the difference itself is known to
+    ``resolution``; else it is enough to know which side is faster.
+    """
 
     resolution: float
     most: int
     budget: float | None = None
+    rate: float = RATE
+    precise: bool = False
+
+    def met(self, found: Comparison | None) -> bool:
+        """Whether nothing more is asked of ``found``."""
+        if found is None or not self.precise:
+            return found is not None and found.answer(self.resolution) != "open"
+        return found.high - found.low <= 2 * math.log1p(self.resolution)
+
+
+def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
+    """The rule that ``options.until_clear`` asks for: ``1%``, ``0.5 %`` or ``1``, and so on.
+
+    Raises:
+        RequestError: the resolution is no positive number of per cent
+    """
+    try:
+        value = float(resolution.strip().removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 100:
+        raise RequestError(f"--resolution {resolution!r} is not a percentage", remedy="for example --resolution 0.5%")
+    return Rule(value / 100, pairs // 2, budget)
 
 
 @dataclass(frozen=True)
@@ -98,6 +126,10 @@ def places(number: int, letters: str) -> list[tuple[int, int]]:
     return found
 
 
+_compared = lru_cache(maxsize=64)(compare_blocks)
+"""Whoever conducts a comparison asks again whenever a run ends."""
+
+
 @dataclass(frozen=True)
 class Standing:
     """Where a comparison stands, by the runs of its blocks."""
@@ -129,7 +161,7 @@ class Standing:
     def comparison(self) -> Comparison | None:
         """Of the last look; None before the first."""
         seen = self.good[: look(len(self.good), self.rule.most)]
-        return compare_blocks([block.timed(self.arms) for block in seen])
+        return _compared(tuple(block.timed(self.arms) for block in seen), self.rule.rate)
 
     @property
     def answer(self) -> Answer:
@@ -137,7 +169,7 @@ class Standing:
 
     def lacks(self, more: Sequence[Block]) -> bool:
         """Whether another block is to be begun beside ``more``, for the next look or to make up for a lost one."""
-        if self.failure or self.answer != "open" or self.stopped:
+        if self.failure or self.rule.met(self.comparison) or self.stopped:
             return False
         return len(self.blocks) + len(more) - len(self.broken) < self._next
 
@@ -147,8 +179,8 @@ class Standing:
 
     @cached_property
     def stopped(self) -> str:
-        """Why no more blocks are begun, though the answer is open; empty where they are."""
-        if self.answer != "open":
+        """Why no more blocks are begun, though the rule is not met; empty where they are."""
+        if self.rule.met(self.comparison):
             return ""
         if len(self.broken) > BROKEN:
             return f"{len(self.broken)} blocks were lost to faults of machines"

@@ -120,11 +120,7 @@ def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
 
 def facts(record: RunRecord) -> dict[str, str]:
     """What is known of a run and may explain its speed, by name: plan, environment, software, image, nodes."""
-    bookkeeping = fields_of(JobPlan, "bookkeeping")
-    plan = {name: value for name, value in plan_as_dict(record.plan).items() if name not in bookkeeping}
-    environment = plan.pop("env")
-    found = {name: _shown(value) for name, value in _flat(plan)}
-    found |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}
+    found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
     found["image digest"] = _shown(image_receipt(record.manifest).get("sha256"))
     for name in ("llmb", "recipe_sha256", "code_sha256"):
@@ -132,6 +128,16 @@ def facts(record: RunRecord) -> dict[str, str]:
     account = account_of(record)
     found |= {name: getattr(account, name) for name in EVIDENCE}
     found["hosts"] = ", ".join(account.hosts)
+    return {name: value for name, value in found.items() if value}
+
+
+def facts_of_plan(plan: JobPlan) -> dict[str, str]:
+    """Of these what is known before a run."""
+    bookkeeping = fields_of(JobPlan, "bookkeeping")
+    kept = {name: value for name, value in plan_as_dict(plan).items() if name not in bookkeeping}
+    environment = kept.pop("env")
+    found = {name: _shown(value) for name, value in _flat(kept)}
+    found |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}
     return {name: value for name, value in found.items() if value}
 
 

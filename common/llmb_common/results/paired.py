@@ -127,9 +127,9 @@ def looks(most: int) -> list[int]:
     return [*itertools.takewhile(lambda size: size < most, usual), most]
 
 
-def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
-    """The answer of a look; None where the blocks are too few to say anything."""
-    rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
+def compare_blocks(blocks: Sequence[Block], rate: float = RATE) -> Comparison | None:
+    """The answer of a look, either bound of which is wrong at ``rate``; None where the blocks are too few for that."""
+    rate *= min(1.0, LOOKS[-1] / max(len(blocks), 1))
     design, steady = _Design(blocks), [block.steady for block in blocks]
     found = design.interval(steady, rate)
     if found is None:
