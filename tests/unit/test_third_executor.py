@@ -1,4 +1,4 @@
-"""A third way of running jobs, all of it in this file: nothing else knows of it, and every command works with it.
+"""A third way of running jobs, registered by this file: commands work with it, crashes and lost answers included.
 
 The scheduler is a folder: a job is a folder ``q7`` in it, and who serves the queue runs one job after the other.
 """
@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from llmb_common.process import identify, is_alive
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, SUBMITTING, RunRecord, _plan, load_record, update_record
 from llmb_common.site.cluster import load_cluster_config
-from llmb_common.submission import Job, Options, recover, submit, submit_many
+from llmb_common.submission import Job, recover, submit, submit_many
 from llmb_common.timing.job_events import read_events
 from support.cli import Cli
 from support.processes import wait_until
@@ -56,11 +56,8 @@ on_nodes() { "$@"; }"""
             raise EnvironmentLacks(f"there is no queue in {spool()}", remedy="set SPOOL")
         check_engine(plan)
 
-    def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(after)
-
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        job_id = accept(record.job_name, record.paths.script, record.submission.options)
+        job_id = accept(record.job_name, record.paths.script)
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
 
     def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
@@ -92,7 +89,6 @@ SPOOL = Traits(
     executor=f"{__name__}:SpoolExecutor",
     this_machine=True,
     queued=True,
-    dependencies=True,
     unheeded=("ADDITIONAL_SLURM_PARAMS", "SBATCH_ACCOUNT", "TIME_LIMIT"),
     job_id="q[0-9]+",
 )
@@ -111,7 +107,7 @@ def read(job: Path, name: str) -> str:
     return (job / name).read_text() if (job / name).exists() else ""
 
 
-def accept(name: str, script: Path, after: Sequence[str]) -> str:
+def accept(name: str, script: Path) -> str:
     """Take a job; its id. The files ``full``, ``down`` and ``mute`` in the folder direct what is answered."""
     if (spool() / "full").exists():
         raise SchedulerError("the queue is full", remedy="try again later", code="refused")
@@ -121,7 +117,7 @@ def accept(name: str, script: Path, after: Sequence[str]) -> str:
         job = spool() / f"q{len(list(spool().glob('q*'))) + 1}"
         making = spool() / f".{job.name}"
         making.mkdir()
-        for file, text in (("name", name), ("script", str(script)), ("after", " ".join(after))):
+        for file, text in (("name", name), ("script", str(script))):
             (making / file).write_text(text)
         making.rename(job)
     if (spool() / "mute").exists():
@@ -133,9 +129,8 @@ def serve(folder: Path, over: threading.Event) -> None:
     """Run the jobs of the queue, one after the other, while ``over`` is not set."""
     while not over.wait(0.05):
         for job in sorted(folder.glob("q*"), key=lambda job: int(job.name[1:])):
-            if read(job, "exit") or not all(read(folder / other, "exit") for other in read(job, "after").split()):
-                continue
-            (job / "exit").write_text("143" if (job / "cancelled").exists() else run_job(job, over))
+            if not read(job, "exit"):
+                (job / "exit").write_text("143" if (job / "cancelled").exists() else run_job(job, over))
 
 
 def run_job(job: Path, over: threading.Event) -> str:
@@ -259,12 +254,6 @@ def test_a_job_that_never_came_to_be_is_submitted_again_in_its_folder(site: RunS
     (spool() / "down").unlink()
     assert submit(site.plan(), RECIPE).paths.folder == folder
     assert (run_folders(site), jobs()) == ([folder], ["q1"])
-
-
-def test_a_job_follows_another(site: RunSite) -> None:
-    first = submit(site.plan(), RECIPE)
-    second = submit(site.plan(MAX_STEPS="5"), RECIPE, Options(after=(first.paths.run_id,)))
-    assert read(spool() / str(second.job_id), "after") == first.job_id
 
 
 def test_the_commands_of_llmb_run(served: RunSite, here: Cli) -> None:
