@@ -9,6 +9,10 @@ from typing import Protocol
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.programs import Answer
 
+PORT_BASE, PORT_COUNT = 21000, 9000
+"""Rendezvous ports, by job id: two jobs collide only if they share a node and their ids differ by a multiple of 9000.
+Linux uses ports from 32768 up for outgoing connections, and one that holds the rendezvous port ends the job at its
+start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
 MOST_GROUPS = 4096
 """Ports that may be in use at once."""
 

@@ -14,7 +14,6 @@ from llmb_common.errors import RequestError
 
 if TYPE_CHECKING:  # the site's settings are read where nothing is planned, too
     from llmb_common.planning.case import Case
-    from llmb_common.request.read import Request
 
 
 class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,7 +108,3 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def site_part(self, queue: str | None = None) -> SchedulerPart | None:
         """What every job of this site asks for, in its queue or another; None: the scheduler is told nothing."""
         return None
-
-    def unheeded(self, request: Request) -> list[str]:
-        """What the request says in this scheduler's words and no job is told, one sentence each."""
-        return []

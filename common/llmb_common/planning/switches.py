@@ -253,7 +253,6 @@ def ineffective(case: Case) -> list[str]:
         for meant, written in request.unread.items()
     ]
     traits, settings = machine.traits, cluster.scheduler(machine.cluster_type)
-    notices += settings.unheeded(request)
     if traits.containers and request.mounts and not settings.containers:
         notices.append("RUN_CONF_MOUNTS has no effect: this site runs without containers")
     asked = {

@@ -13,6 +13,7 @@ from llmb_common.executors.pbs.words import PbsPlan
 from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RequestError, SchedulerError
 from llmb_common.executors import Executor, Ranks
 from llmb_common.executors.engine import check_engine
+from llmb_common.executors.holding import PORT_BASE, PORT_COUNT
 from llmb_common.process import identify, is_alive
 from llmb_common.programs import ask
 from llmb_common.runs.finding import Finding
@@ -57,7 +58,7 @@ class PbsExecutor(Executor):
         said = " ".join(f"{name}=$OMPI_COMM_WORLD_{other}" for name, other in names.items())
         return [
             'MASTER_ADDR=$(head -n 1 "$PBS_NODEFILE")',
-            "export MASTER_ADDR MASTER_PORT=${MASTER_PORT:-$((21000 + ${PBS_JOBID%%.*} % 9000))}",
+            f"export MASTER_ADDR MASTER_PORT=${{MASTER_PORT:-$(({PORT_BASE} + ${{PBS_JOBID%%.*}} % {PORT_COUNT}))}}",
             f'mpirun -np {plan.gpus} --hostfile "$PBS_NODEFILE" -x MASTER_ADDR -x MASTER_PORT \\',
             f"""  bash -c 'export {said}; exec bash -c "$1"' rank "$task" >> "$log" 2>&1 &""",
         ]

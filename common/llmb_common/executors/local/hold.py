@@ -8,8 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from llmb_common.errors import RequestError
-from llmb_common.executors.holding import MOST_GROUPS, Container
-from llmb_common.executors.slurm.script import PORT_BASE, PORT_COUNT
+from llmb_common.executors.holding import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container
 from llmb_common.programs import Answer, ask
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from shlex import quote
 
 from llmb_common.errors import RequestError, assert_never
+from llmb_common.executors.holding import PORT_BASE, PORT_COUNT
 from llmb_common.executors.slurm.enroot import enter_script
 from llmb_common.executors.slurm.mounts import container_mounts
 from llmb_common.executors.slurm.options import output_pattern, sbatch_line
 from llmb_common.executors.slurm.words import SlurmPlan, slurm_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import SharedPaths
-
-PORT_BASE, PORT_COUNT = 21000, 9000
-"""Rendezvous ports, by job id: two jobs collide only if they share a node and their ids differ by a multiple of 9000.
-Linux uses ports from 32768 up for outgoing connections, and one that holds the rendezvous port ends the job at its
-start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
 
 
 def render_array(plan: JobPlan, array: SharedPaths, size: int) -> str:

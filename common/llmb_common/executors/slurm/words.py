@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from llmb_common.planning.case import Case
     from llmb_common.planning.job_plan import JobPlan
     from llmb_common.request.read import Request
+
+_OPTIONS = "ADDITIONAL_SLURM_PARAMS"
 
 Runtime = Literal["pyxis", "enroot", "none"]
 
@@ -64,7 +66,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def variables(self) -> dict[str, str]:
         options = [name if value is None else f"{name}={value}" for name, value in self.additional]
-        return super().variables | ({"ADDITIONAL_SLURM_PARAMS": ";".join(options)} if options else {})
+        return super().variables | ({_OPTIONS: ";".join(options)} if options else {})
 
     def on_nodes(self, nodes: str) -> SlurmPlan:
         return self._with("nodelist", nodes)
@@ -131,8 +133,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def plan(self, case: Case, nodes: int, gpus_per_node: int) -> SlurmPlan:
         request, said = case.request, case.request.scheduler
         usual = self.site_part(said.get("SBATCH_PARTITION"))
-        option = "ADDITIONAL_SLURM_PARAMS"
-        asked = dict(parse_additional(said.get(option, ""), request.say(option)))
+        case.note(*_not_passed(request))
+        asked = dict(parse_additional(said.get(_OPTIONS, ""), request.say(_OPTIONS)))
         additional = {name: value for name, value in usual.additional if name not in asked} | asked
         segment = Segment()
         if "segment" not in additional:  # the last word of the site or the user
@@ -148,14 +150,14 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             additional=tuple(additional.items()),
         )
 
-    def unheeded(self, request: Request) -> list[str]:
-        ours = [name for name in request.ignored if name in _INSTEAD]
-        notices = [f"{name}: not passed to sbatch; use {_INSTEAD[name]}" for name in ours]
-        if others := [name for name in request.ignored if name not in ours]:
-            option = "ADDITIONAL_SLURM_PARAMS"
-            use = f"use {request.say(option)}, for example {request.say(option, 'qos=high')}"
-            notices.append(f"{', '.join(others)}: not passed to sbatch; {use}")
-        return notices
+
+def _not_passed(request: Request) -> Iterator[str]:
+    """Variables of the caller that mean other jobs, and what to use instead."""
+    ours = [name for name in request.ignored if name in _INSTEAD]
+    yield from (f"{name}: not passed to sbatch; use {_INSTEAD[name]}" for name in ours)
+    if others := [name for name in request.ignored if name not in ours]:
+        use = f"use {request.say(_OPTIONS)}, for example {request.say(_OPTIONS, 'qos=high')}"
+        yield f"{', '.join(others)}: not passed to sbatch; {use}"
 
 
 def slurm_of(plan: JobPlan) -> SlurmPlan:
