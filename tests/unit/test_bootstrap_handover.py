@@ -45,9 +45,7 @@ class Tool:
     def folder(self) -> Path:
         return self.home / "venvs" / "llmb-01234567"
 
-    @property
-    def id(self) -> str:
-        return "tool"
+    id = "tool"
 
     def room(self) -> list[Room]:
         return [Room(self.link.parent, TOOL_BYTES, "environment llmb")]

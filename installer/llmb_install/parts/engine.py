@@ -66,13 +66,8 @@ class Engine(Environment):
     release: str = DEFAULT_ENGINE
     space_check: bool = True
 
-    @property
-    def download(self) -> int:
-        return 420_000_000
-
-    @property
-    def disk(self) -> int:
-        return 1_800_000_000
+    download = 420_000_000
+    disk = 1_800_000_000
 
     def room(self) -> list[Room]:
         return [Room(self.link.parent, ENGINE_BYTES if self.space_check else 0, f"environment {self.name}")]
@@ -129,9 +124,7 @@ class OwnEngine(Artefact):
 
     python: Path
 
-    @property
-    def id(self) -> str:
-        return "engine"
+    id = "engine"
 
     def is_complete(self) -> bool:
         return self.verify() is None

@@ -20,9 +20,7 @@ class AnswersFile(Artefact):
     path: Path
     text: str
 
-    @property
-    def id(self) -> str:
-        return "answers"
+    id = "answers"
 
     def is_complete(self) -> bool:
         try:
@@ -50,9 +48,7 @@ class WorkloadFolders(Artefact):
 
     folders: tuple[Path, ...]
 
-    @property
-    def id(self) -> str:
-        return "workloads"
+    id = "workloads"
 
     def is_complete(self) -> bool:
         return all(folder.is_dir() for folder in self.folders)

@@ -53,13 +53,8 @@ class ModelFiles(Artefact):
     def id(self) -> str:
         return f"hugging-face {self.repository}"
 
-    @property
-    def download(self) -> int:
-        return 20_000_000
-
-    @property
-    def disk(self) -> int:
-        return 20_000_000
+    download = 20_000_000
+    disk = 20_000_000
 
     def show(self) -> str:
         return f"fetch tokenizer and configuration of {self.repository} to {self.cache}"

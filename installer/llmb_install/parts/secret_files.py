@@ -33,9 +33,7 @@ class HuggingFaceToken(Artefact):
     install: Path
     token: Secret
 
-    @property
-    def id(self) -> str:
-        return "hugging-face-token"
+    id = "hugging-face-token"
 
     def is_complete(self) -> bool:
         return credentials.hf_token_is_stored(self.token, self.install)
@@ -57,9 +55,7 @@ class RegistryKey(Artefact):
     install: Path
     key: Secret
 
-    @property
-    def id(self) -> str:
-        return credentials.REGISTRY
+    id = credentials.REGISTRY
 
     def is_complete(self) -> bool:
         return credentials.ngc_key_is_stored(self.key, os.environ)
@@ -82,9 +78,7 @@ class RegistryReference(Artefact):
     install: Path
     variable: str
 
-    @property
-    def id(self) -> str:
-        return credentials.REGISTRY
+    id = credentials.REGISTRY
 
     def is_complete(self) -> bool:
         return credentials.has_ngc_credentials(os.environ)
@@ -106,9 +100,7 @@ class ClosedFiles(Artefact):
 
     install: Path
 
-    @property
-    def id(self) -> str:
-        return "secret-files"
+    id = "secret-files"
 
     def is_complete(self) -> bool:
         return self.verify() is None

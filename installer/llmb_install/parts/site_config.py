@@ -80,9 +80,7 @@ class SiteConfig(Artefact):
     values: Mapping[str, Any]
     needs: tuple[str, ...] = ()
 
-    @property
-    def id(self) -> str:
-        return "site-config"
+    id = "site-config"
 
     def is_complete(self) -> bool:
         return site_values_are_applied(self.install, self.values)

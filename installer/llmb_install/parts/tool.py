@@ -29,17 +29,9 @@ TOOL_IMPORTS = (
 class Tool(Environment):
     """``venvs/llmb``: the clone itself, editable, with its dependencies as locked."""
 
-    @property
-    def id(self) -> str:
-        return "tool"
-
-    @property
-    def download(self) -> int:
-        return 67_000_000
-
-    @property
-    def disk(self) -> int:
-        return 66_000_000
+    id = "tool"
+    download = 67_000_000
+    disk = 66_000_000
 
     def room(self) -> list[Room]:
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]

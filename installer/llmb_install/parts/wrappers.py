@@ -91,9 +91,7 @@ class Commands(Artefact):
 
     folder: Path
 
-    @property
-    def id(self) -> str:
-        return "commands"
+    id = "commands"
 
     def is_complete(self) -> bool:
         return all(is_current(self.folder / name) for name in COMMANDS)

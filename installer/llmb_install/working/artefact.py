@@ -31,20 +31,11 @@ class Artefact(ABC):
     def id(self) -> str:
         """Its name in messages and in ``--json``."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The ids of those that must be there before."""
-        return ()
-
-    @property
-    def download(self) -> int:
-        """Bytes to download, estimated."""
-        return 0
-
-    @property
-    def disk(self) -> int:
-        """Bytes on disk, estimated."""
-        return 0
+    needs: tuple[str, ...] = ()
+    """The ids of those that must be there before."""
+    download: int = 0
+    disk: int = 0
+    """Bytes to download, and on disk, estimated."""
 
     def room(self) -> Sequence[Room]:
         """The space to make it in; its folders must be writable."""
