@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import LOOKS, Answer, Decision, decide
@@ -19,7 +20,7 @@ from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.past_runs import PastRun, PastRuns
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.sequential import REQUIRED, Attempt, follow, tolerance_of
-from tools.printed import print_tables
+from tools.printed import Table, print_tables
 
 RATIOS = (1.00, 1.03, 1.05, 1.065, 1.08)
 """Of the true mean step time to the reference. 1.05 is the tolerance itself: either answer may come there, seldom."""
@@ -178,48 +179,48 @@ def looks(
     return answers, taken / trials
 
 
-def _table(
-    title: str, noises: Sequence[Noise], counts: Sequence[tuple[int, int]], trials: int, seed: int
-) -> Iterator[str]:
-    """A Markdown table: noise and history, runs over days, and a cell for each ratio."""
-    yield f"| {title} | Record | Runs | Days | " + " | ".join(f"{ratio:g}" for ratio in RATIOS) + " |"
-    yield "|---|---|---:|---:|" + "---:|" * len(RATIOS)
+Case: TypeAlias = tuple[int, ...]
+Cells: TypeAlias = Callable[[Noise, bool, Case, random.Random], Iterable[str]]
+
+
+def _table(heads: str, noises: Sequence[Noise], cases: Sequence[Case], cells: Cells, seed: int) -> Iterator[str]:
+    """A Markdown table: noise, record, the numbers of the case (in one column if ``heads`` has one) and ``cells``."""
+    yield f"| {heads} |"
+    yield "|---|---|" + "---:|" * (heads.count("|") - 1)
     for noise in noises:
         for known in (False, True):
-            for count, days in counts:
-                source = random.Random(f"{seed} {noise.title} {known} {count} {days}")
-                cells = [
-                    cell(verdicts(noise, ratio, count, trials=trials, source=source, known=known, days=days))
-                    for ratio in RATIOS
-                ]
-                yield f"| {noise.title} | {'yes' if known else 'no'} | {count} | {days} | " + " | ".join(cells) + " |"
+            for case in cases:
+                source = random.Random(" ".join(map(str, (seed, noise.title, known, *case))))
+                numbers = (" + " if " + " in heads else " | ").join(map(str, case))
+                ahead = [noise.title, "yes" if known else "no", *([numbers] if case else [])]
+                yield f"| {' | '.join([*ahead, *cells(noise, known, case, source)])} |"
 
 
-def runs_table(trials: int, seed: int) -> Iterator[str]:
-    """Runs of days of their own."""
-    return _table("Noise", (*NOISES, *KINDS), [(n, n) for n in (1, 3, 5, 10)], trials, seed)
+def _heads(*ahead: str) -> str:
+    return " | ".join([*ahead, *(f"{ratio:g}" for ratio in RATIOS)])
 
 
-def stalls_table(trials: int, seed: int) -> Iterator[str]:
-    """Stalled steps."""
-    return _table("Stalls", STALLED, [(n, n) for n in (1, 3, 5)], trials, seed)
+def _of_days(title: str, noises: Sequence[Noise], cases: Sequence[Case], trials: int, seed: int) -> Iterator[str]:
+    """Verdicts over so many runs of so many days."""
 
+    def cells(noise: Noise, known: bool, case: Case, source: random.Random) -> Iterator[str]:
+        count, days = case
+        for ratio in RATIOS:
+            yield cell(verdicts(noise, ratio, count, trials=trials, source=source, known=known, days=days))
 
-def days_table(trials: int, seed: int) -> Iterator[str]:
-    """Runs that share days."""
-    return _table("Days", DAYS, [(5, 1), (4, 2), (6, 3), (5, 5)], trials, seed)
+    return _table(_heads(title, "Record", "Runs", "Days"), noises, cases, cells, seed)
 
 
 def looks_table(trials: int, seed: int) -> Iterator[str]:
     """Repeating until there is an answer."""
-    yield "| Noise | Record | " + " | ".join(f"{ratio:g}" for ratio in RATIOS) + " |"
-    yield "|---|---|" + "---:|" * len(RATIOS)
-    for noise in (*NOISES[:5], STALLED[2], DAYS[1], *KINDS):
-        for known in (False, True):
-            source = random.Random(f"{seed} {noise.title} {known}")
-            found = [looks(noise, ratio, trials=trials, source=source, known=known) for ratio in RATIOS]
-            cells = (cell(answers, f" ({taken:.1f})") for answers, taken in found)
-            yield f"| {noise.title} | {'yes' if known else 'no'} | " + " | ".join(cells) + " |"
+
+    def cells(noise: Noise, known: bool, case: Case, source: random.Random) -> Iterator[str]:
+        for ratio in RATIOS:
+            answers, taken = looks(noise, ratio, trials=trials, source=source, known=known)
+            yield cell(answers, f" ({taken:.1f})")
+
+    noises = (*NOISES[:5], STALLED[2], DAYS[1], *KINDS)
+    return _table(_heads("Noise", "Record"), noises, [()], cells, seed)
 
 
 PERFORMANCE = (1.00, 0.97, 0.95, 0.93)
@@ -247,23 +248,18 @@ def campaign(
 
 def campaigns_table(trials: int, seed: int) -> Iterator[str]:
     """Acceptance campaigns, whose runs are of days of their own."""
+
+    def cells(noise: Noise, known: bool, case: Case, source: random.Random) -> Iterator[str]:
+        scatters, (first, more) = sites(noise, source, known, trials), case
+        for share in PERFORMANCE:
+            runs = (repeats(noise, source, first + more) for _ in range(trials))
+            ends = [campaign(times, noise.mean * share, first, more, next(scatters)) for times in runs]
+            taken = sum(runs for _, runs in ends) / trials
+            yield cell(Counter(answer for answer, _ in ends), f" ({taken:.1f})")
+
     heads = " | ".join(f"{100 * share:.0f} %" for share in PERFORMANCE)
-    yield f"| Noise | Record | Repeats + reruns | {heads} |"
-    yield "|---|---|---:|" + "---:|" * len(PERFORMANCE)
-    for noise in (*NOISES[1:5], STALLED[2]):
-        for known in (False, True):
-            for first, more in CASES:
-                source = random.Random(f"{seed} {noise.title} {known} {first} {more}")
-                scatters = sites(noise, source, known, trials)
-                cells = []
-                for share in PERFORMANCE:
-                    ends = [
-                        campaign(repeats(noise, source, first + more), noise.mean * share, first, more, next(scatters))
-                        for _ in range(trials)
-                    ]
-                    taken = sum(runs for _, runs in ends) / trials
-                    cells.append(cell(Counter(answer for answer, _ in ends), f" ({taken:.1f})"))
-                yield f"| {noise.title} | {'yes' if known else 'no'} | {first} + {more} | " + " | ".join(cells) + " |"
+    noises = (*NOISES[1:5], STALLED[2])
+    return _table(f"Noise | Record | Repeats + reruns | {heads}", noises, CASES, cells, seed)
 
 
 DIFFERENCES = (0.00, 0.02, 0.03, 0.05, 0.10)
@@ -272,30 +268,27 @@ DIFFERENCES = (0.00, 0.02, 0.03, 0.05, 0.10)
 
 def comparisons_table(trials: int, seed: int) -> Iterator[str]:
     """How often ``compare`` shows a difference between two sides that ran on the same days, in percent."""
-    yield "| Noise | Record | Runs of each | " + " | ".join(f"{100 * share:.0f} %" for share in DIFFERENCES) + " |"
-    yield "|---|---|---:|" + "---:|" * len(DIFFERENCES)
-    for noise in NOISES[2:4]:
-        for known in (False, True):
-            for count in (2, 3, 5, 10):
-                source = random.Random(f"{seed} {noise.title} {known} {count}")
-                scatters = sites(noise, source, known, trials)
-                cells = []
-                for share in DIFFERENCES:
-                    sides = [[repeats(noise, source, count) for _ in range(2)] for _ in range(trials)]
-                    slower = [[_longer(run, 1 + share) for run in second] for _, second in sides]
-                    found = [compare_times(a, b, next(scatters)) for (a, _), b in zip(sides, slower, strict=True)]
-                    cells.append(f"{100 * sum(not item.low <= 1 <= item.high for item in found) / trials:.0f}")
-                yield f"| {noise.title} | {'yes' if known else 'no'} | {count} | " + " | ".join(cells) + " |"
+
+    def cells(noise: Noise, known: bool, case: Case, source: random.Random) -> Iterator[str]:
+        scatters = sites(noise, source, known, trials)
+        for share in DIFFERENCES:
+            sides = [[repeats(noise, source, *case) for _ in range(2)] for _ in range(trials)]
+            slower = [[_longer(run, 1 + share) for run in second] for _, second in sides]
+            found = [compare_times(a, b, next(scatters)) for (a, _), b in zip(sides, slower, strict=True)]
+            yield f"{100 * sum(item.is_real for item in found) / trials:.0f}"
+
+    heads = " | ".join(f"{100 * share:.0f} %" for share in DIFFERENCES)
+    return _table(f"Noise | Record | Runs of each | {heads}", NOISES[2:4], [(2,), (3,), (5,), (10,)], cells, seed)
 
 
 def _longer(run: StepTime, factor: float) -> StepTime:
     return replace(run, seconds=run.seconds * factor, error=run.error * factor, mean=run.mean * factor)
 
 
-PARTS: dict[str, Callable[[int, int], Iterator[str]]] = {
-    "runs": runs_table,
-    "stalls": stalls_table,
-    "days": days_table,
+PARTS: dict[str, Table] = {
+    "runs": lambda *limits: _of_days("Noise", (*NOISES, *KINDS), [(n, n) for n in (1, 3, 5, 10)], *limits),
+    "stalls": lambda *limits: _of_days("Stalls", STALLED, [(n, n) for n in (1, 3, 5)], *limits),
+    "days": lambda *limits: _of_days("Days", DAYS, [(5, 1), (4, 2), (6, 3), (5, 5)], *limits),
     "looks": looks_table,
     "campaigns": campaigns_table,
     "comparisons": comparisons_table,
