@@ -79,7 +79,7 @@ def check_answers(text: str, answers: list[str]) -> None:
             assert (answer.removeprefix("!") in text) is (not answer.startswith("!")), f"{answer!r} in {text!r}"
 
 
-def check_fields(made: JobPlan, fields: str) -> None:
+def check_fields(made: object, *fields: str) -> None:
     """Each field has its value: ``gpus=384 profile.ranks=(0,255)``."""
-    for name, value in (word.split("=", 1) for word in shlex.split(fields)):
+    for name, value in (word.split("=", 1) for words in fields for word in shlex.split(words)):
         assert str(attrgetter(name)(made)).replace(", ", ",") == value, name

@@ -99,8 +99,7 @@ PLANNED = {
 
 @pytest.mark.parametrize(("request_", "answers"), rows(PLANNED))
 def test_a_request_is_planned_so(request_: str, answers: list[str]) -> None:
-    for fields in answers:
-        check_fields(plan(request_), fields)
+    check_fields(plan(request_), *answers)
 
 
 REFUSED = {

@@ -1,6 +1,9 @@
-"""Variables as users type them, correctly or not."""
+"""Variables as users type them, correctly or not: what is understood, what is refused and why, what is left alone."""
 
 from __future__ import annotations
+
+import shlex
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,180 +12,214 @@ from llmb_common.errors import RequestError
 from llmb_common.request.columns import Columns
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.names import refuse_typos
-from llmb_common.request.read import read_request
+from llmb_common.request.read import VARIABLES, Request, read_request
 from llmb_common.request.values import gres_count, gres_type, is_mount
 from llmb_common.request.variables import COLUMNS
+from support.plans import check_answers, check_fields, rows
 
 
-@pytest.mark.parametrize("value", ["abc", "0", "-8", "8.0", "1e3", " 8x", "99999999999"])
-def test_gpus_must_be_a_positive_whole_number(value: str) -> None:
-    with pytest.raises(RequestError, match="JOB_TOTAL_GPUS"):
-        read_request({"JOB_TOTAL_GPUS": value})
+def read(words: str) -> Request:
+    return read_request(dict(word.split("=", 1) for word in shlex.split(words)))
 
 
-def test_an_empty_variable_is_not_set() -> None:
-    assert read_request({"JOB_TOTAL_GPUS": "", "DTYPE": " "}).gpus is None
+UNDERSTOOD = {
+    "": f"""
+        JOB_TOTAL_GPUS=128 -> gpus=128
+        JOB_TOTAL_GPUS=" 1 " -> gpus=1
+        JOB_TOTAL_GPUS= DTYPE=" " -> gpus=None dtype=None
+        GPU_TYPE=GB200 MODEL_SIZE=405B DTYPE=FP8 CONFIG_VARIANT=NeMo2 -> gpu_type=gb200 model_size=405b dtype=fp8
+        CONFIG_VARIANT=NeMo2 LLMB_ENGINE=0.6 -> variant=nemo2 engine=0.6
+        FP8_RECIPE=MX -> fp8_recipe=mx
+        FP8_RECIPE=cs -> fp8_recipe=cs
+        FP8_RECIPE=ds -> fp8_recipe=ds
+        GPUS_PER_NODE=4 -> gpus_per_node=4
+        GPUS_PER_NODE=4 SBATCH_GPUS_PER_NODE=h100:4 -> gpus_per_node=4
+        SBATCH_GPUS_PER_NODE=8 -> gpus_per_node=8 scheduler="{{'SBATCH_GPUS_PER_NODE': '8'}}"
+        SBATCH_GPUS_PER_NODE=gpu:2 -> gpus_per_node=2
+        SBATCH_GPUS_PER_NODE=gpu:nvidia_h100_80gb:4 -> gpus_per_node=4
+        SBATCH_ACCOUNT=team-a -> scheduler="{{'SBATCH_ACCOUNT': 'team-a'}}"
+        SBATCH_PARTITION=batch,short -> scheduler="{{'SBATCH_PARTITION': 'batch,short'}}"
+        ADDITIONAL_SLURM_PARAMS=qos=high;exclusive -> scheduler="{{'ADDITIONAL_SLURM_PARAMS': 'qos=high;exclusive'}}"
+        MAX_STEPS=999999999 -> max_steps=999999999
+        TIME_LIMIT=5 -> time_limit=00:05:00
+        TIME_LIMIT=61 -> time_limit=01:01:00
+        TIME_LIMIT=90 -> time_limit=01:30:00
+        TIME_LIMIT=1:00:00 -> time_limit=1:00:00
+        TIME_LIMIT=00:20:00 -> time_limit=00:20:00
+        TIME_LIMIT=1-02:00:59 -> time_limit=1-02:00:59
+        TIME_LIMIT=90m -> time_limit=01:30:00
+        TIME_LIMIT=2H -> time_limit=02:00:00
+        TIME_LIMIT=3d -> time_limit=72:00:00
+        TIME_LIMIT=90S -> time_limit=00:01:30
+        RUN_CONF_IMAGE=/images/a.sqsh -> image=/images/a.sqsh
+        RUN_CONF_IMAGE=nvcr.io#nvidia/nemo:1 -> image=nvcr.io#nvidia/nemo:1
+        RUN_CONF_IMAGE=../a -> image={Path.cwd().parent / "a"}
+        RUN_CONF_MOUNTS="/a:/b:ro, /c" -> mounts="('/a:/b:ro','/c')"
+        RUN_CONF_MOUNTS=/a:/b:ro+nosuid -> mounts="('/a:/b:ro+nosuid',)"
+        MEGATRON_SETTINGS=" a.b=1; c.d=x,y" -> megatron="{{'a.b': '1','c.d': 'x,y'}}"
+        ENABLE_NCCLTRACE=true ENABLE_VBOOST=true STRONG_SCALING=true -> nccl_trace=True vboost=True strong_scaling=True
+        CPU_PER_TASK_PINNING=14 ENABLE_PCT_BINDING=off -> cpu_pinning=14 fast_cores=False
+        MOE_ROUTING=Balanced -> moe_routing=balanced
+        MOE_ROUTING=drop -> moe_routing=drop
+        FORCE=true PREFLIGHT=Strict -> force=True preflight=strict
+        CLUSTER_TYPE=Slurm -> cluster_type=slurm
+        CLUSTER_TYPE=local -> cluster_type=local
+        DRY_RUN=true -> dry_run=script
+        DRY_RUN=JSON -> dry_run=json
+        DRY_RUN=false -> dry_run=None
+        LLMB_INSTALL=/install/ LLMB_WORKLOAD=/w -> install=/install workload=/w
+        LLMB_INSTALL=/lustre/llmb/../other/ -> install=/lustre/other
+        LOAD_CHECKPOINT_PATH=~/c -> load_checkpoint={Path.home()}/c
+        LLMB_ENGINE_CHECK=off -> tuning="{{'LLMB_ENGINE_CHECK': 'off'}}" checks_engine=False
+        TP=4 VP=NA FSDP=True RECOMPUTE_LAYERS=0 -> columns="{{'tp': 4,'vp': None,'fsdp': True,'recompute_layers': 0}}"
+        SBATCH_QOS=high SBATCH_RESERVATION=r SBATCH_ACCOUNT=a -> ignored="('SBATCH_QOS','SBATCH_RESERVATION')"
+        GPUS=8 JOB_TOTAL_GPUS=128 -> unread={{}}
+        PROFILE=true ENABLE_PROFILE=false -> unread={{}}
+        PROFILE=/home/x/.profile CHECKPOINT=/ckpt GPUS=0,1 STEPS=all NCCLTRACE=false -> unread={{}}
+    """,
+    "ENABLE_PROFILE=true": """
+        -> profile=True
+        PROFILE_START_STEP=3 PROFILE_STOP_STEP=4 PROFILE_RANKS=ALL -> profile_start=3 profile_stop=4 profile_ranks=all
+        RUN_CONF_PROFILE_START_STEP=3 RUN_CONF_PROFILE_STOP_STEP=4 -> profile_start=3 profile_stop=4
+        ENABLE_GPU_METRICS=true -> gpu_metrics=True
+    """,
+    "ENABLE_CHECKPOINT=true": """
+        CHECKPOINT_INTERVAL=10 CHECKPOINT_DIR=/ckpt/../c -> checkpoint=True checkpoint_interval=10 checkpoint_dir=/c
+    """,
+}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        ("JOB_TOTAL_GPU", "JOB_TOTAL_GPUS"),
-        ("DTPYE", "DTYPE"),
-        ("GPUTYPE", "GPU_TYPE"),
-        ("ENABLE_PROFILES", "ENABLE_PROFILE"),
-        ("SBATCH_ACOUNT", "SBATCH_ACCOUNT"),
-        ("LLMB_INSTAL", "LLMB_INSTALL"),
-    ],
-)
-def test_a_misspelt_variable_is_refused_with_the_right_one(wrong: str, right: str) -> None:
-    with pytest.raises(RequestError, match=f"{wrong} is unknown .did you mean {right}"):
-        read_request({wrong: "x"})
+@pytest.mark.parametrize(("words", "answers"), rows(UNDERSTOOD))
+def test_a_variable_is_understood(words: str, answers: list[str]) -> None:
+    check_fields(read(words), *answers)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "PATH",
-        "HOME",
-        "SLURM_GPUS_PER_NODE",
-        "SBATCH_QOS",
-        "CUDA_HOME",
-        "GPU_DEVICE_ORDINAL",
-        "MODEL_PATH",
-        "PROFILE",
-        "VIRTUAL_ENV",
-        "SBATCH_TIMELIMIT",
-        "SBATCH_GPUS",
-    ],
-)
-def test_variables_of_other_programs_are_left_alone(name: str) -> None:
-    read_request({name: "x"})
+NOT_IN_A_REQUEST = {"LLMB_PYTHON", "LLMB_REPO", "STAGE_PATH", "HF_TOKEN"}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "meant"),
-    [
-        ("PROFILE", "true", "ENABLE_PROFILE"),
-        ("NCCLTRACE", "1", "ENABLE_NCCLTRACE"),
-        ("CHECKPOINT", "True", "ENABLE_CHECKPOINT"),
-        ("GPUS", "128", "JOB_TOTAL_GPUS"),
-        ("TOTAL_GPUS", "128", "JOB_TOTAL_GPUS"),
-        ("NUM_GPUS", "128", "JOB_TOTAL_GPUS"),
-        ("STEPS", "10", "MAX_STEPS"),
-        ("PRECISION", "FP8", "DTYPE"),
-    ],
-)
-def test_a_shorter_name_with_a_fitting_value_is_remembered_for_a_remark(name: str, value: str, meant: str) -> None:
-    assert read_request({name: value}).unread == {meant: f"{name}={value}"}
+def test_no_documented_variable_is_left_out_here() -> None:
+    said = {word.partition("=")[0] for words, _ in rows(UNDERSTOOD) for word in shlex.split(str(words))}
+    assert said >= set(VARIABLES) - {*COLUMNS} - NOT_IN_A_REQUEST
 
 
-def test_a_shorter_name_is_ignored_if_it_belongs_to_another_program_or_the_right_one_is_set() -> None:
-    others = {"PROFILE": "/home/x/.profile", "CHECKPOINT": "/ckpt", "GPUS": "0,1", "STEPS": "all", "NCCLTRACE": "false"}
-    assert read_request(others).unread == {}
-    assert read_request({"PROFILE": "true", "ENABLE_PROFILE": "false"}).unread == {}
-    assert read_request({"GPUS": "8", "JOB_TOTAL_GPUS": "128"}).unread == {}
+def test_nothing_said_is_nothing_decided() -> None:
+    assert read_request({}) == Request()
+    assert read_request(dict.fromkeys(set(VARIABLES) - {"LLMB_ENGINE_CHECK", "STAGE_PATH"}, "  ")) == Request()
+    assert read_request({"STAGE_PATH": ""}) == Request()
+    assert (Request().scheduler, Request().cpu_pinning, Request().dry_run) == ({}, 0, None)
 
 
-def test_the_old_stage_path_says_how_to_migrate() -> None:
-    with pytest.raises(RequestError, match="export LLMB_INSTALL"):
-        read_request({"STAGE_PATH": "/lustre"})
+REFUSED = {
+    "": """
+        JOB_TOTAL_GPUS=0 -> JOB_TOTAL_GPUS=0 is not a positive whole number & => llmb-run list
+        JOB_TOTAL_GPUS=abc -> JOB_TOTAL_GPUS=abc
+        JOB_TOTAL_GPUS=-8 -> JOB_TOTAL_GPUS=-8
+        JOB_TOTAL_GPUS=8.0 -> JOB_TOTAL_GPUS=8.0
+        JOB_TOTAL_GPUS=1e3 -> JOB_TOTAL_GPUS=1e3
+        JOB_TOTAL_GPUS=" 8x" -> JOB_TOTAL_GPUS=8x
+        JOB_TOTAL_GPUS=99999999999 -> JOB_TOTAL_GPUS=99999999999
+        MAX_STEPS=1000000000 -> MAX_STEPS=1000000000 is larger than
+        JOB_TOTAL_GPU=x -> JOB_TOTAL_GPU is unknown (did you mean JOB_TOTAL_GPUS?)
+        DTPYE=x -> DTPYE is unknown (did you mean DTYPE?)
+        DTYPES=x -> DTYPES is unknown (did you mean DTYPE?) & unset DTYPES
+        GPUTYPE=x -> GPUTYPE is unknown (did you mean GPU_TYPE?)
+        ENABLE_PROFILES=x -> ENABLE_PROFILES is unknown (did you mean ENABLE_PROFILE?)
+        SBATCH_ACOUNT=x -> SBATCH_ACOUNT is unknown (did you mean SBATCH_ACCOUNT?)
+        LLMB_INSTAL=x -> LLMB_INSTAL is unknown (did you mean LLMB_INSTALL?)
+        LLMB_WORKLOD=/x -> did you mean LLMB_WORKLOAD
+        LLMB_PYTHN=/x -> did you mean LLMB_PYTHON
+        LLMB_STRAT_SECONDS=9 -> (did you mean LLMB_START_SECONDS?) & => rename it
+        job_total_gpus=8 -> did you mean JOB_TOTAL_GPUS
+        FP8_RECIPE=mxx -> FP8_RECIPE=mxx is unknown (did you mean 'mx'?) & one of cs, ds, mx
+        MOE_ROUTING=even -> MOE_ROUTING=even is unknown & one of drop, balanced
+        CLUSTER_TYPE=k8s -> CLUSTER_TYPE=k8s is unknown & one of slurm, local
+        LLMB_ENGINE_CHECK=maybe -> LLMB_ENGINE_CHECK=maybe is unknown & one of on, off
+        LLMB_START_SECONDS=x -> LLMB_START_SECONDS=x is not a positive whole number & whole seconds
+        LLMB_HANG_SECONDS=0 -> LLMB_HANG_SECONDS=0 is not a positive whole number & whole seconds
+        FORCE=maybe -> FORCE=maybe is neither true nor false & => FORCE=true or FORCE=false
+        CUDA_GRAPH=7 -> CUDA_GRAPH=7 is neither true nor false
+        DRY_RUN=yaml -> DRY_RUN=yaml is neither true nor false => DRY_RUN=true or DRY_RUN=false, or DRY_RUN=json
+        OFFLOAD_LAYERS=-1 -> OFFLOAD_LAYERS=-1 is not a whole number, at least 0 => 0, or
+        CPU_PER_TASK_PINNING=-1 -> CPU_PER_TASK_PINNING=-1 is not a whole number
+        TIME_LIMIT=0 -> a time limit of zero
+        TIME_LIMIT=00:00:00 -> a time limit of zero
+        TIME_LIMIT=0-0:00:00 -> a time limit of zero & 08:00:00
+        TIME_LIMIT=UNLIMITED -> would keep its nodes when it hangs => for example 90m, 8h
+        TIME_LIMIT=infinite -> would keep its nodes
+        TIME_LIMIT=-1 -> would keep its nodes when it hangs & 90m, 8h
+        TIME_LIMIT=1:60:00 -> TIME_LIMIT=1:60:00 is not a time limit & hours:minutes:seconds
+        TIME_LIMIT=123456 -> TIME_LIMIT=123456 is not a time limit & minutes
+        TIME_LIMIT=soon -> TIME_LIMIT=soon is not a time limit
+        GPUS_PER_NODE=4 SBATCH_GPUS_PER_NODE=8 -> GPUS_PER_NODE=4 and SBATCH_GPUS_PER_NODE=8 contradict
+        SBATCH_GPUS_PER_NODE=0 -> does not contain a number of GPUs & for example 8
+        SBATCH_GPUS_PER_NODE=10000 -> does not contain a number of GPUs & for example 8
+        SBATCH_GPUS_PER_NODE=h100: -> does not contain a number of GPUs & for example 8
+        RUN_CONF_MOUNTS=data:/data -> is not a mount
+        RUN_CONF_MOUNTS=/a:/b:ro:x -> '/a:/b:ro:x' is not a mount & /source:/target[:ro]
+        RUN_CONF_MOUNTS=/a,,/b -> '' is not a mount & comma-separated
+        SBATCH_ACCOUNT=-x -> is not a valid Slurm account & correct it
+        SBATCH_ACCOUNT="my account" -> is not a valid Slurm account
+        LLMB_INSTALL=~nobody-of-this-name/x -> no such home directory
+        CHECKPOINT_INTERVAL=5 -> CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true & set both
+        CHECKPOINT_DIR=/c -> CHECKPOINT_DIR needs ENABLE_CHECKPOINT=true & set both
+        PROFILE_START_STEP=1 -> PROFILE_START_STEP needs ENABLE_PROFILE=true & set both
+        PROFILE_STOP_STEP=1 -> PROFILE_STOP_STEP needs ENABLE_PROFILE=true & set both
+        PROFILE_RANKS=all -> PROFILE_RANKS needs ENABLE_PROFILE=true
+        ENABLE_GPU_METRICS=true -> ENABLE_GPU_METRICS needs ENABLE_PROFILE=true & set both
+        STAGE_PATH=/x JOB_TOTAL_GPUS=wrong -> STAGE_PATH is the old name & export LLMB_INSTALL
+        STAGE_PATH=/x -> $LLMB_INSTALL/workloads/<workload>/experiments
+        TP=NA -> TP=NA is not a positive whole number
+        GBS=NA -> GBS=NA is not a positive whole number
+        RECOMPUTE_LAYERS=NA -> RECOMPUTE_LAYERS=NA is not
+    """,
+    "ENABLE_PROFILE=true": """
+        ENABLE_NCCLTRACE=1 -> ENABLE_PROFILE and ENABLE_NCCLTRACE cannot be combined & => run once
+        ENABLE_PROFILE=perhaps -> ENABLE_PROFILE=perhaps is neither true nor false
+        PROFILE_START_STEP=3 RUN_CONF_PROFILE_START_STEP=4 -> STEP=4 and PROFILE_START_STEP=3 contradict
+    """,
+}
 
 
-@pytest.mark.parametrize(("value", "count"), [("8", 8), ("h100:4", 4), ("gpu:2", 2)])
-def test_sbatch_gpus_per_node_sets_the_node_and_asks_for_gres(value: str, count: int) -> None:
-    request = read_request({"SBATCH_GPUS_PER_NODE": value})
-    assert (request.gpus_per_node, request.scheduler) == (count, {"SBATCH_GPUS_PER_NODE": value})
-
-
-@pytest.mark.parametrize(
-    ("value", "limit"),
-    [
-        *(("90", "01:30:00"), ("00:20:00", "00:20:00"), ("2-00:00:00", "2-00:00:00")),
-        *(("90m", "01:30:00"), ("2H", "02:00:00"), ("3d", "72:00:00"), ("90S", "00:01:30")),
-    ],
-)
-def test_time_limits_in_slurms_forms_and_as_spans(value: str, limit: str) -> None:
-    assert read_request({"TIME_LIMIT": value}).time_limit == limit
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"ENABLE_PROFILE": "true", "ENABLE_NCCLTRACE": "true"},
-        {"ENABLE_GPU_METRICS": "true"},
-        {"CHECKPOINT_INTERVAL": "5"},
-        {"CHECKPOINT_DIR": "/x"},
-        {"PROFILE_START_STEP": "3"},
-        {"ENABLE_PROFILE": "perhaps"},
-        {"TIME_LIMIT": "soon"},
-        {"RUN_CONF_MOUNTS": "data:/data"},
-        {"SBATCH_ACCOUNT": "my account"},
-        {"SBATCH_PARTITION": "a\n#SBATCH --wrap=x"},
-        {"ADDITIONAL_SLURM_PARAMS": "comment=a\nb"},
-        {"NCCL_IB_HCA": "mlx5\nexport X=1"},
-        {"CUDA_GRAPH": "7"},
-        {"CPU_PER_TASK_PINNING": "-1"},
-    ],
-)
-def test_contradictions_and_impossible_values_are_refused(variables: dict[str, str]) -> None:
+@pytest.mark.parametrize(("words", "answers"), rows(REFUSED))
+def test_what_is_not_understood_is_named_with_what_would_be(words: str, answers: list[str]) -> None:
     with pytest.raises(RequestError) as caught:
-        read_request(variables)
+        read(words)
     assert caught.value.remedy
-
-
-def test_columns_are_read_by_name_and_can_be_unset() -> None:
-    columns = read_request({"TP": "4", "VP": "NA", "FSDP": "True", "RECOMPUTE_LAYERS": "0"}).columns
-    assert columns == {"tp": 4, "vp": None, "fsdp": True, "recompute_layers": 0}
+    check_answers(str(caught.value).replace("\n  -> ", " => ").replace("=na", "=NA"), answers)
 
 
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"LLMB_INSTALL": "~nobody-of-this-name/x"}, "no such home directory"),
         ({"LLMB_INSTALL": "/tmp/\udcff"}, "LLMB_INSTALL is not UTF-8"),
         ({"NCCL_IB_HCA": "mlx5\udcff"}, "NCCL_IB_HCA is not UTF-8"),
-        ({"TIME_LIMIT": "0"}, "a time limit of zero"),
-        ({"TIME_LIMIT": "UNLIMITED"}, "would keep its nodes when it hangs\n  -> for example 90m, 8h"),
-        ({"TIME_LIMIT": "infinite"}, "would keep its nodes"),
-        ({"OFFLOAD_LAYERS": "-1"}, "OFFLOAD_LAYERS=-1 is not a whole number, at least 0\n  -> 0, or"),
-        ({"JOB_TOTAL_GPUS": "0"}, "JOB_TOTAL_GPUS=0 is not a positive .*\n  -> llmb-run list"),
-        ({"TIME_LIMIT": "00:00:00"}, "a time limit of zero"),
-        ({"GPUS_PER_NODE": "4", "SBATCH_GPUS_PER_NODE": "8"}, "GPUS_PER_NODE=4 and SBATCH_GPUS_PER_NODE=8 contradict"),
-        (
-            {"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "3", "RUN_CONF_PROFILE_START_STEP": "4"},
-            "RUN_CONF_PROFILE_START_STEP=4 and PROFILE_START_STEP=3 contradict",
-        ),
-        ({"MAX_STEPS": "1000000000"}, "MAX_STEPS=1000000000 is larger than"),
-        ({"PROFILE_RANKS": "all"}, "PROFILE_RANKS needs ENABLE_PROFILE=true"),
-        ({"DRY_RUN": "yaml"}, "DRY_RUN=yaml is neither true nor false\n  -> .* or DRY_RUN=json"),
-        ({"LLMB_WORKLOD": "/x"}, "did you mean LLMB_WORKLOAD"),
-        ({"LLMB_PYTHN": "/x"}, "did you mean LLMB_PYTHON"),
-        ({"job_total_gpus": "8"}, "did you mean JOB_TOTAL_GPUS"),
+        ({"NCCL_IB_HCA": "mlx5\nexport X=1"}, "write it on one line, in UTF-8"),
+        ({"SBATCH_PARTITION": "a\n#SBATCH --wrap=x"}, ""),
+        ({"ADDITIONAL_SLURM_PARAMS": "comment=a\nb"}, ""),
+        ({"GPU_TYPE": "h100\nx"}, "write it on one line, in UTF-8"),
     ],
 )
-def test_values_that_would_surprise_later_are_refused_at_once(variables: dict[str, str], words: str) -> None:
-    with pytest.raises(RequestError, match=words) as caught:
+def test_what_is_no_line_of_text_is_refused(variables: dict[str, str], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
         read_request(variables)
+    assert words in str(caught.value)
     assert caught.value.remedy
 
 
-def test_the_same_value_given_twice_is_not_a_contradiction() -> None:
-    assert read_request({"GPUS_PER_NODE": "4", "SBATCH_GPUS_PER_NODE": "h100:4"}).gpus_per_node == 4
+def test_codes_for_programs() -> None:
+    for words, code, field in (
+        ("STAGE_PATH=/lustre", "stage-path", ""),
+        ("DTYPES=x", "unknown-variable", ""),
+        ('GPU_TYPE="h100\nx"', "request", "GPU_TYPE"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            read(words)
+        assert (caught.value.code, caught.value.field) == (code, field)
 
 
-def test_paths_lose_their_dots_before_anything_is_compared_with_them() -> None:
-    assert str(read_request({"LLMB_INSTALL": "/lustre/llmb/../other/"}).install) == "/lustre/other"
-
-
-def test_slurm_variables_that_sbatch_never_sees_are_kept_for_a_notice() -> None:
-    given = {"SBATCH_QOS": "high", "SBATCH_RESERVATION": "r", "SBATCH_ACCOUNT": "a", "SLURM_CONF": "/etc/slurm.conf"}
-    assert read_request(given).ignored == ("SBATCH_QOS", "SBATCH_RESERVATION")
-
-
-LOGIN_NODE = """
-    CI CI_JOB_ID CI_PROJECT_DIR GITHUB_ACTIONS GITHUB_WORKSPACE JENKINS_URL JOB_NAME JOB_ID JOB_URL BUILD_ID WORKSPACE
-    CONDA_DEFAULT_ENV CONDA_EXE CONDA_PREFIX CONDA_SHLVL LMOD_CMD LMOD_VERSION MODULEPATH LOADEDMODULES
+OTHERS = """
+    PATH HOME CI CI_JOB_ID CI_PROJECT_DIR GITHUB_ACTIONS GITHUB_WORKSPACE JENKINS_URL JOB_NAME JOB_ID JOB_URL BUILD_ID
+    WORKSPACE CONDA_DEFAULT_ENV CONDA_EXE CONDA_PREFIX CONDA_SHLVL LMOD_CMD LMOD_VERSION MODULEPATH LOADEDMODULES
     SLURM_CONF SLURM_JOB_ID SLURM_GPUS_PER_NODE SLURM_PARTITION SALLOC_ACCOUNT SALLOC_PARTITION SALLOC_GPUS_PER_NODE
     SBATCH_QOS SBATCH_TIMELIMIT SBATCH_EXPORT SBATCH_GRES SBATCH_PROFILE SBATCH_NO_REQUEUE SBATCH_MEM_PER_NODE
     SRUN_CPUS_PER_TASK SQUEUE_FORMAT SINFO_FORMAT CUDA_HOME CUDA_VISIBLE_DEVICES CUDA_VERSION CUDA_DEVICE_ORDER
@@ -191,28 +228,106 @@ LOGIN_NODE = """
     HF_HOME HF_ENDPOINT HF_TOKEN_PATH HF_HUB_CACHE TRANSFORMERS_CACHE WANDB_MODE WANDB_PROJECT MAX_JOBS DATA_TYPE
     LD_LIBRARY_PATH LESSOPEN LS_COLORS LC_ALL SSH_CONNECTION XDG_RUNTIME_DIR HOSTTYPE OSTYPE MACHTYPE GROUP SCRATCH
     WORK PROJECT TMPDIR VIRTUAL_ENV PYTHON_VERSION PYENV_ROOT MASTER_ADDR WORLD_SIZE CPUS_PER_TASK CONTAINER_IMAGE
-    LLMB_HOME LLMB_ROOT LLMB_CACHE LLMB_RUN_DIR LLMB_TEST_CLUSTER LLMB_TEST_ENGINE
-""".split()  # noqa: SIM905  a list of ninety quoted words reads badly
+    LLMB_HOME LLMB_ROOT LLMB_CACHE LLMB_RUN_DIR LLMB_TEST_CLUSTER LLMB_TEST_ENGINE SBATCH_GPUS TPS PPP MODE
+    SBATCH_GPUS_PER_TASK SRUN_GPUS_PER_NODE SLURM_ACCOUNT
+"""
+"""Variables of a login node, and short names: none is a slip."""
 
 
 def test_a_whole_login_node_raises_no_false_alarm() -> None:
-    read_request(dict.fromkeys(LOGIN_NODE, "x"))
+    read_request(dict.fromkeys(OTHERS.split(), "x"))
 
 
-# How messages call the fields of a request, where a slip ends and another program's variable begins, and defaults.
+NEAR = [
+    ("NUM_GPUS NGPUS N_GPUS GPUS TOTAL_GPUS", "JOB_TOTAL_GPUS", "8"),
+    ("NUM_STEPS TRAIN_STEPS STEPS", "MAX_STEPS", "10"),
+    ("PROFILE PROFILING", "ENABLE_PROFILE", "yes"),
+    ("NCCL_TRACE TRACE_NCCL NCCLTRACE", "ENABLE_NCCLTRACE", "on"),
+    ("CHECKPOINT", "ENABLE_CHECKPOINT", "True"),
+    ("VBOOST", "ENABLE_VBOOST", "true"),
+    ("PRECISION DATA_TYPE", "DTYPE", "BF16"),
+]
+
+
+@pytest.mark.parametrize(("written", "meant", "value"), NEAR)
+def test_a_near_miss_is_remembered_by_what_it_was_meant_for(written: str, meant: str, value: str) -> None:
+    for name in written.split():
+        assert read_request({name: value}).unread == {meant: f"{name}={value}"}
+        assert read_request({name: "something else"}).unread == {}
+
+
+SLIPS = "DTYPA=DTYPE FORCED=FORCE MODELSIZE=MODEL_SIZE force=FORCE MAX_STEP=MAX_STEPS FORGE=FORCE DTYP= MODEL_SIGN="
+"""Five characters are long enough to be compared."""
+
+
+@pytest.mark.parametrize("slip", SLIPS.split())
+def test_how_near_a_slip_is(slip: str) -> None:
+    (name, _, meant), documented = slip.partition("="), ["DTYPE", "FORCE", "MODEL_SIZE", "MAX_STEPS", "TP"]
+    if not meant:
+        refuse_typos({name: "x"}, documented)
+        return
+    with pytest.raises(RequestError, match=rf"the variable {name} is unknown \(did you mean {meant}\?\)"):
+        refuse_typos({name: "x"}, documented)
+
+
+# Columns
+
+
+@pytest.mark.parametrize("name", ["TP", "PP", "CP", "EP", "ETP", "VP", "MBS", "GBS"])
+def test_a_number_of_a_column(name: str) -> None:
+    assert read_request({name: "4"}).columns == {name.lower(): 4}
+    for wrong in ("0", "-1", "four", "4.0"):
+        with pytest.raises(RequestError, match=f"{name}={wrong} is not a positive whole number"):
+            read_request({name: wrong})
+
+
+@pytest.mark.parametrize("name", ["EP", "ETP", "VP"])
+@pytest.mark.parametrize("word", ["NA", "none", "Null"])
+def test_a_column_can_be_unset(name: str, word: str) -> None:
+    assert read_request({name: word}).columns == {name.lower(): None}
+
+
+@pytest.mark.parametrize("name", ["RECOMPUTE_LAYERS", "OFFLOAD_LAYERS"])
+def test_layers_may_be_none(name: str) -> None:
+    assert [read_request({name: number}).columns for number in ("0", "80")] == [{name.lower(): 0}, {name.lower(): 80}]
+
+
+@pytest.mark.parametrize("name", ["FSDP", "CUDA_GRAPH"])
+@pytest.mark.parametrize(("words", "value"), [("true 1 YES on", True), ("False 0 no off", False)])
+def test_switches_have_words(name: str, words: str, value: bool) -> None:
+    for word in words.split():
+        assert read_request({name: word}).columns == {name.lower(): value}
+        assert read_request({"FORCE": word}).force is value
+
+
+def test_a_row_says_only_what_is_not_one_or_off() -> None:
+    assert msgspec.to_builtins(msgspec.convert({"mbs": 1, "gbs": 8}, Columns[int])) == {
+        **{"tp": 1, "pp": 1, "cp": 1, "ep": None, "etp": None, "vp": None, "mbs": 1, "gbs": 8},
+        **{"fsdp": False, "cuda_graph": False, "recompute_layers": 0, "offload_layers": 0},
+    }
+    assert COLUMNS["RECOMPUTE_LAYERS"] == "recompute_layers"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"), [({"tp": 0}, ">= 1"), ({"offload_layers": -1}, ">= 0"), ({"dp": 1}, "dp")]
+)
+def test_a_column_that_cannot_be_is_refused(wrong: dict[str, int], problem: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=problem):
+        msgspec.convert({"mbs": 1, "gbs": 8} | wrong, Columns[int])
+    assert msgspec.convert({"mbs": 1, "gbs": 8, "tp": 1, "offload_layers": 0}, Columns[int]).tp == 1
+
+
+# How messages call the fields of a request
 
 
 OPTIONS = FieldNames({"JOB_TOTAL_GPUS": "--scale", "ENABLE_PROFILE": "--profile", "TIME_LIMIT": "--time-limit"})
 
 
 def test_a_field_is_called_by_its_variable_or_by_its_option() -> None:
-    assert VARIABLE_NAMES("DTYPE") == "DTYPE"
-    assert VARIABLE_NAMES("DTYPE", "fp9") == "DTYPE=fp9"
+    assert [VARIABLE_NAMES("DTYPE"), VARIABLE_NAMES("DTYPE", "fp9")] == ["DTYPE", "DTYPE=fp9"]
     assert OPTIONS("DTYPE", "fp9") == "DTYPE=fp9", "no option has that field"
-    assert OPTIONS("JOB_TOTAL_GPUS") == "--scale"
-    assert OPTIONS("JOB_TOTAL_GPUS", 128) == "--scale 128"
-    assert OPTIONS("ENABLE_PROFILE", "true") == "--profile"
-    assert OPTIONS("ENABLE_PROFILE", "maybe") == "--profile maybe"
+    assert [OPTIONS("JOB_TOTAL_GPUS"), OPTIONS("JOB_TOTAL_GPUS", 128)] == ["--scale", "--scale 128"]
+    assert [OPTIONS("ENABLE_PROFILE", word) for word in ("true", "maybe")] == ["--profile", "--profile maybe"]
 
 
 @pytest.mark.parametrize(
@@ -232,63 +347,18 @@ def test_messages_of_a_front_end_with_options(variables: dict[str, str], message
     assert caught.value.remedy
 
 
-def test_a_dry_run_may_be_json_too() -> None:
-    with pytest.raises(RequestError) as caught:
-        read_request({"DRY_RUN": "yaml"})
-    assert caught.value.remedy == "DRY_RUN=true or DRY_RUN=false, or DRY_RUN=json"
-
-
-def test_a_line_break_in_a_value_is_refused_with_what_to_do() -> None:
-    with pytest.raises(RequestError) as caught:
-        read_request({"GPU_TYPE": "h100\nx"})
-    assert caught.value.remedy == "write it on one line, in UTF-8"
-    assert caught.value.field == "GPU_TYPE"
-
-
-def test_the_old_name_of_the_installation_has_a_code_of_its_own() -> None:
-    with pytest.raises(RequestError) as caught:
-        read_request({"STAGE_PATH": "/lustre"})
-    assert caught.value.code == "stage-path"
-    assert "$LLMB_INSTALL/workloads/<workload>/experiments" in caught.value.remedy
+# Values
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("DTYPA", "DTYPE"),  # five characters are long enough to be compared
-        ("FORCED", "FORCE"),
-        ("MODELSIZE", "MODEL_SIZE"),
-        ("force", "FORCE"),
-        ("MAX_STEP", "MAX_STEPS"),
-        ("FORGE", "FORCE"),
-        ("DTYP", None),
-        ("MODEL_SIGN", None),
-    ],
+    "name", ["NCCL_X", "TORCH_NCCL_X", "NVTE_X", "UCX_X", "GLOO_X", "OMPI_MCA_X", "PYTORCH_X", "SHARP_X"]
 )
-def test_how_near_a_slip_is(name: str, meant: str | None) -> None:
-    documented = ["DTYPE", "FORCE", "MODEL_SIZE", "MAX_STEPS", "TP"]
-    if meant is None:
-        refuse_typos({name: "x"}, documented)
-        return
-    with pytest.raises(RequestError, match=rf"the variable {name} is unknown \(did you mean {meant}\?\)"):
-        refuse_typos({name: "x"}, documented)
-
-
-def test_a_row_says_only_what_is_not_one_or_off() -> None:
-    assert msgspec.to_builtins(msgspec.convert({"mbs": 1, "gbs": 8}, Columns[int])) == {
-        **{"tp": 1, "pp": 1, "cp": 1, "ep": None, "etp": None, "vp": None, "mbs": 1, "gbs": 8},
-        **{"fsdp": False, "cuda_graph": False, "recompute_layers": 0, "offload_layers": 0},
-    }
-    assert COLUMNS["RECOMPUTE_LAYERS"] == "recompute_layers"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "problem"), [({"tp": 0}, ">= 1"), ({"offload_layers": -1}, ">= 0"), ({"dp": 1}, "dp")]
-)
-def test_a_column_that_cannot_be_is_refused(wrong: dict[str, int], problem: str) -> None:
-    with pytest.raises(msgspec.ValidationError, match=problem):
-        msgspec.convert({"mbs": 1, "gbs": 8} | wrong, Columns[int])
-    assert msgspec.convert({"mbs": 1, "gbs": 8, "tp": 1, "offload_layers": 0}, Columns[int]).tp == 1
+def test_variables_that_tune_a_job_go_with_it_in_order(name: str) -> None:
+    given = {name: "a b", "FI_X": "1", "NVSHMEM_X": "1", "MASTER_PORT": "29500", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    given |= {"TOKENIZERS_PARALLELISM": "true", "TRANSFORMERS_OFFLINE": "0", "OMP_NUM_THREADS": "2"}
+    others = {"CUDA_HOME": "/x", "NCCL_": "1", "NCCL_x": "1", "MY_NCCL_X": "1", "MASTER_PORTS": "1", "PATH": "/bin"}
+    request = read_request({**others, **given})
+    assert list(request.tuning.items()) == sorted(given.items())
 
 
 @pytest.mark.parametrize(
