@@ -15,17 +15,17 @@ from llmb_common.request.read import read_request
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import look_at_machine
 from support.documented_jobs import documented_rows, plan_of
-from support.plans import plan
+from support.plans import plan, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
-OLD = {"MODEL_SIZE": "405b", "JOB_TOTAL_GPUS": "512", "GPU_TYPE": "h100", "CONFIG_VARIANT": "nemo2"}
-NEW = {"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8", "GPU_TYPE": "gb200"}
-NEW_NAME = "pretrain_llama3.1_8b_fp8_cs_gpus8_tp1_pp1_cp1_vpNone_ep1_mbs2_gbs128"
+OLD = "MODEL_SIZE=405b JOB_TOTAL_GPUS=512 GPU_TYPE=h100 CONFIG_VARIANT=nemo2"
+NEW = "MODEL_SIZE=8b JOB_TOTAL_GPUS=8 GPU_TYPE=gb200"
+NEW_NAME = "pretrain_llama3.1_8b_fp8_cs_gpus8_tp1_pp1_cp1_vpNone_ep1_mbs2_gbs"
 
 
-def name(recipe: str = "llama3.1", **variables: str) -> str:
-    return plan(recipe, **variables).experiment_name
+def name(*words: str) -> str:
+    return plan(*words).experiment_name
 
 
 def test_what_is_documented_has_the_documented_name() -> None:
@@ -34,59 +34,43 @@ def test_what_is_documented_has_the_documented_name() -> None:
         assert re.search(r"_[0-9]+$|_gbs[0-9]+$", made.experiment_name), made.experiment_name
 
 
-@pytest.mark.parametrize(
-    ("variables", "suffix"),
-    [
-        ({}, ""),
-        ({"TP": "8", "PP": "8"}, ""),  # as the row has them
-        ({"TP": "4"}, "_tp4"),
-        ({"GBS": "512"}, "_gbs512"),
-        ({"STRONG_SCALING": "true"}, "_gbs1024"),
-        ({"PP": "1", "VP": "NA", "RECOMPUTE_LAYERS": "3"}, "_pp1_vp0_rl3"),
-        ({"CUDA_GRAPH": "true", "ENABLE_PROFILE": "true"}, "_cg1_nsys"),
-    ],
-)
-def test_overridden_columns_follow_the_documented_name(variables: dict[str, str], suffix: str) -> None:
-    assert name(**OLD, **variables) == f"pretrain_llama3.1_405b_fp8_512{suffix}"
+NAMED = {
+    OLD: """
+        -> pretrain_llama3.1_405b_fp8_512
+        TP=8 PP=8 -> pretrain_llama3.1_405b_fp8_512
+        TP=4 -> pretrain_llama3.1_405b_fp8_512_tp4
+        GBS=512 -> pretrain_llama3.1_405b_fp8_512_gbs512
+        STRONG_SCALING=true -> pretrain_llama3.1_405b_fp8_512_gbs1024
+        PP=1 VP=NA RECOMPUTE_LAYERS=3 -> pretrain_llama3.1_405b_fp8_512_pp1_vp0_rl3
+        CUDA_GRAPH=true ENABLE_PROFILE=true -> pretrain_llama3.1_405b_fp8_512_cg1_nsys
+        JOB_TOTAL_GPUS=640 FORCE=true GBS=320 -> pretrain_llama3.1_405b_fp8_640
+        JOB_TOTAL_GPUS=640 FORCE=true GBS=640 -> pretrain_llama3.1_405b_fp8_640_gbs640
+    """,
+    NEW: f"""
+        -> {NEW_NAME}128
+        GBS=64 -> {NEW_NAME}64
+        CUDA_GRAPH=false -> {NEW_NAME}128_cg0
+        CUDA_GRAPH=false RECOMPUTE_LAYERS=2 -> {NEW_NAME}128_cg0_rl2
+        CUDA_GRAPH=false OFFLOAD_LAYERS=4 -> {NEW_NAME}128_cg0_ol4
+        CUDA_GRAPH=false FSDP=true -> {NEW_NAME}128_fsdp1_cg0
+    """,
+}
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, NEW_NAME),
-        ({"GBS": "64"}, NEW_NAME.replace("gbs128", "gbs64")),  # the name holds it already
-        ({"CUDA_GRAPH": "false"}, NEW_NAME + "_cg0"),
-        ({"CUDA_GRAPH": "false", "RECOMPUTE_LAYERS": "2"}, NEW_NAME + "_cg0_rl2"),
-        ({"CUDA_GRAPH": "false", "OFFLOAD_LAYERS": "4"}, NEW_NAME + "_cg0_ol4"),
-        ({"CUDA_GRAPH": "false", "FSDP": "true"}, NEW_NAME + "_fsdp1_cg0"),
-    ],
-)
-def test_columns_that_the_pattern_does_not_hold_follow_it(variables: dict[str, str], expected: str) -> None:
-    assert name(**NEW, **variables) == expected
+@pytest.mark.parametrize(("words", "names"), rows(NAMED))
+def test_columns_that_are_not_as_documented_follow_the_name_unless_it_holds_them(words: str, names: list[str]) -> None:
+    assert [name(words)] == names
 
 
 def test_no_two_overrides_of_one_column_or_of_two_share_a_name() -> None:
-    overrides = [
-        {}, {"TP": "4"}, {"TP": "4", "RECOMPUTE_LAYERS": "1"}, {"RECOMPUTE_LAYERS": "1"}, {"RECOMPUTE_LAYERS": "2"},
-        {"GBS": "512"}, {"MBS": "2"}, {"CP": "1"}, {"VP": "NA"}, {"CUDA_GRAPH": "true"}, {"FP8_RECIPE": "cs"},
-    ]  # fmt: skip
-    assert len({name(**OLD, **override) for override in overrides}) == len(overrides)
-
-
-def test_a_custom_batch_at_an_undocumented_scale_is_in_the_name() -> None:
-    given = {
-        "JOB_TOTAL_GPUS": "640",
-        "FORCE": "true",
-        "GBS": "320",
-        **{k: v for k, v in OLD.items() if "GPUS" not in k},
-    }
-    assert name(**given) == "pretrain_llama3.1_405b_fp8_640"
-    assert name(**{**given, "GBS": "640"}) == "pretrain_llama3.1_405b_fp8_640_gbs640"
+    overrides = ["", "TP=4", "TP=4 RECOMPUTE_LAYERS=1", "RECOMPUTE_LAYERS=1", "RECOMPUTE_LAYERS=2", "GBS=512", "MBS=2"]
+    overrides += ["CP=1", "VP=NA", "CUDA_GRAPH=true", "FP8_RECIPE=cs"]
+    assert len({name(OLD, override) for override in overrides}) == len(overrides)
 
 
 def test_dropless_routing_has_one_name_whoever_turns_the_graphs_off() -> None:
-    grok = {"JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200", "MOE_ROUTING": "balanced"}
-    assert name("grok1", **grok) == name("grok1", **grok, CUDA_GRAPH="false")
+    grok = "grok1 JOB_TOTAL_GPUS=128 GPU_TYPE=gb200 MOE_ROUTING=balanced"
+    assert name(grok) == name(grok, "CUDA_GRAPH=false")
 
 
 @pytest.mark.parametrize("name", ["../../../tmp/{model_size}", "a/b", ".hidden", "", "a b", "a\x1bb", "-o", "$(id)"])

@@ -7,23 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import ConfigError, RequestError
+from llmb_common.errors import ConfigError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.saving import check_time_limit, save_seconds
 from llmb_common.rendering.script import render_script
 from llmb_common.request.fields import VARIABLE_NAMES
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, cluster_config, load_cluster_config
-from llmb_common.site.machine import Machine
-from support import plans
+from llmb_common.site.cluster import cluster_config, load_cluster_config
+from support.plans import check_answers, notes, plan, refusal, rows
 
-ROOT = Path(__file__).resolve().parents[2]
-SLURM = Machine(cluster_type="slurm")
-
-
-def plan(cluster: ClusterConfig | None = None, **variables: str) -> JobPlan:
-    given = {"ENABLE_CHECKPOINT": "true", "GPU_TYPE": "gb200", "TIME_LIMIT": "02:00:00"}
-    return plans.plan(cluster, **{**given, **variables})
+SAVE = "ENABLE_CHECKPOINT=true GPU_TYPE=gb200 TIME_LIMIT=02:00:00"
+BIG = f"{SAVE} MODEL_SIZE=405b JOB_TOTAL_GPUS=128"
+BARE = f"{BIG} ENABLE_CHECKPOINT=false"
+"""50 steps of 5.7 s, and nothing is saved."""
 
 
 def script(p: JobPlan) -> str:
@@ -43,7 +39,7 @@ def script(p: JobPlan) -> str:
 def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
     size: str, gpus: str, rate: float, seconds: int
 ) -> None:
-    p = plan(cluster_config(checkpoint_gb_per_second=rate), MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus)
+    p = plan(SAVE, cluster_config(checkpoint_gb_per_second=rate), MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus)
     assert f"#SBATCH --signal=B:TERM@{seconds}\n" in script(p)
     # A step that takes that long to write has not hung.
     patience = max(1800, 2 * seconds)
@@ -52,15 +48,15 @@ def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
 
 
 @pytest.mark.parametrize(
-    ("variables", "limits"),
+    ("words", "limits"),
     [
-        ({}, "start_seconds=1200 hang_seconds=600 teardown_seconds=300"),
-        ({"LOAD_CHECKPOINT_PATH": "/ck"}, "start_seconds=3000 hang_seconds=600 teardown_seconds=300"),
-        ({"ENABLE_PROFILE": "true"}, "start_seconds=3000 hang_seconds=1800 teardown_seconds=1800"),
+        ("", "start_seconds=1200 hang_seconds=600 teardown_seconds=300"),
+        ("LOAD_CHECKPOINT_PATH=/ck", "start_seconds=3000 hang_seconds=600 teardown_seconds=300"),
+        ("ENABLE_PROFILE=true", "start_seconds=3000 hang_seconds=1800 teardown_seconds=1800"),
     ],
 )
-def test_reading_a_checkpoint_and_profiling_are_given_time_too(variables: dict[str, str], limits: str) -> None:
-    assert f"\n{limits} " in script(plan(ENABLE_CHECKPOINT="false", MODEL_SIZE="8b", JOB_TOTAL_GPUS="8", **variables))
+def test_reading_a_checkpoint_and_profiling_are_given_time_too(words: str, limits: str) -> None:
+    assert f"\n{limits} " in script(plan(SAVE, "ENABLE_CHECKPOINT=false MODEL_SIZE=8b JOB_TOTAL_GPUS=8", words))
 
 
 def test_the_rate_is_5_gb_per_second_unless_the_site_says_another(tmp_path: Path) -> None:
@@ -77,22 +73,35 @@ def test_the_signal_is_at_most_65535_seconds_early() -> None:
 
 
 def test_a_time_limit_that_saving_fills_is_refused() -> None:
-    with pytest.raises(RequestError) as caught:
-        plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="00:20:00")
-    message = str(caught.value)
-    assert "TIME_LIMIT=00:20:00" in message
-    assert "21 minutes" in message
-    assert "nothing would be trained" in message
-    assert "set a TIME_LIMIT above 21 minutes" in message
-    assert "checkpoint_gb_per_second" in message
+    message = refusal(BIG, "TIME_LIMIT=00:20:00")
+    words = ["TIME_LIMIT=00:20:00", "21 minutes", "nothing would be trained", "set a TIME_LIMIT above 21 minutes"]
+    check_answers(message, [*words, "checkpoint_gb_per_second"])
 
 
 def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_would_do() -> None:
-    p = plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="00:25:00")
-    (note,) = (note for note in p.preflight.warnings if "TIME_LIMIT" in note)
+    (note,) = (note for note in notes(BIG, "TIME_LIMIT=00:25:00").splitlines() if "TIME_LIMIT" in note)
     assert "the 5 minutes left" in note
-    better = note.partition("; TIME_LIMIT=")[2][:8]
-    assert not any("TIME_LIMIT" in n for n in plan(JOB_TOTAL_GPUS="128", TIME_LIMIT=better).preflight.warnings)
+    assert "TIME_LIMIT" not in notes(BIG, TIME_LIMIT=note.partition("; TIME_LIMIT=")[2][:8])
+
+
+NOTED = {
+    BARE: """
+        TIME_LIMIT=00:08:00 -> the 8 minutes left are too short for 50 steps of 5.74 s after 5 minutes to start, and it
+        TIME_LIMIT=00:11:00 -> !TIME_LIMIT
+    """,
+    SAVE: """
+        MODEL_SIZE=8b JOB_TOTAL_GPUS=8 -> !TIME_LIMIT
+        MODEL_SIZE=405b JOB_TOTAL_GPUS=128 TIME_LIMIT=00:20:00 ADDITIONAL_SLURM_PARAMS=time=04:00:00 -> !TIME_LIMIT
+        MODEL_SIZE=405b JOB_TOTAL_GPUS=128 TIME_LIMIT=00:20:00 ADDITIONAL_SLURM_PARAMS=signal=USR1@60 -> !TIME_LIMIT
+    """,
+}
+
+
+@pytest.mark.parametrize(("words", "answers"), rows(NOTED))
+def test_a_limit_is_held_against_start_and_steps_unless_slurms_own_option_is_set(
+    words: str, answers: list[str]
+) -> None:
+    check_answers(notes(words), answers)
 
 
 @pytest.mark.parametrize(
@@ -111,28 +120,11 @@ def test_the_limit_that_would_do_is_enough_to_the_minute(steps: int, step_second
     assert check_time_limit(600, enough, steps, (step_seconds, step_seconds), VARIABLE_NAMES) == []
 
 
-def test_a_job_that_saves_nothing_needs_time_to_start_too() -> None:
-    job = {"ENABLE_CHECKPOINT": "false", "MODEL_SIZE": "405b", "JOB_TOTAL_GPUS": "128"}  # 50 steps of 5.7 s
-    (note,) = (note for note in plan(**job, TIME_LIMIT="00:08:00").preflight.warnings if "TIME_LIMIT" in note)
-    assert "the 8 minutes left are too short for 50 steps of 5.74 s after 5 minutes to start, and it will be" in note
-    assert not any("TIME_LIMIT" in note for note in plan(**job, TIME_LIMIT="00:11:00").preflight.warnings)
-
-
-def test_with_time_for_both_nothing_is_said() -> None:
-    assert not any("TIME_LIMIT" in note for note in plan(MODEL_SIZE="8b", JOB_TOTAL_GPUS="8").preflight.warnings)
-
-
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
     notices = check_time_limit(1200, "00:30:00", 50, None, VARIABLE_NAMES)
     assert [note.partition(": ")[2][:30] for note in notices] == ["10 minutes are left to train; "]
     assert check_time_limit(600, "00:30:00", 50, None, VARIABLE_NAMES) == []
 
 
-@pytest.mark.parametrize("option", ["time=04:00:00", "signal=USR1@60"])
-def test_who_sets_slurms_own_option_is_left_alone(option: str) -> None:
-    plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="00:20:00", ADDITIONAL_SLURM_PARAMS=option)
-
-
 def test_a_job_that_saves_nothing_may_be_as_short_as_it_likes() -> None:
-    p = plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="1", ENABLE_CHECKPOINT="false")
-    assert "#SBATCH --signal" not in script(p)
+    assert "#SBATCH --signal" not in script(plan(BARE, "TIME_LIMIT=1"))
