@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from llmb_common.index.rows import RunRow
 from llmb_common.printable import printable
 from llmb_common.recipes.rows import precision
 from llmb_run.columns import Column, Form, item
-from llmb_run.words import clock, span
+from llmb_run.words import since
 
 RUN_KEYS = {
     "run_id": "its id, as every command takes it",
@@ -46,15 +45,10 @@ def work_of(run: Mapping[str, Any], differing: str | None = None) -> str:
     return f"{work}, {differing}" if differing else work
 
 
-def _since(run: Mapping[str, Any]) -> str:
-    """How long it is in its state; of a run that has ended, since when."""
-    return span(time.time() - run["state_time"]) if run["live"] else clock(run["state_time"])
-
-
 JOBS: tuple[Column[dict[str, Any]], ...] = (
     Column("run_id", item("run_id"), Form.TABLE, head="run"),
     Column("state", item("state"), Form.TABLE, head="state"),
-    Column("since", _since, Form.TABLE, head="since"),
+    Column("since", lambda run: since(run["state_time"], live=run["live"]), Form.TABLE, head="since"),
     Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
     Column("step_seconds", item("step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),

@@ -28,6 +28,11 @@ def printable(text: str, keep: str = "\t") -> str:
     return "".join(c if c.isprintable() or c in keep else _spelt_out(c) for c in text)
 
 
+def as_written(value: object) -> str:
+    """A value of a setting or a column as users write it: ``true``, ``none``."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
 def printable_lines(text: str) -> str:
     """``printable`` for text of more than one line."""
     return printable(text, "\t\n")

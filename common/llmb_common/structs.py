@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 _one_at_a_time = threading.RLock()  # a plan converts a part of itself while it is converted
@@ -50,6 +51,22 @@ def from_packed(content: bytes, kind: Any) -> Any:
 
     with _one_at_a_time:
         return msgspec.msgpack.decode(content, type=kind)
+
+
+def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any:
+    """A file beside ``recipe.yaml``, which nobody writes by hand, as a ``kind``. ``what`` it is, in the message.
+
+    Raises:
+        RecipeError: it cannot be read, or is no ``kind``; ``remedy`` says how to get it back
+    """
+    import msgspec
+
+    from llmb_common.errors import RecipeError
+
+    try:
+        return from_json(path.read_bytes(), kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RecipeError(f"cannot read {what}{path}: {error}", remedy=remedy) from error
 
 
 def json_text(value: Any) -> bytes:

@@ -17,10 +17,10 @@ from llmb_common.programs import Answer
 from llmb_install.parts import environment_build, environment_packages, environments, uv
 from llmb_install.parts.environment_build import build
 from llmb_install.parts.environment_content import Content
+from llmb_install.parts.environment_packages import Progress
 from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.tool import shared_tool
-from llmb_install.parts.uv_lines import Progress
 from llmb_install.working.command import Finished
 from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.readiness import require_ready

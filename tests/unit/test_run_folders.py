@@ -18,6 +18,7 @@ import pytest
 from llmb_common.errors import EnvironmentLacks, RecordError
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.process import identify
+from llmb_common.runs import code as code_module
 from llmb_common.runs import folders, lock, ownership
 from llmb_common.runs.code import hash_of_packed, pack_code
 from llmb_common.runs.facts import read_manifest_line
@@ -26,7 +27,6 @@ from llmb_common.runs.manifest import image_line, image_receipt
 from llmb_common.runs.ownership import close_to_others, is_ours, own_run, refusal
 from llmb_common.runs.paths import RunPaths, dry_run_paths, numbered
 from llmb_common.runs.record import RunRecord, Submission, load_record
-from llmb_common.submission import code as code_module
 from llmb_common.submission import create, training_code
 from llmb_common.submission.create import create_run
 from llmb_common.trust import user_name
@@ -405,7 +405,7 @@ def test_the_training_code_is_that_of_this_installation(monkeypatch: pytest.Monk
     import llmb_common
 
     assert training_code() == Path(llmb_common.__file__).resolve().parents[1] / "llmb_train"
-    monkeypatch.setattr(code_module, "__file__", str(tmp_path / "llmb_common" / "submission" / "code.py"))
+    monkeypatch.setattr(code_module, "__file__", str(tmp_path / "llmb_common" / "runs" / "code.py"))
     with pytest.raises(EnvironmentLacks, match=f"the training code {tmp_path / 'llmb_train'} is missing") as caught:
         training_code()
     assert caught.value.remedy == "reinstall LLMB"

@@ -19,7 +19,7 @@ from llmb_run.columns import Column, Form, at
 from llmb_run.following.progress import Progress
 from llmb_run.results.reasons import reasons
 from llmb_run.run_json import run_as_json, work_of
-from llmb_run.words import clock, span
+from llmb_run.words import clock, since, span
 
 
 @dataclass
@@ -99,11 +99,6 @@ def ask_again(runs: Sequence[LiveRun]) -> None:
         run.seen = seen
 
 
-def _age(run: LiveRun) -> str:
-    """How long it is in its state; of a run that has ended, since when."""
-    return span(time.time() - run.record.state_time) if run.live else clock(run.record.state_time)
-
-
 def _left(run: LiveRun) -> str | None:
     left = run.progress.seconds_left
     return span(left) if left is not None and run.live else None
@@ -116,7 +111,7 @@ def _step(run: LiveRun) -> str | None:
 LIVE: tuple[Column[LiveRun], ...] = (
     Column("run_id", at("record.paths.run_id"), Form.TABLE, head="run"),
     Column("state", at("record.state"), Form.TABLE, head="state"),
-    Column("age", _age, Form.TABLE, head="for", spec="s"),
+    Column("age", lambda run: since(run.record.state_time, live=run.live), Form.TABLE, head="for", spec="s"),
     Column("step", _step, Form.TABLE, head="step", spec="s"),
     Column("step_seconds", at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("tflops_per_gpu", at("progress.tflops"), Form.TABLE, head="TFLOPS", spec=".1f"),

@@ -10,6 +10,7 @@ from llmb_common.planning.case import Given
 from llmb_common.planning.choose import choose
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
+from llmb_common.printable import as_written
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request
@@ -50,7 +51,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         ("dtype", plan.precision, "DTYPE", request.dtype, default),
         ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
         *((name.upper(), value, _SET, asked or None, document) for name, value, asked in _columns(plan)),
-        *((name, _setting(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
+        *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
         ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
         ("image", image, *image_from, recipe.name),
@@ -70,11 +71,6 @@ def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
         value, asked = getattr(plan, name), name in plan.overridden
         if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
             yield name, _word(value), asked
-
-
-def _setting(value: object) -> object:
-    """As a user writes it."""
-    return str(value).lower() if value is None or isinstance(value, bool) else value
 
 
 def _word(value: int | None) -> object:

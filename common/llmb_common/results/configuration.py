@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.printable import as_written
 from llmb_common.recipes.releases import container_release
 from llmb_common.roles import Role, fields_of
 
@@ -98,7 +99,7 @@ def values_of(plan: JobPlan) -> dict[str, str]:
     said: dict[str, str] = {}
     for name, value in {**configuration(plan), "engine": plan.engine, "image": plan.image}.items():
         parts = value.items() if isinstance(value, dict) else [(name, value)]
-        said |= {part: "-" if item is None else _word(item) for part, item in parts}
+        said |= {part: "-" if item is None else as_written(item) for part, item in parts}
     return said
 
 
@@ -114,10 +115,10 @@ def title_of(plan: JobPlan) -> str:
 
 def deviations(plan: JobPlan) -> str:
     """What tells the job from the documented one, each after a comma: columns, the caller's variables, switches."""
-    found = [f"{name}={_word(getattr(plan, name))}" for name in plan.overridden]
-    found += [f"{name}={_word(value)}" for name, value in sorted(plan.megatron.items())]
+    found = [f"{name}={as_written(getattr(plan, name))}" for name in plan.overridden]
+    found += [f"{name}={as_written(value)}" for name, value in sorted(plan.megatron.items())]
     found += [f"{name}={value}" for name, value in sorted(_caller(plan).items())]
-    found += [f"{name}={_word(getattr(plan, name))}" for name in _SWITCHES if getattr(plan, name)]
+    found += [f"{name}={as_written(getattr(plan, name))}" for name in _SWITCHES if getattr(plan, name)]
     found += [f"profiled by {plan.profile.tool}"] if plan.profile else []
     found += ["checkpoints"] if _checkpoints(plan) else []
     return "".join(f", {_shortened(text)}" for text in found)
@@ -125,10 +126,6 @@ def deviations(plan: JobPlan) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 _SWITCHES = ("nccl_trace", "vboost", "cpu_pinning")

@@ -7,7 +7,19 @@ import io
 import zipfile
 from pathlib import Path
 
-from llmb_common.errors import RecordError
+from llmb_common.errors import EnvironmentLacks, RecordError
+
+
+def training_code() -> Path:
+    """The ``llmb_train`` package of this installation; it is copied, never imported here.
+
+    Raises:
+        EnvironmentLacks: it is missing.
+    """
+    folder = Path(__file__).resolve().parents[2] / "llmb_train"
+    if not (folder / "__main__.py").is_file():
+        raise EnvironmentLacks(f"the training code {folder} is missing", remedy="reinstall LLMB")
+    return folder
 
 
 def pack_code(code: Path) -> bytes:

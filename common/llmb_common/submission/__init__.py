@@ -6,8 +6,8 @@ the job (``sbatch``), the job id goes into ``run.json``, and the run into the in
 never gets a second job. Should the scheduler be wrong, the job script itself ends a second job of the same run.
 """
 
+from llmb_common.runs.code import training_code
 from llmb_common.submission.chain import resuming, submit_chain
-from llmb_common.submission.code import training_code
 from llmb_common.submission.jobs import Job, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.preflight import check_resumable, doubts

@@ -5,6 +5,7 @@ Standard library only, as ``environment_build``.
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from llmb_install.parts import uv
 from llmb_install.parts.environment_content import Build, disk_is_full, failure
 from llmb_install.parts.lock_files import HASHED, count_for_here, extract, lock_requirements, with_hashes
 from llmb_install.parts.shared_packages import link_packages
-from llmb_install.parts.uv_lines import Progress
 from llmb_install.working import command
+from llmb_install.working.reporter import Step
 
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds, where uv looks if told of that backend."""
@@ -114,3 +115,23 @@ def _add(build: Build, arguments: list[str], what: str, total: int = 0, **env: s
 def _run(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
     argv = uv.install_argv(build.uv, build.python, build.cache, build.settings, arguments)
     return build.run(argv, Progress(build.step, what, total), **env)
+
+
+class Progress:
+    """What uv prints while it works, as something short for the progress line.
+
+    Called with each line; ``total`` packages are expected, 0: unknown.
+    """
+
+    def __init__(self, step: Step, what: str, total: int = 0) -> None:
+        self._step = step
+        self._what = f"{what} ({total})" if total else what
+
+    def __call__(self, line: str) -> None:
+        text = line.strip()
+        if download := re.match(r"Downloading (\S+) \((.*)\)", text):
+            self._step.update(f"{self._what}: downloading {download[1]} ({download[2]})")
+        elif text.startswith("Building "):
+            self._step.update(f"{self._what}: {text.lower()}")
+        elif text.startswith("Installed "):
+            self._step.update(f"{self._what}: compiling")
