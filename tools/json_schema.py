@@ -74,7 +74,9 @@ def problem(command: str, data: Any) -> str:
 def _validator(command: str) -> Callable[[Any], Any]:
     definitions = document()["definitions"]
     # The Draft-07 library leaves unknown definitions alone, and follows the references that are used.
-    compiled: Callable[[Any], Any] = fastjsonschema.compile({**definitions[_key(command)], "definitions": definitions})
+    schema = {**definitions[_key(command)], "definitions": definitions}
+    # Without defaults, which would be written into the data that is looked at.
+    compiled: Callable[[Any], Any] = fastjsonschema.compile(schema, use_default=False)
     return compiled
 
 
