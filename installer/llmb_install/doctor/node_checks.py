@@ -159,11 +159,13 @@ def _failure(node: Node) -> str:
 
 def _node_gpus(facts: Facts, node: Node) -> Iterator[Check]:
     shown = [line.split(",") for line in node.values.get("gpu", [])]
+    expected = facts.config.gpu_type
+    if not shown and expected == gpus.CPU:
+        return
     if not shown:
         yield Check("GPUs of the node", "blocks", "nvidia-smi shows none", "check the driver, or set slurm.gres: true")
         return
     name, driver = shown[0][0].strip(), shown[0][1].strip() if len(shown[0]) > 1 else "?"
-    expected = facts.config.gpu_type
     wrong = expected not in (None, gpus.type_of(name) or gpus.CPU)
     yield Check(
         "GPUs of the node",
