@@ -20,7 +20,7 @@ Row = TypeVar("Row")
 
 
 class Form(Flag):
-    """Where a column is shown."""
+    """The places where a column is shown: flags, to be combined."""
 
     JSON = auto()
     CSV = auto()
@@ -36,7 +36,7 @@ ALL = DATA | TEXT | Form.PAGE
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """One figure or word of each row.
+    """A column of a table of results: one figure or word of each row.
 
     ``value`` is what JSON and CSV hold, None where there is none. ``spec`` is how people see it: a format specification
     (``.3f``; ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned.
@@ -111,13 +111,13 @@ def as_dict(columns: Iterable[Column[Row]], row: Row) -> dict[str, Any]:
 
 
 def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of a table."""
+    """The headings of a table of ``form``, and the cells of each row as text."""
     shown = chosen(columns, form, rows)
     return [column.heading for column in shown], [[column.cell(row) for column in shown] for row in rows]
 
 
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
-    """The rows on a terminal."""
+    """The rows as a table for a terminal."""
     headings, lines = cells(columns, Form.TABLE, rows)
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec])
 
@@ -140,7 +140,7 @@ def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
 
 
 def described(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
-    """The page's columns, for its scripts."""
+    """Key, heading, unit and format of each column of the HTML page, for its scripts."""
     return [
         {"key": column.key, "head": column.head, "unit": column.unit, "spec": column.spec}
         for column in chosen(columns, Form.PAGE)
@@ -161,14 +161,14 @@ class View(Generic[Row]):
     """Sentences above the table."""
 
     def table(self) -> str:
-        """For people."""
+        """The conclusions and the table, for a terminal."""
         if not self.rows:
             return f"{self.empty}\n"
         said = "".join(f"{line}\n" for line in self.conclusions)
         return f"{said}\n" * bool(said) + table(self.columns, self.rows)
 
     def csv(self) -> str:
-        """For programs."""
+        """The rows as CSV."""
         return csv_of(self.columns, self.rows)
 
 

@@ -14,7 +14,7 @@ from llmb_run.app import F, as_json
 
 
 def flag(*names: str, help: str) -> Callable[[F], F]:
-    """An option that is there or not."""
+    """A switch: an option without a value."""
     return click.option(*names, is_flag=True, help=help)
 
 
@@ -151,7 +151,7 @@ detach = flag("--detach", help="Without Slurm: return at once and leave the job 
 
 
 def kept_in(what: str) -> Callable[[F], F]:
-    """Where campaigns of a kind are."""
+    """``--folder``: where campaigns of a kind (``what``, in the plural) are kept."""
     folder = click.Path(path_type=Path)
     return click.option(
         "--folder", metavar="DIR", type=folder, help=f"Where {what} are kept. Default: campaigns in the installation."

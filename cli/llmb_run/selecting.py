@@ -90,7 +90,7 @@ def in_words(filters: Mapping[str, Any]) -> str:
 
 
 def states_of(values: Sequence[str]) -> list[str]:
-    """``--state`` options in Slurm's words.
+    """The values of ``--state`` as Slurm's names of states.
 
     Raises:
         RequestError: Slurm has no such state

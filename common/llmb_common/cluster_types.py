@@ -39,7 +39,7 @@ class Variable:
 
     @property
     def in_table(self) -> str:
-        """As READMEs say it."""
+        """The meaning, as tables of READMEs show it."""
         return self.meaning if isinstance(self.meaning, str) else " ".join(self.meaning)
 
     @property
@@ -113,12 +113,12 @@ def ways() -> Mapping[str, Traits]:
 
 
 def names() -> Sequence[str]:
-    """Their names."""
+    """The names of all ways of running jobs, as ``cluster_type`` takes them."""
     return tuple(ways())
 
 
 def traits_of(name: str) -> Traits:
-    """The traits of the way ``name``.
+    """The traits of a way of running jobs, by its name (``slurm``).
 
     Raises:
         ValueError: there is none.

@@ -36,6 +36,6 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
 
 
 def write_list(file: Path, name: str, items: Iterable[Any]) -> None:
-    """Replace the list."""
+    """Write ``items`` to ``file`` in place of the list that is there."""
     file.parent.mkdir(exist_ok=True)
     write_json(file, {"schema": SCHEMA, name: [msgspec.to_builtins(item) for item in items]})

@@ -22,7 +22,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK
 
 
 def me() -> int:
-    """The user whose files are ours."""
+    """The effective user id of this process."""
     return os.geteuid()
 
 

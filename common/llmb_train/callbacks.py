@@ -14,7 +14,7 @@ from llmb_train.waits import Waits
 
 
 def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
-    """All that the job needs."""
+    """The callbacks that the job needs, for Megatron-Bridge's ``train``."""
     found: list[Any] = [Evidence(job, node)]
     if job.steps.waits_from is not None:
         found.append(WhoWaits(job.steps.waits_from, folder))

@@ -173,7 +173,7 @@ class Function:
 
 @dataclass(frozen=True)
 class AnyJob:
-    """What all jobs have in common."""
+    """The fields that every job has, whether it describes an architecture or names a function."""
 
     schema: int
     run_id: str

@@ -36,7 +36,7 @@ _PATIENCE = timedelta(seconds=20)
 
 
 class Waits:
-    """The waits of this rank."""
+    """Times how long this rank waits for collectives, and collects what all ranks waited."""
 
     def __init__(self) -> None:
         self._steps: dict[int, list[tuple[Any, Any]]] = {}

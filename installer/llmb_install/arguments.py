@@ -168,7 +168,7 @@ def _add_bundle_options(parser: argparse.ArgumentParser) -> None:
 
 
 def use_bundle(asked: argparse.Namespace, clone: Path) -> None:
-    """What ``--from`` asks for."""
+    """Take packages and images from the bundle that ``--from`` names, if it is given."""
     if chosen := getattr(asked, "from", None):
         bundles.use(user_path(chosen, f"--from {chosen}"), clone)
 

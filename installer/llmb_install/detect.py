@@ -30,7 +30,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Site:
-    """What was found; empty where nothing answered."""
+    """What was found out about this site's Slurm; fields are empty where nothing answered."""
 
     has_slurm: bool
     slurm_version: str

@@ -18,7 +18,7 @@ from llmb_run.campaigns.folder import Campaign
 
 
 class FrozenWorkload(frozen.FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One test of the suite."""
+    """One workload of the suite as it was when the campaign began, with its reference and scatter."""
 
     where: str
     reference: dict[str, Any] | None
@@ -27,7 +27,7 @@ class FrozenWorkload(frozen.FrozenArm, frozen=True, kw_only=True, forbid_unknown
 
 
 class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``campaign.json``."""
+    """The content of ``campaign.json``: the suite and its workloads as they were when the campaign began."""
 
     suite: str
     suite_name: str
@@ -36,7 +36,7 @@ class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[Workload]) -> Frozen:
-    """What is true now."""
+    """The campaign's suite and workloads as they are now, to be written or compared."""
     common, arms = frozen.now(campaign, [item.arm for item in workloads])
     return Frozen(
         **common,
@@ -64,7 +64,7 @@ def _reference(reference: Reference | None) -> dict[str, Any] | None:
 
 
 def frozen_reference(kept: FrozenWorkload) -> Reference | None:
-    """The reference that the campaign began with."""
+    """The reference with which the campaign began; None for a workload without one."""
     if kept.reference is None:
         return None
     return Reference(**kept.reference | {"notes": tuple(kept.reference.get("notes", ()))})

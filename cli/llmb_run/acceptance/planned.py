@@ -43,7 +43,7 @@ class Workload:
 
     @property
     def arm(self) -> Arm:
-        """What its campaign runs."""
+        """Its plan, as one arm of the campaign."""
         folder = self.asked.entry.folder if self.asked is not None else Path()
         return Arm(self.plan, folder, self.title, self.reference is not None, self.entry.prescreen)
 

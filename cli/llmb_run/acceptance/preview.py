@@ -37,7 +37,7 @@ def planned(item: Workload) -> dict[str, Any]:
 
 
 def planned_text(workloads: Sequence[Workload]) -> str:
-    """A dry run for people."""
+    """The table of a dry run: each workload with GPUs, runs, reference and limit."""
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
     return table(heads, [_planned_row(item) for item in workloads], heads[1:8])
 

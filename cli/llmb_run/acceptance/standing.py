@@ -53,7 +53,7 @@ class Judged:
         return [due for item in first for due in item.due]
 
     def standings(self, runs: Runs) -> list[Standing]:
-        """Where every workload stands."""
+        """For each workload, what its runs have shown so far."""
         return [_standing(number, item, runs[number]) for number, item in enumerate(self.workloads, 1)]
 
 

@@ -60,7 +60,7 @@ class Run:
 
     @property
     def unsettled(self) -> bool:
-        """Whether its submission was interrupted."""
+        """Whether its submission was interrupted, so that nobody knows yet if there is a job."""
         return self.record.state in _UNSETTLED
 
     @property
@@ -121,7 +121,7 @@ class Conduct:
         self._apart = ""
 
     def to_the_end(self) -> Runs:
-        """Until nothing is due, and nothing live.
+        """Start what the strategy wants until nothing is left to start and no run is live; all runs.
 
         Raises:
             LLMBError: runs cannot be submitted, or the scheduler does not answer. What there is stays on record.
@@ -142,7 +142,7 @@ class Conduct:
                 return runs
 
     def look(self) -> Runs:
-        """The runs on record."""
+        """The recorded runs of this campaign, by number of their arm."""
         found = self._campaign.records([arm.plan for arm in self._arms])
         return {
             number: self._runs(arm, {attempt: record for (of, attempt), record in found.items() if of == number})

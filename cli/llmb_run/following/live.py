@@ -83,7 +83,7 @@ class LiveRun:
 
 
 def look_at(folders: Sequence[Path]) -> list[LiveRun]:
-    """The runs in ``folders``, asked about.
+    """The runs in ``folders`` with their present state, which the scheduler is asked for.
 
     Raises:
         RecordError: a record cannot be read

@@ -25,7 +25,7 @@ _SCRIPTS = (
 
 
 def page(report: Report) -> str:
-    """The page.
+    """The report as one HTML page, complete with data, styles and scripts.
 
     Raises:
         EnvironmentLacks: the script that draws the charts is not installed

@@ -16,7 +16,7 @@ from llmb_run.reporting.report import Report, ReportRun
 
 
 def junit(report: Report) -> str:
-    """One suite."""
+    """The report as JUnit XML: one suite, with a case for each verdict and each run that did not succeed."""
     suite = ElementTree.Element("testsuite", name=_text(report.title))
     cases = [_campaign(suite, report.campaign)] if report.campaign else []
     cases += [_group(suite, group) for group in report.groups if group["run_ids"] or group["verdict"]]

@@ -153,7 +153,7 @@ GROUP: tuple[Column[Group], ...] = (
 
 
 def group_view(groups: Sequence[Group]) -> View[Group]:
-    """A row for each group."""
+    """The table of ``--group``: a row for each configuration."""
     return View("groups", [as_dict(GROUP, item) for item in groups], GROUP, groups)
 
 

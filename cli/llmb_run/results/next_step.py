@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
     @property
     def command(self) -> str:
-        """For a shell."""
+        """The command line, quoted for a shell."""
         return f"llmb-run {shlex.join(self.words)}"
 
     def __str__(self) -> str:

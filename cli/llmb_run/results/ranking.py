@@ -171,7 +171,7 @@ def _failed(line: Line) -> str | None:
 
 
 def ranking_text(found: Sequence[Board]) -> str:
-    """For people."""
+    """The tables of ``--rank``, one for each model."""
     if not found:
         return "no run is of a configuration\n"
     return "\n".join([*(_text(board) for board in found), f"{RULE}\n"])
@@ -185,7 +185,7 @@ def _text(board: Board) -> str:
 
 
 def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
-    """For programs."""
+    """The rankings as JSON values, in seconds and shares."""
     return [
         {
             "title": board.title,

@@ -64,11 +64,11 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it was."""
+        """Whether every file is as it was when the archive was written."""
         return not any(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """What is not, a line each."""
+        """Every file that is not as it was, a line each."""
         for kind in KINDS:
             yield from (f"{'mode' if kind == 'modes' else kind}: {text}" for text in getattr(self, kind))
 

@@ -136,7 +136,7 @@ class Outlook:
 
 
 def outlook_of(asked: Asked, place: Place) -> Outlook:
-    """Of one planned job."""
+    """What a planned job will take: memory, time, GPU-hours, energy, cost and placement."""
     plan, cluster = asked.plan, place.cluster
     measured = measured_here(place.install_or_none)(plan).watts
     return Outlook(

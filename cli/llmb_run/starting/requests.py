@@ -90,7 +90,7 @@ class Ask:
 
 
 def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> Ask:
-    """The options of ``options.one_job`` and ``options.job_settings``.
+    """The job that ``options.one_job`` and ``options.job_settings`` describe.
 
     Raises:
         RequestError: a value is not what it should be, or a list

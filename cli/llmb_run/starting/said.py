@@ -31,7 +31,7 @@ def environment_of(values: Sequence[str]) -> dict[str, str]:
 
 
 def check_job_variable(name: str, value: str, where: str) -> None:
-    """Refuse what a job cannot be given.
+    """Refuse a variable that cannot be passed to a job.
 
     Raises:
         RequestError: it is not a name, is a secret, has a line break, or is the script's own

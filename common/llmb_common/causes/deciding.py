@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def decide(
     readings: Sequence[Reading], outcome: Outcome, hang: Cause | None, places: Places, number: Number
 ) -> Diagnosis:
-    """The diagnosis of a run that failed.
+    """Why a run failed: its cause with rank, node and remedy, or unknown.
 
     Args:
         readings: the logs, the ranks' own first

@@ -59,7 +59,7 @@ _MOST_PREFIXES = 6
 
 @functools.lru_cache(maxsize=4096)
 def parse(line: str) -> Line:
-    """``line`` taken apart."""
+    """A log line, split into what its prefixes say (time, host, rank) and its text."""
     known: dict[str, str] = {}
     rest = line.lstrip()
     for _ in range(_MOST_PREFIXES):

@@ -38,7 +38,7 @@ class Places:
     """First rank by host."""
 
     def host_of(self, rank: int | None) -> str | None:
-        """The node of a rank."""
+        """The host name of a rank's node; None if nothing says it."""
         if rank is None:
             return None
         if rank in self.hosts:
@@ -73,7 +73,7 @@ class Places:
         return found.pop() if len(found) == 1 else None
 
     def add_nodes(self, found: Nodes) -> None:
-        """What the nodes say of themselves."""
+        """Take first ranks and GPU addresses from what the nodes recorded."""
         for node in found.nodes:
             self.first[node.host] = node.rank
             for gpu in node.gpus:
@@ -81,7 +81,7 @@ class Places:
                     self.buses[(node.host, short_bus(gpu.bus))] = node.rank + gpu.index
 
     def add_order(self, nodes: str) -> None:
-        """The job's host list."""
+        """Take the order of nodes from the job's host list (``gpu[1-4]``); ignore one that cannot be read."""
         try:
             self.order = tuple(expand(nodes)) if nodes else ()
         except LLMBError:

@@ -82,7 +82,7 @@ _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing
 
 
 class Complaint(NamedTuple):
-    """A line that fits a signature.
+    """A log line that matches a signature, and its place.
 
     ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught;
     ``logged``: or that was logged, if its rank raises another later.
@@ -122,7 +122,7 @@ class Reading:
     """The last line that is not empty."""
 
     def note(self, complaint: Complaint) -> None:
-        """One more of its kind."""
+        """Count a complaint, with its rank and host."""
         kind = complaint.signature.id
         self.counts[kind] += 1
         if complaint.line.rank is not None:

@@ -66,7 +66,7 @@ class Waits:
 
     @property
     def waiting(self) -> frozenset[int]:
-        """Ranks that say that they waited."""
+        """The ranks that reported to have waited in a collective."""
         return frozenset(rank for group in self.groups.values() for rank in group.waits)
 
 

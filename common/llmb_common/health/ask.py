@@ -41,7 +41,7 @@ class Health:
 
     @property
     def failed(self) -> list[Verdict]:
-        """The nodes that no job should get."""
+        """Verdicts of the nodes that failed or did not answer."""
         return [verdict for verdict in self.verdicts if verdict.status in ("fail", "silent")]
 
     @property

@@ -16,7 +16,7 @@ Level = Literal["fail", "warn", "drift", "unknown"]
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """``check``: its name in ``checks.CHECKS``."""
+    """Something found on a node. ``check`` is the name in ``checks.CHECKS``."""
 
     check: str
     level: Level
@@ -52,7 +52,7 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class KernelLog(msgspec.Struct, frozen=True):
-    """``lines``: age in seconds, text."""
+    """A node's kernel log. ``lines``: age in seconds, and text. ``missing``: why there are none."""
 
     missing: str | None = None
     lines: tuple[tuple[float, str], ...] = ()
@@ -82,7 +82,7 @@ class System(msgspec.Struct, frozen=True):
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """``problem``: why nothing can be written there."""
+    """A folder as a node sees it. ``free``, ``size``: bytes. ``problem``: why nothing can be written there."""
 
     path: str = ""
     there: bool = False

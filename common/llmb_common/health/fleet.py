@@ -79,7 +79,7 @@ def drift(fleet: Sequence[Facts]) -> dict[str, dict[str, list[str]]]:
 
 
 def unlike(fleet: Sequence[Facts], needs: Needs) -> Iterator[tuple[str, Remark]]:
-    """Node and remark."""
+    """Nodes whose numbers are far from the median of all, each with a remark that says which."""
     for rule in _NUMBERS:
         known = [(facts.node, value) for facts in fleet if (value := rule.value(facts)) is not None]
         if len(known) < FEWEST:

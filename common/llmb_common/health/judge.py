@@ -43,7 +43,7 @@ _HUNG: dict[str, Level] = {"kernel": "warn", "services": "warn", "software": "wa
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One node."""
+    """What the checks say of one node: the worst level, and the remarks."""
 
     node: str
     status: Status

@@ -308,7 +308,7 @@ def _log_of(result: Mapping[str, Any]) -> list[str]:
 
 
 def measured_lines(measured: Mapping[str, Any]) -> list[str]:
-    """For people."""
+    """The medians of all nodes under load, as lines of text; none where nothing was measured."""
     medians = measured.get("medians", {})
     said = [_told(name, value) for name, value in medians.items()]
     return [f"medians: {', '.join(said)}", *measured.get("account", ())] if said else []

@@ -53,7 +53,7 @@ _OF_SUBMISSION = ("key", "chain")
 
 
 def row_of(record: RunRecord) -> RunRow:
-    """What the index knows of ``record``."""
+    """The index's row of the run that ``record`` describes."""
     parts = ((record.paths, _OF_PATHS), (record.plan, _OF_PLAN), (record, _OF_RECORD))
     values = {
         name: getattr(part, name) for part, names in (*parts, (record.submission, _OF_SUBMISSION)) for name in names

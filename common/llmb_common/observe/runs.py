@@ -18,7 +18,7 @@ from llmb_common.runs.record import RunRecord, update_record
 
 @dataclass(frozen=True)
 class Observation:
-    """A run as it is now.
+    """A run with the state that the scheduler reports now.
 
     ``unknown`` says why nobody could be asked (then ``record`` is as it was); empty otherwise. ``reason`` is the
     queue's (``Resources``, ``Priority``), ``nodes`` a host list, ``start`` the real or expected start as Unix time.
@@ -47,7 +47,7 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
 
 
 def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """The records of ``observe``."""
+    """The same records, brought up to date with the scheduler's states."""
     return [item.record for item in observe(list(records))]
 
 

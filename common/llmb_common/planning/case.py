@@ -48,12 +48,12 @@ class Case(Given):
     """What was decided for the user, or has no effect: whoever finds it says it here, in the front end's words."""
 
     def note(self, *notices: str) -> None:
-        """Say more of it."""
+        """Add notices for the user."""
         self.notices.extend(notices)
 
     @property
     def shape(self) -> AnyShape:
-        """The numbers of the model."""
+        """The model's sizes: layers, hidden size, heads and so on."""
         return self.function.architecture if self.function is not None else self.model.listed
 
     @property

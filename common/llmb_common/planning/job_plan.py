@@ -268,7 +268,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def tokens_per_gpu(self) -> float:
-        """Of one step."""
+        """Tokens that one GPU processes in a step."""
         return self.gbs * self.seq_len / self.gpus
 
     @property

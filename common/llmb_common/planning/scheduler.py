@@ -27,7 +27,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def account(self) -> str | None:
-        """Who is charged."""
+        """The account that the job is charged to; None where there are no accounts."""
         return None
 
     @property

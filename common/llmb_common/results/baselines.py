@@ -40,7 +40,7 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def time(self) -> StepTime:
-        """As of the run itself."""
+        """The step time, in the form that a run's own has."""
         known = {"stalls": self.stalls, "steps": self.steps, "day": self.day, "nodes": self.nodes}
         return StepTime(self.seconds, self.error, 0, **known)  # type: ignore[arg-type]
 

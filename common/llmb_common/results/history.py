@@ -75,7 +75,7 @@ class History:
 
     @property
     def days(self) -> int:
-        """On which there are runs."""
+        """The number of days on which the configuration was run."""
         return len(_days(self.moments))
 
 

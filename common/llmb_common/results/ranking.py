@@ -31,7 +31,7 @@ class Contender(Generic[T]):
 
     @property
     def seconds(self) -> float:
-        """For a token on one GPU."""
+        """Seconds per token on one GPU, stalls included."""
         known = level(self.times, self.scatter)
         return math.exp(known.steady + known.stalls) / self.tokens
 
@@ -46,7 +46,7 @@ class Placed(Generic[T]):
 
 
 def ranked(contenders: Sequence[Contender[T]]) -> list[Placed[T]]:
-    """The fastest first."""
+    """The configurations in order of speed, the fastest first, with their places."""
     found: list[Placed[T]] = []
     ordered = sorted(contenders, key=lambda item: item.seconds)
     leader = None

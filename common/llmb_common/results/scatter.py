@@ -153,7 +153,7 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
 
 
 def stalls_of(run: StepTime) -> Stalls:
-    """What one run lost to stalls."""
+    """The stalls of one run: sum and sum of squares of the shares they cost, and the number of steps."""
     return Stalls(math.fsum(run.stalls), math.fsum(share * share for share in run.stalls), run.steps or run.count)
 
 

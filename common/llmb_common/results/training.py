@@ -79,7 +79,7 @@ class _Course:
 
 
 def training_of(iterations: Sequence[Iteration]) -> Training:
-    """What all steps of a log say."""
+    """Whether a run trains, judged by all steps of its log."""
     taken = [item for item in iterations if not item.skipped]
     losses = [item.loss for item in taken if item.loss is not None]
     course = _course(losses)

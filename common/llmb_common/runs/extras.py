@@ -67,7 +67,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
-    """``folder`` is the run's."""
+    """Checkpoints and profiles of a run. ``folder``: the run's."""
 
     folder: str = ""
     profile: Profile | None = None
@@ -86,12 +86,12 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
         return [line.replace(f"{self.folder}/", "") for line in (*found, *self.missing)]
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """The same as JSON values."""
         return {**msgspec.to_builtins(self), "lines": self.lines()}
 
 
 def extras_of(record: RunRecord) -> Extras:
-    """What ``record`` did beside training."""
+    """The checkpoints and profiles of the run that ``record`` describes."""
     checkpoint, profile = record.plan.checkpoint, _profile(record)
     loads = checkpoint.load is not None or checkpoint.resume
     if not (profile or checkpoint.enabled or loads):

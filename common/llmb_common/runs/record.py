@@ -53,7 +53,7 @@ UnixTime = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]  # before the year 5138
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of a run's history."""
+    """A state that a run had, since when (Unix time), and details."""
 
     state: str
     time: UnixTime
@@ -149,7 +149,7 @@ class RunRecord:
         return self.day_of(self.started)
 
     def day_of(self, when: float) -> str:
-        """As ``day``, of another moment."""
+        """``day`` of another moment (Unix time)."""
         offset = self.manifest.get("utc_offset")
         if not isinstance(offset, int) or abs(offset) > _DAY:
             offset = time.localtime(when).tm_gmtoff

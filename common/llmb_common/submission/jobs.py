@@ -35,7 +35,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Job:
-    """One submission to make."""
+    """A job to submit: its plan, the folder of its recipe, and options."""
 
     plan: JobPlan
     recipe_folder: Path

@@ -22,7 +22,7 @@ _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 
 
 def check(plan: JobPlan) -> None:
-    """Look for all that ``plan`` needs here.
+    """Check that the installation, disk space, the checkpoint to load and what the executor needs are there.
 
     Raises:
         RequestError: the checkpoint is not one, or the installation does not exist.

@@ -106,7 +106,7 @@ class Iteration(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many the run has."""
+        """The number of steps of the run, as the record prints it."""
         return self.total + self.zero_based
 
 

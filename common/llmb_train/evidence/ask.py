@@ -26,7 +26,7 @@ class NoAnswer(Exception):
 
 
 class Hangs(NoAnswer):
-    """It did not come in time."""
+    """A program did not answer in time."""
 
 
 def ask(command: Sequence[str], seconds: float) -> bytes:

@@ -21,7 +21,7 @@ Row = tuple[str, Any, Any]
 
 
 def require_agreement(job: Job | FunctionJob, config: Any) -> None:
-    """Compare what decides speed and loss.
+    """Compare job and resolved configuration in everything that decides speed and loss.
 
     Raises:
         Contradiction: shows both, side by side.

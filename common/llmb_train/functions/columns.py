@@ -119,7 +119,7 @@ def no_gather_in_optimizer_step(config: Any) -> None:
 
 
 def no_graphs(config: Any) -> None:
-    """Switch CUDA graphs off."""
+    """Turn off CUDA graphs in a function's configuration."""
     model = config.model
     model.cuda_graph_impl = "none"
     for name in ("cuda_graph_scope", "cuda_graph_modules"):

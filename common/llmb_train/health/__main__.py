@@ -12,7 +12,7 @@ from llmb_train.health.looks import calls
 
 
 def main(spec: Dict[str, Any]) -> None:
-    """Look, or work, and say."""
+    """Check this node, or put it under load, and print what was found."""
     begun = time.time()
     if spec["stage"] == "look":
         found = call_all(calls(spec))

@@ -81,7 +81,7 @@ def loaded(job: AnyJob) -> Loaded | None:
 
 
 def span(job: AnyJob, start: Loaded | None) -> Span:
-    """First and last step of the run.
+    """The first and the last step that the run trains.
 
     ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
 

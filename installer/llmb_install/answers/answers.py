@@ -84,7 +84,7 @@ def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:
 
 
 def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None) -> Answers:
-    """``given`` with its defaults, as ``Answers``.
+    """All answers: those ``given``, and defaults for the others.
 
     The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
 

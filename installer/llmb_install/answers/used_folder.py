@@ -35,7 +35,7 @@ def require_free(install: Path, *, agreed: bool) -> None:
 
 
 def problems(install: Path, *, agreed: bool) -> list[RequestError]:
-    """What ``require_free`` raises."""
+    """An error if the folder holds other things and nobody has ``agreed`` to that."""
     names = [] if agreed else other_things(install)
     if not names:
         return []

@@ -30,7 +30,7 @@ def live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]
 
 
 def require_none(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
-    """Refuse while there are ``live_runs``.
+    """Refuse to go on while runs of these workloads (of all, if empty) are queued or running.
 
     Raises:
         EnvironmentLacks: there are such runs.

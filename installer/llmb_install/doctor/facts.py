@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that the checks judge."""
+    """Everything that doctor's checks look at: settings, folders, Slurm and one node."""
 
     config: ClusterConfig
     install: Path

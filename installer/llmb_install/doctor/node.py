@@ -89,7 +89,7 @@ def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, 
 
 
 def network_of(facts: Facts, needs: Needs) -> tuple[tuple[str, str, str], ...]:
-    """See ``Node``; of jobs on several nodes."""
+    """What ``Node`` says of its network: name, text and remedy of each remark for jobs on several nodes."""
     several, asked = replace(needs, nodes=2), [check for check in CHECKS if check.name in ("gpudirect", "memlock")]
     return tuple((check.name, text, check.remedy) for check in asked for _, text in check.look(facts, several))
 

@@ -40,7 +40,7 @@ class Secrets:
     """The variable that has the NGC key, if one has."""
 
     def updated(self, new: Secrets) -> Secrets:
-        """The secrets of both; ``new`` wins."""
+        """These secrets, with those of ``new`` in place of older ones."""
         return Secrets(
             hf_token=new.hf_token or self.hf_token,
             ngc_api_key=new.ngc_api_key or self.ngc_api_key,

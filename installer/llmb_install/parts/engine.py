@@ -130,7 +130,7 @@ class OwnEngine(Artefact):
         return self.verify() is None
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Nothing: it is not ours to make.
+        """Check that the Python is there; it is the site's own, and never built here.
 
         Raises:
             EnvironmentLacks: it is missing.

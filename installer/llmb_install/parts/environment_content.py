@@ -26,7 +26,7 @@ _REACH = (
 
 @dataclass(frozen=True)
 class Content:
-    """What an environment is made of.
+    """The packages of a Python environment, and how they are checked.
 
     ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
     one, the project folder ``editable``, whose dependencies the lock has. ``build_lock``: what making it needs beside
@@ -72,7 +72,7 @@ class Build:
 
     @cached_property
     def settings(self) -> Settings:
-        """Where packages come from on this machine."""
+        """Indexes and links that this machine's pip and uv are configured to use."""
         return settings(child_environment())
 
     @cached_property
@@ -88,7 +88,7 @@ class Build:
             raise no_uv(problem) from problem
 
     def run(self, argv: list[str], on_line: Callable[[str], None] | None = None, **more: str) -> command.Finished:
-        """``more``: variables for the program."""
+        """Run a program with this machine's settings for packages. ``more``: further variables."""
         env = {**child_environment(), **self.settings.variables, **more}
         # uv reads the settings of a project in the current folder, whoever's that is.
         cwd = self.folder if self.folder.is_dir() else self.folder.parent

@@ -15,7 +15,7 @@ ANSWERS_FILE = Path(".llmb") / "answers.yaml"
 
 @dataclass(frozen=True)
 class AnswersFile(Artefact):
-    """``.llmb/answers.yaml``, which later commands go by."""
+    """``.llmb/answers.yaml``: the answers that later commands use."""
 
     path: Path
     text: str

@@ -47,7 +47,7 @@ _IMPORT_SECONDS = 7200.0
 
 @dataclass(frozen=True)
 class Image(Artefact):
-    """One image of an installation.
+    """A container image (``*.sqsh``) of an installation, with its receipt.
 
     ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
     ``receipts``: folder for the receipt where the image's own cannot be written. ``env``: Enroot's environment.

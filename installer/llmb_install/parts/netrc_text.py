@@ -62,7 +62,7 @@ def reached(text: str) -> list[Entry]:
 
 
 def added(text: str, lines: str) -> str:
-    """``text`` with more entries, before a ``default``."""
+    """The text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
     place = next((entry.start for entry in entries(text) if not entry.host), len(text))
     before = text[:place]
     return f"{before}\n{lines}{text[place:]}" if before and before[-1] != "\n" else before + lines + text[place:]

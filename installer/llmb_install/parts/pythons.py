@@ -107,7 +107,7 @@ def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
 
 
 def spelt(oldest: Version, newest: Optional[Version] = None) -> str:
-    """One version, or a range of them."""
+    """``3.12``, or ``3.10 to 3.13``."""
     first = "{}.{}".format(*oldest)
     return first if newest in (None, oldest) else "{} to {}.{}".format(first, *(newest or oldest))
 

@@ -39,7 +39,7 @@ def at_hand(*folders: Path) -> Optional[str]:
 
 
 def on_path() -> Optional[str]:
-    """The user's, of whatever release."""
+    """The path of the user's own uv, whatever its release; None if there is none on PATH."""
     return shutil.which("uv")
 
 

@@ -87,7 +87,7 @@ def wrapper_text(command: str) -> str:
 
 @dataclass(frozen=True)
 class Commands(Artefact):
-    """Both commands, in ``folder``."""
+    """``llmb-run`` and ``llmb-install`` in ``folder``, as scripts that start the tool's Python."""
 
     folder: Path
 

@@ -31,11 +31,11 @@ class LiveLines:
         self._live.start()
 
     def stop(self) -> None:
-        """Take them away."""
+        """Remove the lines from the terminal."""
         self._live.stop()
 
     def print(self, text: str) -> None:
-        """A line above them."""
+        """Print ``text`` above the live lines."""
         self._console.print(Text(text), soft_wrap=True)
 
     def _render(self) -> Text:

@@ -185,5 +185,5 @@ def _shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
 
 
 def size(shapes: Iterable[tuple[int, int]]) -> int:
-    """Elements of matrices."""
+    """The number of elements of all matrices."""
     return sum(rows * columns for rows, columns in shapes)

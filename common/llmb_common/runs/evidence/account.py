@@ -91,7 +91,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def make_account(record: RunRecord) -> Account:
-    """Read the run's ``nodes/``."""
+    """What the run's nodes recorded in ``nodes/``, summarized."""
     return summarize(record.plan, read_nodes(record.paths.folder))
 
 

@@ -121,7 +121,7 @@ class _NodeFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the run's last start."""
+    """What one node recorded about itself at the run's last start."""
 
     host: str
     machine: Machine

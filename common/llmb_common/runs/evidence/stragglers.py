@@ -53,7 +53,7 @@ class Straggler(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """One sentence: whom the others waited for, and how long."""
         numbers = f"{self.ranks[0]}" if len(self.ranks) == 1 else f"{self.ranks[0]} to {self.ranks[-1]}"
         who = f"rank {numbers}" if self.what == "rank" else f"the {self.what} of ranks {numbers}"
         where = f" on {self.node}" if self.node else ""
