@@ -38,7 +38,7 @@ from llmb_run.why_lines import all_lines
     "--slow",
     help="Show instead which rank the others waited for, and how the run differs from the fastest of the same work.",
 )
-@options.flag("--test", help="With --slow and one RUN: measure what each difference is worth, in turns as ab does.")
+@options.flag("--test", help="With --slow and one RUN: measure the effect of each difference, as ab does.")
 @options.until_clear
 @options.flag("--again", help="Start a new test, even if one could be resumed or is over.")
 @options.kept_in("campaigns")

@@ -22,8 +22,8 @@ from llmb_run.results.measuring import Measured
 from llmb_run.starting.command_line import command_for
 
 RULE = (
-    "places are by the time of a token on one GPU; who cannot be told from the first of a place shares it "
-    f"({CONFIDENCE:.1%} interval of the ratio)"
+    "ordered by time per token and GPU; configurations share a place if the runs do not show them to be slower than "
+    f"its first ({CONFIDENCE:.1%} interval of the ratio)"
 )
 
 
