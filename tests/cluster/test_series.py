@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cluster.test_arrays import WHOLE_NODE, ArraySite, end_of, events_of, log_written, state_of
@@ -133,6 +136,54 @@ def test_a_run_is_bounded_by_its_own_limit(site: SeriesSite) -> None:
     assert end_of(records) == ["TIMEOUT", "COMPLETED"]
 
 
+def test_what_one_run_sets_on_its_nodes_the_next_one_does_not_have(
+    site: SeriesSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clock boost, memory clock, a variable; and a run that saves, in its own folder."""
+    said, programs = tmp_path / "said", tmp_path / "programs"
+    programs.mkdir()
+    sudo = programs / "sudo"
+    sudo.write_text(f'#!/bin/sh\necho "$SLURMD_NODENAME $*" >> {said}\n')
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{site.cluster.env['PATH']}")
+    changes = ({"ENABLE_VBOOST": "true", "NCCL_ALGO": "Ring"}, {}, {}, {"ENABLE_CHECKPOINT": "true"})
+    jobs = [
+        replace(site.jobs(4, JOB_TOTAL_GPUS="2", **change)[turn], options=Options(key=f"series {turn}"))
+        for turn, change in enumerate(changes)
+    ]
+    jobs[2] = replace(jobs[2], plan=msgspec.structs.replace(jobs[2].plan, memory_clock=4752))
+    records = [record for record in submit_series(jobs) if isinstance(record, RunRecord)]
+    assert end_of(records) == ["COMPLETED"] * 4
+    lines = said.read_text().splitlines()
+    for node in {line.split()[0] for line in lines}:
+        assert [" ".join(line.split()[3:]) for line in lines if line.startswith(f"{node} ")] == [
+            "--reset-memory-clocks",
+            "boost-slider --vboost 1",
+            *("boost-slider --vboost 0", "--reset-memory-clocks"),
+            *("boost-slider --vboost 0", "-lmc 4752,4752"),
+            *("boost-slider --vboost 0", "--reset-memory-clocks"),
+        ]
+    assert ["NCCL_ALGO=Ring" in record.paths.log.read_text() for record in records] == [True, False, False, False]
+    saved = [[*record.paths.folder.rglob("latest_checkpointed_iteration.txt")] for record in records]
+    assert [len(found) for found in saved] == [0, 0, 0, 1]
+
+
+def test_a_run_that_saves_is_told_in_time_before_its_own_limit(site: SeriesSite) -> None:
+    site.engine.write_text(site.engine.read_text().replace("exit 143' TERM", "sleep 2; echo saved; exit 0' TERM"))
+    site.behave(run_0="STANDIN_SECONDS=300")
+    jobs = []
+    for job in site.jobs(2, ENABLE_CHECKPOINT="true"):
+        saving = msgspec.structs.replace(job.plan.checkpoint, save_seconds=25)
+        jobs.append(replace(job, plan=msgspec.structs.replace(job.plan, checkpoint=saving, time_limit="00:00:30")))
+    records = [record for record in submit_series(jobs) if isinstance(record, RunRecord)]
+    ended = wait(records, timeout=450)
+    assert "saved" in records[0].paths.log.read_text()
+    assert [(record.state, record.detail) for record in ended] == [
+        ("COMPLETED", "ended by a signal"),
+        ("COMPLETED", ""),
+    ]
+
+
 def test_killed_right_after_sbatch(site: SeriesSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 1)
     assert run_and_crash_while("sbatch", lambda: site.start(3))
@@ -144,19 +195,29 @@ def test_killed_right_after_sbatch(site: SeriesSite, monkeypatch: pytest.MonkeyP
 
 
 def test_two_configurations_in_turns_by_a_command_that_is_killed(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """``llmb-run ab``: blocks of four runs, each in one allocation, whatever becomes of the command."""
-    install = RunSite(tmp_path, "slurm").install
-    env = {**os.environ, **slurm.env, "LLMB_INSTALL": str(install), "STANDIN_STEPS": "job", **WHOLE_NODE}
+    """``llmb-run ab``: blocks of four runs, each in one allocation, whatever becomes of the command.
+
+    One job ends in its second run: its block cannot have three runs of one allocation any more.
+    """
+    site = RunSite(tmp_path, "slurm")
+    head, _, rest = site.engine.read_text().partition("\n")
+    job, hangs, seen = (tmp_path / name for name in ("job", "hangs", "seen-$SLURM_JOB_ID"))
+    hang = f"mkdir {seen} || {{ mkdir {hangs} && echo $SLURM_JOB_ID > {job} && STANDIN_SECONDS=300; }}"
+    site.engine.write_text(f"{head}\n{{ {hang}; }} 2> /dev/null\n{rest}")
+    env = {**os.environ, **slurm.env, "LLMB_INSTALL": str(site.install), "STANDIN_STEPS": "job", **WHOLE_NODE}
     words = ["ab", "-w", "pretrain_llama3.1", "-s", "smoke", "--env", "STANDIN_MS=100", "--change", "STANDIN_MS=94"]
     command = [sys.executable, "-m", "llmb_run", *words, "--json"]
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
-        wait_until(lambda: any(row.job_id for row in find_runs(install)), "the first job", timeout=120)
+        wait_until(lambda: job.exists() and job.read_text().strip(), "a second run", timeout=120)
         first.kill()
+    slurm.end_job_in(int(job.read_text()), 1)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     found = json.loads(done.stdout)["data"]
     assert (done.returncode, found["answer"]) == (0, "faster"), done.stderr
-    assert [(block["one_allocation"], len(block["runs"])) for block in found["blocks"]] == [(True, 4)] * 3
-    assert {block["nodes"] for block in found["blocks"]} <= {f"gpu{n}" for n in range(1, 5)}
-    rows = find_runs(install)
-    assert len(rows) == 12, "each run once"
-    assert len({row.job_id for row in rows}) == 3
+    whole = [block for block in found["blocks"] if block["counts"]]
+    assert [(block["one_allocation"], len(block["runs"]), block["lost"]) for block in whole] == [(True, 4, [])] * 3
+    assert {block["nodes"] for block in whole} <= {f"gpu{n}" for n in range(1, 5)}
+    rows = find_runs(site.install)
+    states = Counter(row.state for row in rows)
+    assert states == {"COMPLETED": 13, "TIMEOUT": 1, "NOT_SUBMITTED": 2}, "two turns were worth nothing"
+    assert len({row.job_id for row in rows if row.state == "COMPLETED"}) == 4

@@ -2,9 +2,10 @@
 
 ``INSTANT`` names a folder. ``jobs/`` in it holds a file for each job that was accepted, in the order of acceptance: the
 scheduler's own memory, which no crash of llmb-run touches. ``<key of the run>`` in it directs one run, one word a line:
-``106.5`` (milliseconds a step), ``spiky``, ``diverging``, ``unlike`` (in its loss), ``NODE_FAIL`` or another state,
-``out of memory`` and the like: the log's last line. ``die before`` and ``die after`` in it: whoever submits is killed
-before or after the job is accepted. Otherwise a step takes the milliseconds that the job's variable ``STEP_MS`` says.
+``106.5`` (milliseconds a step), ``spiky``, ``diverging``, ``unlike``, ``nan`` (in its loss), ``brief`` (no step after
+the last measured one), ``NODE_FAIL`` or another state, ``out of memory`` and the like: the log's last line. ``die
+before`` and ``die after`` in it: whoever submits is killed before or after the job is accepted. Otherwise a step takes
+the milliseconds that the job's variable ``STEP_MS`` says.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, RunRecord, update_record
 from support.iteration_logs import mbridge_line
 
-_DIRECTION = re.compile(r"[0-9.]+|[A-Z_]+|spiky|diverging|unlike")
+_DIRECTION = re.compile(r"[0-9.]+|[A-Z_]+|spiky|diverging|unlike|nan|brief")
 
 
 class InstantExecutor(Executor):
@@ -103,13 +104,14 @@ def log_of(record: RunRecord) -> str:
     times = [float(word) for word in words if re.fullmatch(r"[0-9.]+", word)]
     milliseconds = times[0] if times else milliseconds_of(plan)
     text = [word for word in words if not _DIRECTION.fullmatch(word)]
-    last = 5 if text or [word for word in words if word.isupper()] else steps
+    last = 5 if text or [word for word in words if word.isupper()] else 44 if "brief" in words else steps
     number = int(re.search("[0-9]*$", record.submission.key)[0] or 0)  # type: ignore[index]
     level = milliseconds * (1 + 0.002 * ((number * 7) % 5 - 2))
     lines = []
     for index in range(1, last + 1):
         spike = 4 if "spiky" in words and index % 3 == 0 else 1
         loss = f"{5 + index}" if "diverging" in words else f"{6.96 * 0.98**index}" if "unlike" in words else "falling"
+        loss = "nan" if "nan" in words and index > 20 else loss
         time = spike * level * (1 + 0.001 * (index % 3 - 1))
         lines.append(mbridge_line(index, steps, tflops=None, milliseconds=time, loss=loss))
     return "".join(lines) + "".join(f"{line}\n" for line in text)

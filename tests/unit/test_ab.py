@@ -16,9 +16,12 @@ import pytest
 
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
+from llmb_common.results.sequential import Attempt
 from llmb_common.runs.record import ArrayTask
 from llmb_run.campaigns.attempts import attempt_of
+from llmb_run.campaigns.conduct import Run
 from llmb_run.comparing.outcome import as_text
+from llmb_run.comparing.strategy import Block as Turns
 from llmb_run.place import Place
 from llmb_run.results.measuring import measure
 from support import instant
@@ -217,6 +220,16 @@ def test_another_loss_is_no_gain(site: Site) -> None:
     assert "not the same work, so this is no gain" in done.out
 
 
+@pytest.mark.parametrize(("how", "said"), [("nan", "loss"), ("brief", "the log ends at iteration 44 of 50")])
+def test_a_variable_that_breaks_the_training_is_no_gain(site: Site, how: str, said: str) -> None:
+    """The plans are of the same work; what the job printed is not."""
+    instant.direct("2.1", how)
+    done = site(*BASE, "--change", "STEP_MS=90", "--json")
+    assert (done.status, done.data["answer"], done.data["unequal_work"]) == (1, "failed", [])
+    assert "B failed: " in done.data["why"]
+    assert said in done.data["why"]
+
+
 def test_a_side_that_fails_ends_it(site: Site) -> None:
     instant.direct("2.1", "torch.OutOfMemoryError: CUDA out of memory.", "FAILED")
     done = site(*BASE, "--change", "mbs=4", "--json")
@@ -241,6 +254,37 @@ def test_a_block_that_has_lost_a_run_counts_and_one_that_has_lost_two_is_made_up
     lost = [at for at in range(4) if letters[:at].count(letters[at]) == 0]
     assert started[2] == lost[1] + 1 <= 3, "none after the second that was lost"
     assert " did not count: without a step time" in site(*BASE, "--change", "STEP_MS=94").out
+
+
+@pytest.mark.parametrize(
+    ("runs", "counted", "due"),
+    [
+        ("1111", "yyyy", ""),
+        ("11.1", "yy.y", ""),
+        ("1112", "yyy.", ""),
+        ("11.2", "yy..", "lost"),
+        ("1 2 ", "y...", "lost"),
+        ("11. ", "yy..", "lost"),
+        (".   ", "....", "   "),
+        (".222", ".yyy", ""),
+        ("111 ", "yyy.", " "),
+    ],
+)
+def test_runs_count_with_those_of_their_allocation(cli: Cli, runs: str, counted: str, due: str) -> None:
+    """``1``, ``2``: a job in which a run got a step time; ``.``: it got none; a space: its series ended before."""
+    record = make_run(cli.install)
+    task = msgspec.structs.replace(record.submission, task=ArrayTask("s", 1, 4))
+
+    def of(number: int, kind: str) -> Run:
+        one = replace(record, submission=task, job_id="1" if kind in "1." else kind)
+        if kind == " ":
+            return Run(number, one.with_state("NOT_SUBMITTED"))
+        return Run(number, one.with_state("COMPLETED"), None, Attempt(run(1.0) if kind != "." else None, fault="x"))
+
+    block = Turns(1, "AABB", tuple(of(number, kind) for number, kind in enumerate(runs, 1)))
+    assert "".join("y" if item else "." for item in block.counted) == counted
+    assert (block.ended, block.lost) == (due.strip() == "lost" or not due, due == "lost")
+    assert due == "lost" or len([*block.due]) == len(due)
 
 
 def test_a_run_that_its_allocation_cut_short_has_not_failed(cli: Cli) -> None:
