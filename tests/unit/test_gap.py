@@ -232,6 +232,7 @@ def test_a_job_that_fails_by_itself_ends_the_test(site: Site, slow: str) -> None
         (("--test",), "--test is for one run"),
         (("--slow", "--test"), "--test is for one run"),
         (("--slow", "--test", "RUN", "--resolution", "none"), "is not a percentage"),
+        (("--slow", "--test", "RUN", "--pairs", "6"), "so few are never sure enough of 3 comparisons at once"),
         (("--slow", "--test", "BEST"), "nothing of what differs can be tested"),
     ],
 )

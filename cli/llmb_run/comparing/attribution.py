@@ -10,7 +10,9 @@ import msgspec
 
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.files import write_json
+from llmb_common.printable import counted
 from llmb_common.results.configuration import title_of
+from llmb_common.results.paired import RATE, fewest
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
@@ -50,12 +52,22 @@ def attribute(record: RunRecord, rule: Rule, place: Place, *, again: bool, folde
             return result
         kept = _begin_or_go_on(campaign, record, place)
         base, *others = (Arm(frozen.plan_of(arm), Path(kept.recipe_folder), arm.title) for arm in kept.arms)
+        _check_pairs(rule, len(others))
+        notice(f"{counted(len(others), 'comparison')}, each of at most {4 * rule.most} runs: {campaign.folder}")
         arms = [arm for other in others for arm in (replace(base, title=f"A beside {other.title}"), other)]
         parts = Parts(campaign.id, rule, together=len(others) > 1)
         runs = Conduct(campaign, arms, parts, place, notice).to_the_end()
         result = result_of(kept.gap, parts, arms, runs) | {"folder": str(campaign.folder)}
         write_json(campaign.result_file, result)  # last: it says that nothing is left to do
         return result
+
+
+def _check_pairs(rule: Rule, count: int) -> None:
+    if rule.most < (few := fewest(RATE / count)):
+        raise RequestError(
+            f"--pairs {2 * rule.most}: so few are never sure enough of {count} comparisons at once",
+            remedy=f"--pairs {2 * few} or more",
+        )
 
 
 def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Place) -> Frozen:

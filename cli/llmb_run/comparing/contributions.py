@@ -18,7 +18,7 @@ from llmb_common.printable import counted
 from llmb_common.results.paired import RATE
 from llmb_run.campaigns.conduct import Arm, Due, Runs
 from llmb_run.comparing.gap import Gap
-from llmb_run.comparing.outcome import outcome, status_of
+from llmb_run.comparing.outcome import outcome
 from llmb_run.comparing.strategy import InTurns, Rule, Standing
 
 _BUDGET = "not tested within the budget"
@@ -146,7 +146,7 @@ def status_of_all(result: Mapping[str, Any]) -> int:
     """As of ``ab``: 0: all are known as precisely as asked; 1: one failed, or its work is not equal; 4: one is open."""
     tests = [*(row["tested"] for row in result["differences"] if row["tested"]), result["together"]]
     tests = [test for test in tests if test]
-    if any(test.get("answer") not in (None, "open") and status_of(test) == 1 for test in tests):
+    if any(test.get("answer") == "failed" or not test.get("equal_work", True) for test in tests):
         return 1
     return 4 if any(test["why"] for test in tests) else 0
 
@@ -160,7 +160,10 @@ def as_table(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if found := result["interaction"]:
         yield "of that by interaction", _plus_minus(found)
     if found := result["unexplained"]:
-        yield "unexplained", f"{_plus_minus(found)}, of {_plus_minus(result['gap_percent'])} in all"
+        parts = sum(bool((row["tested"] or {}).get("difference")) for row in result["differences"])
+        whole = (result["together"] or {}).get("difference") or parts < 2
+        name = "unexplained" if whole else "unexplained, if contributions add up"
+        yield name, f"{_plus_minus(found)}, of {_plus_minus(result['gap_percent'])} in all"
 
 
 def _told(test: Mapping[str, Any]) -> str:

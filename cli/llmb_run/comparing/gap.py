@@ -134,7 +134,7 @@ def find_gap(record: RunRecord, place: Place) -> Found:
     if own is None:
         return Found(Gap(""))
     here = _as_today(record, place)
-    other = _best(record, own, place) or (_documented(here, own, place) if here else None)
+    other = _best(record, own, here, place) or (_documented(here, own, place) if here else None)
     seen = tuple(Difference("nodes", item.kind, item.text) for item in own.findings)  # by its own nodes
     if other is None:
         return Found(Gap(_published(own), differences=seen), here)
@@ -170,7 +170,7 @@ def _published(own: Measured) -> str:
 # The other side
 
 
-def _best(record: RunRecord, own: Measured, place: Place) -> Other | None:
+def _best(record: RunRecord, own: Measured, today: Asked | None, place: Place) -> Other | None:
     """The fastest run of the same work on as many GPUs of the kind; None where that is the run itself."""
     plan = record.plan
     wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
@@ -182,9 +182,11 @@ def _best(record: RunRecord, own: Measured, place: Place) -> Other | None:
         return None
     if best.record.paths.run_id == record.paths.run_id:
         return None
-    change = compare_times([own.good], [best.good], own.past.scatter(own.configuration))
+    # What stalls take is the day's, and is told elsewhere.
+    here, there = (replace(time, stalls=(), steps=0, mean=0.0) for time in (own.good, best.good))
+    change = compare_times([here], [there], own.past.scatter(own.configuration))
     run_id = best.record.paths.run_id
-    ask = ask_of_run(best.record, place.workload(plan.workload).recipe)
+    ask = ask_of_run(best.record, today.entry.recipe) if today else Ask(workload=plan.workload)
     return Other(ask, facts(best.record), f"--base {run_id}", change, run_id)
 
 
@@ -212,7 +214,8 @@ def _documented(here: Asked, own: Measured, place: Place) -> Other | None:
             more.append(Difference("software", "software", own.software, reference.software, worth=worth, why=why))
         planned = moved or planned
     found = level([own.good], own.past.scatter(own.configuration))
-    bounds = (reference.seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low))
+    seconds = reference.seconds * here.plan.tokens_per_gpu / planned.plan.tokens_per_gpu  # for as many tokens
+    bounds = (seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low))
     base = command_for(planned.plan, recipe).removeprefix("llmb-run single ")
     return Other(planned.ask, facts_of_plan(planned.plan), base, Change(*bounds), more=tuple(more))
 

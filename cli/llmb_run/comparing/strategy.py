@@ -175,7 +175,7 @@ class Standing:
 
     @property
     def _next(self) -> int:
-        return next((size for size in looks(self.rule.most) if size > len(self.good)), 0)
+        return next((size for size in looks(self.rule.most, self.rule.rate) if size > len(self.good)), 0)
 
     @cached_property
     def stopped(self) -> str:

@@ -121,10 +121,16 @@ def look(blocks: int, most: int) -> int:
     return max((size for size in looks(most) if size <= blocks), default=0)
 
 
-def looks(most: int) -> list[int]:
+def looks(most: int, rate: float = RATE) -> list[int]:
     """The numbers of blocks after which somebody looks, where there are to be at most ``most``."""
     usual = itertools.chain(LOOKS, (LOOKS[-1] * 2**power for power in itertools.count(1)))
-    return [*itertools.takewhile(lambda size: size < most, usual), most]
+    few = fewest(rate)
+    return [*(size for size in itertools.takewhile(lambda size: size < most, usual) if size >= few), most]
+
+
+def fewest(rate: float) -> int:
+    """The blocks that ``rate`` takes: of fewer no draw is so rare."""
+    return math.ceil(-math.log(rate) / math.log(len(ORDERS)))
 
 
 def compare_blocks(blocks: Sequence[Block], rate: float = RATE) -> Comparison | None:
