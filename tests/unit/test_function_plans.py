@@ -22,15 +22,10 @@ from llmb_common.site.machine import Machine
 from llmb_common.timing.runs import analyse, find_runs
 from llmb_train.hugging_face.numbers import PUBLISHED
 from llmb_train.job import FunctionJob, load_job
+from support import plans
 from support.functions import CATALOGUE, IMPOSSIBLE, LAPTOP, MEGATRON_REFUSES, NEWEST, RECIPE, ROOT, SLURM, asked, plan
+from support.plans import check_answers, check_fields, rows
 from support.runs import make_run, steady_log
-
-
-def refusal(machine: Machine = SLURM, **variables: str) -> str:
-    with pytest.raises(RequestError) as caught:
-        plan(machine, **variables)
-    return str(caught.value)
-
 
 PLAIN = r"[\w.,:/+=@%-]*"
 """Words in which a shell sees nothing but themselves."""
@@ -86,21 +81,151 @@ def test_every_function_is_planned_and_rendered_at_its_own_scale(
     subprocess.run([str(Path(sys.executable).with_name("shellcheck")), *map(str, bodies.values())], check=True)
 
 
-def test_the_documented_request_calls_the_function_of_that_name() -> None:
-    p = plan(MODEL_SIZE="deepseek_v3", DTYPE="fp8", FP8_RECIPE="mx", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256")
-    assert p.function is not None
-    assert p.function.name == "deepseek_v3_pretrain_256gpu_gb300_fp8mx_config"
-    assert (p.tp, p.pp, p.vp, p.ep, p.etp, p.mbs, p.gbs) == (1, 2, 8, 32, 1, 1, 4096)
-    assert (p.family, p.layers, p.seq_len, p.nodes, p.dp, p.ga) == ("deepseek_v3", 61, 4096, 64, 128, 32)
-    assert p.image == "/install/images/nvidia+nemo+26.08.sqsh"
-    script = render_script(p, dry_run_paths(p.workload_folder, p.experiment_name))
-    assert "\n# deepseek_v3_pretrain_256gpu_gb300_fp8mx_config of Megatron-Bridge 0.6.0\n" in script
-    assert p.has_experts
+DOCUMENTED = "MODEL_SIZE=deepseek_v3 GPU_TYPE=gb300 JOB_TOTAL_GPUS=256"
+HOPPER = "MODEL_SIZE=deepseek_v3 GPU_TYPE=h100 JOB_TOTAL_GPUS=1024"
+EIGHT = "MODEL_SIZE=llama3_8b JOB_TOTAL_GPUS=8"
+DENSE = "MODEL_SIZE=llama3_70b GPU_TYPE=gb300 DTYPE=nvfp4"
+ADAPTERS = "MODEL_SIZE=llama3_70b GPU_TYPE=h100 JOB_TOTAL_GPUS=8 DTYPE=bf16 CONFIG_VARIANT=peft"
+PARTIAL_GRAPHS = f"{DOCUMENTED} DTYPE=fp8 CONFIG_VARIANT=partial_cg_dev"
+BLACKWELL = "MODEL_SIZE=deepseek_v3 GPU_TYPE=b200 JOB_TOTAL_GPUS=256 DTYPE=bf16"
+RUBIN = "MODEL_SIZE=deepseek_v3 GPU_TYPE=vr200 DTYPE=bf16"
+LIGHTNING = "MODEL_SIZE=nemotron_3_5_lightning GPU_TYPE=b200 JOB_TOTAL_GPUS=8 DTYPE=bf16"
+MINE = "RUN_CONF_IMAGE=/images/mine.sqsh"
+
+PLANNED = {
+    DOCUMENTED: """
+        DTYPE=fp8 FP8_RECIPE=mx -> function.name=deepseek_v3_pretrain_256gpu_gb300_fp8mx_config
+        DTYPE=fp8 FP8_RECIPE=mx -> tp=1 pp=2 vp=8 ep=32 etp=1 mbs=1 gbs=4096 family=deepseek_v3 layers=61 seq_len=4096
+        DTYPE=fp8 FP8_RECIPE=mx -> nodes=64 dp=128 ga=32 has_experts=True image=/install/images/nvidia+nemo+26.08.sqsh
+    """,
+    HOPPER: """
+        -> fp8_recipe=cs
+        TP=4 -> tp=4
+    """,
+    DENSE: """
+        JOB_TOTAL_GPUS=64 -> gbs=256 ga=16
+        JOB_TOTAL_GPUS=128 FORCE=true -> gbs=512 ga=16
+        JOB_TOTAL_GPUS=128 FORCE=true STRONG_SCALING=true -> gbs=256
+    """,
+    EIGHT: """
+        GPU_TYPE=b300 -> function.name=llama3_8b_pretrain_8gpu_b300_fp8mx_config
+        GPU_TYPE=h200 -> function.name=llama3_8b_pretrain_8gpu_h100_fp8cs_config
+    """,
+    ADAPTERS: """
+        LOAD_CHECKPOINT_PATH=/base -> function.name=llama3_70b_peft_8gpu_h100_bf16_config function.adapters=True
+        LOAD_CHECKPOINT_PATH=/base -> max_steps=50 exit_after=None
+    """,  # nothing is resumed
+    BLACKWELL: f"""
+        -> function.release=0.6.0 pp=16 engine=0.6
+        DTYPE=fp8 -> fp8_recipe=mx
+        LLMB_ENGINE=0.6 -> function.release=0.6.0 pp=16 engine=0.6
+        RUN_CONF_IMAGE=/images/nvidia+nemo+26.08.sqsh -> function.release=0.6.0 pp=16 engine=0.6
+        {MINE} -> function.release=0.6.2 pp=8 engine=0.6
+        {MINE} LLMB_ENGINE=0.6.0 -> function.release=0.6.0 pp=16 engine=0.6
+    """,  # the functions are those of the image
+    RUBIN: "JOB_TOTAL_GPUS=256 FORCE=true -> gpus=256",
+    LIGHTNING: f"LLMB_ENGINE=0.6.2 {MINE} -> engine=0.6",
+    "laptop": "-> model_size=smoke",
+}
+
+
+@pytest.mark.parametrize(("words", "fields"), rows(PLANNED))
+def test_what_is_asked_for_becomes_the_function_and_its_columns(words: str, fields: list[str]) -> None:
+    check_fields(plans.plan("mbridge", words), *fields)
+
+
+NOTED = {
+    "": """
+        MODEL_SIZE=qwen3_30b_a3b GPU_TYPE=h100 JOB_TOTAL_GPUS=32 DTYPE=bf16 CONFIG_VARIANT=dev \
+            -> a development variant, for which NVIDIA has published neither a result nor the image
+        MODEL_SIZE=deepseek_v4_flash GPU_TYPE=gb300 JOB_TOTAL_GPUS=128 \
+            -> expects the Megatron in its images not to work (Megatron-Bridge v0.6.0, examples/models/deepseek_v4
+        MODEL_SIZE=gpt_oss_120b GPU_TYPE=gb300 JOB_TOTAL_GPUS=64 DTYPE=bf16 \
+            -> numbers of openai/gpt-oss-120b that were not read from its config.json: all: defaults
+    """,
+    EIGHT: """
+        GPU_TYPE=h100 -> !development variant & !not to work
+        GPU_TYPE=b300 -> nothing
+        GPU_TYPE=h200 -> it runs those of h100
+    """,
+    BLACKWELL: f"""
+        -> !numbers of & !planned with
+        {MINE} -> mine.sqsh has: planned with & the functions of 0.6.2
+        {MINE} LLMB_ENGINE=0.6.0 -> !mine.sqsh has: planned with
+    """,
+    PARTIAL_GRAPHS: f"{MINE} -> is refused by the Megatron of the recipe's image",
+}
+
+
+@pytest.mark.parametrize(("words", "answers"), rows(NOTED))
+def test_the_plan_says_what_is_written_of_a_function(words: str, answers: list[str]) -> None:
+    check_answers(plans.notes("mbridge", words), answers)
+
+
+REFUSED = {
+    "": """
+        MODEL_SIZE=glm51 GPU_TYPE=gb200 -> has only variants that are chosen by name
+        MODEL_SIZE=deepseek-v3 GPU_TYPE=gb300 JOB_TOTAL_GPUS=256 -> did you mean 'deepseek_v3'
+    """,
+    DENSE: "JOB_TOTAL_GPUS=128 -> no configuration of",
+    HOPPER: """
+        FP8_RECIPE=mx -> FP8_RECIPE=mx on h100 & it has cs, sc
+        PP=4 -> assigns its layers to stages itself
+    """,
+    DOCUMENTED: """
+        DTYPE=bf16 JOB_TOTAL_GPUS=64 -> on 64 GPUs there is CONFIG_VARIANT fsdp
+        EP=128 -> joins 72 GPUs
+    """,
+    "MODEL_SIZE=kimi_k2 JOB_TOTAL_GPUS=256": """
+        GPU_TYPE=r100 -> it has configurations for vr200, gb300, gb200, b300, b200, h200, h100
+        GPU_TYPE=gb200 DTYPE=nvfp4 -> it has bf16, fp8
+    """,
+    PARTIAL_GRAPHS: """
+        -> deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev_config is refused by Megatron itself
+        -> virtual_pipeline_model_parallel_size conflicts with pipeline_model_parallel_layout
+        -> set RUN_CONF_IMAGE to an image in which it is right
+    """,
+    RUBIN: "JOB_TOTAL_GPUS=128 -> 128 GPUs are not divisible by ETP*EP*PP",
+    ADAPTERS: """
+        -> trains adapters for a model, and there is none to load
+        -> set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of llama3_70b
+    """,
+    LIGHTNING: """
+        -> nemotron_3_5_lightning_pretrain_8gpu_b200_bf16_config is not in Megatron-Bridge 0.6.0
+        -> nvcr.io#nvidia/nemo:26.08 & 0.6.2 has it: set LLMB_ENGINE=0.6.2, and RUN_CONF_IMAGE to an image
+    """,
+    BLACKWELL: f"""
+        LLMB_ENGINE=0.6.2 -> nvcr.io#nvidia/nemo:26.08 has Megatron-Bridge 0.6.0
+        RUN_CONF_IMAGE=nvcr.io#nvidia/nemo:26.06 -> no functions of Megatron-Bridge 0.5.0, which nvcr.io
+        {MINE} LLMB_ENGINE=0.6.1 -> no functions of Megatron-Bridge 0.6.1
+        LLMB_ENGINE=0.6.9 -> no image that has this release & set RUN_CONF_IMAGE to one, or releases."0.6.9"
+    """,
+}
+
+
+@pytest.mark.parametrize(("words", "answers"), rows(REFUSED))
+def test_what_is_no_function_there_is_refused_and_what_there_is_named(words: str, answers: list[str]) -> None:
+    check_answers(plans.refusal("mbridge", words), answers)
+
+
+def test_a_variant_is_in_the_name() -> None:
+    named = plans.plan("mbridge", DOCUMENTED, "DTYPE=bf16 JOB_TOTAL_GPUS=64 CONFIG_VARIANT=fsdp")
+    assert named.fsdp
+    assert named.experiment_name.endswith("_fsdp")
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"), [(DOCUMENTED, "32"), (f"{DOCUMENTED} EP=64", "64"), (f"{HOPPER} EP=32", "8")]
+)
+def test_another_ep_moves_the_dispatchers_variables(words: str, ranks: str) -> None:
+    assert plans.plan("mbridge", words).env["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"].value == ranks
 
 
 def test_the_job_names_the_function_and_its_own_columns() -> None:
     p = plan(MODEL_SIZE="llama3_8b", GPU_TYPE="h100", JOB_TOTAL_GPUS="16", DTYPE="bf16", FORCE="true")
-    job = job_document(p, dry_run_paths(p.workload_folder, p.experiment_name))
+    paths = dry_run_paths(p.workload_folder, p.experiment_name)
+    job = job_document(p, paths)
+    assert "\n# llama3_8b_pretrain_8gpu_h100_bf16_config of Megatron-Bridge 0.6.0\n" in render_script(p, paths)
     assert job["architecture"] is None
     assert job["function"]["name"] == "llama3_8b_pretrain_8gpu_h100_bf16_config"
     of_image = RECIPE.releases["0.6.0"].catalogue
@@ -128,63 +253,6 @@ def test_the_ranks_strict_reader_takes_the_job(tmp_path: Path, machine: Machine,
     assert job.function.name == p.function.name
 
 
-def test_the_batch_follows_the_number_of_gpus_and_must_be_whole() -> None:
-    common = {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "gb300", "DTYPE": "nvfp4"}
-    own = plan(**common, JOB_TOTAL_GPUS="64")
-    twice = plan(**common, JOB_TOTAL_GPUS="128", FORCE="true")
-    assert twice.gbs == 2 * own.gbs
-    assert twice.ga == own.ga
-    assert plan(**common, JOB_TOTAL_GPUS="128", FORCE="true", STRONG_SCALING="true").gbs == own.gbs
-    assert "no configuration of" in refusal(**common, JOB_TOTAL_GPUS="128")
-
-
-def test_without_fp8_recipe_it_is_what_the_model_has_there() -> None:
-    assert plan(MODEL_SIZE="deepseek_v3", GPU_TYPE="b200", JOB_TOTAL_GPUS="256").fp8_recipe == "mx"
-    assert plan(MODEL_SIZE="deepseek_v3", GPU_TYPE="h100", JOB_TOTAL_GPUS="1024").fp8_recipe == "cs"
-    said = refusal(MODEL_SIZE="deepseek_v3", GPU_TYPE="h100", JOB_TOTAL_GPUS="1024", FP8_RECIPE="mx")
-    assert "FP8_RECIPE=mx on h100" in said
-    assert "it has cs, sc" in said
-
-
-def test_b300_runs_its_own_functions_and_h200_those_of_h100() -> None:
-    b300 = plan(MODEL_SIZE="llama3_8b", GPU_TYPE="b300", JOB_TOTAL_GPUS="8")
-    assert b300.function is not None
-    assert "_b300_" in b300.function.name
-    assert not b300.preflight.warnings
-    h200 = plan(MODEL_SIZE="llama3_8b", GPU_TYPE="h200", JOB_TOTAL_GPUS="8")
-    assert h200.function is not None
-    assert "_h100_" in h200.function.name
-    assert "it runs those of h100" in h200.preflight.warnings[0]
-
-
-def test_variants_and_other_tasks_are_chosen_by_name_only() -> None:
-    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "bf16"}
-    said = refusal(**common, JOB_TOTAL_GPUS="64")
-    assert "on 64 GPUs there is CONFIG_VARIANT fsdp" in said
-    named = plan(**common, JOB_TOTAL_GPUS="64", CONFIG_VARIANT="fsdp")
-    assert named.fsdp
-    assert named.experiment_name.endswith("_fsdp")
-    tuned = plan(
-        MODEL_SIZE="llama3_70b",
-        GPU_TYPE="h100",
-        JOB_TOTAL_GPUS="8",
-        DTYPE="bf16",
-        CONFIG_VARIANT="peft",
-        LOAD_CHECKPOINT_PATH="/base",
-    )
-    assert tuned.function is not None
-    assert tuned.function.name == "llama3_70b_peft_8gpu_h100_bf16_config"
-    assert "has only variants that are chosen by name" in refusal(MODEL_SIZE="glm51", GPU_TYPE="gb200")
-
-
-def test_what_does_not_exist_suggests_what_does() -> None:
-    assert "did you mean 'deepseek_v3'" in refusal(MODEL_SIZE="deepseek-v3", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256")
-    said = refusal(MODEL_SIZE="kimi_k2", GPU_TYPE="r100", JOB_TOTAL_GPUS="256")
-    assert "it has configurations for vr200, gb300, gb200, b300, b200, h200, h100" in said
-    said = refusal(MODEL_SIZE="kimi_k2", GPU_TYPE="gb200", DTYPE="nvfp4", JOB_TOTAL_GPUS="256")
-    assert "it has bf16, fp8" in said
-
-
 def test_the_environment_is_the_functions_and_the_callers_wins() -> None:
     common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256"}
     p = plan(**common, NCCL_NVLS_ENABLE="1", USE_MNNVL="0")
@@ -196,22 +264,6 @@ def test_the_environment_is_the_functions_and_the_callers_wins() -> None:
     assert p.env["USE_MNNVL"].value == "0"
 
 
-def test_another_ep_moves_the_dispatchers_variables() -> None:
-    ranks = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
-    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256"}
-    assert plan(**common).env[ranks].value == "32"
-    assert plan(**common, EP="64").env[ranks].value == "64"
-    assert "joins 72 GPUs" in refusal(**common, EP="128")
-    hopper = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1024"}
-    assert plan(**hopper, EP="32").env[ranks].value == "8"
-
-
-def test_a_layout_of_its_own_stages_keeps_them() -> None:
-    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1024"}
-    assert "assigns its layers to stages itself" in refusal(**common, PP="4")
-    assert plan(**common, TP="4").tp == 4
-
-
 @pytest.mark.parametrize("size", [model.size for model in RECIPE.listed_models])
 def test_a_reduced_copy_is_planned_on_a_cpu(size: str) -> None:
     p = plan(LAPTOP, MODEL_SIZE=size)
@@ -219,10 +271,6 @@ def test_a_reduced_copy_is_planned_on_a_cpu(size: str) -> None:
     assert p.function.reduced is not None
     assert (p.device, p.dtype, p.layers, p.seq_len, p.gpus) == ("cpu", "bf16", 4, 64, 2)
     assert set(p.env) == {"TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE"}
-
-
-def test_a_cpu_without_a_size_trains_the_smallest() -> None:
-    assert plan(LAPTOP).model_size == "smoke"
 
 
 def test_published_rows_have_the_columns_of_the_function_they_belong_to() -> None:
@@ -331,117 +379,3 @@ def test_the_index_says_what_the_names_say_and_every_line_is_complete() -> None:
         word = f"_{entry.suffix}" if entry.suffix else ""
         assert entry.name == f"{entry.model}_{entry.task}_{entry.gpus}gpu_{entry.gpu}_{entry.precision}{word}_config"
         CATALOGUE.function(entry.name)
-
-
-PARTIAL_GRAPHS = {
-    **{"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256", "DTYPE": "fp8"},
-    "CONFIG_VARIANT": "partial_cg_dev",
-}
-
-
-def test_what_megatron_itself_refuses_runs_in_another_image_only() -> None:
-    said = refusal(**PARTIAL_GRAPHS)
-    assert "deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev_config is refused by Megatron itself" in said
-    assert "virtual_pipeline_model_parallel_size conflicts with pipeline_model_parallel_layout" in said
-    assert "set RUN_CONF_IMAGE to an image in which it is right" in said
-    elsewhere = plan(**PARTIAL_GRAPHS, RUN_CONF_IMAGE="/images/dev.sqsh")
-    assert any("is refused by the Megatron of the recipe's image" in line for line in elsewhere.preflight.warnings)
-
-
-def test_a_function_that_divides_at_another_scale_only_runs_there() -> None:
-    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "vr200", "DTYPE": "bf16"}
-    assert "128 GPUs are not divisible by ETP*EP*PP" in refusal(**common, JOB_TOTAL_GPUS="128")
-    assert plan(**common, JOB_TOTAL_GPUS="256", FORCE="true").gpus == 256
-
-
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        (
-            {"MODEL_SIZE": "qwen3_30b_a3b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "32", "DTYPE": "bf16"}
-            | {"CONFIG_VARIANT": "dev"},
-            "a development variant, for which NVIDIA has published neither a result nor the image",
-        ),
-        (
-            {"MODEL_SIZE": "deepseek_v4_flash", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "128"},
-            "expects the Megatron in its images not to work (Megatron-Bridge v0.6.0, examples/models/deepseek_v4",
-        ),
-    ],
-)
-def test_the_plan_says_what_is_written_of_a_function(variables: dict[str, str], words: str) -> None:
-    assert any(words in line for line in plan(**variables).preflight.warnings)
-    other = {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "8"}
-    assert not any(words in line for line in plan(**other).preflight.warnings)
-
-
-ADAPTERS = {
-    **{"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "8", "DTYPE": "bf16"},
-    "CONFIG_VARIANT": "peft",
-}
-
-
-def test_adapters_are_trained_beside_a_model_that_is_loaded() -> None:
-    said = refusal(**ADAPTERS)
-    assert "trains adapters for a model, and there is none to load" in said
-    assert "set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of llama3_70b" in said
-    planned = plan(**ADAPTERS, LOAD_CHECKPOINT_PATH="/base")
-    assert planned.function is not None
-    assert planned.function.adapters
-    assert (planned.max_steps, planned.exit_after) == (50, None)  # nothing is resumed
-
-
-# The functions are those of the image
-
-
-LIGHTNING = {"MODEL_SIZE": "nemotron_3_5_lightning", "GPU_TYPE": "b200", "JOB_TOTAL_GPUS": "8", "DTYPE": "bf16"}
-DEEPSEEK_B200 = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "b200", "JOB_TOTAL_GPUS": "256", "DTYPE": "bf16"}
-
-
-def test_a_function_that_the_image_lacks_is_refused_and_the_release_named() -> None:
-    said = refusal(**LIGHTNING)
-    assert "nemotron_3_5_lightning_pretrain_8gpu_b200_bf16_config is not in Megatron-Bridge 0.6.0" in said
-    assert "nvcr.io#nvidia/nemo:26.08" in said
-    assert "Megatron-Bridge 0.6.2 has it: set LLMB_ENGINE=0.6.2, and RUN_CONF_IMAGE to an image" in said
-    assert plan(**LIGHTNING, LLMB_ENGINE="0.6.2", RUN_CONF_IMAGE="/images/mine.sqsh").engine == "0.6"
-
-
-@pytest.mark.parametrize(
-    ("variables", "release", "pp"),
-    [
-        ({}, "0.6.0", 16),
-        ({"LLMB_ENGINE": "0.6"}, "0.6.0", 16),
-        ({"RUN_CONF_IMAGE": "/images/nvidia+nemo+26.08.sqsh"}, "0.6.0", 16),
-        ({"RUN_CONF_IMAGE": "/images/mine.sqsh"}, "0.6.2", 8),
-        ({"RUN_CONF_IMAGE": "/images/mine.sqsh", "LLMB_ENGINE": "0.6.0"}, "0.6.0", 16),
-    ],
-)
-def test_the_plan_has_the_functions_of_its_image(variables: dict[str, str], release: str, pp: int) -> None:
-    p = plan(**DEEPSEEK_B200, **variables)
-    assert p.function is not None
-    assert (p.function.release, p.pp, p.engine) == (release, pp, "0.6")
-    assumed = [line for line in p.preflight.warnings if "mine.sqsh has: planned with" in line]
-    assert [f"the functions of {release}" in line for line in assumed] == [True] * (release == "0.6.2")
-
-
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"LLMB_ENGINE": "0.6.2"}, "nvcr.io#nvidia/nemo:26.08 has Megatron-Bridge 0.6.0"),
-        ({"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.06"}, "no functions of Megatron-Bridge 0.5.0, which nvcr.io"),
-        ({"RUN_CONF_IMAGE": "/mine.sqsh", "LLMB_ENGINE": "0.6.1"}, "no functions of Megatron-Bridge 0.6.1\n"),
-        (
-            {"LLMB_ENGINE": "0.6.9"},
-            'no image that has this release\n  -> set RUN_CONF_IMAGE to one, or releases."0.6.9"',
-        ),
-    ],
-)
-def test_an_image_without_the_functions_is_refused(variables: dict[str, str], words: str) -> None:
-    assert words in refusal(**DEEPSEEK_B200, **variables)
-
-
-def test_the_plan_says_which_numbers_of_a_model_are_assumed() -> None:
-    common = {"GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "64", "DTYPE": "bf16"}
-    (said,) = (line for line in plan(MODEL_SIZE="gpt_oss_120b", **common).preflight.warnings if "numbers of" in line)
-    assert said.startswith("numbers of openai/gpt-oss-120b that were not read from its config.json: all: defaults")
-    sure = plan(**DEEPSEEK_B200).preflight.warnings
-    assert not any("numbers of" in line for line in sure)
