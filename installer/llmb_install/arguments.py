@@ -19,7 +19,7 @@ from llmb_common.words import check_argument
 from llmb_install.answers import used_folder
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.parts import bundles
-from llmb_install.parts.credentials import KEPT
+from llmb_install.parts.secrets.credentials import KEPT
 
 DEFAULT_FOLDER = "llmb_install"
 COMMANDS = {

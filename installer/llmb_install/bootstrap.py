@@ -25,10 +25,10 @@ from llmb_install.answers import checks, draft, questions, site_checks, used_fol
 from llmb_install.answers.questions import Given
 from llmb_install.guard import guarded
 from llmb_install.parts.bundles import bundled_image
-from llmb_install.parts.engine import cpu_engine
+from llmb_install.parts.environments.engine import cpu_engine
+from llmb_install.parts.environments.tool import shared_tool, tool_environment
 from llmb_install.parts.folders import ANSWERS_FILE
-from llmb_install.parts.images import Image
-from llmb_install.parts.tool import shared_tool, tool_environment
+from llmb_install.parts.images.image import Image
 from llmb_install.working import steps
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.install_lock import install_lock

@@ -102,7 +102,7 @@ def wrap(fault: Fault, name: str) -> None:
 
 def quick_environment(fault: Fault) -> None:
     """Building the tool's environment becomes: two folders and a link to this interpreter."""
-    from llmb_install.parts import environment_build
+    from llmb_install.parts.environments import environment_build
 
     def build(environment: object, folder: Path, reporter: object, step: object) -> None:
         (folder / "bin").mkdir(parents=True)

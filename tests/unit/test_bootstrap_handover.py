@@ -17,8 +17,8 @@ from llmb_install.answers import draft, site_checks
 from llmb_install.arguments import KEPT
 from llmb_install.bootstrap import bootstrap, scratch_home
 from llmb_install.detect import parse_sinfo
-from llmb_install.parts.engine import Engine
-from llmb_install.parts.tool import TOOL_BYTES
+from llmb_install.parts.environments.engine import Engine
+from llmb_install.parts.environments.tool import TOOL_BYTES
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
 

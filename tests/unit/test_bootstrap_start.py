@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.parts.tool import TOOL_IMPORTS
+from llmb_install.parts.environments.tool import TOOL_IMPORTS
 
 CLONE = Path(__file__).resolve().parents[2]
 INSTALLER = CLONE / "installer.py"
-OLD = ("__init__", "parts/__init__", "parts/pythons", "parts/uv", "parts/package_index")
+_PACKAGES = ("__init__", "pythons", "uv", "package_index")
+OLD = ("__init__", "parts/__init__", *(f"parts/packages/{name}" for name in _PACKAGES))
 """What an old Python imports."""
 
 

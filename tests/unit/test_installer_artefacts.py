@@ -15,10 +15,10 @@ from llmb_common.secrets import Secret
 from llmb_install.answers.answers import complete
 from llmb_install.answers.stored import load_recipes
 from llmb_install.installation import Installation
-from llmb_install.parts.credentials import Secrets
-from llmb_install.parts.engine import OwnEngine
+from llmb_install.parts.environments.engine import OwnEngine
 from llmb_install.parts.folders import AnswersFile, WorkloadFolders
-from llmb_install.parts.secret_files import ClosedFiles, HuggingFaceToken, RegistryKey, RegistryReference
+from llmb_install.parts.secrets.credentials import Secrets
+from llmb_install.parts.secrets.secret_files import ClosedFiles, HuggingFaceToken, RegistryKey, RegistryReference
 from llmb_install.parts.site_config import SiteConfig
 from llmb_install.parts.wrappers import Commands
 from llmb_install.working import steps

@@ -12,11 +12,12 @@ import pytest
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.printable import size
 from llmb_install.doctor.node import parse_node
-from llmb_install.parts import environment_build, lock_files, package_records, shared_packages, uv
-from llmb_install.parts.environment_build import smoke_problem
-from llmb_install.parts.environment_content import Content
-from llmb_install.parts.environment_packages import CPU_TORCH_INDEX
-from llmb_install.parts.package_index import Settings, Unavailable
+from llmb_install.parts.environments import environment_build, lock_files, package_records, shared_packages
+from llmb_install.parts.environments.environment_build import smoke_problem
+from llmb_install.parts.environments.environment_content import Content
+from llmb_install.parts.environments.environment_packages import CPU_TORCH_INDEX
+from llmb_install.parts.packages import uv
+from llmb_install.parts.packages.package_index import Settings, Unavailable
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.reporter import Reporter, Step
 

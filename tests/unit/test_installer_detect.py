@@ -12,7 +12,7 @@ from llmb_common.programs import Answer
 from llmb_install import detect
 from llmb_install.detect import Partition, Site, detect_site, mpi_type, mpi_types, parse_sinfo
 from llmb_install.parts import enroot_settings
-from llmb_install.parts.credentials import enroot_credentials_path
+from llmb_install.parts.secrets.credentials import enroot_credentials_path
 
 SAID = {
     "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ncpu|up|infinite|4|(null)\n",

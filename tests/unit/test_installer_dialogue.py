@@ -23,7 +23,7 @@ from llmb_install.answers.questions import QUESTIONS
 from llmb_install.answers.stored import load_recipes
 from llmb_install.answers.suggestions import OTHER, choices_of, earlier, suggestions
 from llmb_install.detect import Partition, Site
-from llmb_install.parts.credentials import Secrets
+from llmb_install.parts.secrets.credentials import Secrets
 
 RECIPES = load_recipes(Path(__file__).resolve().parents[2])
 GPU = Partition("gpu", is_default=False, up=True, time_limit="4:00:00", nodes=16, gpus_per_node=8, gpu_name="h100")

@@ -15,7 +15,7 @@ from llmb_common.errors import Interrupted, RequestError
 from llmb_common.secrets import Secret
 from llmb_install.answers import dialogue, draft, keyboard
 from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
-from llmb_install.parts.credentials import Secrets
+from llmb_install.parts.secrets.credentials import Secrets
 
 # ruff: noqa: F811
 

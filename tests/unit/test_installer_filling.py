@@ -14,13 +14,15 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.programs import Answer
-from llmb_install.parts import environment_build, environment_packages, environments, uv
-from llmb_install.parts.environment_build import build
-from llmb_install.parts.environment_content import Content
-from llmb_install.parts.environment_packages import Progress
-from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
+from llmb_install.parts.environments import environment as environments
+from llmb_install.parts.environments import environment_build, environment_packages
+from llmb_install.parts.environments.environment import RECEIPT, Environment, installed_packages
+from llmb_install.parts.environments.environment_build import build
+from llmb_install.parts.environments.environment_content import Content
+from llmb_install.parts.environments.environment_packages import Progress
+from llmb_install.parts.environments.tool import shared_tool
+from llmb_install.parts.packages import uv
 from llmb_install.parts.receipts import read_receipt
-from llmb_install.parts.tool import shared_tool
 from llmb_install.working.command import Finished
 from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.readiness import require_ready

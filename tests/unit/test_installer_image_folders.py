@@ -13,10 +13,12 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.programs import Answer
-from llmb_install.parts import enroot_settings, images, registry, squashfs
+from llmb_install.parts import enroot_settings
 from llmb_install.parts.hugging_face import PATTERNS
-from llmb_install.parts.images import Image
-from llmb_install.parts.squashfs import Inspector
+from llmb_install.parts.images import image as images
+from llmb_install.parts.images import registry, squashfs
+from llmb_install.parts.images.image import Image
+from llmb_install.parts.images.squashfs import Inspector
 from llmb_install.working import install_lock
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step

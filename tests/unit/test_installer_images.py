@@ -14,9 +14,9 @@ from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.secrets import Secret
 from llmb_install.answers.used_folder import described, other_things, require_free
 from llmb_install.parts.belongings import belongings, remove_if_empty
-from llmb_install.parts.enroot_errors import Watch, bad_result, explain
 from llmb_install.parts.hugging_face import ModelFiles, check_token
-from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
+from llmb_install.parts.images.enroot_errors import Watch, bad_result, explain
+from llmb_install.parts.images.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Step
 

@@ -13,8 +13,8 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import sha256_of
-from llmb_install.parts import registry
-from llmb_install.parts.images import Image
+from llmb_install.parts.images import registry
+from llmb_install.parts.images.image import Image
 from llmb_install.working.reporter import Reporter
 
 SOURCE = "nvcr.io#nvidia/nemo:26.02.01"
@@ -291,7 +291,7 @@ def test_a_damaged_image_stays_until_there_is_another(image: Image, world: Path)
 
 def test_room_is_asked_for_before_the_import(image: Image, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = {"images": 24_000_000_000}
-    monkeypatch.setattr("llmb_install.parts.images.free_bytes", lambda folder: room.get(folder.name, 10**12))
+    monkeypatch.setattr("llmb_install.parts.images.image.free_bytes", lambda folder: room.get(folder.name, 10**12))
     scratch = world.parent / "scratch"
     scratch.mkdir()
     careful = replace(image, space_check=True, env=dict(os.environ) | {"TMPDIR": str(scratch)})

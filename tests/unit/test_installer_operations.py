@@ -23,7 +23,7 @@ from llmb_install.commands.operations import describe
 from llmb_install.detect import Site, parse_sinfo
 from llmb_install.installation import Installation
 from llmb_install.main import main
-from llmb_install.parts.credentials import KEPT, Secrets
+from llmb_install.parts.secrets.credentials import KEPT, Secrets
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 from support.file_part import Part

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from llmb_install.parts import enroot_progress, registry
-from llmb_install.parts.registry import Manifest
+from llmb_install.parts.images import enroot_progress, registry
+from llmb_install.parts.images.registry import Manifest
 from support.processes import wait_until
 
 LAYERS = (("a" * 64, 2_000_000), ("b" * 64, 10_000_000), ("c" * 64, 8_000_000))

@@ -18,7 +18,7 @@ from llmb_common.secrets import Secret
 from llmb_install.answers.answers import to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE
 from llmb_install.installation import Installation
-from llmb_install.parts.credentials import store_ngc_key
+from llmb_install.parts.secrets.credentials import store_ngc_key
 from llmb_install.working.reporter import Reporter
 
 # ruff: noqa: F811  (fixtures)
@@ -135,7 +135,7 @@ def test_nobody_confirms_without_a_terminal(run, install, monkeypatch, where):
 
 def test_what_is_listed_knows_a_whole_image(run: Run, install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100")
-    monkeypatch.setattr("llmb_install.parts.images.Image.is_complete", lambda self: True)
+    monkeypatch.setattr("llmb_install.parts.images.image.Image.is_complete", lambda self: True)
     lines = run("list")[1].splitlines()
     assert lines[1].split() == ["pretrain_grok1", "Grok-1", "installed"]
     assert [line[2:30].strip() for line in lines[1:]] == sorted(RECIPES)

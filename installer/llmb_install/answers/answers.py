@@ -20,7 +20,7 @@ from llmb_common.strict_yaml import Lines, convert
 from llmb_install.answers.checks import SECRETS, check, listed_engines, read_given
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_architecture, expand_workloads, on_slurm
 from llmb_install.answers.site_checks import has_rows
-from llmb_install.parts.credentials import Secrets
+from llmb_install.parts.secrets.credentials import Secrets
 
 Architecture = Literal["x86_64", "aarch64"]
 Method = Literal["local", "srun"]

@@ -26,7 +26,7 @@ from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, me
 from llmb_install.answers.site_checks import has_rows
 from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
 from llmb_install.detect import Site
-from llmb_install.parts.credentials import Secrets
+from llmb_install.parts.secrets.credentials import Secrets
 from llmb_install.working.readiness import free_bytes
 
 if TYPE_CHECKING:

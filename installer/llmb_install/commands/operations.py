@@ -27,8 +27,8 @@ from llmb_install.answers.stored import load_recipes, required_answers, stored_a
 from llmb_install.commands import live_runs, removal
 from llmb_install.commands.transaction import transaction
 from llmb_install.installation import Installation
-from llmb_install.parts import credentials
-from llmb_install.parts.credentials import Secrets
+from llmb_install.parts.secrets import credentials
+from llmb_install.parts.secrets.credentials import Secrets
 from llmb_install.working import steps
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.readiness import free_bytes, raise_all

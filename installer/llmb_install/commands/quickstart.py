@@ -19,8 +19,8 @@ from llmb_common.timing.records import iterations_in
 from llmb_install.answers.answers import Answers, complete
 from llmb_install.answers.stored import load_recipes, stored_answers
 from llmb_install.installation import Installation
+from llmb_install.parts.environments.tool import TOOL
 from llmb_install.parts.site_config import update_site_config
-from llmb_install.parts.tool import TOOL
 from llmb_install.working import command
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.leftovers import remove_leftovers

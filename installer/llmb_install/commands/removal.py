@@ -14,9 +14,9 @@ from llmb_common.files import write_json
 from llmb_install.commands.live_runs import live_runs
 from llmb_install.installation import Installation
 from llmb_install.parts.belongings import environment_paths
-from llmb_install.parts.engine import ENGINE_NAMES
-from llmb_install.parts.environments import discard
-from llmb_install.parts.images import Image
+from llmb_install.parts.environments.engine import ENGINE_NAMES
+from llmb_install.parts.environments.environment import discard
+from llmb_install.parts.images.image import Image
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.reporter import Reporter
 

@@ -16,8 +16,8 @@ from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_ans
 from llmb_install.commands import live_runs
 from llmb_install.commands.transaction import transaction
 from llmb_install.installation import Installation
-from llmb_install.parts import credentials
 from llmb_install.parts.belongings import belongings, remove_if_empty
+from llmb_install.parts.secrets import credentials
 from llmb_install.working import steps
 from llmb_install.working.install_lock import at_work
 from llmb_install.working.reporter import Reporter

@@ -11,7 +11,7 @@ from llmb_common.site.machine import SEGMENT_SLURM
 from llmb_install.detect import Partition
 from llmb_install.doctor.facts import Facts, Workload, limit_minutes
 from llmb_install.doctor.node_checks import Check, node_checks, release
-from llmb_install.parts.images import IMAGE_BYTES
+from llmb_install.parts.images.image import IMAGE_BYTES
 
 _PYXIS_OPTIONS = ("container-image", "container-mounts", "container-mount-home")
 _OLDEST_SLURM = (21, 8)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from llmb_common.site.cluster import FILE_NAME
 from llmb_install.parts import wrappers
-from llmb_install.parts.engine import ENGINE_NAMES
-from llmb_install.parts.environment_content import build_names, cache_name, is_ours
+from llmb_install.parts.environments.engine import ENGINE_NAMES
+from llmb_install.parts.environments.environment_content import build_names, cache_name, is_ours
+from llmb_install.parts.environments.tool import TOOL
 from llmb_install.parts.receipts import read_receipt
-from llmb_install.parts.tool import TOOL
 
 RECEIPT_SUFFIX = ".receipt.json"
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")

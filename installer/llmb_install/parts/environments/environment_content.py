@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import uv
-from llmb_install.parts.package_index import Settings, Sources, Unavailable, settings, unreached
+from llmb_install.parts.packages import uv
+from llmb_install.parts.packages.package_index import Settings, Sources, Unavailable, settings, unreached
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts.credentials import enroot_credentials_path
 from llmb_install.parts.enroot_settings import cache_folder, temporary_folder
+from llmb_install.parts.secrets.credentials import enroot_credentials_path
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Step
 

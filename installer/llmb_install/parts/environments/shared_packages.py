@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
-from llmb_install.parts.package_records import damaged_files
+from llmb_install.parts.environments.package_records import damaged_files
 
 _METADATA = ".dist-info"
 

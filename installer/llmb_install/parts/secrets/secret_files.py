@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.secrets import Secret
-from llmb_install.parts import credentials
-from llmb_install.parts.credentials import Secrets
+from llmb_install.parts.secrets import credentials
+from llmb_install.parts.secrets.credentials import Secrets
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 

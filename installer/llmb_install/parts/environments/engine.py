@@ -11,12 +11,12 @@ from pathlib import Path
 
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import pythons, uv
-from llmb_install.parts.environment_content import cache_name, child_environment, not_had
-from llmb_install.parts.environment_packages import CPU_TORCH_INDEX, cpu_torch_remedy
-from llmb_install.parts.environments import Environment
-from llmb_install.parts.package_index import Sources, Unavailable, settings
-from llmb_install.parts.pythons import Version
+from llmb_install.parts.environments.environment import Environment
+from llmb_install.parts.environments.environment_content import cache_name, child_environment, not_had
+from llmb_install.parts.environments.environment_packages import CPU_TORCH_INDEX, cpu_torch_remedy
+from llmb_install.parts.packages import pythons, uv
+from llmb_install.parts.packages.package_index import Sources, Unavailable, settings
+from llmb_install.parts.packages.pythons import Version
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from llmb_common.printable import size
-from llmb_install.parts.registry import Manifest
+from llmb_install.parts.images.registry import Manifest
 from llmb_install.working.reporter import duration
 
 Text = Callable[[], str]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError
 
-from llmb_install.parts.credentials import enroot_login
 from llmb_install.parts.enroot_settings import setting
+from llmb_install.parts.secrets.credentials import enroot_login
 
 _SECONDS = 20.0
 _MOST_BYTES = 4 << 20

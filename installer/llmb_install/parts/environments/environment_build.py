@@ -10,9 +10,9 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.programs import ask
-from llmb_install.parts import uv
-from llmb_install.parts.environment_content import Build, Content, child_environment, failure
-from llmb_install.parts.environment_packages import install
+from llmb_install.parts.environments.environment_content import Build, Content, child_environment, failure
+from llmb_install.parts.environments.environment_packages import install
+from llmb_install.parts.packages import uv
 from llmb_install.working.reporter import Reporter, Step
 
 

@@ -9,10 +9,10 @@ import re
 import shutil
 from pathlib import Path
 
-from llmb_install.parts import uv
-from llmb_install.parts.environment_content import Build, disk_is_full, failure
-from llmb_install.parts.lock_files import HASHED, count_for_here, extract, lock_requirements, with_hashes
-from llmb_install.parts.shared_packages import link_packages
+from llmb_install.parts.environments.environment_content import Build, disk_is_full, failure
+from llmb_install.parts.environments.lock_files import HASHED, count_for_here, extract, lock_requirements, with_hashes
+from llmb_install.parts.environments.shared_packages import link_packages
+from llmb_install.parts.packages import uv
 from llmb_install.working import command
 from llmb_install.working.reporter import Step
 

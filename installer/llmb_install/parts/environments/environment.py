@@ -26,9 +26,17 @@ from llmb_common.files import write_json
 from llmb_common.printable import size
 from llmb_common.process import uses
 from llmb_common.programs import ask
-from llmb_install.parts import environment_build, package_records, uv
-from llmb_install.parts.environment_content import Content, build_names, cache_name, child_environment, is_ours, no_uv
-from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.environments import environment_build, package_records
+from llmb_install.parts.environments.environment_content import (
+    Content,
+    build_names,
+    cache_name,
+    child_environment,
+    is_ours,
+    no_uv,
+)
+from llmb_install.parts.packages import uv
+from llmb_install.parts.packages.package_index import Sources, Unavailable, settings
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step

@@ -25,11 +25,11 @@ from llmb_common.files import fsync_folder, sha256_of, status_of, write_json
 from llmb_common.printable import size
 from llmb_common.programs import ask
 from llmb_common.trust import me, require_trusted, user_name
-from llmb_install.parts import enroot_cache, enroot_errors, enroot_progress, registry
 from llmb_install.parts.enroot_settings import cache_folder, temporary_folder
+from llmb_install.parts.images import enroot_cache, enroot_errors, enroot_progress, registry
+from llmb_install.parts.images.registry import Manifest
+from llmb_install.parts.images.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.parts.receipts import read_receipt
-from llmb_install.parts.registry import Manifest
-from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.install_lock import install_lock, open_lock_as_folder

@@ -12,8 +12,8 @@ from pathlib import Path
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.files import read_json, write_atomic, write_json
 from llmb_common.secrets import Secret
-from llmb_install.parts import netrc_text
 from llmb_install.parts.enroot_settings import config_folder, expanded
+from llmb_install.parts.secrets import netrc_text
 
 NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
 """NGC hands out its tokens on another host than the images: Enroot needs the key for both."""

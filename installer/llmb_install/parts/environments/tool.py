@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_install.parts import pythons
-from llmb_install.parts.environments import Environment
+from llmb_install.parts.environments.environment import Environment
+from llmb_install.parts.packages import pythons
 from llmb_install.working.artefact import Room
 
 TOOL = "llmb"

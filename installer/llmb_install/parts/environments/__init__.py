@@ -1,0 +1,1 @@
+"""Environments: the tool's own and those of the training engines."""

@@ -1,0 +1,1 @@
+"""Container images, imported with Enroot and checked."""

@@ -1,0 +1,1 @@
+"""Where packages come from: the index, uv, and a Python that fits."""

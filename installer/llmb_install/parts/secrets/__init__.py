@@ -1,0 +1,1 @@
+"""Tokens: where they come from, and the files that keep them."""
