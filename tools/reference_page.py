@@ -147,9 +147,9 @@ Generated from the code by `python -m tools --write`. Elsewhere: [columns of res
 
 ## Variables
 
-`launch.sh` reads these from the environment, `llmb-run` too; its options take precedence. Values are case-insensitive
-where the choice is fixed; switches take `true` or `false`. A misspelt name or an impossible value is an error. Each
-recipe's README has the defaults that are its own. `NCCL_*`, `UCX_*`, `NVTE_*`, `TORCH_*` and similar variables in your
+`launch.sh` and `llmb-run` read these from the environment; options of `llmb-run` take precedence. A value from a fixed
+list may be in upper or lower case; switches take `true` or `false`. A misspelt name or an impossible value is an
+error. Each recipe's README has its own defaults. `NCCL_*`, `UCX_*`, `NVTE_*`, `TORCH_*` and similar variables in your
 shell are passed to the job and recorded in the plan.
 
 | variable | meaning | default | `llmb-run` |
