@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.engines import DEFAULT_ENGINE, ENGINES
-from llmb_common.errors import ConfigError, EnvironmentLacks, RecipeError, RequestError
+from llmb_common.errors import ConfigError, EnvironmentLacks, RecipeError
 from llmb_common.executors.engine import check_engine
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.folders import recipe_folders
@@ -22,6 +22,7 @@ from llmb_install.parts.environments.engine import KINDS
 from llmb_install.parts.site_config import apply_site_values
 from llmb_train.job import FunctionJob, Job, parse_job
 from llmb_train.releases import DOCUMENTED, RELEASES
+from support import plans
 from support.runs import PUBLISHED, plan_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,71 +74,36 @@ def test_another_engine_brings_its_image_and_its_reader(tmp_path: Path) -> None:
     assert not [warning for warning in own.preflight.warnings if "LLMB_ENGINE" in warning]
 
 
-GROK = {"MODEL_SIZE": "314b", "DTYPE": "fp8"}
-MAVERICK = {"MODEL_SIZE": "400b", "DTYPE": "fp8"}
 LAYERS = "captures a CUDA graph of each layer, and Megatron-Bridge 0.6 refuses local graphs that are not of a whole"
+OTHERS = "GPU_TYPE=gb200 MODEL_SIZE=405b DTYPE=fp8 JOB_TOTAL_GPUS=128 RUN_CONF_IMAGE=/images/nvidia+nemo+26.08.sqsh"
+REFUSED = {
+    "LLMB_ENGINE=0.6 DTYPE=fp8": f"""
+        grok1 GPU_TYPE=gb200 JOB_TOTAL_GPUS=128 -> LLMB_ENGINE=0.6: grok1 314b fp8 on gb200 {LAYERS} & 26.02.01
+        grok1 GPU_TYPE=h100 JOB_TOTAL_GPUS=512 -> LLMB_ENGINE=0.6:  & its settings are of 0.3 & it runs on 0.3, in
+        llama4 GPU_TYPE=h100 JOB_TOTAL_GPUS=512 -> LLMB_ENGINE=0.6: & {LAYERS} & leave LLMB_ENGINE out
+        nemotron4 GPU_TYPE=h100 JOB_TOTAL_GPUS=256 -> LLMB_ENGINE=0.6: nemotron4 does not run on Megatron-Bridge 0.6
+    """,
+    "laptop MODEL_SIZE=smoke": """
+        nemotron4 LLMB_ENGINE=0.6 -> nemotron4 does not run on Megatron-Bridge 0.6 & nvcr.io#nvidia/nemo:26.02.01
+        mbridge LLMB_ENGINE=0.3 -> mbridge does not run on Megatron-Bridge 0.3: its functions are of 0.6 & in nvcr.io#
+        LLMB_ENGINE=0.5 -> no settings for this release of Megatron-Bridge & LLMB_ENGINE is one of 0.3, 0.6
+        LLMB_ENGINE=0.6.2 -> no settings for this release of Megatron-Bridge & LLMB_ENGINE is one of 0.3, 0.6
+    """,
+    OTHERS: """
+        -> has Megatron-Bridge 0.6, and the job is planned for 0.3
+        -> -> set LLMB_ENGINE=0.6, or leave RUN_CONF_IMAGE out
+    """,
+}
 
 
-@pytest.mark.parametrize(
-    ("recipe", "asked", "message", "remedy"),
-    [
-        (
-            "grok1",
-            {**GROK, "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128"},
-            f"grok1 314b fp8 on gb200 {LAYERS}",
-            "26.02.01",
-        ),
-        (
-            "grok1",
-            {**GROK, "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512"},
-            "its settings are of 0.3",
-            "it runs on 0.3, in",
-        ),
-        ("llama4", {**MAVERICK, "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512"}, LAYERS, "leave LLMB_ENGINE out"),
-        (
-            "nemotron4",
-            {"JOB_TOTAL_GPUS": "256", "GPU_TYPE": "h100"},
-            "nemotron4 does not run on Megatron-Bridge 0.6",
-            "0.3",
-        ),
-        ("nemotron4", SMOKE, "nemotron4 does not run on Megatron-Bridge 0.6", "nvcr.io#nvidia/nemo:26.02.01"),
-    ],
-)
-def test_a_recipe_without_settings_for_the_engine_is_refused_with_the_reason(tmp_path, recipe, asked, message, remedy):
-    with pytest.raises(RequestError) as caught:
-        plan_for(tmp_path, recipe, **asked, LLMB_ENGINE="0.6")
-    assert message in caught.value.message
-    assert caught.value.message.startswith("LLMB_ENGINE=0.6: ")
-    assert remedy in caught.value.remedy
+@pytest.mark.parametrize(("words", "answers"), plans.rows(REFUSED))
+def test_an_engine_without_settings_or_image_is_refused_with_the_reason(words: str, answers: list[str]) -> None:
+    plans.check_answers(plans.refusal(words), answers)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "asked", "message", "remedy"),
-    [
-        (
-            "mbridge",
-            "0.3",
-            "mbridge does not run on Megatron-Bridge 0.3: its functions are of 0.6",
-            "in nvcr.io#nvidia",
-        ),
-        ("llama3.1", "0.5", "no settings for this release of Megatron-Bridge", "LLMB_ENGINE is one of 0.3, 0.6"),
-        ("llama3.1", "0.6.2", "no settings for this release of Megatron-Bridge", "LLMB_ENGINE is one of 0.3, 0.6"),
-    ],
-)
-def test_an_engine_that_there_is_not_is_refused(tmp_path, recipe, asked, message, remedy):
-    with pytest.raises(RequestError) as caught:
-        plan(tmp_path, recipe, LLMB_ENGINE=asked)
-    assert message in caught.value.message
-    assert remedy in caught.value.remedy
-
-
-def test_the_image_of_the_other_engine_is_refused_unless_the_check_is_off(tmp_path: Path) -> None:
-    other = {**PUBLISHED, "RUN_CONF_IMAGE": "/images/nvidia+nemo+26.08.sqsh"}
-    with pytest.raises(RequestError, match=r"has Megatron-Bridge 0.6, and the job is planned for 0.3") as caught:
-        plan_for(tmp_path, **other)
-    assert caught.value.remedy == "set LLMB_ENGINE=0.6, or leave RUN_CONF_IMAGE out"
-    assert plan_for(tmp_path, **other, LLMB_ENGINE="0.6").image == other["RUN_CONF_IMAGE"]
-    assert plan_for(tmp_path, **other, LLMB_ENGINE_CHECK="off").engine == "0.3"
+def test_the_image_of_the_other_engine_is_taken_with_it_or_unchecked() -> None:
+    assert plans.plan(OTHERS, LLMB_ENGINE="0.6").image == "/images/nvidia+nemo+26.08.sqsh"
+    assert plans.plan(OTHERS, LLMB_ENGINE_CHECK="off").engine == "0.3"
 
 
 def test_a_recipe_names_each_engine_once_and_only_known_ones(tmp_path: Path) -> None:
