@@ -19,7 +19,7 @@ from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, loo
 from llmb_common.results.sequential import Attempt
 from llmb_common.runs.record import ArrayTask
 from llmb_run.campaigns.attempts import attempt_of
-from llmb_run.campaigns.conduct import Run
+from llmb_run.campaigns.conduct import Run, held
 from llmb_run.comparing.outcome import as_text
 from llmb_run.comparing.strategy import Block as Turns
 from llmb_run.place import Place
@@ -263,6 +263,8 @@ def test_a_block_that_has_lost_a_run_counts_and_one_that_has_lost_two_is_made_up
         ("11.1", "yy.y", ""),
         ("1112", "yyy.", ""),
         ("11.2", "yy..", "lost"),
+        ("11mm", "yy..", "lost"),
+        ("1mmm", ".yyy", ""),
         ("1 2 ", "y...", "lost"),
         ("11. ", "yy..", "lost"),
         (".   ", "....", "   "),
@@ -271,20 +273,25 @@ def test_a_block_that_has_lost_a_run_counts_and_one_that_has_lost_two_is_made_up
     ],
 )
 def test_runs_count_with_those_of_their_allocation(cli: Cli, runs: str, counted: str, due: str) -> None:
-    """``1``, ``2``: a job in which a run got a step time; ``.``: it got none; a space: its series ended before."""
+    """``1``, ``2``: a job in which a run got a step time, ``m`` the first one on other nodes; ``.``: it got none; a
+    space: its series ended before."""
     record = make_run(cli.install)
     task = msgspec.structs.replace(record.submission, task=ArrayTask("s", 1, 4))
 
     def of(number: int, kind: str) -> Run:
-        one = replace(record, submission=task, job_id="1" if kind in "1." else kind)
+        one = replace(record, submission=task, job_id="1" if kind in "1.m" else kind)
+        one = replace(one, manifest={"job": {"nodes": "gpu2" if kind == "m" else "gpu1"}})
         if kind == " ":
             return Run(number, one.with_state("NOT_SUBMITTED"))
         return Run(number, one.with_state("COMPLETED"), None, Attempt(run(1.0) if kind != "." else None, fault="x"))
 
     block = Turns(1, "AABB", tuple(of(number, kind) for number, kind in enumerate(runs, 1)))
     assert "".join("y" if item else "." for item in block.counted) == counted
-    assert (block.ended, block.lost) == (due.strip() == "lost" or not due, due == "lost")
-    assert due == "lost" or len([*block.due]) == len(due)
+    assert (block.ended, block.lost) == (" " not in runs, due == "lost")
+    found = [item.cancel for item in block.due(wanted=True)]
+    assert found == ([True] * runs.count(" ") if due == "lost" else [False] * len(due))
+    assert [item.cancel for item in block.due(wanted=False)] == [True] * runs.count(" "), "a side has failed"
+    assert held(record.with_state("CANCELLED"))[1] == 0, "it waited, and held nothing"
 
 
 def test_a_run_that_its_allocation_cut_short_has_not_failed(cli: Cli) -> None:

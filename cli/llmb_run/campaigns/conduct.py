@@ -9,12 +9,12 @@ from typing import Protocol, TypeAlias
 
 from llmb_common import submission
 from llmb_common.errors import CheckFailed, LLMBError, RequestError
-from llmb_common.observe import Observation, wait
+from llmb_common.observe import Observation, cancel, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.sequential import Attempt
 from llmb_common.run_states import is_live
 from llmb_common.runs.hostlist import expand
-from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.campaigns.folder import Campaign
@@ -63,11 +63,6 @@ class Run:
         """Whether its submission was interrupted, so that nobody knows yet if there is a job."""
         return self.record.state in _UNSETTLED
 
-    @property
-    def left_out(self) -> bool:
-        """Whether its series ended before its turn: a strategy says whether it is still wanted."""
-        return self.record.state == NOT_SUBMITTED and self.record.submission.in_series
-
 
 def refuse_slowed(plan: JobPlan, *, saving: bool = False) -> None:
     """Raise RequestError where the job does something beside training that takes time; ``saving``: or saves."""
@@ -88,6 +83,8 @@ class Due:
 
     Runs of one ``block`` share an allocation, in their order. Where that cannot be, they follow each other, on
     ``nodes`` if those are known.
+
+    ``cancel``: it has no job, and is not to get one any more.
     """
 
     arm: int
@@ -97,6 +94,7 @@ class Due:
     why: str = ""
     block: int | None = None
     nodes: str = ""
+    cancel: bool = False
 
 
 class Strategy(Protocol):
@@ -129,8 +127,11 @@ class Conduct:
         while True:
             runs = self.look()
             due = self._strategy.due(self._arms, runs)
+            if unwanted := [item for item in due if item.cancel]:
+                cancel([_numbered(runs, item) for item in unwanted])
+                continue
             every = [run for arm in runs.values() for run in arm]
-            unsettled = [run.record for run in every if run.unsettled and not run.left_out]
+            unsettled = [run.record for run in every if run.unsettled]
             live = [run.record for run in every if run.live and not run.unsettled]
             named = {(item.arm, item.attempt) for item in due}
             alone = [record for record in unsettled if self._campaign.numbers(record.submission.key) not in named]
@@ -240,10 +241,16 @@ class Conduct:
                 self._say(f"{record.paths.run_id}  {record.state}  {item.reason or record.detail}".rstrip())
 
 
+def _numbered(runs: Runs, due: Due) -> RunRecord:
+    return next(run.record for run in runs[due.arm] if run.number == due.attempt)
+
+
 def held(record: RunRecord) -> tuple[float, float]:
     """``Run.began`` and ``Run.hours`` of a run that has ended."""
     events, plan = read_events(record.paths.events), record.plan
     began, ended = events.started or record.started, events.ended or record.state_time
+    if record.state == CANCELLED and events.started is None:
+        return began, 0.0  # before its turn
     return began, max(ended - began, 0.0) * plan.nodes * plan.gpus_per_node / 3600
 
 

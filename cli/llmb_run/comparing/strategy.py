@@ -12,6 +12,7 @@ from llmb_common.errors import RequestError
 from llmb_common.results import paired
 from llmb_common.results.paired import ENOUGH, RATE, Answer, Comparison, compare_blocks, look, looks, order
 from llmb_common.results.verdict import whole_time
+from llmb_common.runs.record import NOT_SUBMITTED
 from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
 
 BROKEN = 4
@@ -64,8 +65,8 @@ class Block:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it is to come."""
-        return not self._open or (not self.waits and self.lost)
+        """Whether nothing of it is to come, and nothing of it is to be cancelled."""
+        return all((run is None and self.lost) or (run is not None and run.attempt is not None) for run in self.runs)
 
     @property
     def waits(self) -> bool:
@@ -99,11 +100,13 @@ class Block:
         jobs = [run.record.manifest.get("job", {}) for run in ended]
         return next((str(job["nodes"]) for job in jobs if job.get("nodes")), "")
 
-    @property
-    def due(self) -> Iterator[Due]:
-        """Its runs without a job, in their order."""
+    def due(self, *, wanted: bool) -> Iterator[Due]:
+        """Its runs without a job, in their order; cancelled where nothing would come of them, or not ``wanted``."""
         for (arm, attempt), run in zip(places(self.number, self.letters), self.runs, strict=True):
-            if run is None or run.unsettled:
+            if not wanted or self.lost:
+                if run is not None and run.record.state == NOT_SUBMITTED:
+                    yield Due(arm, attempt, cancel=True)
+            elif run is None or run.unsettled:
                 yield Due(arm, attempt, block=self.number, nodes=self.nodes, why=f", block {self.number}")
 
     def timed(self, arms: Sequence[Arm]) -> paired.Block:
@@ -114,7 +117,9 @@ class Block:
 
 
 def _allocation(run: Run) -> str:
-    return str(run.record.job_id) if run.record.submission.in_series else ""
+    """With its nodes: a job that was queued again may have others."""
+    nodes = run.record.manifest.get("job", {}).get("nodes", "")
+    return f"{run.record.job_id} {nodes}" if run.record.submission.in_series else ""
 
 
 def places(number: int, letters: str) -> list[tuple[int, int]]:
@@ -208,11 +213,11 @@ class InTurns:
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
         """All blocks until the next look; and what has no job yet of those that were begun."""
         standing = self.standing(arms, runs)
-        open_ = [] if standing.failure else [block for block in standing.blocks if not (block.ended or block.waits)]
+        open_ = [block for block in standing.blocks if not (block.ended or block.waits)]
         new: list[Block] = []
         while standing.lacks(new):
             new.append(self._block(len(standing.blocks) + len(new) + 1, {}))
-        return [due for block in (*open_, *new) for due in block.due]
+        return [due for block in (*open_, *new) for due in block.due(wanted=not standing.failure)]
 
     def standing(self, arms: Sequence[Arm], runs: Runs) -> Standing:
         """Where it stands, by the runs on record."""
