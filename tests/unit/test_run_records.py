@@ -172,6 +172,14 @@ def test_a_record_that_nobody_here_wrote_is_refused(record: RunRecord, changes: 
     assert "remove the run's folder" in caught.value.remedy
 
 
+@pytest.mark.parametrize("changed", [7, "x", {"account": 7}, {"acount": "a"}], ids=json.dumps)
+def test_so_is_one_whose_scheduler_is_asked_for_what_it_does_not_know(record: RunRecord, changed: Any) -> None:
+    plan = content(record)["plan"]
+    part = {**plan["slurm"], **changed} if isinstance(changed, dict) else changed
+    with pytest.raises(RecordError, match="is not a run record"):
+        load_record(record.paths.folder, json.dumps({**content(record), "plan": {**plan, "slurm": part}}).encode())
+
+
 GOOD: list[dict[str, Any]] = [
     {"run_id": "A" * 32},
     {"job_id": "7"},

@@ -245,7 +245,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         traits = traits_of(self.cluster_type)  # a record may be of an installation that knows more ways of running jobs
-        if isinstance(self.scheduler, dict):
+        if self.scheduler is not None and not isinstance(self.scheduler, SchedulerPart):
             force_setattr(self, "scheduler", from_plain(self.scheduler, traits.settings_type.part))
 
     @property
