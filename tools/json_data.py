@@ -261,7 +261,7 @@ DATA: dict[str, dict[str, str]] = {
     "health": _HEALTH,
     "exclude list, exclude add": _EXCLUDED,
     "exclude remove": {"removed": "[string]: host names"},
-    "rebuild": {"runs": "integer: how many are on record"},
+    "rebuild": {"runs": "integer: how many runs are recorded"},
     "llmb-install list": {
         "install_path": "string: the installation",
         "workloads": "[object]: each with title, whether it is installed, its image and whether that is complete",

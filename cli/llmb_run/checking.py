@@ -105,7 +105,7 @@ def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | 
     hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
     plan = records[-1].plan
     if plan.scheduler and not hosts:
-        raise RequestError("it is not on record where these runs ran", remedy="name the nodes with --nodes")
+        raise RequestError("these runs did not record where they ran", remedy="name the nodes with --nodes")
     return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.scheduler else None, None
 
 

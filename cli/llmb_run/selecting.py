@@ -166,5 +166,7 @@ def one_folder(place: Place, word: str | None) -> Path:
         return find_run(place.require_install(), word).folder
     newest = find_runs(place.require_install(), RunFilter(limit=1))
     if not newest:
-        raise RequestError("no run is on record yet", remedy="llmb-run single starts one; llmb-run list shows what")
+        raise RequestError(
+            "no run has been recorded yet", remedy="llmb-run single starts one; llmb-run list shows what"
+        )
     return newest[0].folder

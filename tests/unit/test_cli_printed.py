@@ -255,7 +255,7 @@ def test_a_run_shown_in_full(cli: Cli) -> None:
         (["jobs", "--since", "soon"], "--since soon is not a time span", "a number and s, m, h, d or w"),
         (["list", "--gpu-type", "h1000"], "--gpu-type h1000 is unknown (did you mean 'h100'?)", "one of "),
         (["wait", "--timeout", "90"], "--timeout 90 is not a time span", "a number and s, m, h, d or w"),
-        (["show"], "no run is on record yet", "llmb-run single starts one"),
+        (["show"], "no run has been recorded yet", "llmb-run single starts one"),
         (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows their keys"),
         (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: single starts one job", "llmb-run submit"),
         (["single", "-w", "grok1", "--env", "A"], "--env 'A' is not NAME=VALUE", "--env NCCL_DEBUG=INFO"),

@@ -190,7 +190,7 @@ def test_jobs_are_selected_by_words_and_options(cli: Cli) -> None:
 
 def test_no_run_yet(cli: Cli) -> None:
     assert "no run yet" in cli("jobs").err
-    assert "no run is on record yet" in cli("show").err
+    assert "no run has been recorded yet" in cli("show").err
     assert "no run to wait for" in cli("wait").err
 
 

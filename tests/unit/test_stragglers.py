@@ -158,5 +158,5 @@ def test_show_and_why_name_whom_the_others_waited_for(site: Site) -> None:
     assert site("why", "--slow", word, "--json").data["runs"][0]["straggler"]["ranks"] == [1]
     assert site("show", word, "--json").data["straggler"]["what"] == "rank"
     (folder / "waits.json").write_text(json.dumps(msgspec.to_builtins(recorded(2, all_but(0, 1)))))
-    assert "nobody kept the others waiting" in site("why", "--slow").out
+    assert "no rank kept the others waiting" in site("why", "--slow").out
     assert "waited for it" not in site("show", word).out

@@ -266,7 +266,7 @@ def _remarks(item: dict[str, Any]) -> list[str]:
 
 
 def _references(result: dict[str, Any]) -> list[str]:
-    """What the workloads were held against, and how sure the answers are."""
+    """What the workloads were compared with, and how sure the answers are."""
     found = list(dict.fromkeys(_reference(item) for item in result["workloads"] if item["reference"]))
     known = [level for item in result["workloads"] if (level := item.get("confidence"))]  # an older result has none
     if levels := sorted({f"{level:.1%}" for level in known}):

@@ -71,7 +71,7 @@ def command(
     rows = select_rows(place, runs, run_filter(place, **filters))
     folders = [row.folder for row in (rows if runs else own_rows(rows, "not packed"))]
     if not folders:
-        raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run jobs shows the runs on record")
+        raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run jobs lists the recorded runs")
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
     written = write_archive(
         path,

@@ -17,7 +17,7 @@ from llmb_run.starting.tasks import keys_of, read_tasks
 
 @click.command(cls=Command)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path), help="Task file, in YAML or the short form.")
-@options.flag("--again", help="Start all jobs of this file again, even those on record.")
+@options.flag("--again", help="Start all jobs of this file again, even those already started.")
 @options.after
 @options.skip_unsupported
 @options.dry_run
@@ -35,7 +35,7 @@ def command(
 ) -> Result:
     """Start the jobs of a task file.
 
-    After an interruption run it again: jobs that are on record are not started twice, and tasks added to the file
+    After an interruption run it again: recorded jobs are not started twice, and tasks added to the file
     since then are started.
     """
     place = Place()

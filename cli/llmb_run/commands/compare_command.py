@@ -65,7 +65,7 @@ def _side(words: str, place: Place) -> list[Measured]:
     folders = dict.fromkeys(one_folder(place, word) for word in words.split(",") if word)
     found = [item for item in measure(folders, place) if item.record is not None]
     if not found:
-        raise RequestError(f"{words!r} names no run on record", remedy="llmb-run jobs lists them")
+        raise RequestError(f"{words!r} names no recorded run", remedy="llmb-run jobs lists them")
     return found
 
 
@@ -131,7 +131,7 @@ def _text(
     if differing:
         text += "\n" + table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
     else:
-        text += "\nnothing on record differs\n"
+        text += "\nno recorded difference\n"
     return text
 
 

@@ -90,7 +90,7 @@ def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result
     for record in records:
         folder = record.paths.folder
         item = straggler_in(folder, record.plan)
-        nobody = "nobody kept the others waiting" if (folder / FILE).exists() else "its ranks recorded no waits"
+        nobody = "no rank kept the others waiting" if (folder / FILE).exists() else "its ranks recorded no waits"
         text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
         text += labelled("slow", [item.text if item else nobody])
         gap = find_gap(record, place).gap

@@ -60,7 +60,7 @@ def _step(item: Group) -> Step:
         return _more(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
         return Step(7, ("results", "--history"), "all pass: how the configurations change over time")
-    return _make_reference(item, "later runs are then held against this site's own")
+    return _make_reference(item, "later runs are then compared with this site's own")
 
 
 def _more(item: Group, verdict: Verdict) -> Step:

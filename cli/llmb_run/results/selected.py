@@ -29,6 +29,6 @@ def selected(
     if not found:
         raise RequestError(
             f"no run matches{in_words(filters)}",
-            remedy="llmb-run jobs shows the runs on record; llmb-run single starts one",
+            remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
         )
     return found
