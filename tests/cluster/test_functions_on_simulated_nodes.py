@@ -11,7 +11,7 @@ from llmb_common.site.machine import Machine
 from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, NEWEST, asked, plan
 from support.slurm_cluster import SlurmCluster
 
-OLDER = Machine(cluster_type="slurm", slurm_segments=False)
+OLDER = Machine(cluster_type="slurm", release=(23, 11))
 """The tests' Slurm, which has no --segment."""
 
 REFUSED = """

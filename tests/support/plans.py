@@ -27,7 +27,7 @@ MACHINES = {
     "eight-h100": EIGHT,
     "eight-h100-with-nsys": Machine(cluster_type="local", gpu_type="h100", gpus=8, has_nsys=True),
     "eight-unknown": Machine(cluster_type="local", gpu_type=None, gpus=8),
-    "old-slurm": Machine(cluster_type="slurm", slurm_segments=False),
+    "old-slurm": Machine(cluster_type="slurm", release=(23, 11)),
 }
 
 

@@ -93,19 +93,10 @@ def test_without_a_client_only_a_dry_run_can_mean_slurm(programs: Programs) -> N
     for slurms in ({"SBATCH_ACCOUNT": "a"}, {"SBATCH_PARTITION": "p"}, {"ADDITIONAL_SLURM_PARAMS": "qos=a"}):
         assert look(DRY_RUN="true", **slurms).cluster_type == "slurm"
         assert look(**slurms).cluster_type == "local"
-    assert look(CLUSTER_TYPE="slurm").slurm_segments, "nobody to ask"
+    assert look(CLUSTER_TYPE="slurm").release > (999, 0), "nobody to ask"
 
 
-@pytest.mark.parametrize(
-    ("version", "known"),
-    [
-        ("slurm 24.05.0", True),
-        ("slurm 24.04.9", False),
-        ("slurm 23.11.10", False),
-        ("slurm 25.01.1", True),
-        ("", False),
-    ],
-)
-def test_segments_are_known_since_24_05(programs: Programs, version: str, known: bool) -> None:
+@pytest.mark.parametrize(("version", "release"), [("slurm 24.05.0", (24, 5)), ("22.05.8-bcm", (22, 5)), ("", (0, 0))])
+def test_the_schedulers_program_says_its_release(programs: Programs, version: str, release: tuple[int, int]) -> None:
     programs.has("sbatch", version)
-    assert look() == Machine(cluster_type="slurm", slurm_segments=known)
+    assert look() == Machine(cluster_type="slurm", release=release)

@@ -18,7 +18,7 @@ from llmb_common.site.machine import Machine, look_at_machine
 from support import plans
 
 ROOT = Path(__file__).resolve().parents[2]
-NEW, OLD = Machine(cluster_type="slurm"), Machine(cluster_type="slurm", slurm_segments=False)
+NEW, OLD = (Machine(cluster_type="slurm", release=release) for release in ((24, 5), (24, 4)))
 RACK = 18
 
 
@@ -85,15 +85,15 @@ def test_a_slurm_without_the_option_is_not_given_it_and_the_plan_says_so() -> No
     assert not plan(OLD, GPU_TYPE="h100", JOB_TOTAL_GPUS="64").preflight.warnings[1:]
 
 
-@pytest.mark.parametrize(("version", "known"), [("23.11.10", False), ("24.05.0", True), ("25.11.2", True), ("", False)])
+@pytest.mark.parametrize(("version", "release"), [("23.11.10", (23, 11)), ("25.11.2", (25, 11)), ("", (0, 0))])
 def test_the_real_sbatch_is_asked_for_its_version(
-    version: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, release: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sbatch = tmp_path / "sbatch"
     sbatch.write_text(f"#!/bin/sh\necho 'slurm {version}'\n")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert look_at_machine(cluster_config(), read_request({"CLUSTER_TYPE": "slurm"})).slurm_segments is known
+    assert look_at_machine(cluster_config(), read_request({"CLUSTER_TYPE": "slurm"})).release == release
 
 
 def test_sbatch_is_asked_once_and_again_when_it_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_sbatch_is_asked_once_and_again_when_it_was_replaced(tmp_path: Path, mon
         os.utime(sbatch, (at, at))
         for _ in range(3):
             machine = look_at_machine(cluster_config(), read_request({"CLUSTER_TYPE": "slurm"}))
-            assert machine.slurm_segments is (version >= "24.05")
+            assert machine.release == tuple(map(int, version.split(".")[:2]))
         assert calls.read_text() == "x\n" * (at + 1)
 
 

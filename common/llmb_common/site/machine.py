@@ -14,20 +14,22 @@ from llmb_common.programs import ask
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 
+NEWEST = (9999, 0)
+"""A release that has everything."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """The machine that a plan is for: its cluster type, GPUs and programs.
 
-    ``gpu_type`` None: no GPU was looked for or found. ``slurm_segments``: sbatch knows ``--segment`` (Slurm 24.05 and
-    later; True where there is no sbatch to ask).
+    ``gpu_type`` None: no GPU was looked for or found. ``release``: of the scheduler's program, if there is one to ask.
     """
 
     cluster_type: ClusterType
     gpu_type: str | None = None
     gpus: int = 0
     has_nsys: bool = False
-    slurm_segments: bool = True
+    release: tuple[int, int] = NEWEST
 
     @property
     def traits(self) -> Traits:
@@ -36,9 +38,6 @@ class Machine:
 
 
 _SECONDS = 20.0
-
-SEGMENT_SLURM = (24, 5)
-"""First release whose ``sbatch`` knows ``--segment``."""
 
 
 def gpu_names() -> list[str]:
@@ -69,10 +68,8 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
             wanted = next(told, SLURM if large else wanted)
     traits = traits_of(wanted)
     if not traits.this_machine:
-        sbatch = shutil.which(traits.submits_with)
-        return Machine(
-            cluster_type=wanted, slurm_segments=_knows_segments(sbatch) if traits.slurm_options and sbatch else True
-        )
+        program = shutil.which(traits.submits_with)
+        return Machine(cluster_type=wanted, release=_release(program) if program else NEWEST)
     if request.gpu_type == "cpu" or cluster.gpu_type == "cpu":
         return Machine(cluster_type=wanted, gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
     names = gpu_names()
@@ -84,22 +81,16 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
     )
 
 
-def _knows_segments(sbatch: str) -> bool:
-    """Whether ``sbatch`` has ``--segment``: since Slurm 24.05.0 (its NEWS). ``sbatch --help`` does not list it."""
+def _release(program: str) -> tuple[int, int]:
+    """What ``program`` says it is; (0, 0) where it does not say."""
     try:
-        return _slurm_release(sbatch, Path(sbatch).stat().st_mtime_ns) >= SEGMENT_SLURM
-    except (OSError, ValueError):
-        return False
+        return _asked_release(program, Path(program).stat().st_mtime_ns)
+    except OSError:
+        return 0, 0
 
 
 @lru_cache(maxsize=4)
-def _slurm_release(sbatch: str, changed: int) -> tuple[int, int]:
-    """Asked once for many plans; ``changed``: the program's time, as another release may replace it meanwhile.
-
-    Raises:
-        ValueError: it does not say.
-    """
-    found = re.search(r"([0-9]+)\.([0-9]+)", ask([sbatch, "--version"], _SECONDS).output)
-    if found is None:
-        raise ValueError(sbatch)
-    return int(found[1]), int(found[2])
+def _asked_release(program: str, changed: int) -> tuple[int, int]:
+    """Asked once for many plans; ``changed``: the program's time, as another release may replace it meanwhile."""
+    found = re.search(r"([0-9]+)\.([0-9]+)", ask([program, "--version"], _SECONDS).output)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

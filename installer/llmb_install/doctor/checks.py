@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from llmb_common import gpus
 from llmb_common.cluster_types import SLURM, traits_of
+from llmb_common.executors.slurm.segments import SEGMENT_SLURM
 from llmb_common.printable import size
-from llmb_common.site.machine import SEGMENT_SLURM
 from llmb_install.detect import Partition
 from llmb_install.doctor.facts import Facts, Workload, limit_minutes
 from llmb_install.doctor.node_checks import Check, node_checks, release

@@ -13,6 +13,9 @@ from typing import NamedTuple
 from llmb_common import gpus
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 
+SEGMENT_SLURM = (24, 5)
+"""First release whose ``sbatch`` knows ``--segment`` (its NEWS); ``sbatch --help`` does not list it."""
+
 
 def best_segment(nodes: int, rack: int) -> int:
     """The largest divisor of ``nodes`` that fits into a rack of so many nodes; all nodes of a job that does."""

@@ -10,7 +10,7 @@ import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.options import begin_in, parse_additional
-from llmb_common.executors.slurm.segments import Segment, choose_segment
+from llmb_common.executors.slurm.segments import SEGMENT_SLURM, Segment, choose_segment
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings
 from llmb_common.request.values import gres_type
 from llmb_common.words import is_slurm_name
@@ -138,7 +138,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         additional = {name: value for name, value in usual.additional if name not in asked} | asked
         segment = Segment()
         if "segment" not in additional:  # the last word of the site or the user
-            known = case.machine.slurm_segments
+            known = case.machine.release >= SEGMENT_SLURM
             segment = choose_segment(case.gpu_type, nodes, gpus_per_node, slurm_segments=known, say=request.say)
             case.note(*[segment.notice] if segment.notice else [])
         return msgspec.structs.replace(
