@@ -112,7 +112,7 @@ def test_sbatch_is_asked_once_and_again_when_it_was_replaced(tmp_path: Path, mon
 def test_a_dry_run_without_any_slurm_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     request = read_request({"DRY_RUN": "true", "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "64"})
-    assert look_at_machine(cluster_config(), request) == NEW
+    assert look_at_machine(cluster_config(), request).release > NEW.release
 
 
 def test_fewer_gpus_of_a_node_leave_the_rack_as_it_is() -> None:
