@@ -58,6 +58,8 @@ def test_results_name_problems_and_keep_notes_to_themselves(cli: Cli, tmp_path: 
     done = cli("results")
     assert f"{run.paths.name}: NCCL sends through TCP sockets between nodes: n2" in done.err
     assert "power limit" not in done.err
+    slow = cli("why", "--slow", run.paths.run_id)
+    assert "nodes: NCCL sends through TCP sockets between nodes: n2" in slow.out
     (row,) = cli("results", "--json").data["runs"]
     assert [(finding["kind"], finding["severity"]) for finding in row["findings"]] == [
         ("socket", "problem"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.worth import worth_of
+from llmb_run.comparing.contributions import less
 from support import instant
 from support.campaigns import Site
 from support.cli import Done
@@ -85,6 +87,21 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
     assert "no faster run of the same work is on record here" in site("why", "--slow", fast).out
 
 
+def test_columns_that_are_not_legal_one_by_one_are_one_difference(site: Site) -> None:
+    """On two ranks PP 2 leaves no room for TP 2."""
+    two = ("single", *JOB[1:-1], "2", "--json", "--env")
+    slow, fast = (
+        site(*two, f"STEP_MS={ms}", "--set", f"tp={tp}", "--set", f"pp={pp}").data["jobs"][0]["run_id"]
+        for ms, tp, pp in ((100, 2, 1), (90, 1, 2))
+    )
+    told = site("why", "--slow", slow, "--json").data["runs"][0]["gap"]["differences"]
+    assert {item["name"]: item["test"].partition("--change ")[2] for item in told} == {
+        "tp, pp": "tp=1 --change pp=2",
+        "env STEP_MS": "STEP_MS=90",
+    }
+    assert site("why", "--slow", fast, "--json").data["runs"][0]["gap"]["best"] is None
+
+
 # What it is worth by the published rows
 
 
@@ -140,12 +157,13 @@ def test_without_a_faster_run_it_is_held_against_what_was_published(
         "env NCCL_GRAPH_REGISTER": ("launch", "1", "-"),
         "vboost": ("launch", "false", "true"),
     }
-    assert told["software"]["why"] == "LLMB cannot plan a job in that software"
     assert told["vboost"]["test"] == f"llmb-run ab --base {bf16['run_id']} --change ENABLE_VBOOST=true"
     reverse = told["env NCCL_GRAPH_REGISTER"]["test"]
     assert reverse.startswith("llmb-run ab -w pretrain_llama3.1 -s 8b --dtype bf16 --scale 8 --gpu-type h100")
     assert reverse.endswith("--env ENABLE_VBOOST=true --change NCCL_GRAPH_REGISTER=1")
-    assert "graph registration): 1 here" in site("why", "--slow", bf16["run_id"]).out
+    text = site("why", "--slow", bf16["run_id"]).out
+    assert "launch: env NCCL_GRAPH_REGISTER (graph registration): 1 here" in text
+    assert "no test: LLMB cannot plan a job in that software" in text
 
     (fp8,) = site(*job, "--dtype", "fp8").data["jobs"]
     (only,) = site("why", "--slow", fp8["run_id"], "--json").data["runs"][0]["gap"]["differences"]
@@ -169,6 +187,7 @@ def test_contributions_are_measured_one_by_one_and_together(site: Site, slow: st
     assert "not known: not tested within the budget" in short.out
     assert f"a larger --budget or more --pairs go on: llmb-run why --slow --test {slow}" in short.out
     begun = {key for _, key in instant.accepted()}
+    assert {key.rpartition(":")[2].partition(".")[0] for key in begun - {""}} == {"1", "2"}, "one after the other"
 
     done = attributed(site, slow, "--budget", "1000", "--json")
     assert done.status == 0, done.err
@@ -181,6 +200,7 @@ def test_contributions_are_measured_one_by_one_and_together(site: Site, slow: st
     for name, share in truth.items():
         measured = parts[name]["tested"]["difference"]
         assert measured["low_percent"] < share < measured["high_percent"]
+        assert measured["error_rate_each_look"] == pytest.approx(0.01 / 3), "all three hold together"
         assert measured["high_percent"] - measured["low_percent"] <= 2.02, "known to 1 %"
     assert found["together"]["difference"]["difference_percent"] == pytest.approx(-11, abs=0.3)
     interaction, unexplained = found["interaction"], found["unexplained"]
@@ -241,6 +261,13 @@ def test_what_cannot_be_tested(site: Site, slow: str, words: tuple[str, ...], sa
     done = site("why", *({"RUN": slow, "BEST": best}.get(word, word) for word in words))
     assert done.status == 2
     assert said in done.err
+
+
+def test_what_is_left_is_as_uncertain_as_all_that_is_taken_off() -> None:
+    low, middle, high = less((-0.10, -0.07, -0.06), [(-0.06, -0.03, -0.02), (-0.03, -0.01, 0.01)])
+    assert middle == pytest.approx(-0.03)
+    assert middle - low == pytest.approx(math.hypot(0.03, 0.01, 0.02))
+    assert high - middle == pytest.approx(math.hypot(0.01, 0.03, 0.02))
 
 
 def test_intervals_hold_all_contributions_at_once() -> None:

@@ -3,36 +3,35 @@ worth, and how to find out."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.engines import minor
-from llmb_common.errors import LLMBError
-from llmb_common.index.rows import RunFilter
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import bridge_release, container_release, same_release
 from llmb_common.request.variables import COLUMNS
-from llmb_common.results.comparison import EVIDENCE, Change, compare_times, facts, facts_of_plan, unequal_work
-from llmb_common.results.decision import level
-from llmb_common.results.references import Reference, by_preference, published_references, release_spread
+from llmb_common.results.comparison import EVIDENCE, Change, facts, facts_of_plan
+from llmb_common.results.references import release_spread
 from llmb_common.results.worth import Worth, worth_of
 from llmb_common.roles import fields_of
 from llmb_common.runs.record import RunRecord
-from llmb_run.comparing.run import ask_of_run
+from llmb_run.comparing.sides import (
+    NAMED,
+    Other,
+    as_today,
+    best_run,
+    can_take,
+    dimension_of,
+    planned_or_none,
+    published_job,
+    said_of,
+    taken,
+)
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, measure
-from llmb_run.selecting import load_rows, select_rows
-from llmb_run.starting.command_line import SWITCHES, command_for
-from llmb_run.starting.requests import Ask, Asked, plan_ask, plan_each
-
-MOST = 200
-"""Newest runs among which the best is looked for."""
+from llmb_run.starting.requests import Ask, Asked, plan_each
 
 Kind: TypeAlias = Literal["software", "setting", "launch", "nodes"]
 _ORDER: tuple[Kind, ...] = ("software", "setting", "launch", "nodes")
@@ -40,11 +39,6 @@ _ORDER: tuple[Kind, ...] = ("software", "setting", "launch", "nodes")
 _SOFTWARE = ("image", "engine", "software", "image digest", "driver", "cuda", "nccl", "kernel", "llmb")
 _OF_IMAGE = ("software", "image digest", "nccl")
 """What another image brings."""
-_NAMED = ("dtype", "variant", "engine", "image")
-_MAPS = {"environment": "env ", "columns": "", "megatron": "megatron."}
-"""Fields of an ``Ask``, and how what they hold is called among the facts of a run."""
-_VARIABLES = {**SWITCHES, "fp8_recipe": "FP8_RECIPE", "moe_routing": "MOE_ROUTING"}
-"""Facts that a variable of ``launch.sh`` decides."""
 _UNTOLD = ("engine_python", "hosts", "recipe_sha256", "code_sha256", *fields_of(JobPlan, "derived", "extent"))
 """What follows from the rest, or is another each time."""
 
@@ -60,6 +54,9 @@ WORDS = {
 """How a job is launched, in the words of those who speak of it."""
 
 
+NOBODY = "nobody can choose it for a job"
+
+
 class Difference(msgspec.Struct, frozen=True):
     """``test``: the command that shows what it is worth; empty where there is none, and ``why``.
 
@@ -73,7 +70,7 @@ class Difference(msgspec.Struct, frozen=True):
     test: str = ""
     worth: Worth | None = None
     takes: tuple[str, ...] = ()
-    why: str = "nobody can choose it for a job"
+    why: str = NOBODY
 
     def __str__(self) -> str:
         if not self.there:
@@ -102,18 +99,6 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Other:
-    """What a run is held against. ``base``: how ``ab`` is asked for it."""
-
-    ask: Ask
-    facts: Mapping[str, str]
-    base: str
-    change: Change
-    run_id: str | None = None
-    more: tuple[Difference, ...] = ()
-
-
-@dataclass(frozen=True)
 class Found:
     """A gap, the run's own job as it would be planned today, and the other side's; None where nobody can plan it."""
 
@@ -125,7 +110,7 @@ class Found:
         """The run's job, which takes ``names`` from the other side."""
         assert self.here is not None
         assert self.there is not None
-        return _taken(self.here.ask, self.there, names)
+        return taken(self.here.ask, self.there, names)
 
 
 def find_gap(record: RunRecord, place: Place) -> Found:
@@ -133,27 +118,24 @@ def find_gap(record: RunRecord, place: Place) -> Found:
     own = next((item for item in measure([record.paths.folder], place) if item.record is not None), None)
     if own is None:
         return Found(Gap(""))
-    here = _as_today(record, place)
-    other = _best(record, own, here, place) or (_documented(here, own, place) if here else None)
-    seen = tuple(Difference("nodes", item.kind, item.text) for item in own.findings)  # by its own nodes
+    here = as_today(record, place)
+    other = best_run(record, own, here, place) or (published_job(here, own, place) if here else None)
+    seen = [Difference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if other is None:
-        return Found(Gap(_published(own), differences=seen), here)
+        return Found(Gap(_published(own), differences=tuple(seen)), here)
     own_facts = facts(record) if other.run_id else facts_of_plan(record.plan)
     there, listed = _listed(record, own_facts, here, other, place)
-    ordered = sorted((*listed, *other.more, *seen), key=_importance)
+    if other.software:
+        why = "LLMB cannot plan a job in that software"
+        software, worth = other.software
+        listed.append(Difference("software", "software", own.software, software, worth=worth, why=why))
+    ordered = sorted((*listed, *seen), key=_importance)
     slower = 1 / other.change.ratio - 1
     return Found(Gap(_published(own), other.run_id, slower, tuple(ordered), other.change), here, there)
 
 
 def _importance(item: Difference) -> tuple[float, int, bool]:
     return (item.worth.median if item.worth else 0.0, _ORDER.index(item.kind), not item.test)
-
-
-def _as_today(record: RunRecord, place: Place) -> Asked | None:
-    try:
-        return plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
-    except LLMBError:
-        return None
 
 
 def _published(own: Measured) -> str:
@@ -167,73 +149,6 @@ def _published(own: Measured) -> str:
     return f"{said}; another release alone makes {spread.fastest:+.0%} to {spread.slowest:+.0%} by the published rows"
 
 
-# The other side
-
-
-def _best(record: RunRecord, own: Measured, today: Asked | None, place: Place) -> Other | None:
-    """The fastest run of the same work on as many GPUs of the kind; None where that is the run itself."""
-    plan = record.plan
-    wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
-    records, _ = load_rows(select_rows(place, [], wanted))
-    alike = [item for item in records if item.plan.gpu_type == plan.gpu_type and not unequal_work(plan, item.plan)]
-    timed = [item for item in measure([item.paths.folder for item in alike], place) if item.good is not None]
-    best = min(timed, key=lambda item: item.good.seconds if item.good else 0.0, default=None)
-    if best is None or best.record is None or best.good is None or own.good is None:
-        return None
-    if best.record.paths.run_id == record.paths.run_id:
-        return None
-    # What stalls take is the day's, and is told elsewhere.
-    here, there = (replace(time, stalls=(), steps=0, mean=0.0) for time in (own.good, best.good))
-    change = compare_times([here], [there], own.past.scatter(own.configuration))
-    run_id = best.record.paths.run_id
-    ask = ask_of_run(best.record, today.entry.recipe) if today else Ask(workload=plan.workload)
-    return Other(ask, facts(best.record), f"--base {run_id}", change, run_id)
-
-
-def _documented(here: Asked, own: Measured, place: Place) -> Other | None:
-    """The job that was published for the run's size, GPUs, scale and dtype, in the software of that result if LLMB can
-    plan it there."""
-    recipe, ask = here.entry.recipe, here.ask
-    kept = {name: value for name, value in ask.environment.items() if name.startswith("SBATCH_")}
-    if recipe.measured_as(here.plan.variant).vboost:
-        kept["ENABLE_VBOOST"] = "true"
-    ask = replace(ask, columns={}, megatron={}, environment=kept)
-    planned = _planned(ask, place)
-    known = by_preference(published_references(planned.plan, recipe)) if planned else []
-    if planned is None or not known or own.good is None:
-        return None
-    reference, more = known[0], list[Difference]()
-    if not reference.same_software:
-        image = _image_of(reference, recipe)
-        held = bridge_release(image)
-        moved = _planned(replace(ask, image=image, engine=minor(held) if held else None), place) if image else None
-        if moved is None:
-            then = msgspec.structs.replace(planned.plan, image=image)
-            worth = worth_of(planned.plan, then, recipe) if image else None
-            why = "LLMB cannot plan a job in that software"
-            more.append(Difference("software", "software", own.software, reference.software, worth=worth, why=why))
-        planned = moved or planned
-    found = level([own.good], own.past.scatter(own.configuration))
-    seconds = reference.seconds * here.plan.tokens_per_gpu / planned.plan.tokens_per_gpu  # for as many tokens
-    bounds = (seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low))
-    base = command_for(planned.plan, recipe).removeprefix("llmb-run single ")
-    return Other(planned.ask, facts_of_plan(planned.plan), base, Change(*bounds), more=tuple(more))
-
-
-def _image_of(reference: Reference, recipe: Recipe) -> str | None:
-    """The image that ``reference`` was measured in; None where that was no Megatron-Bridge."""
-    assert reference.result is not None
-    document = recipe.document(reference.result)
-    release = reference.result.container or document.container
-    known = (image for image in recipe.engines.values() if same_release(container_release(image), release))
-    return next(known, f"nvcr.io#nvidia/nemo:{release}") if document.framework == "Megatron-Bridge" else None
-
-
-def _planned(ask: Ask, place: Place) -> Asked | None:
-    found = next(iter(plan_each([ask], place)))
-    return found if isinstance(found, Asked) else None
-
-
 # What differs
 
 
@@ -244,8 +159,8 @@ def _listed(
     apart = {name: pair for name, pair in _apart(own, other.facts) if _tells(name)}
     there, groups = other.ask, list[tuple[str, ...]]()
     if here is not None:
-        chosen = [name for name in apart if _said(here.ask).get(name) != _said(there).get(name)]
-        together = _planned(_taken(here.ask, there, chosen), place)
+        chosen = [name for name in apart if said_of(here.ask).get(name) != said_of(there).get(name)]
+        together = planned_or_none(taken(here.ask, there, chosen), place)
         if together is not None:  # what follows from the rest is no difference of its own
             follows = {name: value for name, value in facts_of_plan(together.plan).items() if name not in chosen}
             apart = {name: pair for name, pair in apart.items() if name in chosen or follows.get(name, "-") != pair[1]}
@@ -254,7 +169,11 @@ def _listed(
         given = {name: pair[1] for name, pair in apart.items() if name.startswith("env ") and pair[1] != "-"}
         variables = {name.removeprefix("env "): value for name, value in given.items()}
         there = replace(there, environment={**there.environment, **variables})
-        groups = _groups([name for name in apart if name in chosen or name in given], here.ask, there, place)
+
+        def legal(names: Sequence[str]) -> bool:
+            return planned_or_none(taken(here.ask, there, names), place) is not None
+
+        groups = _groups([name for name in apart if name in chosen or name in given], legal)
     left = [(name,) for name in apart if not any(name in group for group in groups)]
     return there, [
         _difference(record, apart, group, here, replace(other, ask=there), place) for group in (*groups, *left)
@@ -273,12 +192,13 @@ def _tells(name: str) -> bool:
     return name.partition(".")[0] not in _UNTOLD
 
 
-def _groups(names: Sequence[str], here: Ask, there: Ask, place: Place) -> list[tuple[str, ...]]:
+def _groups(names: Sequence[str], legal: Callable[[Sequence[str]], bool]) -> list[tuple[str, ...]]:
     """What changes together: an image with its engine, and columns that are not legal one by one."""
     software = tuple(name for name in names if name in ("image", "engine"))
-    columns = tuple(
-        name for name in names if name in COLUMNS.values() and _planned(_taken(here, there, [name]), place) is None
-    )
+    every = tuple(name for name in names if name in COLUMNS.values())
+    columns = tuple(name for name in every if not legal([name]))
+    if columns and not legal(columns):
+        columns = every
     alone = [(name,) for name in names if name not in (*software, *columns)]
     return [group for group in (software, columns, *alone) if group]
 
@@ -297,13 +217,13 @@ def _difference(
         kind = "software"
     elif name in EVIDENCE:
         kind = "nodes"
-    elif name not in WORDS and (name in COLUMNS.values() or name.startswith(("env ", "megatron.")) or name in _NAMED):
+    elif name not in WORDS and (name in COLUMNS.values() or name.startswith(("env ", "megatron.")) or name in NAMED):
         kind = "setting"
     before, after = (", ".join(apart[name][side] for name in names) for side in (0, 1))
     found = Difference(kind, ", ".join(names), before, after)
-    if here is None or not _can_take(names, here.ask, other.ask):
+    if here is None or not can_take(names, here.ask, other.ask):
         return found
-    (planned,) = plan_each([_taken(here.ask, other.ask, names)], place)
+    (planned,) = plan_each([taken(here.ask, other.ask, names)], place)
     if not isinstance(planned, Asked):
         return msgspec.structs.replace(found, why=planned.error.message)
     return msgspec.structs.replace(
@@ -315,43 +235,15 @@ def _difference(
     )
 
 
-def _can_take(names: Sequence[str], here: Ask, there: Ask) -> bool:
-    return all(_said(here).get(name) != _said(there).get(name) for name in names)
-
-
-def _said(ask: Ask) -> dict[str, str]:
-    """What is said of the job, by the names of facts."""
-    facts_by_variable = {f"env {variable}": name for name, variable in _VARIABLES.items()}
-    said = {name: value for name in _NAMED if (value := getattr(ask, name)) is not None}
-    for field, prefix in _MAPS.items():
-        said |= {f"{prefix}{name}": value for name, value in getattr(ask, field).items()}
-    return {facts_by_variable.get(name, name): value for name, value in said.items()}
-
-
-def _taken(ask: Ask, other: Ask, names: Iterable[str]) -> Ask:
-    """``ask``, which says of ``names`` what ``other`` says, or nothing where that does."""
-    wanted = {f"env {_VARIABLES[name]}" if name in _VARIABLES else name for name in names}
-    found = {name: getattr(other, name) for name in _NAMED if name in wanted}
-    for field, prefix in _MAPS.items():
-        own, theirs = getattr(ask, field), getattr(other, field)
-        kept = {name: value for name, value in own.items() if f"{prefix}{name}" not in wanted}
-        found[field] = kept | {name: value for name, value in theirs.items() if f"{prefix}{name}" in wanted}
-    return replace(ask, **found)
-
-
 def _test(record: RunRecord, apart: Mapping[str, tuple[str, str]], other: Other) -> str:
     """The command of ``ab`` for it."""
     # What only this run sets cannot be unset: the other side with it shows the same.
     for base, side in ((f"--base {record.paths.run_id}", 1), (other.base, 0)):
         changes = {name: values[side] for name, values in apart.items()}
         if not any(value in ("-", "null") for value in changes.values()):
-            words = " ".join(f"--change {quote(f'{_dimension(name)}={value}')}" for name, value in changes.items())
+            words = " ".join(f"--change {quote(f'{dimension_of(name)}={value}')}" for name, value in changes.items())
             return f"llmb-run ab {base} {words}"
     return ""
-
-
-def _dimension(name: str) -> str:
-    return _VARIABLES.get(name, name).removeprefix("env ").removeprefix("megatron.")
 
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
@@ -371,5 +263,5 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
 
 def _told(item: Difference) -> Iterator[str]:
     yield f"{item}{f'; time {item.worth}' if item.worth else ''}"
-    if item.test:
-        yield f"  {item.test}"
+    if item.test or item.why != NOBODY:
+        yield f"  {item.test or f'no test: {item.why}'}"
