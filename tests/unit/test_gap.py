@@ -84,7 +84,7 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
     text = site("why", "--slow", slow).out
     assert f"{fast}: this run takes 11.1% more time" in text
     assert f"{command} mbs=2" in text
-    assert "no faster run of the same work is on record here" in site("why", "--slow", fast).out
+    assert "no faster run of the same work is recorded here" in site("why", "--slow", fast).out
 
 
 def test_columns_that_are_not_legal_one_by_one_are_one_difference(site: Site) -> None:

@@ -252,12 +252,12 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     if gap.best is not None:
         found.append(("best", [f"{gap.best}: this run takes {gap.slower or 0.0:.1%} more time"]))
     else:
-        said = "no faster run of the same work is on record here"
+        said = "no faster run of the same work is recorded here"
         found.append(("best", [said if gap.change is None else f"{said}: what differs from the published job"]))
     if gap.differences:
         found.append(("differs", [line for item in gap.differences for line in _told(item)]))
     elif gap.change is not None:
-        found.append(("differs", ["nothing on record: nodes, neighbours or the day"]))
+        found.append(("differs", ["nothing recorded: nodes, neighbours or the day"]))
     return found
 
 

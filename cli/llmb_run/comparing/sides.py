@@ -1,4 +1,4 @@
-"""A run's job and what it is held against, as asks: this site's best run of the same work, or the published job."""
+"""A run's job and what it is compared with, as asks: this site's best run of the same work, or the published job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _VARIABLES = {**SWITCHES, "fp8_recipe": "FP8_RECIPE", "moe_routing": "MOE_ROUTIN
 
 @dataclass(frozen=True)
 class Other:
-    """What a run is held against. ``base``: how ``ab`` is asked for it. ``change``: its step time over the run's.
+    """What a run is compared with. ``base``: how ``ab`` is asked for it. ``change``: its step time over the run's.
 
     ``software``: of a published result that LLMB cannot plan a job in, with what that is worth.
     """
