@@ -82,8 +82,8 @@ _NO_CAUSES = """
 _XIDS = """
 ## Xids
 
-For Xids 144 to 150, NVIDIA's table of NVLink 5 events decides, based on the text of the line. Fatal SXids of the NVSwitch
-driver are roots.
+For Xids 144 to 150, NVIDIA's table of NVLink 5 events decides, based on the text of the line. Fatal SXids of the
+NVSwitch driver are roots.
 
 | Xid | meaning | role | what to do | NVIDIA's resolution |
 |---|---|---|---|---|
