@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO, cast
 
 
@@ -50,6 +50,12 @@ def _spelt_out(character: str) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 step``, ``2 steps``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def first_few(items: Sequence[object], most: int = 3, between: str = ", ") -> str:
+    """``n1, n2, n3 and 4 more``."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return between.join(map(str, items[:most])) + more
 
 
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")

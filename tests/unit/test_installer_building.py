@@ -332,9 +332,6 @@ def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
     assert list(package_records.damaged_files(tmp_path)) == [
         *("bent.py has changed", "gone.py is missing", "folder.py cannot be read (Is a directory)")
     ]
-    assert package_records.summary(iter("abcd")) == "a, b, c and 1 more"
-    assert package_records.summary(iter("abc")) == "a, b, c"
-    assert package_records.summary(iter("")) == ""
 
 
 def test_a_part_of_a_lock(tmp_path: Path) -> None:

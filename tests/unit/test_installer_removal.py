@@ -254,7 +254,7 @@ def test_many_are_counted_and_some_are_named(installer: Installer, install: Path
     assert (status, error["code"]) == (3, "live-runs")
     assert f"cannot uninstall {install}: 7 runs have not ended: " in error["message"]
     assert error["message"].count("(pretrain_llama3.1, PENDING)") == 5
-    assert error["message"].endswith(", ...")
+    assert error["message"].endswith(" and 2 more")
 
 
 def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(installer, install, monkeypatch):

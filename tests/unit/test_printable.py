@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.printable import csv_cell, printable, printable_json, printable_lines
+from llmb_common.printable import csv_cell, first_few, printable, printable_json, printable_lines
 from llmb_install.guard import guarded
 from llmb_install.working.reporter import Reporter
 from llmb_run.terminal import table
@@ -141,3 +141,9 @@ def test_csv_of_logs_with_such_names(cli: Cli, tmp_path: Path) -> None:
     done = cli("results", tmp_path / "logs", "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(done.out))
     assert (row["experiment"], float(row["time_mean_s"])) == ("'=1+1_1", 5.0)
+
+
+@pytest.mark.parametrize(("items", "text"), [("", ""), ("a", "a"), ("abc", "a; b; c"), ("abcd", "a; b; c and 1 more")])
+def test_of_many_the_first_are_named_and_the_others_counted(items: str, text: str) -> None:
+    assert first_few(items, between="; ") == text
+    assert first_few(range(9), 8) == "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"

@@ -119,7 +119,7 @@ def test_five_spikes_are_named_and_a_sixth_is_not() -> None:
     spikes = {f"i{index}": 20.0 for index in range(40, 45)}
     window = Window(31, 50)
     assert "(iterations 40, 41, 42, 43, 44, up to" in said(steps(**spikes), window=window)[0]
-    assert "(iterations 40, 41, 42, 43, 44, ..., up to" in said(steps(**spikes, i45=20.0), window=window)[0]
+    assert "(iterations 40, 41, 42, 43, 44 and 1 more, up to" in said(steps(**spikes, i45=20.0), window=window)[0]
 
 
 def test_warm_up_is_over_after_ten_steps_unless_the_window_begins_before() -> None:

@@ -257,9 +257,9 @@ def test_more_than_three_restarts_or_odd_figures_are_not_all_named(tmp_path: Pat
     log += "".join(mbridge_line(index, tflops="nan") for index in range(31, 35)) + mbridge_log(range(35, 51))
     notices = analysed(tmp_path, log).notices
     assert notices == (
-        "20 iterations are printed again (from iteration 6, 11, 16), after a restart; the last print counts",
+        "20 iterations are printed again (from iteration 6, 11, 16 and 1 more), after a restart; the last print counts",
         "figures that are not finite numbers are left out: TFLOPS at iteration 31; TFLOPS at iteration 32;"
-        " TFLOPS at iteration 33 ...",
+        " TFLOPS at iteration 33 and 1 more",
     )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from llmb_common.printable import counted, printable
+from llmb_common.printable import counted, first_few, printable
 from llmb_common.results.change_point import LEAST_DAYS, REPORT_RATE
 from llmb_common.results.configuration import configuration_of
 from llmb_common.results.decision import CONFIDENCE
@@ -19,7 +19,6 @@ from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured
 
-_MOST_NAMED = 3
 _LONGEST_VALUE = 40
 
 
@@ -63,9 +62,7 @@ def _day(when: float) -> str:
 def _changed_text(changed: Sequence[Changed]) -> str:
     if not changed:
         return "nothing on record changed"
-    named = [f"{item.name} {_short(item.before)} to {_short(item.after)}" for item in changed[:_MOST_NAMED]]
-    more = len(changed) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more else "")
+    return first_few([f"{item.name} {_short(item.before)} to {_short(item.after)}" for item in changed])
 
 
 def _short(value: str) -> str:

@@ -11,15 +11,12 @@ from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import Span, ranged
-from llmb_common.printable import counted
+from llmb_common.printable import counted, first_few
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, Asked, Refused, plan_each
 from llmb_run.starting.submitting import check_followed, start_planned
 from llmb_run.starting.varying import Dimensions, dimensions_of, once_each
 from llmb_run.terminal import say, table
-
-_NAMED = 3
-"""Combinations that are named for one reason; JSON has them all."""
 
 
 def dimensions_said(
@@ -104,12 +101,7 @@ def _predicted(plan: JobPlan) -> list[str]:
 
 def _reasons(refused: Sequence[Refused]) -> str:
     """One line for each reason, with the combinations that it is of."""
-    together: dict[str, list[str]] = {}
+    together: dict[str, dict[str, None]] = {}
     for item in refused:
-        together.setdefault(item.error.message, []).append(item.ask.combination)
-    return "".join(f"not run: {_first(list(dict.fromkeys(who)))}: {why}\n" for why, who in together.items())
-
-
-def _first(who: Sequence[str]) -> str:
-    more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
-    return "; ".join(who[:_NAMED]) + more
+        together.setdefault(item.error.message, {})[item.ask.combination] = None
+    return "".join(f"not run: {first_few([*who], between='; ')}: {why}\n" for why, who in together.items())

@@ -11,7 +11,7 @@ from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Reading
 from llmb_common.causes.stacks import FOLDER, RankFile, stuck
 from llmb_common.causes.waits import Missing
-from llmb_common.printable import counted
+from llmb_common.printable import counted, first_few
 
 
 def find_stuck(
@@ -36,7 +36,8 @@ def _cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
     first = found.ranks[0]
     hosts = {places.host_of(rank) for rank in found.ranks}
     node = hosts.pop() if len(hosts) == 1 else None
-    who = f"rank {first}" if len(found.ranks) == 1 else f"{counted(len(found.ranks), 'rank')} ({_few(found.ranks)})"
+    several = f"{counted(len(found.ranks), 'rank')} ({first_few(found.ranks, 6)})"
+    who = f"rank {first}" if len(found.ranks) == 1 else several
     stands = f"; it stood in {stood}" if stood else ""
     return Cause(
         kind="hang",
@@ -50,7 +51,3 @@ def _cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
         node=node,
         keep_out=node is not None and len(found.ranks) > 1,
     )
-
-
-def _few(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:6])) + (" ..." if len(numbers) > 6 else "")

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from llmb_common.printable import counted
+from llmb_common.printable import counted, first_few
 from llmb_common.results.estimate import StepTime
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
@@ -22,8 +22,6 @@ FLOPS_MISMATCH = 0.15
 
 OTHER_WORK = 0.25
 """Beyond this it is not a matter of counting."""
-
-_NAMED = 5
 
 
 def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTime) -> tuple[str, ...]:
@@ -117,6 +115,4 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
 
 
 def _named(odd: Sequence[Iteration]) -> str:
-    numbers = [str(item.index) for item in odd]
-    word = "iteration" if len(odd) == 1 else "iterations"
-    return f"{word} " + ", ".join(numbers[:_NAMED]) + (", ..." if len(numbers) > _NAMED else "")
+    return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"

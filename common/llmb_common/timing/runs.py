@@ -23,7 +23,7 @@ from os.path import basename, isfile, join, split
 from pathlib import Path
 from typing import Any
 
-from llmb_common.printable import counted
+from llmb_common.printable import counted, first_few
 from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import LogContent, read_ending, read_log
 from llmb_common.timing.job_events import read_events
@@ -295,10 +295,10 @@ def _integers(section: object, *names: str) -> tuple[int | None, ...]:
 def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
     remarks = []
     if content.replaced:
-        at = ", ".join(map(str, content.restarts[:3]))
         are = "is" if content.replaced == 1 else "are"
-        again = f"{counted(content.replaced, 'iteration')} {are} printed again (from iteration {at})"
-        remarks.append(f"{again}, after a restart; the last print counts")
+        again = f"{counted(content.replaced, 'iteration')} {are} printed again"
+        where = f"(from iteration {first_few(content.restarts)})"
+        remarks.append(f"{again} {where}, after a restart; the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
         remarks.append(f"the job was restarted within the window {window}, and the steps after a restart are slower")
     if content.doubled:
@@ -306,8 +306,7 @@ def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
         remarks.append(f"{counted(content.doubled, 'line')} {once} once")
     odd = [f"{', '.join(item.not_finite)} at iteration {item.index}" for item in content.iterations if item.not_finite]
     if odd:
-        named = "; ".join(odd[:3]) + (" ..." if len(odd) > 3 else "")
-        remarks.append(f"figures that are not finite numbers are left out: {named}")
+        remarks.append(f"figures that are not finite numbers are left out: {first_few(odd, between='; ')}")
     if content.damaged:
         are = "is" if content.damaged == 1 else "are"
         what = "cut, garbled, or with a step time that cannot be"

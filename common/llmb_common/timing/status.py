@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal, TypeAlias
 
+from llmb_common.printable import first_few
 from llmb_common.timing.iterations import Ending, LogContent
 from llmb_common.timing.records import OF_SPEED, Iteration
 from llmb_common.timing.statistics import Window
@@ -109,13 +110,8 @@ def judge(
         return Status("Incomplete", "window_not_reached", final, message)
     missing = window.missing(iterations)
     if missing:
-        numbers = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
-        return Status(
-            "Incomplete",
-            "missing_iteration",
-            missing[0],
-            f"no usable record of iteration {numbers}",
-        )
+        message = f"no usable record of iteration {first_few(missing, 5)}"
+        return Status("Incomplete", "missing_iteration", missing[0], message)
     return Status("Success")
 
 

@@ -9,12 +9,10 @@ from llmb_common.errors import EnvironmentLacks, RecordError
 from llmb_common.index.rows import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
-from llmb_common.printable import printable_lines
+from llmb_common.printable import first_few, printable_lines
 from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_install.arguments import DESPITE_RUNS
-
-_SHOWN = 5
 
 
 def live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]:
@@ -42,11 +40,10 @@ def require_none(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> 
         return
     if not live:
         return
-    names = [f"{record.paths.run_id} ({record.plan.workload}, {record.state})" for record in live[:_SHOWN]]
-    names += ["..."] if len(live) > _SHOWN else []
+    names = [f"{record.paths.run_id} ({record.plan.workload}, {record.state})" for record in live]
     count = "a run has" if len(live) == 1 else f"{len(live)} runs have"
     raise EnvironmentLacks(
-        f"{doing}: {count} not ended: {', '.join(names)}",
+        f"{doing}: {count} not ended: {first_few(names, 5)}",
         remedy=f"wait for them or end them with llmb-run cancel, then try again; {DESPITE_RUNS} removes anyway",
         code="live-runs",
     )

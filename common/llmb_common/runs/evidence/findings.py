@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from llmb_common.gpus import GPUS, type_of
-from llmb_common.printable import printable
+from llmb_common.printable import first_few, printable
 from llmb_common.runs.evidence import gpu_run, network
 from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun
 from llmb_common.runs.evidence.nodes import Node, Nodes
@@ -27,7 +27,6 @@ USUAL_DEVIATION = 0.03
 """Of the clocks of healthy GPUs at their power limit, as a share: it counts like ``_WORTH`` GPUs more."""
 _WORTH = 16
 
-_MOST_NAMED = 4
 
 Severity = Literal["problem", "note"]
 
@@ -220,5 +219,4 @@ KINDS = frozenset(rule.kind for rule in (*_ANY, *_ON_GPUS))
 
 
 def _named(items: Sequence[str]) -> str:
-    rest = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    return ", ".join(item[:120] for item in items[:_MOST_NAMED]) + rest
+    return first_few([item[:120] for item in items], 4)

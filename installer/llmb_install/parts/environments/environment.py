@@ -23,7 +23,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
-from llmb_common.printable import size
+from llmb_common.printable import first_few, size
 from llmb_common.process import uses
 from llmb_common.programs import ask
 from llmb_install.parts.environments import environment_build, package_records
@@ -156,7 +156,7 @@ class Environment(Content, Artefact):
         """The receipt's check, every file's hash, and a real import; what is wrong, or None."""
         if not self.is_complete():
             return f"{self.link} is missing, unfinished or changed"
-        if damage := package_records.summary(package_records.damaged_files(self.folder)):
+        if damage := first_few(list(package_records.damaged_files(self.folder))):
             return f"{self.link} is damaged: {damage}"
         return self._smoke_problem()
 

@@ -43,10 +43,3 @@ def _problem(path: Path, expected: str) -> str:
         return ""  # a hash that this Python does not know
     found = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
     return "" if found == value.rstrip("=") else "has changed"
-
-
-def summary(problems: Iterator[str], most: int = 3) -> str:
-    """The first few, and how many more; empty where there are none."""
-    found = list(problems)
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more
