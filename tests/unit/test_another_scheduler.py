@@ -136,6 +136,16 @@ def test_its_section_is_checked_by_its_own_struct(pbs: Pbs, section: str, messag
     assert f"cluster_config.yaml:2: {message}" in pbs("llmb_common.launch", RECIPE, **TWO_NODES).stderr
 
 
+def test_doctor_judges_no_slurm_there(pbs: Pbs) -> None:
+    program = (
+        "import sys; from llmb_install.main import main; sys.exit(main(['doctor', '--install-path', sys.argv[1]]))"
+    )
+    command = [sys.executable, "-c", program, str(pbs.install)]
+    done = subprocess.run(command, env=pbs.env, capture_output=True, text=True, check=False)
+    seen = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert seen[:3] == [["ok", "space"], ["ok", "pbs"], ["ok", "training"]]
+
+
 def test_its_variables_are_documented_and_read(pbs: Pbs) -> None:
     program = "from llmb_common.request.variables import VARIABLES as v; print(v['QSUB_QUEUE'], v['CLUSTER_TYPE'])"
     done = subprocess.run([sys.executable, "-c", program], env=pbs.env, capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmb_common import gpus
-from llmb_common.cluster_types import SLURM, traits_of
+from llmb_common.cluster_types import SLURM, Traits, traits_of
 from llmb_common.executors.slurm.segments import SEGMENT_SLURM
 from llmb_common.printable import size
 from llmb_install.detect import Partition
@@ -23,8 +23,8 @@ def all_checks(facts: Facts) -> list[Check]:
     """Every check that makes sense for these facts, in the order in which one would fix things."""
     checks = [*_space(facts)]
     traits = traits_of(facts.config.cluster_type or SLURM)
-    if traits.this_machine:
-        return [*checks, *_local(facts)]
+    if not traits.slurm_options:
+        return [*checks, *(_gpus_here(facts) if traits.this_machine else _scheduler(facts, traits)), *_engine(facts)]
     checks += _slurm(facts)
     if facts.controller_is_up:
         checks += [*_partition(facts), *_account(facts), *_times(facts), *_settings(facts)]
@@ -52,7 +52,16 @@ def _space(facts: Facts) -> Iterator[Check]:
         )
 
 
-def _local(facts: Facts) -> Iterator[Check]:
+def _scheduler(facts: Facts, traits: Traits) -> Iterator[Check]:
+    """Of one of which nothing more is known."""
+    if facts.missing_commands:
+        missing = f"not found: {', '.join(facts.missing_commands)}"
+        yield Check(traits.name, "blocks", missing, "load the scheduler's module, or use a login node")
+    else:
+        yield Check(traits.name, "ok", f"{traits.submits_with} found")
+
+
+def _gpus_here(facts: Facts) -> Iterator[Check]:
     present = ", ".join(facts.site.local_gpus)
     wanted = facts.config.gpu_type not in (None, "cpu")
     blocked = wanted and not present
@@ -62,6 +71,9 @@ def _local(facts: Facts) -> Iterator[Check]:
         present or "none",
         "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml" if blocked else "",
     )
+
+
+def _engine(facts: Facts) -> Iterator[Check]:
     engine = facts.config.engine
     pythons = [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
     yield Check(

@@ -84,7 +84,9 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
     """
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
-    use_slurm = site.has_slurm and traits_of(config.cluster_type or SLURM).slurm_options
+    traits = traits_of(config.cluster_type or SLURM)
+    use_slurm = site.has_slurm and traits.slurm_options
+    commands = SLURM_COMMANDS if traits.slurm_options else (traits.submits_with,)
     is_up = "is UP" in output("scontrol", "ping") if use_slurm else False
     settings = _slurm_settings() if is_up else {}
     has_accounting = "slurmdbd" in settings.get("AccountingStorageType", "")
@@ -96,7 +98,7 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
         install=install,
         image_folder=image_folder,
         site=site,
-        missing_commands=tuple(name for name in SLURM_COMMANDS if shutil.which(name) is None),
+        missing_commands=tuple(name for name in commands if name and shutil.which(name) is None),
         controller_is_up=is_up,
         mpi_types=mpi_types() if is_up else (),
         container_options=container_options() if is_up else (),
