@@ -35,7 +35,7 @@ def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site) -> No
     assert [trial["full"] for trial in data["trials"]].count(True) == 6
     keys = [key.partition(":")[0] for _, key in instant.accepted()]
     assert keys == ["tune"] * len(data["trials"])
-    assert data["trials"][0]["configuration"] == "documented"
+    assert data["trials"][0]["configuration"] == "base"
 
     again = site(*TUNE)
     assert (again.status, len(instant.accepted())) == (0, len(keys))
@@ -86,7 +86,7 @@ def test_a_run_that_a_node_ended_is_tried_again(site: Site) -> None:
 
 def test_where_nothing_is_faster_the_base_stays(site: Site) -> None:
     done = site(*(word.replace("91,97", "104,109") for word in TUNE), "--json")
-    assert (done.status, done.data["ended"], done.data["winner"]["title"]) == (0, "nothing faster", "documented")
+    assert (done.status, done.data["ended"], done.data["winner"]["title"]) == (0, "nothing faster", "base")
     assert "nothing within the space is more than" in done.data["conclusion"]
     assert done.data["bound"] < 0.05
 
@@ -126,7 +126,7 @@ def test_changed_surroundings_are_refused(site: Site) -> None:
     (instant.folder() / "full").unlink()
     done = site(*TUNE, GBS="8")
     assert (done.status, instant.accepted()) == (2, [])
-    assert "documented: gbs: 4 -> 8" in done.err
+    assert "base: gbs: 4 -> 8" in done.err
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def _show_plan(kept: Frozen, wanted: Wanted) -> None:
 
 def _frozen(campaign: Campaign, space: Space, wanted: Wanted) -> Frozen:
     options = options_of(space, wanted.trial_steps)
-    arms = [Arm(item.plan, item.entry.folder, item.ask.combination or "documented") for item in space.arms]
+    arms = [Arm(item.plan, item.entry.folder, item.ask.combination or "base") for item in space.arms]
     common, made = frozen.now(campaign, arms)
     return Frozen(
         **common,

@@ -1,7 +1,7 @@
 """Which configurations of a job there are to choose from: its settings, their values, and the legal combinations.
 
-Values come from three places: the job as documented, the documented rows of the same model on such GPUs, and what is
-next to its own (half and double). Combinations differ from the documented one in few settings, or are a documented row.
+Values come from three places: the base, the recipe's other rows of the same model on such GPUs, and what is next to the
+base's own (half and double). Combinations differ from the base in few settings, or are a row of the recipe.
 """
 
 from __future__ import annotations
