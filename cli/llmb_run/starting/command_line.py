@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.engines import image_file_name
+from llmb_common.gpus import per_node
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_run.starting.said import as_said, setting_said
@@ -49,6 +50,8 @@ def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
     found |= {name: as_said(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
     if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.variant(plan.variant).fp8_recipe:
         found["FP8_RECIPE"] = plan.fp8_recipe
+    if plan.nodes > 1 and plan.gpus_per_node != per_node(plan.gpu_type):
+        found["GPUS_PER_NODE"] = str(plan.gpus_per_node)
     if plan.moe_routing == "balanced":
         found["MOE_ROUTING"] = "balanced"
     return found
