@@ -22,6 +22,7 @@ from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.campaigns.conduct import Run, held
 from llmb_run.comparing.outcome import as_text
 from llmb_run.comparing.strategy import Block as Turns
+from llmb_run.comparing.strategy import InTurns, Rule
 from llmb_run.place import Place
 from llmb_run.results.measuring import measure
 from support import instant
@@ -162,7 +163,8 @@ def test_orders_are_drawn_for_each_block() -> None:
     assert set(orders) == set(ORDERS)
     assert max(map(orders.count, ORDERS)) < 60
     assert orders == [order(block, "seed") for block in range(1, 201)], "whoever asks"
-    assert orders != [order(block, "another") for block in range(1, 201)]
+    firsts = {tuple(due.arm for due in InTurns(f"{n}", Rule(0.01, 12)).due([], {})[:4]) for n in range(60)}
+    assert len(firsts) == len(ORDERS), "by the campaign's id"
 
 
 def test_looks_are_at_fixed_numbers_of_blocks() -> None:

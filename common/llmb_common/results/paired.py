@@ -26,7 +26,8 @@ from llmb_common.results.decision import level
 from llmb_common.results.estimate import StepTime
 
 LOOKS = (3, 5, 8, 12)
-"""Blocks after which somebody looks. Of three blocks there are 216 draws: just enough for ``RATE``."""
+"""Blocks after which somebody looks. Of three blocks there are 216 draws: just enough for ``RATE``, but in four of them
+(all AABB, ABAB, BABA or BBAA), which a drift makes like another one."""
 
 RATE = 0.005
 """Of either wrong answer at each look; beyond the usual looks it falls as blocks grow, so that the sum stays."""
