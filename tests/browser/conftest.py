@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 from llmb_run.place import Place
 from llmb_run.reporting.html import page
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.measuring import selected
 from support.report_site import make_site
 
 _PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

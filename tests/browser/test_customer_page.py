@@ -16,7 +16,7 @@ from test_report_page import THEMES, cells, choose, drawn, shown
 from llmb_run.place import Place
 from llmb_run.reporting.html import page as html_page
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.measuring import selected
 from support.customer_site import OPERATOR, REPEATED, SLOW, make_customer_site
 from support.report_site import HOSTILE
 

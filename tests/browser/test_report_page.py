@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page
 from llmb_run.place import Place
 from llmb_run.reporting.html import page as html_page
 from llmb_run.reporting.report import MOST_POINTS, Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.measuring import selected
 from support.report_site import HOSTILE
 from support.runs import make_run, steady_log
 

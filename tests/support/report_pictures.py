@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 from llmb_run.place import Place
 from llmb_run.reporting.html import page
 from llmb_run.reporting.report import build
-from llmb_run.results.selected import selected
+from llmb_run.results.measuring import selected
 from support.report_site import make_site
 from support.repository import REPOSITORY
 

@@ -22,7 +22,7 @@ from llmb_run.reporting.head import conclude
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import MOST_POINTS, Report, build
 from llmb_run.reporting.steps import quantile, thin
-from llmb_run.results.selected import selected
+from llmb_run.results.measuring import selected
 from support.customer_site import OPERATOR, SLOW, make_customer_site
 from support.report_site import START, dated, make_site, noisy_log
 from support.runs import ROOT, make_run, plan_for, steady_log

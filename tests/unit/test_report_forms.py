@@ -26,7 +26,7 @@ from llmb_run.reporting.html import page
 from llmb_run.reporting.junit import junit
 from llmb_run.reporting.markdown import markdown
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.measuring import selected
 from support.cli import Cli
 from support.report_site import HOSTILE, make_site
 from support.runs import make_run, steady_log

@@ -22,7 +22,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_run.commands import results_command
 from llmb_run.place import Place
 from llmb_run.results.groups import group
-from llmb_run.results.selected import selected
+from llmb_run.results.measuring import selected
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_log
 from support.runs import PUBLISHED, ROOT, make_run, plan_for, steady_log

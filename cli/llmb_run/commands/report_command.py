@@ -20,7 +20,7 @@ from llmb_run.reporting.html import page
 from llmb_run.reporting.junit import junit
 from llmb_run.reporting.markdown import markdown
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.measuring import selected
 
 
 @click.command(cls=Command)

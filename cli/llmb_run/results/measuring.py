@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.errors import RecordError, RequestError
@@ -45,6 +46,7 @@ from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place
 from llmb_run.results.kept import KeptFigures, past_runs
 from llmb_run.results.reasons import reasons
+from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import notice
 
 SILENT_SECONDS = 2.0
@@ -168,6 +170,27 @@ def measure(
         past = _past(place, read)
         judged = _diagnosed([_judged(item, place, known_baselines, past) for item in read], place)
         return beside_repeats(_with_images(judged))
+
+
+def selected(
+    place: Place, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
+) -> list[Measured]:
+    """The runs that ``runs`` name, or without any all that match the options; at least one.
+
+    Raises:
+        RequestError: there is none
+    """
+    folders = [Path(word) for word in runs if Path(word).exists()]
+    names = [word for word in runs if not Path(word).exists()]
+    if names or not runs:
+        folders += [row.folder for row in select_rows(place, names, run_filter(place, **filters))]
+    found = measure(folders, place, window)
+    if not found:
+        raise RequestError(
+            f"no run matches{in_words(filters)}",
+            remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
+        )
+    return found
 
 
 def _with_images(found: Sequence[Measured]) -> list[Measured]:

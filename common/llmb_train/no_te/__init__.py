@@ -3,8 +3,7 @@
 ``stubs``      packages that Megatron imports without needing them
 ``norm``       sequence parallelism, persistent norms and zero-centered gamma
 ``attention``  context parallelism, latent attention
-``moe``        a name that core 0.16's router lacks
-``experts``    biases of experts, since core 0.19
+``experts``    a name that core 0.16's router lacks; biases of experts, since core 0.19
 ``optimizer``  saving and resuming torch's AdamW, which takes the place of Transformer Engine's or Apex's
 ``datasets``   helpers that the wheel has compiled already
 
@@ -17,7 +16,7 @@ from __future__ import annotations
 import importlib
 import warnings
 
-_PATCHES = ("norm", "attention", "experts", "moe", "optimizer", "datasets")
+_PATCHES = ("norm", "attention", "experts", "optimizer", "datasets")
 """The modules of this package that patch megatron-core; each looks for what it makes up for."""
 
 

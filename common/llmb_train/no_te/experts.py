@@ -1,4 +1,7 @@
-"""Experts with biases (GPT-OSS) in megatron-core 0.19 without Transformer Engine.
+"""Experts without Transformer Engine: their router in megatron-core 0.16, their biases (GPT-OSS) in 0.19.
+
+The router tests ``te_general_gemm is not None``, but defines the name only where Transformer Engine can be imported: a
+``NameError`` in the first forward pass.
 
 Core adds the bias in place to what the tensor-parallel reductions return. In a group of one they return their input
 itself, a view which autograd does not let anybody change.
@@ -14,10 +17,14 @@ from typing import Any
 
 
 def patch() -> None:
-    """Let the reductions return a copy where the group has one rank, and leave experts' biases to their own group."""
+    """Define the name where it is missing; let the reductions return a copy where the group has one rank, and leave
+    experts' biases to their own group."""
     from megatron.core.tensor_parallel import mappings
     from megatron.core.tensor_parallel.layers import RowParallelLinear
+    from megatron.core.transformer.moe import moe_utils
 
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
     for name in ("_reduce", "_reduce_scatter_along_first_dim"):
         setattr(mappings, name, _copying(getattr(mappings, name)))
     core_init = RowParallelLinear.__init__
