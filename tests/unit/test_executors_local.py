@@ -236,7 +236,7 @@ def test_hang_and_stall(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stalled.state == "COMPLETED"
     monkeypatch.delenv("STANDIN_LINGER")
     monkeypatch.setenv("STANDIN_HANG", "2")
-    monkeypatch.setattr("llmb_common.executors.local.end.END_SECONDS", 1)
+    monkeypatch.setattr("llmb_common.executors.local.follow.END_SECONDS", 1)
     hung = submit(site.plan(), RECIPE, DETACHED)
     wait_until(lambda: "hang" in events_of(hung), "the watchdog", timeout=20)
     cancel([hung])

@@ -20,7 +20,7 @@ import pytest
 from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError
 from llmb_common.executors import executor_for
 from llmb_common.executors.local import follow
-from llmb_common.executors.local.end import end_processes_of
+from llmb_common.executors.local.follow import end_processes_of
 from llmb_common.executors.local.look import START_SECONDS, look_at_processes
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import ProcessId, identify

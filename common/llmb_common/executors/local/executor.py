@@ -64,6 +64,6 @@ class LocalExecutor(Executor):
         return ThisMachine()
 
     def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        from llmb_common.executors.local.end import end_processes_of
+        from llmb_common.executors.local.follow import end_processes_of
 
         return {record.paths.run_id: end_processes_of(record) for record in records}

@@ -1,4 +1,4 @@
-"""Start a run on this machine and follow it to its end, with progress."""
+"""Start a run on this machine and follow it to its end, with progress; end one that somebody else follows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.errors import CheckFailed, Interrupted
+from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, LLMBError, RecordError
 from llmb_common.executors.local.look import RUN_VARIABLE, processes_of
 from llmb_common.interruption import noted
 from llmb_common.printable import unfiltered
-from llmb_common.process import end_processes, identify
-from llmb_common.runs.facts import with_job_facts
+from llmb_common.process import end_processes, identify, is_alive, is_ours_to_end
+from llmb_common.runs.facts import give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
 from llmb_common.timing.job_events import read_events
 from llmb_common.timing.records import Iteration, iterations_in
@@ -125,3 +125,25 @@ def _latest_iteration(log: Path, offset: int) -> tuple[int, Iteration | None]:
     complete = text.rfind(b"\n") + 1
     found = iterations_in(text[:complete])
     return offset + complete, found[-1] if found else None
+
+
+def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
+    """The record of the run, which has ended, or why it was not ended. First its script is told to end, which ends the
+    ranks and records that, then whatever is left."""
+    name, process = record.paths.name, record.process
+    if process is None:
+        return AnswerLost(f"{name} is being started", remedy="cancel it again in a few seconds")
+    alive = is_alive(process)
+    if alive is None:
+        return EnvironmentLacks(f"{name} runs on {process.host}, and this is another machine", remedy="cancel it there")
+    if alive and not is_ours_to_end(process.pid):
+        return RecordError(
+            f"process {process.pid} on the record of {name} is not one that you may kill",
+            remedy="the record was changed: look at the process (ps -p), and remove the run's folder",
+            code="not-yours",
+        )
+    end_processes(process, lambda: processes_of(record), END_SECONDS)
+    try:
+        return give_up(record)
+    except LLMBError as error:
+        return error

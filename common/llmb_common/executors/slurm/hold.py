@@ -14,7 +14,7 @@ import msgspec
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.holding import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, Wanted
-from llmb_common.executors.slurm.mounts import for_enroot
+from llmb_common.executors.slurm.containers import for_enroot
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.programs import Answer, ask, clean_environment

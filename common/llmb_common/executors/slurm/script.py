@@ -6,8 +6,7 @@ from shlex import quote
 
 from llmb_common.errors import RequestError, assert_never
 from llmb_common.executors.holding import PORT_BASE, PORT_COUNT
-from llmb_common.executors.slurm.enroot import enter_script
-from llmb_common.executors.slurm.mounts import container_mounts
+from llmb_common.executors.slurm.containers import container_mounts, enter_script
 from llmb_common.executors.slurm.options import output_pattern, sbatch_line
 from llmb_common.executors.slurm.words import SlurmPlan, slurm_of
 from llmb_common.planning.job_plan import JobPlan
