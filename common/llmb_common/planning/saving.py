@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from llmb_common.errors import RequestError
+from llmb_common.printable import counted
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 from llmb_common.request.fields import FieldNames
 from llmb_common.words import span_seconds
@@ -73,8 +74,7 @@ def check_time_limit(
 
 
 def _words(seconds: int) -> str:
-    minutes = math.ceil(seconds / 60)
-    return f"{minutes} minute{'s' if minutes != 1 else ''}"
+    return counted(math.ceil(seconds / 60), "minute")
 
 
 def _clock(seconds: int) -> str:
