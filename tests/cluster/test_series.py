@@ -174,7 +174,7 @@ def test_a_run_that_saves_is_told_in_time_before_its_own_limit(site: SeriesSite)
     jobs = []
     for job in site.jobs(2, ENABLE_CHECKPOINT="true"):
         saving = msgspec.structs.replace(job.plan.checkpoint, save_seconds=25)
-        jobs.append(replace(job, plan=msgspec.structs.replace(job.plan, checkpoint=saving, time_limit="00:00:30")))
+        jobs.append(replace(job, plan=msgspec.structs.replace(job.plan, checkpoint=saving, time_limit="00:00:45")))
     records = [record for record in submit_series(jobs) if isinstance(record, RunRecord)]
     ended = wait(records, timeout=450)
     assert "saved" in records[0].paths.log.read_text()
