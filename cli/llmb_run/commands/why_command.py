@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.counting import count
@@ -43,7 +44,10 @@ from llmb_run.why_lines import all_lines
 @options.flag("--again", help="Start a new test, even if one could be resumed or is over.")
 @options.kept_in("campaigns")
 @options.json
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     runs: tuple[str, ...],
     slow: bool,
     test: bool,
@@ -69,6 +73,9 @@ def command(
         if not slow or len(runs) != 1 or any(filters.values()):
             raise RequestError("--test is for one run", remedy="llmb-run why --slow --test RUN")
         return _tested(runs[0], rule_of(resolution, pairs, budget), again=again, folder=folder)
+    for name in ("resolution", "pairs", "budget", "again", "folder"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise RequestError(f"--{name} is about --test", remedy="llmb-run why --slow --test RUN")
     if slow:
         return _slow(Place(), runs, filters)
     foreign = [Path(word) for word in runs if _is_foreign(Path(word))]
