@@ -13,7 +13,7 @@ import pytest
 
 from llmb_common.results.decision import decide
 from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.surrogate import Point, Seen, Surrogate, likeliest
+from llmb_common.results.surrogate import Belief, Point, Seen, plausible
 from tools import tuning_simulation as tuning
 from tools import verdict_simulation as simulation
 from tools.verdict_simulation import (
@@ -246,10 +246,10 @@ def test_a_budget_of_a_tuning_is_never_exceeded() -> None:
 
 def test_a_drift_is_no_configurations_merit_and_a_slow_node_no_ones_fault() -> None:
     """The base, run between the others, drifts by 10 %; of the second option one run met a slow node."""
-    points = [Point((0.0,)), Point((1.0,)), Point((2.0,))]
+    points = (Point((0.0,)), Point((1.0,)), Point((2.0,)))
     turns = [0, 1, 0, 2, 0, 1, 0, 2, 0, 1, 0, 2]
     true = (0.0, -0.05, 0.02)
     runs = [Seen(at, true[at] + 0.01 * turn + (0.2 if turn == 5 else 0.0), 0.001) for turn, at in enumerate(turns)]
-    model = Surrogate(points, runs, likeliest(points, runs))
+    model = Belief(points, runs, plausible(points, runs))
     assert model.mean(1) - model.mean(0) == pytest.approx(-0.05, abs=0.02)
     assert model.mean(2) - model.mean(0) == pytest.approx(0.02, abs=0.01)

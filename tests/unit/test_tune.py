@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from support.crashes import run_and_crash
 JOB = ("tune", "-w", "pretrain_llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1")
 TUNE = (*JOB, "--env", "STEP_MS=100", "--only", "--vary", "STEP_MS=120,100,91,97")
 """Configurations 1 to 4: the base, 120, 91 and 97 milliseconds a step."""
+
+
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
 def titles(done: Done) -> dict[str, Any]:
@@ -42,6 +46,15 @@ def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site) -> No
     assert "this tuning is over" in again.err
     assert data["winner"]["command"] in again.out
     assert data["next"].startswith("next: llmb-run baseline set ")
+
+    assert data["baseline"] is None
+    assert "baseline set: " in site(*TUNE, "--set-baseline").out
+    assert site(*shlex.split(data["winner"]["command"])[1:]).status == 0
+    later = site("results", "--last", "1", "--json").data["runs"][0]
+    assert (later["reference"]["kind"], later["reference"]["source"][:36]) == (
+        "baseline",
+        "this site's baseline of 3 runs, 2026",
+    )
     made = site(*data["next"].split()[2:], "--json")
     assert made.status == 0, made.out
     assert len(made.data["baselines"][0]["runs"]) == 3
@@ -60,7 +73,7 @@ def test_the_plan_is_shown_before_anything_starts(site: Site) -> None:
 
 
 def test_out_of_memory_and_failures_are_outcomes(site: Site) -> None:
-    instant.direct("3.1", "FAILED", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    instant.direct("3.1", "FAILED", MEMORY)
     instant.direct("2.1", "FAILED", "ValueError: no")
     done = site(*TUNE, "--json")
     assert (done.status, done.data["winner"]["changes"]) == (0, {"STEP_MS": "97"}), done.err
@@ -84,18 +97,56 @@ def test_a_run_that_a_node_ended_is_tried_again(site: Site) -> None:
     assert (of_it[0], {*of_it[1:]}) == ("no answer", {"timed"})
 
 
+def test_runs_that_somebody_cancelled_say_nothing(site: Site) -> None:
+    """As a local run is where its command is killed, however often."""
+    for attempt in range(1, 5):
+        instant.direct(f"1.{attempt}", "CANCELLED")
+    done = site(*TUNE, "--json")
+    assert done.data["winner"]["changes"] == {"STEP_MS": "91"}, done.err
+    assert [trial["outcome"] for trial in done.data["trials"][:5]] == ["no answer"] * 4 + ["timed"]
+
+
 def test_where_nothing_is_faster_the_base_stays(site: Site) -> None:
     done = site(*(word.replace("91,97", "104,109") for word in TUNE), "--json")
     assert (done.status, done.data["ended"], done.data["winner"]["title"]) == (0, "nothing faster", "base")
     assert "nothing within the space is more than" in done.data["conclusion"]
     assert done.data["bound"] < 0.05
+    again = site(*(word.replace("91,97", "104,109") for word in TUNE), "--set-baseline")
+    assert "no baseline was set: nothing was proved to be faster" in again.err
 
 
-def test_a_base_that_does_not_run_ends_the_tuning(site: Site) -> None:
-    instant.direct("1.1", "FAILED", "ValueError: no")
+@pytest.mark.parametrize(("failing", "whole", "how"), [((1,), 0, MEMORY), ((2, 3), 2, "ValueError: no")])
+def test_a_base_that_fails_more_often_than_it_runs_ends_the_tuning(
+    site: Site, failing: tuple[int, ...], whole: int, how: str
+) -> None:
+    """At once, or when it is to be proved."""
+    for attempt in failing:
+        instant.direct(f"1.{attempt}", "FAILED", how)
     done = site(*TUNE, "--json")
-    assert (done.status, len(instant.accepted()), done.data["ended"]) == (1, 1, "base failed")
+    ends = [trial["full"] for trial in done.data["trials"] if trial["configuration"] == "documented"]
+    assert (done.status, done.data["ended"], ends.count(True)) == (1, "base failed", whole)
+    what = "out of memory" if how == MEMORY else "ValueError: no"
     assert "the base itself does not run: " in done.data["conclusion"]
+    assert what in done.data["conclusion"]
+    assert done.data["next"].startswith("next: begin with a job that runs (--set, --variant, more GPUs)")
+
+
+def test_who_fails_in_a_whole_run_does_not_win(site: Site) -> None:
+    """A configuration may be out of memory later than in a short trial."""
+    for attempt in range(3, 9):
+        instant.direct(f"3.{attempt}", "FAILED", MEMORY)
+    done = site(*TUNE, "--json")
+    assert done.data["winner"]["changes"] == {"STEP_MS": "97"}, done.err
+    fastest = [trial for trial in done.data["trials"] if trial["configuration"] == "STEP_MS=91"]
+    assert [trial["outcome"] for trial in fastest].count("out of memory") == 1, "a failure is not repeated"
+
+
+def test_where_all_others_are_out_of_memory_the_base_stays(site: Site) -> None:
+    for number in (2, 3, 4):
+        instant.direct(f"{number}.1", "FAILED", MEMORY)
+    done = site(*TUNE, "--json")
+    assert (done.status, done.data["ended"], len(done.data["trials"])) == (0, "nothing faster", 4)
+    assert done.data["conclusion"].startswith("nothing else within the space runs here: keep the base")
 
 
 def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +190,7 @@ def test_changed_surroundings_are_refused(site: Site) -> None:
         (("--only", "--vary", "mbs=1"), "nothing to choose from"),
         (("--budget", "nan"), "--budget"),
         (("--budget", "-1"), "--budget"),
-        (("--budget", "0.001"), "--budget 0.001: a single trial takes about 0.0083 GPU-hours"),
+        (("--budget", "0.001"), "--budget 0.001 answers nothing: a single trial takes about 0.0083 GPU-hours"),
         (("--trial-steps", "50"), "--trial-steps 50: a trial is shorter than a whole run of 50 steps"),
         (("--max-steps", "20"), "it ends after step 20"),
         (("--profile",), "profiled, traced or saved"),

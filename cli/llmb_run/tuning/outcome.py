@@ -73,7 +73,7 @@ def outcome(id: str, kept: Frozen, tuning: Tuning, runs: Runs) -> dict[str, Any]
     base, winner = (_proved(tuning, runs, number) for number in (1, leader + 1))
     gain = compare_times(_times(base), _times(winner)) if leader and base and winner else None
     found = leader != 0 and gain is not None and gain.high < 1
-    base_fails = not state.ranking
+    base_fails = state.base_fails
     ended = "base failed" if base_fails else "found" if found else "unproved" if gain else "nothing faster"
     if (not base_fails and state.risk > RISK) or (leader and gain is None and not base_fails):
         ended = "trials" if math.isinf(tuning.budget) else "budget"
@@ -103,7 +103,8 @@ def outcome(id: str, kept: Frozen, tuning: Tuning, runs: Runs) -> dict[str, Any]
         "trials": _trials(tuning, runs),
         "baseline": None,
     }
-    return {**result, "conclusion": _conclusion(result), "next": _next(result)}
+    why = next((_why(tuning, 1, run, runs) for run in reversed(runs[1]) if tuning.outcome(1, run, runs) != "timed"), "")
+    return {**result, "conclusion": _conclusion(result, why), "next": _next(result)}
 
 
 def _proved(tuning: Tuning, runs: Runs, number: int) -> list[Run]:
@@ -178,12 +179,11 @@ def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
     return rows
 
 
-def _conclusion(result: dict[str, Any]) -> str:
+def _conclusion(result: dict[str, Any], why_base: str) -> str:
     spent = f"{result['spent_hours']:.3g} GPU-hours, budget {_hours_said(result['budget'])}"
     known = f"{counted(len(result['trials']), 'run')}, {spent}"
     if result["ended"] == "base failed":
-        why = result["arms"][0]["what"] if result["arms"] else "see its run"
-        return f"the base itself does not run: {why} ({known})"
+        return f"the base itself does not run: {why_base} ({known})"
     limit = "nothing else within the space runs here"
     if any(item["ratio"] is not None and item["changes"] for item in result["arms"]) or result["bound"]:
         limit = f"with 95 % certainty nothing within the space is more than {result['bound']:.1%} faster than the base"
@@ -205,7 +205,9 @@ def _conclusion(result: dict[str, Any]) -> str:
 
 def _next(result: dict[str, Any]) -> str:
     if result["ended"] == "base failed":
-        return f"next: {result['base']['command']}"
+        return (
+            f"next: begin with a job that runs (--set, --variant, more GPUs); alone, it is {result['base']['command']}"
+        )
     if result["ended"] == "budget":
         return "next: the same command with a larger --budget goes on"
     if not result["found"]:

@@ -11,7 +11,7 @@ from typing import Any
 from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.files import write_atomic, write_json
-from llmb_common.results.search import Option
+from llmb_common.results.search import PROOFS, Option
 from llmb_common.results.surrogate import Point
 from llmb_run.campaigns import frozen
 from llmb_run.campaigns.conduct import Arm, Conduct, refuse_slowed
@@ -66,6 +66,8 @@ def tune(wanted: Wanted, *, again: bool, folder: Path | None, dry_run: bool) -> 
         result = campaign.result()
         if result is not None and not (result["ended"] == "budget" and wanted.budget > (result["budget"] or math.inf)):
             notice("this tuning is over; --again begins another one")
+            if wanted.set_baseline and not result["baseline"]:
+                write_json(campaign.result_file, result := {**result, "baseline": _set_baseline(result, place)})
             return _shown(campaign, result)
         kept = _begin_or_go_on(campaign, base, wanted, place)
         result = _searched(campaign, kept, wanted, place)
@@ -93,11 +95,7 @@ def _begin_or_go_on(campaign: Campaign, base: Asked, wanted: Wanted, place: Plac
     then = frozen.began_with(campaign, Frozen)
     if then is None:
         space = find_space(base, place, wanted.values, only=wanted.only)
-        if wanted.budget < (cost := options_of(space, wanted.trial_steps)[0].cost):
-            raise RequestError(
-                f"--budget {wanted.budget:g}: a single trial takes about {cost:.2g} GPU-hours",
-                remedy="--dry-run shows what a tuning takes",
-            )
+        _check_budget(base, preview(space, options_of(space, wanted.trial_steps), wanted.budget), wanted)
         now = _frozen(campaign, space, wanted)
         _show_plan(now, wanted)
         say_warnings([base])
@@ -110,6 +108,17 @@ def _begin_or_go_on(campaign: Campaign, base: Asked, wanted: Wanted, place: Plac
         return [*frozen.changes(then, now), *frozen.arm_changes(then.choices[:1], now.choices)]
 
     return frozen.begin_or_go_on(campaign, now, changes)
+
+
+def _check_budget(base: Asked, said: dict[str, Any], wanted: Wanted) -> None:
+    """Where nobody knows how long a step takes, a trial of the base shows it."""
+    known = base.plan.preflight.predicted_step_seconds is not None
+    what = f"two trials and {PROOFS} whole runs of both take" if known else "a single trial takes"
+    if wanted.budget < (least := said["least_hours" if known else "trial_hours"]):
+        raise RequestError(
+            f"--budget {wanted.budget:g} answers nothing: {what} about {least:.2g} GPU-hours",
+            remedy="a larger one; --dry-run shows what a tuning takes",
+        )
 
 
 def _show_plan(kept: Frozen, wanted: Wanted) -> None:
@@ -163,8 +172,8 @@ def _set_baseline(result: dict[str, Any], place: Place) -> str | None:
     from llmb_run.results.measuring import measure
     from llmb_run.selecting import select_rows
 
-    if len(result["winner"]["run_ids"]) < 2:
-        notice("no baseline was set: there are no full runs of a winner")
+    if not result["found"]:
+        notice("no baseline was set: nothing was proved to be faster")
         return None
     from llmb_common.index.rows import RunFilter
 

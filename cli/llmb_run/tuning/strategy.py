@@ -13,6 +13,7 @@ from llmb_common.recipes.rows import Measurement
 from llmb_common.results.comparison import SAME_LOSS
 from llmb_common.results.search import Option, Outcome, State, Trial, look
 from llmb_common.results.training import MATERIAL
+from llmb_common.runs.record import CANCELLED
 from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
 
 _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
@@ -82,7 +83,7 @@ class Tuning:
         found = []
         for number, run in in_order(runs):
             outcome = self.outcome(number, run, runs)
-            if outcome == "no answer":
+            if outcome == "no answer" and not run.record.state.startswith(CANCELLED):  # as a killed command's own are
                 faults[number] = faults.get(number, 0) + 1
                 outcome = "failed" if faults[number] >= _FAULTS else outcome
             time = run.attempt.time if outcome == "timed" and run.attempt else None

@@ -17,12 +17,12 @@ from typing import Literal, TypeAlias
 
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.surrogate import Point, Seen, Sizes, Surrogate, likeliest
+from llmb_common.results.surrogate import Belief, Point, Seen, Sizes, Surrogate, plausible
 
 WITHIN = 0.02
 """By so much a configuration that is not found may be faster."""
 
-RISK = 0.02
+RISK = 0.05
 """That one is, by more."""
 
 MOST = 150
@@ -34,8 +34,13 @@ PROOFS = 3
 _MOST_PROOFS = 8
 """While their interval leaves open which is faster: a stalled step in one of three runs is enough for that."""
 
-_BATCH = 5
-"""Trials after each one of the base."""
+_BATCH = 3
+"""Trials between two looks."""
+
+_BASE_EACH = 7
+"""Of so many trials one is of the base."""
+
+_STEPS = tuple(step / 2 for step in range(-6, 7))
 
 _MEMORY_ERROR = 0.08
 """Between the memory of configurations and what is predicted, beside what all have in common."""
@@ -89,6 +94,8 @@ class State:
     spent: float = 0.0
     ranking: tuple[tuple[int, float, float], ...] = ()
     """Options that were timed, fastest first: step time over the base's, and its standard error."""
+    base_fails: bool = False
+    """It cannot be compared with."""
 
 
 def look(
@@ -98,26 +105,33 @@ def look(
     spent = sum(trial.cost for trial in trials)
     short = [trial for trial in trials if not trial.full]
     seen = tuple(_seen(trial) for trial in short if trial.time is not None)
+    base_fails = _base_fails(trials)
     if not any(run.point == 0 for run in seen):
-        if any(trial.option == 0 and trial.outcome in ("failed", "out of memory") for trial in trials):
-            return State(0, 1.0, spent=spent)
-        return State(0, 1.0, run=(0,) if spent + options[0].cost <= budget else (), spent=spent)
+        if base_fails:
+            return State(0, 1.0, spent=spent, base_fails=True)
+        return State(0, 1.0, run=(0,) if spent + options[0].cost <= budget and len(trials) < MOST else (), spent=spent)
     points = tuple(option.point for option in options)
-    model = Surrogate(points, seen, _sizes(points, seen[: _known(len(seen))]))
-    fits = _fits(options, short)
+    model = Belief(points, seen, _sizes(points, seen[: _known(len(seen))]))
+    fits = [1.0, *_fits(options, trials)[1:]]
     counts = [sum(run.point == at for run in seen) for at in range(len(options))]
     leader = min((at for at, count in enumerate(counts) if count and fits[at]), key=model.mean)
-    risk = _risk(model, fits, leader, within)
+    risk = model.over(lambda one: _risk(one, fits, leader, within))
     gain = 1 - math.exp(model.mean(leader) - model.mean(0))
     ranking = tuple(
-        (at, math.exp(model.mean(at) - model.mean(0)), _apart(model, at, 0))
+        (at, math.exp(model.mean(at) - model.mean(0)), model.apart(at, 0))
         for at in sorted((at for at, count in enumerate(counts) if count), key=model.mean)
     )
     bound = _bound(model, fits)
-    state = State(leader, risk, (), False, gain, bound, spent, ranking)
+    state = State(leader, risk, (), False, gain, bound, spent, ranking, base_fails)
+    if base_fails:
+        return state
     proofs = _proofs(trials, leader)
     left = budget - spent - sum(options[at].proof_cost for at in proofs)
-    if risk > RISK and len(trials) < MOST and not any(trial.full for trial in trials):
+    if (
+        risk > RISK
+        and len(trials) < MOST
+        and not any(trial.full and trial.option and fits[trial.option] for trial in trials)
+    ):
         batch = _batch(options, model, leader, fits, [run.point for run in seen], within)
         affordable = _affordable(options, batch, left)
         if affordable:
@@ -125,6 +139,13 @@ def look(
     if leader != 0 and proofs and spent + sum(options[at].proof_cost for at in proofs) <= budget:
         return replace(state, run=tuple(proofs), full=True)
     return state
+
+
+def _base_fails(trials: Sequence[Trial]) -> bool:
+    """More often than it runs, or as often in whole runs as these are to prove it."""
+    failed = [trial.full for trial in trials if trial.option == 0 and trial.outcome in ("failed", "out of memory")]
+    timed = sum(trial.option == 0 and trial.outcome == "timed" for trial in trials)
+    return len(failed) > timed or failed.count(True) >= PROOFS
 
 
 def _seen(trial: Trial) -> Seen:
@@ -141,34 +162,42 @@ def _known(count: int) -> int:
 
 
 @lru_cache(maxsize=512)
-def _sizes(points: tuple[Point, ...], seen: tuple[Seen, ...]) -> Sizes:
-    return likeliest(points, seen)
-
-
-def _apart(model: Surrogate, one: int, other: int) -> float:
-    """Standard deviation of the difference of two."""
-    variance = model.covariance(one, one) + model.covariance(other, other) - 2 * model.covariance(one, other)
-    return math.sqrt(max(variance, 1e-12))
+def _sizes(points: tuple[Point, ...], seen: tuple[Seen, ...]) -> list[tuple[Sizes, float]]:
+    return plausible(points, seen)
 
 
 def _risk(model: Surrogate, fits: Sequence[float], leader: int, within: float) -> float:
-    """That any option that can be run is more than ``within`` faster than the leader."""
-    safe = 1.0
+    """That any option that can be run is more than ``within`` faster than the leader.
+
+    What is unknown of the leader is so for all of them at once: its possible times are gone through, in half standard
+    deviations.
+    """
+    variance = model.covariance(leader, leader)
+    others = []
     for at, fit in enumerate(fits):
         if at != leader and fit > 0:
-            ahead, apart = model.mean(leader) - model.mean(at) - within, _apart(model, at, leader)
-            slow, change, variance = model.second_thoughts(at)
-            risk = (1 - slow) * _NORMAL.cdf(ahead / apart)
-            risk += slow * _NORMAL.cdf((ahead - change) / math.sqrt(apart * apart + variance)) if slow else 0.0
-            safe *= 1 - fit * risk
-    return 1 - safe
+            shared = model.covariance(at, leader) / variance
+            left = max(model.covariance(at, at) - shared * shared * variance, 1e-12)
+            ahead, moves = model.mean(leader) - model.mean(at) - within, (1 - shared) * math.sqrt(variance)
+            others.append((fit, ahead, moves, left, *model.second_thoughts(at)))
+    risk = 0.0
+    for step in _STEPS:
+        safe = 1.0
+        for fit, ahead, moves, left, slow, change, more in others:
+            faster = _NORMAL.cdf((ahead + moves * step) / math.sqrt(left))
+            if slow:
+                anew = _NORMAL.cdf((ahead + moves * step - change) / math.sqrt(left + more))
+                faster += slow * (anew - faster)
+            safe *= 1 - fit * faster
+        risk += _NORMAL.pdf(step) * (1 - safe)
+    return risk / sum(map(_NORMAL.pdf, _STEPS))
 
 
-def _bound(model: Surrogate, fits: Sequence[float]) -> float:
+def _bound(model: Belief, fits: Sequence[float]) -> float:
     """The share by which the fastest is at most faster than the base: each option's upper bound at 95 %."""
     highest = max(
         (
-            model.mean(0) - model.mean(at) + 1.645 * _apart(model, at, 0)
+            model.mean(0) - model.mean(at) + 1.645 * model.apart(at, 0)
             for at, fit in enumerate(fits)
             if at and fit > 0.2
         ),
@@ -208,20 +237,27 @@ def _holds(memory: float, common: float, held: bool) -> float:
 
 
 def _batch(
-    options: Sequence[Option], model: Surrogate, leader: int, fits: Sequence[float], tried: Sequence[int], within: float
+    options: Sequence[Option], model: Belief, leader: int, fits: Sequence[float], tried: Sequence[int], within: float
 ) -> list[int]:
     """The base, unless it was among the last trials, and what is worth trying after it.
 
     Every run of the batch is imagined in ``model``. Where a batch cannot be run as one, the rest is chosen anew.
     """
-    chosen = [] if 0 in tried[-_BATCH:] else [0]
+    chosen = [] if 0 in tried[-_BASE_EACH:] else [0]
     for at in chosen:
         model.imagine(at)
     first = len(chosen)
     others = [at for at in range(len(options)) if at != leader and fits[at] > 0]
+
+    def promise(at: int) -> float:
+        return fits[at] * model.over(lambda one: _promise(one, at, leader, within)) / options[at].cost
+
+    def learned(at: int, best: int) -> float:
+        return model.over(lambda one: one.learned(at, best, leader)) / options[at].cost
+
     while others and len(chosen) < _BATCH + first:
-        best = max(others, key=lambda at: fits[at] * _promise(model, at, leader, within) / options[at].cost)
-        pick = max((best, leader), key=lambda at: model.learned(at, best, leader) / options[at].cost)
+        best = max(others, key=promise)
+        pick = max((best, leader), key=lambda at: learned(at, best))
         chosen.append(pick)
         model.imagine(pick)
         if pick not in tried and pick in others:
@@ -231,7 +267,7 @@ def _batch(
 
 def _promise(model: Surrogate, at: int, leader: int, within: float) -> float:
     """Expected gain of ``at`` over the leader beyond ``within``."""
-    ahead, apart = model.mean(leader) - model.mean(at) - within, _apart(model, at, leader)
+    ahead, apart = model.mean(leader) - model.mean(at) - within, model.apart(at, leader)
     slow, change, variance = model.second_thoughts(at)
     promise = (1 - slow) * _expected(ahead, apart)
     return promise + (slow * _expected(ahead - change, math.sqrt(apart * apart + variance)) if slow else 0.0)

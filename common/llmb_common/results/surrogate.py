@@ -8,13 +8,16 @@ The logarithm of a run's step time is *level + configuration + time + nodes + ru
 * *nodes*: likewise of runs on the same nodes, where there are several;
 * *run*: repeats differ; a run far from all that is expected counts for less, as in Student's t.
 
-How large each is (``Sizes``) is what makes the runs most likely (Rasmussen and Williams, 2006, chapters 2 and 5).
+How large each is (``Sizes``), few runs do not say: several answers are kept, drawn by how likely they make the runs
+(Rasmussen and Williams, 2006, chapters 2 and 5; Gibbs sampling over a grid). What differs between them is unknown, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import mul
@@ -79,9 +82,12 @@ class Sizes:
 
 _ROUNDS = 4
 
+_DRAWN = 6
+"""Answers that are kept."""
+
 _GRID: dict[str, tuple[float, ...]] = {
-    "run": (0.004, 0.008, 0.015, 0.028, 0.05, 0.08),
-    "points": (0.05, 0.1, 0.2, 0.4),
+    "run": (0.004, 0.008, 0.015, 0.028, 0.05, 0.08, 0.15),
+    "points": (0.05, 0.1, 0.2, 0.4, 0.8),
     "time": (0.0, 0.015, 0.04),
     "own": (0.01, 0.03, 0.08),
     "trust": (0.0, 0.4, 0.8),
@@ -105,17 +111,24 @@ def _near(a: float | str, b: float | str) -> float:
     return float(_NEAR ** abs(a - b))
 
 
-def _between(one: Point, other: Point, sizes: Sizes) -> float:
+def _between(alike: tuple[float, float], same: bool, sizes: Sizes) -> float:
     """Covariance of what two configurations do."""
-    mean, product = _alike(one.places, other.places)
-    own = sizes.own**2 if one == other else 0.0
-    return sizes.points**2 * ((1 - sizes.together) * mean + sizes.together * product) + own
+    mean, product = alike
+    return sizes.points**2 * (mean + sizes.together * (product - mean)) + (sizes.own**2 if same else 0.0)
+
+
+@lru_cache(maxsize=8)
+def _likeness(points: tuple[Point, ...], others: tuple[int, ...]) -> list[list[tuple[tuple[float, float], bool]]]:
+    """Of every point to those of ``others``: how alike, and whether it is the same."""
+    return [
+        [(_alike(one.places, points[at].places), at == number) for at in others] for number, one in enumerate(points)
+    ]
 
 
 class Surrogate:
     """What runs, in the order of their starts, say of ``points``."""
 
-    def __init__(self, points: Sequence[Point], runs: Sequence[Seen], sizes: Sizes) -> None:
+    def __init__(self, points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes) -> None:
         self._points, self._runs, self._sizes = points, runs, sizes
         self._start = runs[0].log if runs else 0.0
         self._factor: list[list[float]] = []
@@ -128,7 +141,7 @@ class Surrogate:
             if found == self.excess:
                 break
             self.excess = found
-        self._crossed = {at: self._cross(point) for at, point in enumerate(points)}
+        self._crossed = list(map(self._cross, _likeness(points, tuple(run.point for run in runs))))
 
     def _solve(self, excess: Sequence[float]) -> None:
         """Factor the covariance of the runs; ``excess``: variance of each beyond the usual."""
@@ -156,9 +169,8 @@ class Surrogate:
             found.append(round(max(variance * (odd - 1), 0.0), 9) if odd > 1 else 0.0)
         return found
 
-    def _cross(self, point: Point) -> list[float]:
-        row = [_LEVEL**2 + _between(point, self._points[run.point], self._sizes) for run in self._runs]
-        return _solve_lower(self._factor, row)
+    def _cross(self, alike: Sequence[tuple[tuple[float, float], bool]]) -> list[float]:
+        return _solve_lower(self._factor, [_LEVEL**2 + _between(*pair, self._sizes) for pair in alike])
 
     def _expected(self, point: int) -> float:
         return self._sizes.trust * self._points[point].predicted
@@ -169,8 +181,13 @@ class Surrogate:
 
     def covariance(self, one: int, other: int) -> float:
         """Of two configurations' step times, given the runs."""
-        before = _LEVEL**2 + _between(self._points[one], self._points[other], self._sizes)
-        return before - _dot(self._crossed[one], self._crossed[other])
+        alike = _alike(self._points[one].places, self._points[other].places)
+        return _LEVEL**2 + _between(alike, one == other, self._sizes) - _dot(self._crossed[one], self._crossed[other])
+
+    def apart(self, one: int, other: int) -> float:
+        """Standard deviation of the difference of two."""
+        variance = self.covariance(one, one) + self.covariance(other, other) - 2 * self.covariance(one, other)
+        return math.sqrt(max(variance, 1e-12))
 
     def second_thoughts(self, point: int) -> tuple[float, float, float]:
         """Of a configuration that was run once: the chance that this run was slow by accident, how much its mean
@@ -202,15 +219,44 @@ class Surrogate:
         return self.covariance(point, point) + self._sizes.time**2 + self._sizes.run**2
 
 
-def _covariances(points: Sequence[Point], runs: Sequence[Seen], sizes: Sizes) -> list[list[float]]:
+class Belief:
+    """What runs say of ``points``, over all that may be their sizes."""
+
+    def __init__(self, points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sequence[tuple[Sizes, float]]) -> None:
+        self._models = [(share, Surrogate(points, runs, item)) for item, share in sizes]
+        self._means = [self.over(lambda model, at=at: model.mean(at)) for at in range(len(points))]  # type: ignore[misc]
+
+    def over(self, said: Callable[[Surrogate], float]) -> float:
+        """The mean of what the models say."""
+        return sum(share * said(model) for share, model in self._models)
+
+    def mean(self, point: int) -> float:
+        """Expected logarithm of the step time, less that of the first run."""
+        return self._means[point]
+
+    def apart(self, one: int, other: int) -> float:
+        """Standard deviation of the difference of two."""
+        mean = self.mean(one) - self.mean(other)
+        return math.sqrt(
+            self.over(lambda model: model.apart(one, other) ** 2 + (model.mean(one) - model.mean(other) - mean) ** 2)
+        )
+
+    def imagine(self, point: int) -> None:
+        """A further run of ``point`` that ends as expected."""
+        for _, model in self._models:
+            model.imagine(point)
+
+
+def _covariances(points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes) -> list[list[float]]:
     """Of runs; lower triangle."""
     several = len({run.nodes for run in runs}) > 1
+    alike = _likeness(points, tuple(run.point for run in runs))
     fade = [sizes.time**2 * math.exp(-apart / _MEMORY) for apart in range(len(runs))]
     rows = []
     for at, run in enumerate(runs):
         row = [
             _LEVEL**2
-            + _between(points[run.point], points[other.point], sizes)
+            + _between(*alike[run.point][before], sizes)
             + fade[at - before]
             + (_NODES**2 if several and run.nodes == other.nodes else 0.0)
             for before, other in enumerate(runs[: at + 1])
@@ -258,21 +304,36 @@ def _solve_upper(factor: Sequence[Sequence[float]], values: Sequence[float]) -> 
     return left
 
 
-def likeliest(points: Sequence[Point], runs: Sequence[Seen]) -> Sizes:
-    """The sizes that make the runs most likely, one after the other, twice; those count for less that are odd."""
-    sizes = _FIRST
+def plausible(points: tuple[Point, ...], runs: Sequence[Seen]) -> list[tuple[Sizes, float]]:
+    """Sizes that may have made the runs, each with its share; in all of them those runs count for less that are odd.
+
+    From the likeliest ones, found one after the other, one size after the other is drawn anew, given the others.
+    """
+    source, sizes, excess, known = random.Random(len(runs)), _FIRST, [0.0], dict[Sizes, float]()
+
+    def values(name: str) -> list[tuple[Sizes, float]]:
+        others = [replace(sizes, **{name: value}) for value in _GRID[name]]
+        return [(other, _worth(points, runs, excess, other, known)) for other in others]
+
     for _ in range(_ROUNDS):
-        before, excess, known = sizes, Surrogate(points, runs, sizes).excess, dict[Sizes, float]()
-        for name, values in _GRID.items():
-            others = [replace(sizes, **{name: value}) for value in values]
-            sizes = max(others, key=lambda other: _worth(points, runs, excess, other, known))
+        before, excess = sizes, Surrogate(points, runs, sizes).excess
+        known.clear()
+        for name in _GRID:
+            sizes = max(values(name), key=lambda pair: pair[1])[0]
         if sizes == before:
             break
-    return sizes
+    drawn = Counter([sizes])
+    while drawn.total() < _DRAWN:
+        for name in _GRID:
+            found = values(name)
+            most = max(worth for _, worth in found)
+            (sizes,) = source.choices([other for other, _ in found], [math.exp(worth - most) for _, worth in found])
+        drawn[sizes] += 1
+    return [(item, count / _DRAWN) for item, count in drawn.items()]
 
 
 def _worth(
-    points: Sequence[Point], runs: Sequence[Seen], excess: Sequence[float], sizes: Sizes, known: dict[Sizes, float]
+    points: tuple[Point, ...], runs: Sequence[Seen], excess: Sequence[float], sizes: Sizes, known: dict[Sizes, float]
 ) -> float:
     if sizes not in known:
         prior = -0.5 * sum(
