@@ -154,6 +154,63 @@ class Kind:
         return Space(tuple(options), tuple(logs[at] for at in order), tuple(holds[at] for at in order))
 
 
+@dataclass(frozen=True)
+class Modelled(Kind):
+    """Spaces whose step times come from a small model of a job, so that nothing adds up: computing, an exchange that it
+    hides or not, launches that graphs save, the pipeline's bubble. Predictions know neither dispatchers nor graphs, and
+    of 15 % of the configurations nobody knows the memory."""
+
+    def make(self, source: random.Random) -> Space:
+        draw = source.uniform
+        gpus, gbs = source.choice((16, 32, 64)), source.choice((128, 256, 512))
+        loss, small, exchange, launch, again = (
+            draw(0.02, 0.1),
+            draw(0.05, 0.5),
+            draw(0.02, 0.25),
+            draw(0, 0.12),
+            draw(1.08, 1.3),
+        )
+        dispatchers = {name: draw(0, 0.4) for name in ("alltoall", "deepep", "hybridep")}
+        weights, activations = draw(20, 120), draw(5, 25)
+        logs, memory = dict[tuple[float | str, ...], float](), dict[tuple[float | str, ...], float]()
+        for mbs, tp, pp, graphs, name, kept in itertools.product(
+            (1, 2, 4), (1, 2, 4, 8), (1, 2, 4), "gn", dispatchers, "kr"
+        ):
+            dp = gpus // (tp * pp)
+            if not dp or gbs % (dp * mbs) or (rounds := gbs // (dp * mbs)) < pp:
+                continue
+            computing = mbs / (tp * pp) * (1 + loss * math.log2(tp)) * (1 + small / mbs) * (again if kept == "r" else 1)
+            moved = exchange * mbs * (tp - 1) / tp / pp * (3 if tp > 4 else 1) + dispatchers[name] * mbs / (tp * pp)
+            one = max(computing + (launch / pp if graphs == "n" else 0), moved) + 0.35 * min(computing, moved)
+            point = (math.log2(mbs), math.log2(tp), math.log2(pp), graphs, name, kept)
+            logs[point] = math.log(one * (rounds + pp - 1) + 0.3) + source.gauss(0, self.own)
+            saved = (0.55 if kept == "r" else 1) * (1 + 0.1 * (pp - 1))
+            memory[point] = weights / (tp * pp) + activations * mbs / tp * saved + (3 if graphs == "g" else 0)
+        return self._near(logs, memory, source)
+
+    def _near(
+        self,
+        logs: dict[tuple[float | str, ...], float],
+        memory: dict[tuple[float | str, ...], float],
+        source: random.Random,
+    ) -> Space:
+        """A base that somebody tuned a little, and some of what differs from it in three settings at most."""
+        limit = source.uniform(0.45, 0.9) * max(memory.values()) / 2
+        running = sorted((at for at in logs if memory[at] <= limit), key=lambda at: logs[at])
+        base = running[source.randrange(len(running) // 10, len(running) // 2 + 1)]
+        near = [at for at in logs if 0 < sum(a != b for a, b in zip(at, base, strict=True)) <= 3]
+        order = [base, *source.sample(near, min(len(near), source.choice((25, 40, 60))))]
+        bias = {other: source.gauss(0, 0.08) for other in {at[3:5] for at in logs}}
+        options = []
+        for at in order:
+            seconds = 12 * math.exp(logs[at] - logs[base])
+            said = logs[at] - logs[base] + bias[at[3:5]] - bias[base[3:5]] + source.gauss(0, 0.06)
+            known = None if source.random() < 0.15 else memory[at] / limit * math.exp(source.gauss(0, 0.05))
+            point = Point(at, 0.0 if at == base else said)
+            options.append(Option(point, known, START + SHORT * seconds, START + FULL * seconds))
+        return Space(tuple(options), tuple(logs[at] for at in order), tuple(memory[at] <= limit for at in order))
+
+
 def _course(count: int, size: float, source: random.Random) -> list[float]:
     """What each value of a setting does: a walk from one to the next."""
     return list(itertools.accumulate((source.gauss(0, size) for _ in range(count - 1)), initial=0.0))
@@ -168,6 +225,8 @@ OTHER_KINDS = (
     Kind("no sum of effects", effect=0.02, pair=0.08, own=0.03, blind=0.12),
     Kind("86 of 288", settings=(4, 4, 3, 3, 2), legal=0.3),
 )
+
+MODELLED = (Modelled("a job's model"),)
 
 
 @dataclass(frozen=True)
@@ -229,6 +288,7 @@ PARTS: dict[str, tuple[Sequence[Kind], Sequence[Noise]]] = {
     "tuned": (KINDS, TUNED),
     "others": (KINDS[:1], OTHERS),
     "spaces": (OTHER_KINDS, (TUNED[0], TUNED[2])),
+    "modelled": (MODELLED, (*TUNED, OTHERS[0], OTHERS[2])),
 }
 
 HEAD = (

@@ -229,8 +229,10 @@ def test_a_tuning_finds_what_is_fast_at_most_at_twice_the_oracles_cost(noise: tu
     assert sum(item.cost for item in found) <= 2.2 * sum(item.cost for item in known)
 
 
-def test_an_oracle_sees_the_base_and_what_is_near_the_fastest() -> None:
-    space = tuning.KINDS[0].make(random.Random(1))
+@pytest.mark.parametrize("kind", [tuning.KINDS[0], *tuning.MODELLED], ids=lambda kind: kind.title)
+def test_an_oracle_sees_the_base_and_what_is_near_the_fastest(kind: tuning.Kind) -> None:
+    space = kind.make(random.Random(1))
+    assert space.holds[0]
     known = space.what_matters
     assert known.best == space.best
     assert known.logs[0] == space.logs[0]
