@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A tuning by real training on the CPU, TP x MBS of a smoke size on two ranks, whose command is killed twice on the way.
+"""A tuning by real training on the CPU: TP x MBS of a smoke size on two ranks, its command killed twice on the way.
 
     python benchmarks/tuning.py ENGINE [RANKS]
 
-ENGINE is the Python of a CPU engine (``LLMB_INSTALL/venvs/engine-cpu/bin/python``). Prints the command's answer, and what it
-cost; fails where a run was repeated, or the losses were not compared. About 15 runs.
+ENGINE is the Python of a CPU engine (LLMB_INSTALL/venvs/engine-cpu/bin/python). Prints what was tried, the answer and
+what it took; fails where a run was repeated.
 """
 
 from __future__ import annotations
