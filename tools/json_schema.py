@@ -14,10 +14,10 @@ import fastjsonschema
 import msgspec
 
 from llmb_common.causes.answer import Diagnosis
-from llmb_common.cluster_types import ways
-from llmb_common.envelope import SCHEMA
+from llmb_common.command.envelope import SCHEMA
 from llmb_common.index.rows import RunRow
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.cluster_types import ways
 from llmb_run.columns import Column, Form
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN

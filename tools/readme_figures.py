@@ -19,7 +19,7 @@ from collections.abc import Callable
 import msgspec
 
 from llmb_common.errors import RecipeError
-from llmb_common.gpus import GPUS, peak_tflops, rows_of
+from llmb_common.platform.gpus import GPUS, peak_tflops, rows_of
 from llmb_common.recipes import flops
 from llmb_common.recipes.model import Architecture
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters

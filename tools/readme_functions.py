@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from llmb_common.engines import CONTAINERS
 from llmb_common.errors import RecipeError
-from llmb_common.gpus import GPUS
+from llmb_common.platform.engines import CONTAINERS
+from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, Entry
 from llmb_common.recipes.published_file import PublishedRow, read_published
 from llmb_common.recipes.recipe import Recipe

@@ -29,9 +29,10 @@ from pathlib import Path
 
 import msgspec
 
+from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import LLMBError, RecipeError
-from llmb_common.files import write_atomic
-from llmb_common.gpus import peak_tflops
+from llmb_common.machine.files import write_atomic
+from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.loading import load_recipe
@@ -39,7 +40,6 @@ from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Result, Row, precision
 from llmb_common.recipes.shipped import SHIPPED, shipped_text
-from llmb_common.strict_yaml import read_text
 from tools.readme_figures import fill_figures
 from tools.readme_functions import TABLES
 from tools.readme_variables import defaults, engines, table

@@ -12,9 +12,9 @@ from importlib import import_module
 import click
 import msgspec
 
-from llmb_common.cluster_types import ways
-from llmb_common.envelope import SCHEMA
+from llmb_common.command.envelope import SCHEMA
 from llmb_common.errors import EXIT_STATUS
+from llmb_common.platform.cluster_types import ways
 from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES
 from llmb_common.run_states import OWN_STATES, STATES
 from llmb_common.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from llmb_common.files import write_atomic
-from llmb_common.gpus import GPUS
+from llmb_common.machine.files import write_atomic
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.step_time import bands
 from llmb_common.planning.step_time.bands import CLASSES, FILE, Known, Learned, Width
 from llmb_common.planning.step_time.work import Work, attention_columns, seconds_by_part
+from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes import flops
 from llmb_common.recipes.catalogue import Catalogue
 from llmb_common.recipes.folders import recipe_folders

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from llmb_common.envelope import Result, print_result
+from llmb_common.command.envelope import Result, print_result
+from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError
-from llmb_common.words import check_argument
 from llmb_run import terminal
 
 if TYPE_CHECKING:

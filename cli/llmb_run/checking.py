@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.cluster_types import traits_of
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
@@ -19,7 +19,7 @@ from llmb_common.health.stress import MINUTES, measured_lines, stressed
 from llmb_common.index.search import find_run
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.printable import counted
+from llmb_common.platform.cluster_types import traits_of
 from llmb_common.runs.hostlist import compress, expand
 from llmb_common.runs.record import load_record
 from llmb_common.site.machine import way_here

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
-from llmb_common.printable import csv_cell
+from llmb_common.command.printable import csv_cell
 from llmb_run.terminal import table as terminal_table
 
 Row = TypeVar("Row")

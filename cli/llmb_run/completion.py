@@ -44,13 +44,13 @@ def scales(context: Context, parameter: Parameter, incomplete: str) -> list[str]
 
 
 def gpu_types(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    from llmb_common import gpus
+    from llmb_common.platform import gpus
 
     return [name for name in gpus.gpu_types() if name.startswith(incomplete.lower())]
 
 
 def engines(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    from llmb_common.engines import ENGINES
+    from llmb_common.platform.engines import ENGINES
 
     return [release for release in ENGINES if release.startswith(incomplete)]
 

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from llmb_common.command.guard import guarded
 from llmb_common.errors import RequestError
-from llmb_common.guard import guarded
 from llmb_run import terminal
 
 if TYPE_CHECKING:

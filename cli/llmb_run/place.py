@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmb_common.command.words import check_argument
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
-from llmb_common.files import user_path
+from llmb_common.machine.files import user_path
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
 from llmb_common.site import FILE_NAME
-from llmb_common.words import check_argument
 from llmb_run.terminal import notice
 
 if TYPE_CHECKING:  # imported where they are needed
@@ -34,7 +34,7 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     here = here or Path.cwd()
     if not os.path.lexists(here / FILE_NAME):
         return None
-    from llmb_common.trust import why_not_trusted
+    from llmb_common.machine.trust import why_not_trusted
 
     if problem := why_not_trusted(here, FILE_NAME):
         notice(f"{here / FILE_NAME} is not read: {problem}; if you mean this installation, export LLMB_INSTALL={here}")

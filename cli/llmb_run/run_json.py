@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmb_common.cluster_types import names
+from llmb_common.command.printable import printable
 from llmb_common.index.rows import RunRow
-from llmb_common.printable import printable
+from llmb_common.platform.cluster_types import names
 from llmb_common.recipes.rows import precision
 from llmb_run.columns import Column, Form, item
 from llmb_run.words import since

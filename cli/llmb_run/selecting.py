@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmb_common.command.words import span_seconds
 from llmb_common.errors import LLMBError, RequestError, did_you_mean
 from llmb_common.index.rows import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
@@ -16,7 +17,6 @@ from llmb_common.results.configuration import values_of
 from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.runs.ownership import is_ours, refusal
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.words import span_seconds
 from llmb_run.place import Place
 from llmb_run.starting.command_line import SWITCHES
 from llmb_run.starting.varying import dimensions_of

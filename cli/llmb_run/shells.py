@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import RequestError
-from llmb_common.files import user_path
+from llmb_common.machine.files import user_path
 from llmb_run.completion import VARIABLE
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from llmb_common.printable import printable, printable_lines
+from llmb_common.command.printable import printable, printable_lines
 
 notices: list[str] = []
 """What this command has said so far; the JSON envelope repeats it."""

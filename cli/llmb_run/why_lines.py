@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmb_common.causes.answer import Diagnosis, Evidence
 from llmb_common.causes.table import signatures
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 
 
 def cause_lines(found: Diagnosis) -> list[str]:

@@ -25,7 +25,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NoReturn
 
-from llmb_common import gpus
+from llmb_common.platform import gpus
 
 EXIT_STATUS = {
     0: "done",

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as replaced
 
-from llmb_common.cluster_types import SLURM
+from llmb_common.command.guard import guarded
+from llmb_common.command.printable import exact
 from llmb_common.errors import RequestError
-from llmb_common.gpus import CPU
-from llmb_common.guard import guarded
 from llmb_common.measured_here import measured_here
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import in_short
 from llmb_common.planning.plan import make_plan
-from llmb_common.printable import exact
+from llmb_common.platform.cluster_types import SLURM
+from llmb_common.platform.gpus import CPU
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.rendering.script import render_script

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import LLMBError
-from llmb_common.gpus import CPU
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.step_time import Band, Look, Measured
+from llmb_common.platform.gpus import CPU
 
 if TYPE_CHECKING:  # a dry run without an index starts faster without
     from llmb_common.index.figures import PastTime
@@ -71,8 +71,8 @@ def _band(seconds: Sequence[float]) -> Band:
 
     These may all be of one day: that many runs know it well says nothing of another.
     """
-    from llmb_common.distributions import t_quantile
     from llmb_common.results.scatter import STATED
+    from llmb_common.timing.distributions import t_quantile
 
     logs = [math.log(value) for value in seconds]
     middle = math.fsum(logs) / len(logs)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common import __version__
+from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.files import open_plain, user_path
-from llmb_common.words import check_argument
+from llmb_common.machine.files import open_plain, user_path
 from llmb_install.answers import used_folder
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.parts import bundles

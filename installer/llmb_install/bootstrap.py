@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.engines import DEFAULT_ENGINE, image_file_name
+from llmb_common.decoding.strict_yaml import Lines, NotFlatError, load_flat
 from llmb_common.errors import RequestError
-from llmb_common.files import user_path
-from llmb_common.loopback import loopback_problem
+from llmb_common.machine.files import user_path
+from llmb_common.machine.loopback import loopback_problem
+from llmb_common.machine.trust import require_trusted
+from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
-from llmb_common.strict_yaml import Lines, NotFlatError, load_flat
-from llmb_common.trust import require_trusted
 from llmb_install import arguments
 from llmb_install.answers import checks, draft, questions, site_checks, used_folder
 from llmb_install.answers.questions import Given

@@ -7,9 +7,9 @@ import re
 import shutil
 from dataclasses import dataclass
 
-from llmb_common import gpus
-from llmb_common.programs import ask
-from llmb_common.trust import me, user_name
+from llmb_common.machine.programs import ask
+from llmb_common.machine.trust import me, user_name
+from llmb_common.platform import gpus
 
 _SECONDS = 15
 _GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.engines import DEFAULT_ENGINE, image_file_name
+from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers.answers import Answers, to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes

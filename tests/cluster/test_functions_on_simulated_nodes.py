@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llmb_common.gpus import GPUS
+from llmb_common.platform.gpus import GPUS
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.machine import Machine

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llmb_common import programs
+from llmb_common.machine import programs
 from support.processes import has_ended, wait_until
 
 CRASHED = 99

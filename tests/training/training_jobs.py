@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_common.gpus import generation_of
+from llmb_common.platform.gpus import generation_of
 from support.processes import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.command.printable import size
 from llmb_common.errors import Interrupted
-from llmb_common.printable import size
 from llmb_install.guard import guarded
 from llmb_install.working import command
 from llmb_install.working import reporter as module

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from llmb_common.distributions import t_quantile
 from llmb_common.results import change_point
 from llmb_common.results.change_point import (
     ALARM_RATE,
@@ -23,6 +22,7 @@ from llmb_common.results.change_point import (
 )
 from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.scatter import STATED
+from llmb_common.timing.distributions import t_quantile
 from tools import change_point_simulation as simulated
 
 PRIOR = Prior(0.01, 14.0)

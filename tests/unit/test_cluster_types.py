@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import cluster_types
-from llmb_common.cluster_types import ClusterType, Traits, traits_of
-from llmb_common.shell_text import shell_part
+from llmb_common.machine.shell_text import shell_part
+from llmb_common.platform import cluster_types
+from llmb_common.platform.cluster_types import ClusterType, Traits, traits_of
 
 
 def test_slurm_queues_jobs_in_containers_on_other_machines() -> None:

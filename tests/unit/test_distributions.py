@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.distributions import (
+from llmb_common.results.decision import Decision, decide
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS, Attempt, follow, tolerance_of
+from llmb_common.timing.distributions import (
     beta_cdf,
     digamma,
     f_tail,
@@ -20,9 +23,6 @@ from llmb_common.distributions import (
     trigamma,
     trigamma_inverse,
 )
-from llmb_common.results.decision import Decision, decide
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS, Attempt, follow, tolerance_of
 from tools.verdict_simulation import CASES, NOISES, Noise, campaign, repeats
 
 EULER = 0.5772156649015329

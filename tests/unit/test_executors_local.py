@@ -18,8 +18,8 @@ from llmb_common.errors import CheckFailed, EnvironmentLacks
 from llmb_common.executors.local import look as local_runs
 from llmb_common.executors.local.look import processes_of
 from llmb_common.index.search import find_runs
+from llmb_common.machine.process import identify, is_alive, send
 from llmb_common.observe import Observation, cancel, observe, wait
-from llmb_common.process import identify, is_alive, send
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import Options, submit
 from support.crashes import run_and_crash

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from llmb_common.command.secrets import Secret, is_secret_name
 from llmb_common.errors import RecordError
-from llmb_common.files import (
+from llmb_common.machine.files import (
     fsync_folder,
     open_plain,
     read_json,
@@ -30,7 +31,6 @@ from llmb_common.files import (
     write_output,
 )
 from llmb_common.request.variables import VARIABLES
-from llmb_common.secrets import Secret, is_secret_name
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.gpus import peak_tflops
+from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture

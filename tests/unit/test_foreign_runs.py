@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import LLMBError, RecordError
-from llmb_common.files import sha256_of_tree
 from llmb_common.index.rows import RunFilter
 from llmb_common.index.search import find_run, find_runs
+from llmb_common.machine.files import sha256_of_tree
+from llmb_common.machine.process import identify
 from llmb_common.observe import cancel, end_runs, observe
-from llmb_common.process import identify
 from llmb_common.runs.code import pack_code
 from llmb_common.runs.ownership import refusal
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record

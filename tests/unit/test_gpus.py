@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common import gpus
 from llmb_common.errors import RequestError
+from llmb_common.platform import gpus
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
 from support.plans import plan
@@ -66,9 +66,13 @@ def test_no_gpu_of_the_table_is_among_the_others() -> None:
 
 
 def test_the_table_needs_nothing_that_is_to_be_installed(tmp_path: Path) -> None:
-    library = Path(gpus.__file__).parents[1]
-    code = f"import sys; sys.path.insert(0, {str(library)!r}); import llmb_common.gpus as g; print(*g.gpu_types())"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    library = Path(gpus.__file__).parents[2]
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from llmb_common.platform import gpus; print(*gpus.gpu_types())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, library], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.stdout.split() == list(gpus.gpu_types()), done.stderr
 
 
@@ -79,7 +83,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What a maintainer would write into gpus.py: racks of 8 nodes of 2, beside an ARM CPU, running GB200's rows.
 NEW_ENTRY = """
-from llmb_common import gpus
+from llmb_common.platform import gpus
 gpus.GPUS["x900"] = gpus.Gpu(
     generation="blackwell", per_node=2, nvlink_nodes=8, host="aarch64", memory_gb=900,
     peaks={"bf16": 9000, "fp8": 18000}, products=("NVIDIA X900 Super",), rows_of="gb200",

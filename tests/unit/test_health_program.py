@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.cluster_types import traits_of
 from llmb_common.errors import RequestError, SchedulerError
 from llmb_common.executors.holding import Wanted
 from llmb_common.executors.slurm.options import parse_additional
@@ -29,7 +28,8 @@ from llmb_common.health.ask import choose, look, said_by
 from llmb_common.health.facts import Facts, Folder, read_facts
 from llmb_common.health.needs import Needs, needs_of, needs_of_site
 from llmb_common.health.program import PYTHONS, command, parse_frames
-from llmb_common.programs import Answer
+from llmb_common.machine.programs import Answer
+from llmb_common.platform.cluster_types import traits_of
 from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_train.health import children, looks

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import cluster_types
 from llmb_common.errors import ConfigError, RequestError
-from llmb_common.gpus import gpu_types
+from llmb_common.platform import cluster_types
+from llmb_common.platform.gpus import gpu_types
 from llmb_install import arguments
 from llmb_install.answers.answers import Answers, complete, read_play, to_yaml
 from llmb_install.answers.questions import QUESTIONS, merged, missing, recipe_heads

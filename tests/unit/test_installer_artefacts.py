@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.command.secrets import Secret
 from llmb_common.errors import ConfigError, EnvironmentLacks
-from llmb_common.secrets import Secret
 from llmb_install.answers.answers import complete
 from llmb_install.answers.stored import load_recipes
 from llmb_install.installation import Installation

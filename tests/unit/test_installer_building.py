@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.printable import size
 from llmb_install.doctor.node import parse_node
 from llmb_install.parts.environments import environment_build, lock_files, package_records, shared_packages
 from llmb_install.parts.environments.environment_build import smoke_problem

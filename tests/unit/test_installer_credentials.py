@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.command.secrets import Secret
 from llmb_common.errors import RequestError
-from llmb_common.secrets import Secret
 from llmb_install.parts.secrets.credentials import (
     KEPT,
     Secrets,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from llmb_common.command.secrets import Secret
 from llmb_common.errors import Interrupted, RequestError
-from llmb_common.secrets import Secret
 from llmb_install.answers import draft
 from llmb_install.answers.answers import Answers
 from llmb_install.answers.dialogue import Dialogue

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.files import sha256_of
+from llmb_common.machine.files import sha256_of
 from llmb_install.parts.images import registry
 from llmb_install.parts.images.image import Image
 from llmb_install.working.reporter import Reporter

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from llmb_common.command.secrets import Secret
 from llmb_common.errors import Interrupted, RequestError
-from llmb_common.secrets import Secret
 from llmb_install.answers.answers import Answers, complete, to_yaml
 from llmb_install.answers.questions import Given
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers

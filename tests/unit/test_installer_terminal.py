@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from llmb_common.command.printable import size
 from llmb_common.errors import CheckFailed, EnvironmentLacks
-from llmb_common.printable import size
 from llmb_install.working import live_lines, readiness, steps
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common import gpus, launch, process
+from llmb_common import launch
+from llmb_common.decoding.kept_lists import read_list, write_list
 from llmb_common.errors import (
     AnswerLost,
     CheckFailed,
@@ -23,7 +24,8 @@ from llmb_common.errors import (
     SchedulerError,
     did_you_mean,
 )
-from llmb_common.kept_lists import read_list, write_list
+from llmb_common.machine import process
+from llmb_common.platform import gpus
 from llmb_common.request.variables import VARIABLES
 
 RECIPE = Path(__file__).resolve().parents[2] / "llama3.1"

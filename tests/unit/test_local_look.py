@@ -22,8 +22,8 @@ from llmb_common.executors import executor_for
 from llmb_common.executors.local import follow
 from llmb_common.executors.local.follow import end_processes_of
 from llmb_common.executors.local.look import START_SECONDS, look_at_processes
+from llmb_common.machine.process import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.process import ProcessId, identify
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.create import create_run

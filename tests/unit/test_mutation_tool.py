@@ -135,7 +135,7 @@ def test_training_code_is_asked_of_training_tests_where_the_engines_are_named(mo
     for name in ENGINES:
         monkeypatch.setenv(name, sys.executable)
     root = TESTS.parent
-    assert default_tests(root, ["shell", "llmb_common.files"]) == ["tests/unit"]
+    assert default_tests(root, ["shell", "llmb_common.machine.files"]) == ["tests/unit"]
     first, *training = default_tests(root, ["shell", "llmb_train.settings"])
     assert first == "tests/unit"
     assert "tests/training/test_switches.py" in training

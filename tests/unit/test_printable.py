@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmb_common.command.printable import csv_cell, first_few, printable, printable_json, printable_lines
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.printable import csv_cell, first_few, printable, printable_json, printable_lines
 from llmb_install.guard import guarded
 from llmb_install.working.reporter import Reporter
 from llmb_run.terminal import table

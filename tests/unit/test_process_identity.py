@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import process
-from llmb_common.process import (
+from llmb_common.machine import process
+from llmb_common.machine.process import (
     ProcessId,
     end_processes,
     identify,

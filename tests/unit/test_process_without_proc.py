@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import process
-from llmb_common.process import ProcessId, identify, is_alive, is_ours_to_end, send
+from llmb_common.machine import process
+from llmb_common.machine.process import ProcessId, identify, is_alive, is_ours_to_end, send
 
 STARTED = "Sat Nov 22 09:41:07 2026"
 

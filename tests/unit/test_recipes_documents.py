@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.gpus import peak_tflops
+from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe, find_row

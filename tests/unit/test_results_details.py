@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.distributions import t_quantile
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.results.anomalies import anomalies, flops_mismatch, logged_tflop, steady_from
 from llmb_common.results.baselines import (
@@ -30,6 +29,7 @@ from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.scatter import STATED, batches, squares
 from llmb_common.results.verdict import judge_runs
 from llmb_common.runs.record import RunRecord
+from llmb_common.timing.distributions import t_quantile
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
 from support.runs import PUBLISHED, make_run, plan_for, steady_log

@@ -14,8 +14,8 @@ import pytest
 from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
+from llmb_common.machine.process import identify
 from llmb_common.observe import observe
-from llmb_common.process import identify
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import Job, Options, submit, submit_many, submit_series
 from support.crashes import run_and_crash, run_and_crash_while, run_to_end

@@ -16,8 +16,9 @@ import msgspec
 import pytest
 
 from llmb_common.errors import EnvironmentLacks, RecordError
+from llmb_common.machine.process import identify
+from llmb_common.machine.trust import user_name
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
-from llmb_common.process import identify
 from llmb_common.runs import code as code_module
 from llmb_common.runs import folders, lock, ownership
 from llmb_common.runs.code import hash_of_packed, pack_code
@@ -29,7 +30,6 @@ from llmb_common.runs.paths import RunPaths, dry_run_paths, numbered
 from llmb_common.runs.record import RunRecord, Submission, load_record
 from llmb_common.submission import create, training_code
 from llmb_common.submission.create import create_run
-from llmb_common.trust import user_name
 from support.documented_jobs import documented_rows, plan_of
 
 DAY = 86400

@@ -19,9 +19,9 @@ import pytest
 
 from llmb_common import __version__
 from llmb_common.errors import RecordError
-from llmb_common.files import sha256_of, sha256_of_tree
+from llmb_common.machine.files import sha256_of, sha256_of_tree
+from llmb_common.machine.process import identify
 from llmb_common.planning.job_plan import plan_as_dict
-from llmb_common.process import identify
 from llmb_common.runs.finding import Finding, may_change
 from llmb_common.runs.manifest import git_state, make_manifest
 from llmb_common.runs.record import ArrayTask, RunRecord, State, Submission, load_record, update_record

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.decoding.roles import roles_of
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
@@ -19,7 +20,6 @@ from llmb_common.results.configuration import apart, configuration_key, image_ma
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import Changed, histories
 from llmb_common.results.scaling import ScaledRun, scaling
-from llmb_common.roles import roles_of
 from llmb_common.runs.record import RunRecord, State
 from support.runs import PUBLISHED, ROOT, make_run, plan_for
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
+from llmb_common.decoding.strict_yaml import convert, load_struct, load_text
 from llmb_common.errors import ConfigError, RecipeError
-from llmb_common.strict_yaml import convert, load_struct, load_text
 
 
 class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

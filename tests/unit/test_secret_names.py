@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from llmb_common.command.secrets import SECRET_SHAPES, SECRET_VARIABLES, Secret, is_secret_name
+from llmb_common.command.words import job_variable_problem
 from llmb_common.errors import LLMBError
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import plan_as_dict
@@ -18,10 +20,8 @@ from llmb_common.rendering.job import job_text
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.secrets import SECRET_SHAPES, SECRET_VARIABLES, Secret, is_secret_name
 from llmb_common.site.cluster import cluster_config, load_cluster_config
 from llmb_common.site.machine import Machine
-from llmb_common.words import job_variable_problem
 
 ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary-of-a-secret"

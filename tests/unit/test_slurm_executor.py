@@ -13,8 +13,8 @@ import pytest
 from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
 from llmb_common.executors import Executor, executor_for
 from llmb_common.executors.slurm import array, sbatch, scancel
+from llmb_common.machine.programs import Answer
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.programs import Answer
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.create import create_run
 

@@ -17,8 +17,8 @@ from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, Place
 from llmb_common.executors.slurm.sbatch import SUBMIT_SECONDS
+from llmb_common.machine.process import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.process import ProcessId, identify
 from llmb_common.runs.finding import Attempt, Finding, attempts_of
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmb_common.decoding.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text
 from llmb_common.errors import ConfigError, RecipeError
-from llmb_common.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text
 
 
 class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

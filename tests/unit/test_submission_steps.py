@@ -13,8 +13,8 @@ import pytest
 
 from llmb_common.errors import AnswerLost, Interrupted, RecordError, RequestError, SchedulerError
 from llmb_common.index.search import find_runs
+from llmb_common.machine.process import identify
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.process import identify
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, RUNNING, RunRecord, load_record, update_record
 from llmb_common.submission import Job, Options, batch, recover, recovery, submit, submit_many

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.decoding.structs import from_plain
 from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.configuration import configuration_key
-from llmb_common.structs import from_plain
 from llmb_run.main import main
 from llmb_run.starting.command_line import command_for
 from support import instant

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import cluster_types
-from llmb_common.cluster_types import ClusterType, Traits
 from llmb_common.errors import AnswerLost, ConfigError, EnvironmentLacks, LLMBError, RecordError, SchedulerError
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine, torchrun
+from llmb_common.machine.process import identify, is_alive
 from llmb_common.observe import cancel, observe, wait
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.process import identify, is_alive
+from llmb_common.platform import cluster_types
+from llmb_common.platform.cluster_types import ClusterType, Traits
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, SUBMITTING, RunRecord, _plan, load_record, update_record
 from llmb_common.site.cluster import load_cluster_config

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import trust
 from llmb_common.errors import ConfigError
+from llmb_common.machine import trust
+from llmb_common.machine.trust import require_trusted, why_not_trusted
 from llmb_common.site.cluster import load_cluster_config
-from llmb_common.trust import require_trusted, why_not_trusted
 from llmb_install.answers.stored import ANSWERS_FILE, stored_answers
 from llmb_install.bootstrap import bootstrap
 from llmb_install.parts.images.image import Image

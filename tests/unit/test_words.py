@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import ConfigError, LLMBError, RequestError
-from llmb_common.recipes.loading import load_recipe
-from llmb_common.request.read import read_request
-from llmb_common.request.values import gres_type
-from llmb_common.site.cluster import ClusterConfig, load_cluster_config
-from llmb_common.words import (
+from llmb_common.command.words import (
     is_experiment_name,
     is_node_name,
     is_slurm_name,
@@ -22,6 +17,11 @@ from llmb_common.words import (
     mount_problem,
     span_seconds,
 )
+from llmb_common.errors import ConfigError, LLMBError, RequestError
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.request.values import gres_type
+from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_install.answers.checks import check
 from llmb_install.doctor.command import doctor
 from llmb_run.starting.said import check_job_variable

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.decision import CONFIDENCE
 from llmb_run import columns
 from llmb_run.acceptance.frozen import Frozen

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.files import sha256_of, write_atomic
-from llmb_common.structs import from_plain
+from llmb_common.machine.files import sha256_of, write_atomic
 from llmb_run.acceptance.frozen import Frozen
 from llmb_run.acceptance.outcome import as_text, for_report
 from llmb_run.acceptance.standing import Standing

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmb_common.command.printable import counted
 from llmb_common.planning.job_plan import plan_as_dict
-from llmb_common.printable import counted
 from llmb_run.acceptance.outcome import conclusion
 from llmb_run.acceptance.planned import Workload
 from llmb_run.results.run_columns import reference_as_dict

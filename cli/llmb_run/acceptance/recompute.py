@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmb_common import __version__
+from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import LLMBError, RecordError
-from llmb_common.files import read_json, read_plain
+from llmb_common.machine.files import read_json, read_plain
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.references import Reference, published_references
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.structs import from_plain
 from llmb_common.timing.job_events import read_events
 from llmb_run.acceptance.differences import differences, without_paths
 from llmb_run.acceptance.frozen import Frozen, FrozenWorkload

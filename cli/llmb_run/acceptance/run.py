@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import LLMBError, RequestError
-from llmb_common.files import write_atomic, write_json
+from llmb_common.machine.files import write_atomic, write_json
 from llmb_run.acceptance.frozen import Frozen, changes, freeze, frozen_reference
 from llmb_run.acceptance.outcome import STATUS, as_text, outcome, with_conclusion
 from llmb_run.acceptance.pack import HEALTH, write_pack

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from llmb_common import gpus
+from llmb_common.platform import gpus
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe

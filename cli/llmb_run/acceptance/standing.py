@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.sequential import Progress, Rerun, follow
 from llmb_run.acceptance.planned import Workload
 from llmb_run.campaigns.conduct import Arm, Due, Run, Runs

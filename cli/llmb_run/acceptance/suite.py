@@ -29,9 +29,9 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
-from llmb_common.strict_yaml import read_text
 from llmb_run.acceptance.shipped import suites
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask

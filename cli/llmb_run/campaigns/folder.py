@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.files import read_json, try_lock
+from llmb_common.machine.files import read_json, try_lock
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.paths import experiments_folder

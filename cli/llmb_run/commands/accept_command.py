@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_run import completion, options
 from llmb_run.acceptance.run import accept
 from llmb_run.acceptance.shipped import suites

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import CheckFailed, RequestError
 from llmb_run import options
 from llmb_run.app import Command, VerbCommand

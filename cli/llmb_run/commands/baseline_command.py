@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.results.baselines import Baseline, baselines, remove_baselines, set_baselines
 from llmb_common.results.past_runs import PastRuns

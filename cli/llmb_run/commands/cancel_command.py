@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.index.rows import RunFilter
 from llmb_common.observe import Observation, end_runs

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
 from llmb_common.results.decision import CONFIDENCE

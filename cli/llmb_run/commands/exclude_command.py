@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.submission.excluded_nodes import Exclusion, exclude_nodes, exclusions, include_nodes
 from llmb_run import options
 from llmb_run.app import CONTEXT, Command

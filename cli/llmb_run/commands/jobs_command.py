@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import RecordError
 from llmb_common.index.rows import UNREADABLE, RunRow, row_of
 from llmb_common.planning.job_plan import JobPlan

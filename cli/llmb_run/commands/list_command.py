@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 import click
 
-from llmb_common import gpus
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.platform import gpus
 from llmb_common.recipes.summary import Configuration, Summary
 from llmb_run import options
 from llmb_run.app import Command

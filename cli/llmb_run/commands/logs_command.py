@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import printable, unfiltered
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.observe import observe, refresh
-from llmb_common.printable import printable, unfiltered
 from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_run import options

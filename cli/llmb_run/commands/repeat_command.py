@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from llmb_common import submission
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import CheckFailed
 from llmb_common.runs.record import load_record
 from llmb_run import options

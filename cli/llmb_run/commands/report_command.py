@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import counted, size
 from llmb_common.errors import RequestError
-from llmb_common.files import check_output, write_output
-from llmb_common.printable import counted, size
+from llmb_common.machine.files import check_output, write_output
 from llmb_run import options
 from llmb_run.app import Command, refuse_beside_json
 from llmb_run.place import Place

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from llmb_common.envelope import Result, envelope
+from llmb_common.command.envelope import Result, envelope
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.results.change_point import ALARM_RATE
 from llmb_common.timing.statistics import Window, read_window

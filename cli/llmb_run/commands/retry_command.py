@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from llmb_common import submission
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.executors import executor_for
 from llmb_common.index.rows import RunFilter

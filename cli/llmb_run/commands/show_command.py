@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import printable
 from llmb_common.observe import Observation, observe
-from llmb_common.printable import printable
 from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import as_plain
 from llmb_common.runs.evidence.stragglers import straggler_in

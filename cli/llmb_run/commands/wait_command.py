@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.index.rows import RunFilter
 from llmb_common.observe import Observation, wait

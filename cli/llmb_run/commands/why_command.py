@@ -13,9 +13,9 @@ from click.core import ParameterSource
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.counting import count
 from llmb_common.causes.diagnosis import diagnose_logs
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import printable
 from llmb_common.errors import RequestError
-from llmb_common.printable import printable
 from llmb_common.runs.evidence.stragglers import FILE, straggler_in
 from llmb_common.runs.record import load_record
 from llmb_common.timing.log_files import is_log_name

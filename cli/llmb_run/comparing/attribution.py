@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.command.printable import counted
 from llmb_common.errors import LLMBError, RequestError
-from llmb_common.files import write_json
-from llmb_common.printable import counted
+from llmb_common.machine.files import write_json
 from llmb_common.results.configuration import title_of
 from llmb_common.results.paired import RATE, fewest
 from llmb_common.runs.record import RunRecord

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.paired import RATE
 from llmb_run.campaigns.conduct import Arm, Due, Runs
 from llmb_run.comparing.gap import Gap

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
 from llmb_common.results.paired import Comparison
 from llmb_run.campaigns.conduct import Run

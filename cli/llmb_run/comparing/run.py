@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError
-from llmb_common.files import write_json
+from llmb_common.machine.files import write_json
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import title_of

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from llmb_common.command.printable import printable
 from llmb_common.index.rows import row_of
 from llmb_common.observe import Observation, observe
-from llmb_common.printable import printable
 from llmb_common.results.configuration import apart
 from llmb_common.run_states import is_live, is_waiting
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record

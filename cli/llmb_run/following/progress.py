@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from llmb_common.files import open_plain
+from llmb_common.machine.files import open_plain
 from llmb_common.timing.records import iterations_in
 
 _FIRST_LOOK = 256 * 1024

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.command.printable import counted, printable
+from llmb_common.machine.trust import user_name
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.printable import counted, printable
 from llmb_common.runs.record import RunRecord
-from llmb_common.trust import user_name
 from llmb_run.place import Place
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.results.measuring import Measured

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 from xml.etree import ElementTree
 
-from llmb_common.printable import counted, printable
+from llmb_common.command.printable import counted, printable
 from llmb_run.reporting.report import Report, ReportRun
 
 

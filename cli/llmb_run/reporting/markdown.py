@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from llmb_common.printable import printable
+from llmb_common.command.printable import printable
 from llmb_run import columns
 from llmb_run.columns import Column, Form, View
 from llmb_run.reporting.report import Report

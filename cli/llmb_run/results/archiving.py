@@ -25,11 +25,11 @@ from typing import IO, Any
 
 from llmb_common import __version__
 from llmb_common.causes.flight import FLIGHT, dump_as_json
+from llmb_common.command.secrets import SECRET_SHAPES, is_secret_name
 from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
-from llmb_common.files import read_plain
+from llmb_common.machine.files import read_plain
 from llmb_common.runs.code import hash_of_packed
 from llmb_common.runs.record import load_record
-from llmb_common.secrets import SECRET_SHAPES, is_secret_name
 
 _LEFT_OUT = {"checkpoints", "__pycache__", ".lock"}
 _PROFILES = "nsys_profile"

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.configuration import configuration_key, title_of
 from llmb_common.results.decision import CONFIDENCE, level, look
 from llmb_common.results.estimate import StepTime

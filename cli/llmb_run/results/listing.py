@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import apart
 from llmb_common.timing.tables import render, shorten

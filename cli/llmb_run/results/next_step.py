@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.verdict import Verdict
 from llmb_common.run_states import is_live
 from llmb_run.results.groups import Group

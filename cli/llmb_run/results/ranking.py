@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.comparison import Change
 from llmb_common.results.configuration import aspects, kind_of_job, told_apart
 from llmb_common.results.decision import CONFIDENCE, level

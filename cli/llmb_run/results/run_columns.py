@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.command.printable import printable
 from llmb_common.index.rows import row_of
-from llmb_common.printable import printable
 from llmb_common.recipes.rows import FIGURES
 from llmb_common.results.references import Reference
 from llmb_common.timing.records import Iteration

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from llmb_common.printable import counted, first_few, printable
+from llmb_common.command.printable import counted, first_few, printable
 from llmb_common.results.change_point import LEAST_DAYS, REPORT_RATE
 from llmb_common.results.configuration import configuration_of
 from llmb_common.results.decision import CONFIDENCE

@@ -28,9 +28,9 @@ from typing import IO, Any, TypeAlias, cast
 
 import msgspec
 
+from llmb_common.decoding.structs import from_json
 from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.files import open_plain, sha256_of
-from llmb_common.structs import from_json
+from llmb_common.machine.files import open_plain, sha256_of
 
 MOST_BYTES = 1 << 40
 MOST_FILES = 1_000_000

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from llmb_common.engines import image_file_name
-from llmb_common.gpus import per_node
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.engines import image_file_name
+from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.recipe import Recipe
 from llmb_run.starting.said import as_said, setting_said
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord
-from llmb_common.strict_yaml import read_text
 from llmb_common.submission import training_code
 from llmb_run.terminal import table
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 
+from llmb_common.command.secrets import is_secret_name
+from llmb_common.command.words import is_variable_name, job_variable_problem
 from llmb_common.errors import RequestError, did_you_mean, located
 from llmb_common.executors.slurm.options import option_name, parse_additional
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.runs.hostlist import expand
-from llmb_common.secrets import is_secret_name
-from llmb_common.words import is_variable_name, job_variable_problem
 
 
 def environment_of(values: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import LLMBError
 from llmb_common.index.rows import row_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict

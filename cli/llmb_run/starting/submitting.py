@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmb_common import submission
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord

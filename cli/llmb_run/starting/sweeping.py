@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import counted, first_few
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import Span, ranged
-from llmb_common.printable import counted, first_few
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, Asked, Refused, plan_each
 from llmb_run.starting.submitting import check_followed, start_planned

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from llmb_common.cluster_types import ClusterType, traits_of
 from llmb_common.errors import RequestError
 from llmb_common.planning import choose
 from llmb_common.planning.case import Given
 from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.cluster_types import ClusterType, traits_of
 from llmb_common.request.read import read_request
 from llmb_common.runs.record import RunRecord
 from llmb_common.site.machine import look_at_machine

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import fields
 from pathlib import Path
 
+from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import ConfigError
-from llmb_common.strict_yaml import read_text
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
 from llmb_run.starting.tasks_text import is_text_form, parse_text

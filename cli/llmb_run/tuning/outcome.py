@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from llmb_common.command.printable import counted
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.printable import counted
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import title_of
 from llmb_common.results.estimate import StepTime

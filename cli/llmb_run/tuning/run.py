@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError
-from llmb_common.files import write_atomic, write_json
+from llmb_common.machine.files import write_atomic, write_json
 from llmb_common.results.search import PROOFS, Option
 from llmb_common.results.surrogate import Point
 from llmb_run.campaigns import frozen

@@ -10,7 +10,7 @@ import msgspec
 
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.table import signatures
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.runs.hostlist import compress
 
 FEW = 2

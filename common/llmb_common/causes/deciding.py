@@ -16,7 +16,7 @@ from llmb_common.causes.answer import Cause, Diagnosis, Evidence
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Complaint, Reading
 from llmb_common.causes.table import Signature, signatures
-from llmb_common.printable import counted, printable
+from llmb_common.command.printable import counted, printable
 
 _MOST_WITNESSES = 8
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}

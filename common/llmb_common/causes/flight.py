@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmb_common.causes.waits import Missing
-from llmb_common.files import open_plain
+from llmb_common.machine.files import open_plain
 
 FLIGHT = "flight"
 """The folder of a run for them."""

@@ -11,7 +11,7 @@ from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Reading
 from llmb_common.causes.stacks import FOLDER, RankFile, stuck
 from llmb_common.causes.waits import Missing
-from llmb_common.printable import counted, first_few
+from llmb_common.command.printable import counted, first_few
 
 
 def find_stuck(

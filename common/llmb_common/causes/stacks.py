@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.causes.waits import Missing
-from llmb_common.files import open_plain
+from llmb_common.machine.files import open_plain
 
 FOLDER = "ranks"
 _MOST_FILES = 65_536

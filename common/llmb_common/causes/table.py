@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from llmb_common.causes.answer import Fault, Role, Sure
-from llmb_common.strict_yaml import load_struct
-from llmb_common.structs import from_json
+from llmb_common.decoding.strict_yaml import load_struct
+from llmb_common.decoding.structs import from_json
 
 SIGNATURES = Path(__file__).parent / "signatures.yaml"
 XIDS = Path(__file__).parent / "xid.json"

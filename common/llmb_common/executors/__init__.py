@@ -2,7 +2,7 @@
 
 An ``Executor`` says what a batch script needs of its scheduler and what starts the ranks, checks that a job can be
 started, starts it, looks what became of it and ends it. Its folder names it in ``TRAITS``
-(``llmb_common.cluster_types``), and nothing else asks for its name.
+(``llmb_common.platform.cluster_types``), and nothing else asks for its name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from llmb_common.cluster_types import ClusterType, named, traits_of
+from llmb_common.platform.cluster_types import ClusterType, named, traits_of
 
 if TYPE_CHECKING:  # whoever asks for traits, help texts among them, imports this package
     from llmb_common.errors import LLMBError

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from shlex import quote
 
-from llmb_common.engines import DEFAULT_ENGINE, is_newer
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.engines import DEFAULT_ENGINE, is_newer
 from llmb_common.site.cluster import FILE_NAME
 
 ENGINE_CHECK = "LLMB_ENGINE_CHECK"

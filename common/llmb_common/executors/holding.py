@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmb_common.machine.programs import Answer
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.programs import Answer
 
 PORT_BASE, PORT_COUNT = 21000, 9000
 """Rendezvous ports, by job id: two jobs collide only if they share a node and their ids differ by a multiple of 9000.

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmb_common.decoding.structs import from_plain
 from llmb_common.runs.evidence.nodes import Machine, Node, Snapshot
-from llmb_common.structs import from_plain
 
 Level = Literal["fail", "warn", "drift", "unknown"]
 """``fail``: a job would stop there, or its result be wrong. ``warn``: worth a look. ``drift``: unlike most nodes.

@@ -9,13 +9,13 @@ from typing import Literal
 
 import msgspec
 
-from llmb_common.gpus import GPUS, type_of
+from llmb_common.command.printable import printable
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Facts, Level, Remark
 from llmb_common.health.fleet import unlike
 from llmb_common.health.kernel import kernel_trouble
 from llmb_common.health.needs import Needs
-from llmb_common.printable import printable
+from llmb_common.platform.gpus import GPUS, type_of
 from llmb_common.runs.evidence.findings import NodeFinding, find_on_nodes
 from llmb_common.runs.evidence.nodes import Node, Nodes
 

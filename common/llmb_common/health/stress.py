@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from llmb_common.decoding.structs import from_plain
 from llmb_common.executors.holding import Container, Held
 from llmb_common.health.ask import Health, said_by
 from llmb_common.health.facts import Level, Remark
@@ -22,7 +23,6 @@ from llmb_common.runs.evidence.account import summarize
 from llmb_common.runs.evidence.nccl_log import parse_nccl_log
 from llmb_common.runs.evidence.nodes import Node, Nodes, Snapshot
 from llmb_common.site.cluster import HealthSettings, load_cluster_config
-from llmb_common.structs import from_plain
 
 MINUTES = 10
 FIRST_SECONDS, AGAIN_SECONDS = 300.0, 150.0

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from llmb_common.cluster_types import ClusterType
 from llmb_common.errors import AnswerLost, LLMBError
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
 from llmb_common.observe.runs import Observation, observe
+from llmb_common.platform.cluster_types import ClusterType
 from llmb_common.run_states import is_live
 from llmb_common.runs.facts import give_up
 from llmb_common.runs.ownership import refusal as ownership_refusal

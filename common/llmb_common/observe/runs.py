@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from llmb_common.cluster_types import ClusterType
 from llmb_common.errors import RecordError
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
+from llmb_common.platform.cluster_types import ClusterType
 from llmb_common.run_states import is_live
 from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.finding import Finding, may_change

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from llmb_common.gpus import CPU
+from llmb_common.platform.gpus import CPU
 from llmb_common.recipes.model import AnyShape, Model
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Row, Variant

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.gpus import CPU, gpu_types, row_types
 from llmb_common.planning.case import Case, Given, gpu_said
 from llmb_common.planning.launcher import base
+from llmb_common.platform.gpus import CPU, gpu_types, row_types
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.recipe import NO_COPY, Recipe
 from llmb_common.recipes.rows import Row

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from llmb_common.errors import RequestError
-from llmb_common.gpus import GPUS
 from llmb_common.planning.divisibility import Layout
+from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Function
 
 _IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from llmb_common import gpus
-from llmb_common.engines import nearest
 from llmb_common.planning import launcher
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import function_environment
 from llmb_common.planning.job_plan import EnvironmentValue
+from llmb_common.platform import gpus
+from llmb_common.platform.engines import nearest
 from llmb_common.site.cluster import ClusterConfig
 
 _CUDNN_NORMS = {

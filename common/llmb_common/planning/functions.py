@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from llmb_common.errors import RequestError
-from llmb_common.gpus import GPUS
 from llmb_common.planning.case import Case
 from llmb_common.planning.combinations import HYBRID_DOMAIN, check_combinations, divides_stages
 from llmb_common.planning.divisibility import Layout, check_layout, check_memory_savers, check_numbers
 from llmb_common.planning.job_plan import PlannedFunction
+from llmb_common.platform.gpus import GPUS
 
 _SAVERS = ("recompute_layers", "offload_layers", "pp")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmb_common import gpus
 from llmb_common.planning.case import Case
+from llmb_common.platform import gpus
 from llmb_common.recipes.rows import Row
 
 _BLACKWELL = ("b200", "b300", "gb200", "gb300")

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from llmb_common.command.words import is_experiment_name
 from llmb_common.errors import RecipeError
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipes.rows import Variant
-from llmb_common.words import is_experiment_name
 
 _SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol"}
 """Columns in a suffix, as the documents' tables head them; the others go by their own names."""

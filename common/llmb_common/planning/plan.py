@@ -13,9 +13,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.engines import image_file_name
 from llmb_common.errors import RequestError
-from llmb_common.gpus import per_node
 from llmb_common.planning import launcher
 from llmb_common.planning.case import Case, Given
 from llmb_common.planning.choose import documented_scales
@@ -40,6 +38,8 @@ from llmb_common.planning.switches import (
     routing_for,
     steps_for,
 )
+from llmb_common.platform.engines import image_file_name
+from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.parameters import count_parameters
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns

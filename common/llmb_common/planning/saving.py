@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from llmb_common.command.printable import counted
+from llmb_common.command.words import span_seconds
 from llmb_common.errors import RequestError
-from llmb_common.printable import counted
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 from llmb_common.request.fields import FieldNames
-from llmb_common.words import span_seconds
 
 SAVE_BASE_SECONDS = 120
 """Beside the writing itself: the step that is under way, gathering what to write, and the way out."""

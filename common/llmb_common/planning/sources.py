@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from llmb_common.command.printable import as_written
 from llmb_common.planning.case import Given
 from llmb_common.planning.choose import choose
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.printable import as_written
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request

@@ -7,9 +7,9 @@ import string
 from collections import Counter
 from pathlib import Path
 
-from llmb_common.engines import ENGINES, is_newer
 from llmb_common.errors import RecipeError, did_you_mean
-from llmb_common.gpus import gpu_types, rows_of
+from llmb_common.platform.engines import ENGINES, is_newer
+from llmb_common.platform.gpus import gpu_types, rows_of
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.parameters import count_parameters
 from llmb_common.recipes.recipe import Recipe, find_row

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from llmb_common.decoding.strict_yaml import convert, load_text, read_text
 from llmb_common.errors import RecipeError
 from llmb_common.recipes.checks import check_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.strict_yaml import convert, load_text, read_text
 
 
 def load_recipe(folder: Path) -> Recipe:

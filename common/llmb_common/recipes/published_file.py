@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from llmb_common.decoding.structs import read_generated
 from llmb_common.errors import RecipeError
 from llmb_common.recipes.releases import release_order
 from llmb_common.recipes.rows import Dtype, Fp8Recipe, Result
-from llmb_common.structs import read_generated
 
 FAR_APART = 0.25
 """Share of a step time by which a result that differs from its neighbours in time is said to."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llmb_common.engines import CONTAINERS
+from llmb_common.platform.engines import CONTAINERS
 
 _IMAGE = re.compile(r"(?:^|[/+#])nemo[:+]([0-9]{2}\.[0-9]{2}(?:\.[0-9]{2})?)(?!\.?[0-9])")
 

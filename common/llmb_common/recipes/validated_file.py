@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from llmb_common.structs import read_generated
+from llmb_common.decoding.structs import read_generated
 
 
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from llmb_common import gpus
+from llmb_common.decoding.structs import json_text
 from llmb_common.planning.job_plan import JobPlan, PlannedFunction
+from llmb_common.platform import gpus
 from llmb_common.runs.paths import RunPaths
-from llmb_common.structs import json_text
 
 SEED = 1234
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from shlex import quote
 
-from llmb_common.cluster_types import traits_of
+from llmb_common.command.words import line_problem
 from llmb_common.errors import RequestError
 from llmb_common.executors import executor_for
+from llmb_common.machine.shell_text import shell_part
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.saving import START_SECONDS, limit_seconds
+from llmb_common.platform.cluster_types import traits_of
 from llmb_common.rendering.task import task_script
 from llmb_common.runs.paths import RunPaths
-from llmb_common.shell_text import shell_part
-from llmb_common.words import line_problem
 
 START_PATIENCE = 4
 """A step counts as hung where its first iteration takes so many times as long as is assumed of a start."""

@@ -9,8 +9,8 @@ import re
 from shlex import quote
 
 from llmb_common.executors import Ranks
+from llmb_common.machine.shell_text import shell_part
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
-from llmb_common.shell_text import shell_part
 
 
 def task_script(plan: JobPlan, ranks: Ranks) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
+from llmb_common.decoding.roles import Division, Work
 from llmb_common.request.variables import COLUMNS
-from llmb_common.roles import Division, Work
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]

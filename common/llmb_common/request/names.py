@@ -12,8 +12,8 @@ import functools
 import re
 from collections.abc import Collection, Mapping
 
+from llmb_common.command.secrets import SECRET_VARIABLES
 from llmb_common.errors import RequestError
-from llmb_common.secrets import SECRET_VARIABLES
 
 # Real variables of other programs that look like ours.
 _NOT_TYPOS = {

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.cluster_types import ClusterType, names
+from llmb_common.command.secrets import is_secret_name
 from llmb_common.errors import RequestError
+from llmb_common.platform.cluster_types import ClusterType, names
 from llmb_common.request.columns import Columns
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.settings import settings_in
 from llmb_common.request.values import Reader, gres_count, read_mounts, same
 from llmb_common.request.variables import OF_SCHEDULERS, PATIENCE, VARIABLES
-from llmb_common.secrets import is_secret_name
 
 _UNSET_WORDS = {"na", "none", "null"}
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from llmb_common.command.words import is_slurm_name, line_problem, span_seconds
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.files import user_path
+from llmb_common.machine.files import user_path
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.variables import VARIABLES
-from llmb_common.words import is_slurm_name, line_problem, span_seconds
 
 _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:00:00, or a plain number of minutes"
 

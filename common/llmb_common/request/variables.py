@@ -6,8 +6,8 @@ every help text does.
 
 from __future__ import annotations
 
-from llmb_common import gpus
-from llmb_common.cluster_types import LOCAL, Variable, ways
+from llmb_common.platform import gpus
+from llmb_common.platform.cluster_types import LOCAL, Variable, ways
 
 OF_SCHEDULERS = {name: variable for way in ways().values() for name, variable in way.variables.items()}
 """The variables that only schedulers read, each its own."""

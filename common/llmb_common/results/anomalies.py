@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from llmb_common.printable import counted, first_few
+from llmb_common.command.printable import counted, first_few
 from llmb_common.results.estimate import StepTime
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window

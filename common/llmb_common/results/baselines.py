@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from llmb_common.decoding.kept_lists import read_list, write_list
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.kept_lists import read_list, write_list
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
 from llmb_common.results.decision import level, steady_error

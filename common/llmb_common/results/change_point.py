@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from llmb_common.distributions import t_quantile, t_tail
 from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.scatter import Scatter
+from llmb_common.timing.distributions import t_quantile, t_tail
 
 REPORT_RATE = 0.01
 """How often a history without a change is said to have one, at most."""

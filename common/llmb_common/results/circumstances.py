@@ -12,7 +12,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from llmb_common.printable import counted
+from llmb_common.command.printable import counted
 from llmb_common.results.decision import Decision
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import Scatter

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmb_common.decoding.roles import fields_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.configuration import software_of
 from llmb_common.results.decision import level
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
-from llmb_common.roles import fields_of
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.manifest import image_receipt
 from llmb_common.runs.record import RunRecord

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmb_common.distributions import digamma, trigamma, trigamma_inverse
+from llmb_common.timing.distributions import digamma, trigamma, trigamma_inverse
 
 if TYPE_CHECKING:  # plans, which ask for STATED, start faster without statistics
     from llmb_common.results.estimate import StepTime

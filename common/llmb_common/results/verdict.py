@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
-from llmb_common.gpus import peak_tflops
+from llmb_common.command.printable import counted
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.printable import counted
+from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.anomalies import OTHER_WORK, anomalies, flops_mismatch, logged_tflop, steady_from

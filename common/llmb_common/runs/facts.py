@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import AnswerLost
-from llmb_common.files import open_plain
+from llmb_common.machine.files import open_plain
 from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import KEY, as_plain, make_account
 from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED, SUBMITTING, RunRecord, update_record

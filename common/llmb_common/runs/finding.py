@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from llmb_common.process import ProcessId
+from llmb_common.decoding.structs import from_plain
+from llmb_common.machine.process import ProcessId
 from llmb_common.run_states import is_live
 from llmb_common.runs.record import LOST, NOT_SUBMITTED, RunRecord
-from llmb_common.structs import from_plain
 
 
 class Attempt(msgspec.Struct, frozen=True):

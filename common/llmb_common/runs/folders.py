@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmb_common.errors import RecordError
+from llmb_common.machine.trust import me
 from llmb_common.runs.ownership import close_to_others
 from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
 from llmb_common.runs.record import RunRecord
-from llmb_common.trust import me
 
 _newest_stamp: dict[Path, tuple[int, int]] = {}
 """The last second, and number in it, that this process used in an experiment's folder: a sweep creates many at once."""

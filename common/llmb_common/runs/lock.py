@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.errors import RecordError
-from llmb_common.files import try_lock
+from llmb_common.machine.files import try_lock
 from llmb_common.runs.ownership import OwnRun, open_lock
 
 LOCK_SECONDS = 60.0

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common import __version__
-from llmb_common.files import sha256_of, sha256_of_tree
+from llmb_common.command.printable import printable
+from llmb_common.machine.files import sha256_of, sha256_of_tree
+from llmb_common.machine.programs import Answer, ask
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.printable import printable
-from llmb_common.programs import Answer, ask
 
 
 def make_manifest(

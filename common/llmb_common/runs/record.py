@@ -21,15 +21,15 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
+from llmb_common.command.words import is_experiment_name
+from llmb_common.decoding.structs import from_json, json_text
 from llmb_common.errors import LLMBError, RecordError
-from llmb_common.files import read_plain, write_atomic
+from llmb_common.machine.files import read_plain, write_atomic
+from llmb_common.machine.process import ProcessId
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.process import ProcessId
 from llmb_common.runs.lock import locked
 from llmb_common.runs.ownership import own_run
 from llmb_common.runs.paths import RunPaths, SharedPaths
-from llmb_common.structs import from_json, json_text
-from llmb_common.words import is_experiment_name
 
 SCHEMA = 1
 

@@ -10,17 +10,17 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from llmb_common import gpus
-from llmb_common.cluster_types import ClusterType, names, traits_of
-from llmb_common.engines import DEFAULT_ENGINE, RELEASE, minor
+from llmb_common.command.secrets import is_secret_name
+from llmb_common.command.words import job_variable_problem, line_problem
+from llmb_common.decoding.strict_yaml import Lines, convert, load_text, read_text
 from llmb_common.errors import ConfigError, did_you_mean
-from llmb_common.files import status_of
+from llmb_common.machine.files import status_of
+from llmb_common.machine.trust import require_trusted
+from llmb_common.platform import gpus
+from llmb_common.platform.cluster_types import ClusterType, names, traits_of
+from llmb_common.platform.engines import DEFAULT_ENGINE, RELEASE, minor
 from llmb_common.request.values import is_mount
-from llmb_common.secrets import is_secret_name
 from llmb_common.site import FILE_NAME as FILE_NAME
-from llmb_common.strict_yaml import Lines, convert, load_text, read_text
-from llmb_common.trust import require_trusted
-from llmb_common.words import job_variable_problem, line_problem
 
 CHECKPOINT_GB_PER_SECOND = 5.0
 """Assumed where the site does not say: cautious for a parallel file system behind hundreds of GPUs, too fast for a

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from llmb_common import gpus
-from llmb_common.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of, ways
-from llmb_common.programs import ask
+from llmb_common.machine.programs import ask
+from llmb_common.platform import gpus
+from llmb_common.platform.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of, ways
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 

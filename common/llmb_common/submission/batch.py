@@ -13,8 +13,8 @@ import msgspec
 
 from llmb_common.index.rows import RunFilter, RunRow
 from llmb_common.index.search import find_runs
+from llmb_common.machine.process import is_alive
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.process import is_alive
 from llmb_common.runs.code import pack_code, training_code
 from llmb_common.runs.manifest import origin_of
 from llmb_common.runs.ownership import is_ours

@@ -8,17 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from llmb_common.decoding.structs import json_text
 from llmb_common.errors import RecordError
-from llmb_common.files import fsync_folder
+from llmb_common.machine.files import fsync_folder
+from llmb_common.machine.process import identify
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.process import identify
 from llmb_common.rendering.job import job_text
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.code import pack_code
 from llmb_common.runs.folders import reserve, write_new
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import SUBMITTING, RunRecord, Submission
-from llmb_common.structs import json_text
 
 
 def create_run(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors import executor_for
-from llmb_common.files import status_of
+from llmb_common.machine.files import status_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.errors import RecordError
-from llmb_common.files import try_lock
+from llmb_common.machine.files import try_lock
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.submission.jobs import Job

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_common.files import read_plain
+from llmb_common.machine.files import read_plain
 
 _FULL = 28
 """The exit status of a job that ended because its log could not grow."""

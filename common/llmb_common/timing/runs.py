@@ -23,7 +23,7 @@ from os.path import basename, isfile, join, split
 from pathlib import Path
 from typing import Any
 
-from llmb_common.printable import counted, first_few
+from llmb_common.command.printable import counted, first_few
 from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import LogContent, read_ending, read_log
 from llmb_common.timing.job_events import read_events

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal, TypeAlias
 
-from llmb_common.printable import first_few
+from llmb_common.command.printable import first_few
 from llmb_common.timing.iterations import Ending, LogContent
 from llmb_common.timing.records import OF_SPEED, Iteration
 from llmb_common.timing.statistics import Window

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmb_common.printable import csv_cell, printable
+from llmb_common.command.printable import csv_cell, printable
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from llmb_common.cluster_types import ClusterType, traits_of
+from llmb_common.command.secrets import Secret
+from llmb_common.decoding.strict_yaml import Lines, convert
 from llmb_common.errors import ConfigError, RequestError
-from llmb_common.files import user_path
+from llmb_common.machine.files import user_path
+from llmb_common.platform.cluster_types import ClusterType, traits_of
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.secrets import Secret
-from llmb_common.strict_yaml import Lines, convert
 from llmb_install.answers.checks import SECRETS, check, listed_engines, read_given
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_architecture, expand_workloads, on_slurm
 from llmb_install.answers.site_checks import has_rows

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from llmb_common.cluster_types import traits_of
+from llmb_common.command.words import is_slurm_name, line_problem, mount_problem
+from llmb_common.decoding.strict_yaml import Lines, load_text
 from llmb_common.errors import ConfigError, RequestError, did_you_mean
-from llmb_common.files import user_path
-from llmb_common.strict_yaml import Lines, load_text
-from llmb_common.words import is_slurm_name, line_problem, mount_problem
+from llmb_common.machine.files import user_path
+from llmb_common.platform.cluster_types import traits_of
 from llmb_install.answers.questions import (
     PATHS,
     QUESTIONS,

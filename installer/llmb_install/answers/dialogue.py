@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmb_common.command.printable import printable_lines, size
+from llmb_common.command.secrets import Secret
+from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import Interrupted, RequestError
-from llmb_common.files import user_path
-from llmb_common.printable import printable_lines, size
+from llmb_common.machine.files import user_path
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.secrets import Secret
-from llmb_common.words import is_slurm_name
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import draft, used_folder
 from llmb_install.answers.answers import Answers

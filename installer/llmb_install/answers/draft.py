@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llmb_common.errors import LLMBError, RecordError
-from llmb_common.files import read_json, write_atomic
+from llmb_common.machine.files import read_json, write_atomic
 from llmb_install.answers.checks import value_problem
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.working.readiness import raise_all

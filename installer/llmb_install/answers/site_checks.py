@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from llmb_common import gpus
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.platform import gpus
 from llmb_install.answers.questions import Given, expand_workloads, on_slurm
 from llmb_install.detect import accounts_of_user, all_partitions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from llmb_common import gpus
+from llmb_common.platform import gpus
 from llmb_common.site.machine import way_here
 from llmb_install.answers.questions import Given, Question, default_architecture, on_slurm
 from llmb_install.detect import Partition, Site

@@ -25,12 +25,12 @@ from packaging.utils import (
 from packaging.version import Version
 
 import llmb_common
-from llmb_common.cluster_types import SLURM
-from llmb_common.engines import DEFAULT_ENGINE
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.files import sha256_of, user_path, write_atomic, write_json
-from llmb_common.printable import size
+from llmb_common.machine.files import sha256_of, user_path, write_atomic, write_json
+from llmb_common.platform.cluster_types import SLURM
+from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_install.answers.answers import Answers
 from llmb_install.answers.questions import expand_workloads
 from llmb_install.answers.stored import load_recipes, stored_answers

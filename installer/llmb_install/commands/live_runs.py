@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from llmb_common.command.printable import first_few, printable_lines
 from llmb_common.errors import EnvironmentLacks, RecordError
 from llmb_common.index.rows import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
-from llmb_common.printable import first_few, printable_lines
 from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_install.arguments import DESPITE_RUNS

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.files import write_output
-from llmb_common.printable import size
+from llmb_common.machine.files import write_output
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
 from llmb_install.answers import answers as answers_module

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import RecordError
-from llmb_common.files import write_json
+from llmb_common.machine.files import write_json
 from llmb_install.commands.live_runs import live_runs
 from llmb_install.installation import Installation
 from llmb_install.parts.belongings import environment_paths

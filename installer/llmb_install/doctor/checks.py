@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmb_common import gpus
-from llmb_common.cluster_types import SLURM, Traits, traits_of
+from llmb_common.command.printable import size
 from llmb_common.executors.slurm.segments import SEGMENT_SLURM
-from llmb_common.printable import size
+from llmb_common.platform import gpus
+from llmb_common.platform.cluster_types import SLURM, Traits, traits_of
 from llmb_install.detect import Partition
 from llmb_install.doctor.facts import Facts, Workload, limit_minutes
 from llmb_install.doctor.node_checks import Check, node_checks, release

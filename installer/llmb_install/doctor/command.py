@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.cluster_types import LOCAL, SLURM, traits_of
-from llmb_common.envelope import Result
+from llmb_common.command.envelope import Result
+from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import RequestError
+from llmb_common.platform.cluster_types import LOCAL, SLURM, traits_of
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.site.machine import way_here
-from llmb_common.words import is_slurm_name
 from llmb_install.detect import detect_site
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.facts import gather

@@ -7,15 +7,15 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmb_common.cluster_types import SLURM, traits_of
-from llmb_common.engines import image_file_name
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmSettings
+from llmb_common.machine.trust import me, user_name
 from llmb_common.planning.saving import limit_seconds, save_seconds
+from llmb_common.platform.cluster_types import SLURM, traits_of
+from llmb_common.platform.engines import image_file_name
 from llmb_common.runs.hostlist import expand
 from llmb_common.site.cluster import ClusterConfig
-from llmb_common.trust import me, user_name
 from llmb_install.answers.stored import load_recipes
 from llmb_install.detect import Site, container_options, detect_site, mpi_types, output
 from llmb_install.doctor.node import Node, ask_one_node

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.holding import Container, Held, Wanted
 from llmb_common.executors.slurm.hold import hold
@@ -19,8 +18,9 @@ from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Facts, Folder, read_facts
 from llmb_common.health.needs import Needs, needs_of_site
 from llmb_common.health.program import PYTHONS, command, parse_frames
-from llmb_common.programs import Answer
-from llmb_common.shell_text import shell_part
+from llmb_common.machine.programs import Answer
+from llmb_common.machine.shell_text import shell_part
+from llmb_common.platform.cluster_types import SLURM, traits_of
 from llmb_common.site.cluster import ClusterConfig
 
 _TOOL_SECONDS = 15

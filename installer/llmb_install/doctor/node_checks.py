@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from llmb_common import gpus
-from llmb_common.printable import size
+from llmb_common.command.printable import size
+from llmb_common.platform import gpus
 from llmb_install.doctor.facts import Facts
 from llmb_install.doctor.node import Node
 

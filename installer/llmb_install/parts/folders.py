@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.files import write_atomic
+from llmb_common.machine.files import write_atomic
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 

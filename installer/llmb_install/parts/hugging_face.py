@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from llmb_common.command.printable import size
+from llmb_common.command.secrets import Secret
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.files import write_json
-from llmb_common.printable import size
-from llmb_common.secrets import Secret
+from llmb_common.machine.files import write_json
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter

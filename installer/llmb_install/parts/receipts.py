@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import RecordError
-from llmb_common.files import read_json
+from llmb_common.machine.files import read_json
 
 
 def read_receipt(path: Path) -> dict[str, Any] | None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmb_common.decoding.strict_yaml import load_text, read_text
 from llmb_common.errors import ConfigError, RecordError
-from llmb_common.files import read_json, write_atomic, write_json
+from llmb_common.machine.files import read_json, write_atomic, write_json
 from llmb_common.site.cluster import FILE_NAME, load_cluster_config
-from llmb_common.strict_yaml import load_text, read_text
 from llmb_install.parts import migrations
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter

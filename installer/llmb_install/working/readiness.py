@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
-from llmb_common.printable import size
 from llmb_install.working.artefact import Artefact, Room
 
 

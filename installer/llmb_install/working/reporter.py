@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from llmb_common.printable import printable_lines
+from llmb_common.command.printable import printable_lines
 
 if TYPE_CHECKING:
     from llmb_install.working.live_lines import LiveLines

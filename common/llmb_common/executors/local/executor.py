@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine, torchrun
-from llmb_common.loopback import loopback_problem
+from llmb_common.machine.loopback import loopback_problem
+from llmb_common.machine.shell_text import shell_part
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.shell_text import shell_part
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.causes.diagnosis import diagnose
+from llmb_common.command.interruption import noted
+from llmb_common.command.printable import unfiltered
 from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, LLMBError, RecordError
 from llmb_common.executors.local.look import RUN_VARIABLE, processes_of
-from llmb_common.interruption import noted
-from llmb_common.printable import unfiltered
-from llmb_common.process import end_processes, identify, is_alive, is_ours_to_end
+from llmb_common.machine.process import end_processes, identify, is_alive, is_ours_to_end
 from llmb_common.runs.facts import give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
 from llmb_common.timing.job_events import read_events

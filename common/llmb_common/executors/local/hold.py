@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from llmb_common.errors import RequestError
 from llmb_common.executors.holding import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container
-from llmb_common.programs import Answer, ask
+from llmb_common.machine.programs import Answer, ask
 
 
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from llmb_common.process import ProcessId, identify, is_alive, with_variable
+from llmb_common.machine.process import ProcessId, identify, is_alive, with_variable
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord
 from llmb_common.timing.job_events import JobEvents, read_events

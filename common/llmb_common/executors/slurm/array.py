@@ -19,7 +19,7 @@ from llmb_common.executors.slurm.command import run_slurm
 from llmb_common.executors.slurm.sbatch import sbatch
 from llmb_common.executors.slurm.script import render_array
 from llmb_common.executors.slurm.series import render_series
-from llmb_common.files import write_atomic
+from llmb_common.machine.files import write_atomic
 from llmb_common.runs.facts import stay_submitting
 from llmb_common.runs.paths import SharedPaths
 from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from llmb_common.errors import SchedulerError
-from llmb_common.programs import Answer, ask, clean_environment
+from llmb_common.machine.programs import Answer, ask, clean_environment
 
 _REMEDIES = {"no-program": "run this on a login node of the cluster"}
 

@@ -12,13 +12,13 @@ import re
 from collections.abc import Sequence
 from shlex import quote
 
+from llmb_common.command.secrets import SECRET_VARIABLES
+from llmb_common.command.words import mount_problem
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.words import slurm_of
+from llmb_common.machine.shell_text import shell_part
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import TUNING_PREFIXES
-from llmb_common.secrets import SECRET_VARIABLES
-from llmb_common.shell_text import shell_part
-from llmb_common.words import mount_problem
 
 _NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)
 _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)

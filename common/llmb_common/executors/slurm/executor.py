@@ -15,10 +15,10 @@ from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.script import directives, launch
 from llmb_common.executors.slurm.words import slurm_of
+from llmb_common.machine.shell_text import shell_part
+from llmb_common.machine.trust import require_trusted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
-from llmb_common.shell_text import shell_part
-from llmb_common.trust import require_trusted
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError

@@ -17,9 +17,9 @@ from llmb_common.executors.holding import MOST_GROUPS, PORT_BASE, PORT_COUNT, Co
 from llmb_common.executors.slurm.containers import for_enroot
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.words import SlurmPlan
-from llmb_common.programs import Answer, ask, clean_environment
+from llmb_common.machine.programs import Answer, ask, clean_environment
+from llmb_common.machine.sessions import end_session
 from llmb_common.runs.hostlist import compress, expand
-from llmb_common.sessions import end_session
 
 _SAY = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat'
 """What ``salloc`` runs: it says what was granted, and ends with our end of its input."""

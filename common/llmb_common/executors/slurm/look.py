@@ -9,7 +9,7 @@ from dataclasses import replace
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm.attempts import with_attempts
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, Place, in_accounting, in_queue
-from llmb_common.process import identify, is_alive, runs_with
+from llmb_common.machine.process import identify, is_alive, runs_with
 from llmb_common.run_states import is_live, is_waiting
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import (

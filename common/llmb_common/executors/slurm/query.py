@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from llmb_common.command.words import span_seconds
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.executors.slurm.command import run_slurm
-from llmb_common.programs import Answer
+from llmb_common.machine.programs import Answer
 from llmb_common.run_states import STATES
 from llmb_common.runs.hostlist import compress, expand
-from llmb_common.words import span_seconds
 
 ASK_SECONDS = 30
 """How long one query may take."""

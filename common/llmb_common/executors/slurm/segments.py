@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from llmb_common import gpus
+from llmb_common.platform import gpus
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 
 SEGMENT_SLURM = (24, 5)

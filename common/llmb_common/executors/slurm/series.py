@@ -14,11 +14,11 @@ import msgspec
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.script import directives
 from llmb_common.executors.slurm.words import slurm_of
+from llmb_common.machine.shell_text import shell_part
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.saving import limit_seconds
 from llmb_common.runs.paths import SharedPaths
 from llmb_common.runs.record import RunRecord
-from llmb_common.shell_text import shell_part
 
 _GRACE_SECONDS = 120
 """Between the end that a run is told at its limit and the one that it is not told."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
+from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.options import begin_in, parse_additional
 from llmb_common.executors.slurm.segments import SEGMENT_SLURM, Segment, choose_segment
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings
 from llmb_common.request.values import gres_type
-from llmb_common.words import is_slurm_name
 
 if TYPE_CHECKING:
     from llmb_common.planning.case import Case

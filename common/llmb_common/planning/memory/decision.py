@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from llmb_common import gpus
-from llmb_common.engines import is_newer
 from llmb_common.errors import RequestError
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
@@ -19,6 +17,8 @@ from llmb_common.planning.memory.kinds import Known, kind_of, known, known_here
 from llmb_common.planning.memory.layers import body_of
 from llmb_common.planning.memory.stages import chunks_of
 from llmb_common.planning.memory.storage import storage_of
+from llmb_common.platform import gpus
+from llmb_common.platform.engines import is_newer
 from llmb_common.recipes.parameters import layers_of
 
 RESERVE_GIB = 2.0

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import msgspec
 
 import llmb_common.recipes
+from llmb_common.decoding.structs import read_generated
 from llmb_common.planning.step_time.work import Work, seconds_by_part
 from llmb_common.recipes.releases import release_order
-from llmb_common.structs import read_generated
 
 FILE = Path(llmb_common.recipes.__file__).with_name("step_times.json")
 

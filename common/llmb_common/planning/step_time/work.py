@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from llmb_common.gpus import GPUS, Gpu
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan, PlannedFunction
+from llmb_common.platform.gpus import GPUS, Gpu
 from llmb_common.recipes import flops
 from llmb_common.recipes.model import AnyShape, Architecture, Shape
 from llmb_common.recipes.recipe import Recipe

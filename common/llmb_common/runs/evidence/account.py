@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.printable import printable
+from llmb_common.command.printable import printable
+from llmb_common.decoding.structs import from_plain
 from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.findings import NodeFinding, find
 from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun, held_clock
@@ -18,7 +19,6 @@ from llmb_common.runs.evidence.network import domains_of, used_adapters
 from llmb_common.runs.evidence.nodes import Node, Nodes, read_nodes
 from llmb_common.runs.evidence.peaks import GIB
 from llmb_common.runs.record import RunRecord
-from llmb_common.structs import from_plain
 
 _MOST_DOMAINS = 4
 KEY = "evidence"

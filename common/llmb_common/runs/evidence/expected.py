@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmb_common.printable import printable
+from llmb_common.command.printable import printable
 from llmb_common.runs.evidence.account import Account
 from llmb_common.runs.evidence.findings import NodeFinding, Severity
 

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from llmb_common.gpus import GPUS, type_of
-from llmb_common.printable import first_few, printable
+from llmb_common.command.printable import first_few, printable
+from llmb_common.platform.gpus import GPUS, type_of
 from llmb_common.runs.evidence import gpu_run, network
 from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun
 from llmb_common.runs.evidence.nodes import Node, Nodes

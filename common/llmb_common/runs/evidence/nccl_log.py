@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.files import open_plain
+from llmb_common.machine.files import open_plain
 
 MOST_BYTES = 16 << 20
 """Of one log; communicators are made at the start, and further ones look alike."""

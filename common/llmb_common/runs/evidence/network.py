@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from llmb_common.gpus import GPUS
+from llmb_common.platform.gpus import GPUS
 from llmb_common.runs.evidence.gpu_run import Case, Expected
 from llmb_common.runs.evidence.nodes import Adapter, Node
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.files import open_plain
+from llmb_common.decoding.structs import from_plain
+from llmb_common.machine.files import open_plain
 from llmb_common.runs.evidence.nccl_log import NcclLog, read_nccl_log
 from llmb_common.runs.evidence.peaks import Peak, read_peaks
-from llmb_common.structs import from_plain
 
 FOLDER = "nodes"
 _MOST_NODES = 8192

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.files import open_plain
-from llmb_common.structs import from_json
+from llmb_common.decoding.structs import from_json
+from llmb_common.machine.files import open_plain
 
 GIB = 2**30
 _MOST_BYTES = 1 << 16

@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_install.parts.environments.environment import Environment
 from llmb_install.parts.environments.environment_content import cache_name, child_environment, not_had
 from llmb_install.parts.environments.environment_packages import CPU_TORCH_INDEX, cpu_torch_remedy

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmb_common.command.printable import first_few, size
 from llmb_common.errors import EnvironmentLacks, LLMBError
-from llmb_common.files import write_json
-from llmb_common.printable import first_few, size
-from llmb_common.process import uses
-from llmb_common.programs import ask
+from llmb_common.machine.files import write_json
+from llmb_common.machine.process import uses
+from llmb_common.machine.programs import ask
 from llmb_install.parts.environments import environment_build, package_records
 from llmb_install.parts.environments.environment_content import (
     Content,

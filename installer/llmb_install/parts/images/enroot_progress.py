@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from llmb_common.printable import size
+from llmb_common.command.printable import size
 from llmb_install.parts.images.registry import Manifest
 from llmb_install.working.reporter import duration
 

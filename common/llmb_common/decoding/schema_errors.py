@@ -8,9 +8,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, Union
 
+from llmb_common.command.printable import counted
+from llmb_common.command.secrets import is_secret_name
 from llmb_common.errors import did_you_mean
-from llmb_common.printable import counted
-from llmb_common.secrets import is_secret_name
 
 _HELD = {
     "array": "a list",

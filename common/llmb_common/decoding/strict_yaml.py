@@ -14,9 +14,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import ConfigError, LLMBError
-from llmb_common.files import read_some
-from llmb_common.structs import from_plain
+from llmb_common.machine.files import read_some
 
 if TYPE_CHECKING:
     import yaml
@@ -255,7 +255,7 @@ def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMB
     try:
         result: T = from_plain(data, kind)
     except msgspec.ValidationError as problem:
-        from llmb_common.schema_errors import explain
+        from llmb_common.decoding.schema_errors import explain
 
         path, message, remedy = explain(str(problem), kind, data)
         line = _line_of(path, lines)

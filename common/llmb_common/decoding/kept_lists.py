@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import RecordError
-from llmb_common.files import read_json, write_json
-from llmb_common.structs import from_plain
+from llmb_common.machine.files import read_json, write_json
 
 SCHEMA = 1
 

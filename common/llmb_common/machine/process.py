@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.programs import ask
+from llmb_common.machine.programs import ask
 
 _KILL_SECONDS = 5.0
 """How long to wait for processes to disappear after SIGKILL; one stuck in the kernel never does."""

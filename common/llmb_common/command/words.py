@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from llmb_common.command.secrets import is_secret_name
 from llmb_common.errors import RequestError
-from llmb_common.secrets import is_secret_name
 
 # Several partitions are separated by commas. Anything a shell would interpret is not allowed.
 _SLURM_NAME = re.compile(r"\w[\w.,:@+/=-]*")

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmb_common.command.printable import exact, printable_json, printable_lines
 from llmb_common.errors import LLMBError
-from llmb_common.printable import exact, printable_json, printable_lines
 
 SCHEMA = 1
 

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llmb_common.envelope import Result, print_result
+from llmb_common.command.envelope import Result, print_result
+from llmb_common.command.interruption import interruptible
+from llmb_common.command.printable import printable_output, silence
 from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError
-from llmb_common.interruption import interruptible
-from llmb_common.printable import printable_output, silence
 
 _BROKEN_PIPE = 1
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-from llmb_common.sessions import end_session
+from llmb_common.machine.sessions import end_session
 
 MOST_BYTES = 256 << 20
 """More than any program that is asked has to say: the listing of a container image has 40 MB."""

@@ -102,7 +102,7 @@ def register(traits: Traits) -> None:
 @lru_cache
 def _folders() -> Mapping[str, Traits]:
     """The ways that are folders, schedulers first."""
-    folders = [file.parent.name for file in Path(__file__).parent.glob("executors/*/__init__.py")]
+    folders = [file.parent.name for file in Path(__file__).parent.parent.glob("executors/*/__init__.py")]
     found: list[Traits] = [import_module(f"llmb_common.executors.{name}").TRAITS for name in folders]
     return {traits.name: traits for traits in sorted(found, key=lambda traits: (not traits.queued, traits.name))}
 

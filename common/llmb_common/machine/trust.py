@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from llmb_common.errors import ConfigError
-from llmb_common.files import status_of
+from llmb_common.machine.files import status_of
 
 NO_FILE = "it is not a regular file"
 
