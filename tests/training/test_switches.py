@@ -91,11 +91,9 @@ def assert_documented_lines(log: str, of: str, checkpoints: Path, step: int) -> 
     page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
     (block,) = [text for text in re.findall(r"```\n(.*?)```", page, re.DOTALL) if f"{of}-checkpoint" in text]
     for line in block.splitlines():
-        pattern = re.escape(line.strip()).replace(
-            re.escape("<run>/<experiment_name>/checkpoints"), re.escape(str(checkpoints))
-        )
-        pattern = re.sub(r"(?:\\ )*50\b", rf"\\s+{step}", pattern)
+        pattern = re.sub(r"(?:\\ )*50\b", rf"\\s+{step}", re.escape(line.strip()))
         pattern = re.sub(r"\d+/\d+", r"\\d+/\\d+", re.sub(r"\d+\\\.\d+", r"[0-9.]+", pattern))
+        pattern = pattern.replace(re.escape("<run>/<experiment_name>/checkpoints"), re.escape(str(checkpoints)))
         assert re.search(pattern, log), f"{line!r} is not in the log: {pattern}"
 
 

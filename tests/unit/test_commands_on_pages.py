@@ -30,6 +30,7 @@ from support.documented_site import make_documented_site
 from support.fake_slurm import FakeSlurm
 from support.repository import our_files
 from support.run_site import with_small_code
+from support.runs import make_run, steady_log
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in our_files() if path.suffix == ".md"]
@@ -167,9 +168,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worked_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another such installation, to which blocks add runs."""
+    """Another such installation, to which blocks add runs. One is of today: no block leans on another's."""
     install = tmp_path_factory.mktemp("worked") / "in"
     make_documented_site(install)
+    make_run(install, log=steady_log(5741.5), job_id="48500")
     (install / "images").mkdir()
     (install / "checkpoints" / "iter_0000050").mkdir(parents=True)
     (install / "checkpoints" / "iter_0000050" / "__0_0.distcp").touch()
