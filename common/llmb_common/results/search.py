@@ -22,7 +22,7 @@ from llmb_common.results.surrogate import Belief, Point, Seen, Sizes, Surrogate,
 WITHIN = 0.02
 """By so much a configuration that is not found may be faster."""
 
-RISK = 0.03
+RISK = 0.015
 """That one is, by more."""
 
 MOST = 150
