@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from llmb_common.results.decision import less
 from llmb_common.results.paired import RATE, RESOLUTION, Answer, Block, Comparison, compare_blocks, looks, order
-from llmb_run.comparing.contributions import less
 from llmb_run.comparing.strategy import Rule
 from tools.printed import print_tables
 from tools.verdict_simulation import Noise, simulate

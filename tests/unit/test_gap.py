@@ -13,8 +13,8 @@ import pytest
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.results.decision import less
 from llmb_common.results.worth import worth_of
-from llmb_run.comparing.contributions import less
 from support import instant
 from support.campaigns import Site
 from support.cli import Done

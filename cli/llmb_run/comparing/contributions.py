@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from llmb_common.command.printable import counted
+from llmb_common.results.decision import Bounded, less
 from llmb_common.results.paired import RATE
 from llmb_run.campaigns.conduct import Arm, Due, Runs
 from llmb_run.comparing.gap import Gap
@@ -114,30 +115,18 @@ def result_of(gap: Gap, parts: Parts, arms: Sequence[Arm], runs: Runs) -> dict[s
     }
 
 
-Logs: TypeAlias = tuple[float, float, float]
-"""A difference of logarithms between its bounds."""
-
-
-def _logs(test: Mapping[str, Any]) -> Logs:
+def _logs(test: Mapping[str, Any]) -> Bounded:
     found = test["difference"]
     low, middle, high = (math.log1p(found[f"{name}_percent"] / 100) for name in ("low", "difference", "high"))
     return low, middle, high
 
 
-def _gap(gap: Gap) -> Logs:
+def _gap(gap: Gap) -> Bounded:
     assert gap.change is not None
     return math.log(gap.change.low), math.log(gap.change.ratio), math.log(gap.change.high)
 
 
-def less(whole: Logs, parts: Sequence[Logs]) -> Logs:
-    """``whole`` less all ``parts``, by their bounds (MOVER: Zou and Donner, 2008)."""
-    middle = whole[1] - sum(part[1] for part in parts)
-    below = math.hypot(whole[1] - whole[0], *(part[2] - part[1] for part in parts))
-    above = math.hypot(whole[2] - whole[1], *(part[1] - part[0] for part in parts))
-    return middle - below, middle, middle + above
-
-
-def _percent(found: Logs) -> dict[str, float]:
+def _percent(found: Bounded) -> dict[str, float]:
     names = ("low_percent", "difference_percent", "high_percent")
     return {name: round(100 * math.expm1(log), 3) for name, log in zip(names, found, strict=True)}
 

@@ -12,7 +12,7 @@ from typing import Any
 from llmb_common.decoding.roles import fields_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.configuration import software_of
-from llmb_common.results.decision import level
+from llmb_common.results.decision import less, level
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
 from llmb_common.runs.evidence.account import account_of
@@ -64,11 +64,9 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter
         scatter, stated = replace(scatter, day=0.0), replace(stated, day=0.0)
     seen = [squares(batches(side)) for side in (first, second)]
     one, other = level(first, scatter, seen[1], stated=stated), level(second, scatter, seen[0], stated=stated)
-    before, after = one.steady + one.stalls, other.steady + other.stalls
     # On the logarithm, so that swapping the sides swaps the bounds.
-    low = after - before - math.hypot(after - other.low, one.high - before)
-    high = after - before + math.hypot(other.high - after, before - one.low)
-    return Change(math.exp(after - before), math.exp(low), math.exp(high))
+    low, apart, high = map(math.exp, less(other.bounded, [one.bounded]))
+    return Change(apart, low, high)
 
 
 def loss_difference(first: Iterable[Iteration], second: Iterable[Iteration]) -> tuple[int, float] | None:

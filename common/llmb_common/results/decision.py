@@ -55,6 +55,8 @@ _STALL_MEMORY = 200
 
 Answer: TypeAlias = Literal["pass", "fail", "inconclusive"]
 Source: TypeAlias = Literal["stated", "site", "runs"]
+Bounded: TypeAlias = tuple[float, float, float]
+"""An estimate between its bounds."""
 """Who says how runs differ: the stated prior, this site's record, or these runs alone, as they contradict it."""
 
 
@@ -80,6 +82,11 @@ class Level:
     source: Source
     scattered: bool = False
     """The runs scatter more than the site's record says."""
+
+    @property
+    def bounded(self) -> Bounded:
+        """The mean between its bounds."""
+        return self.low, self.steady + self.stalls, self.high
 
     @property
     def low(self) -> float:
@@ -271,6 +278,14 @@ def level(
     half = t_quantile(error_rate, degrees) * math.sqrt(variance + extra_error**2)
     stalls, low, high, above = (math.log1p(share) for share in _stall_shares(runs, scatter, error_rate))
     return Level(steady, half, stalls, low, high, above, degrees, day_share, source, scattered)
+
+
+def less(whole: Bounded, parts: Sequence[Bounded]) -> Bounded:
+    """``whole`` less all ``parts``, by their bounds (MOVER: Zou and Donner, 2008)."""
+    middle = whole[1] - sum(part[1] for part in parts)
+    below = math.hypot(whole[1] - whole[0], *(part[2] - part[1] for part in parts))
+    above = math.hypot(whole[2] - whole[1], *(part[1] - part[0] for part in parts))
+    return middle - below, middle, middle + above
 
 
 def steady_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Literal, TypeAlias
 
-from llmb_common.results.decision import level
+from llmb_common.results.decision import Bounded, less, level
 from llmb_common.results.estimate import StepTime
 
 LOOKS = (3, 5, 8, 12)
@@ -141,13 +141,11 @@ def compare_blocks(blocks: Sequence[Block], rate: float = RATE) -> Comparison | 
     found = design.interval(steady, rate)
     if found is None:
         return None
-    difference, low, high = found
-    stalls, below, above = _stalls(blocks, rate / _STALLS_RARER)
-    centre = difference + stalls
-    low, high = centre - math.hypot(difference - low, below), centre + math.hypot(high - difference, above)
-    noise, drift = design.scatter(steady, difference)
+    stalls = _stalls(blocks, rate / _STALLS_RARER)
+    low, centre, high = less(found, [stalls])
+    noise, drift = design.scatter(steady, found[1])
     runs = sum(len(block.turns) for block in blocks)
-    return Comparison(runs // 2, centre, low, high, noise, drift, stalls)
+    return Comparison(runs // 2, centre, low, high, noise, drift, 0.0 - stalls[1])
 
 
 class _Design:
@@ -164,8 +162,8 @@ class _Design:
         self._own = self._rest(self._sides)
         self._size = math.sqrt(_dot(self._own, self._own))
 
-    def interval(self, values: Iterable[Vector], rate: float) -> tuple[float, float, float] | None:
-        """B's value over A's with its bounds, each wrong at ``rate``; None where the draws are too few for that.
+    def interval(self, values: Iterable[Vector], rate: float) -> Bounded | None:
+        """B's value over A's between its bounds, each wrong at ``rate``; None where the draws are too few for that.
 
         A draw's statistic is its estimate over that one's standard error, up to a factor. The more is taken off B's
         runs, the less is what this draw has, compared with any other: so each other one has a limit from which on it is
@@ -191,7 +189,7 @@ class _Design:
         if beyond < 0 or not limits:
             return None
         limits.sort()
-        return seen / self._size, limits[beyond], limits[-1 - beyond]
+        return limits[beyond], seen / self._size, limits[-1 - beyond]
 
     def scatter(self, values: Iterable[Vector], difference: float) -> tuple[float, float]:
         """Standard deviation of the difference of two runs, and the drift from one run to the next."""
@@ -244,11 +242,10 @@ def _dot(first: Sequence[float], second: Sequence[float]) -> float:
     return float(sum(map(mul, first, second)))
 
 
-def _stalls(blocks: Sequence[Block], rate: float) -> tuple[float, float, float]:
-    """Of the difference what stalls make, as a logarithm, and how far its bounds are; zeros where it is not certain."""
+def _stalls(blocks: Sequence[Block], rate: float) -> Bounded:
+    """What A's stalls make beyond B's, as a logarithm between its bounds; zeros where it is not certain."""
     sides = ([time for block in blocks for time in block.of(side)] for side in "AB")
-    one, other = (level(side, error_rate=rate) for side in sides)
-    apart = other.stalls - one.stalls
-    below = math.hypot(other.stalls - other.stalls_low, one.stalls_high - one.stalls)
-    above = math.hypot(other.stalls_high - other.stalls, one.stalls - one.stalls_low)
-    return (apart, below, above) if apart - below > 0 or apart + above < 0 else (0.0, 0.0, 0.0)
+    levels = (level(side, error_rate=rate) for side in sides)
+    one, other = ((found.stalls_low, found.stalls, found.stalls_high) for found in levels)
+    low, apart, high = less(one, [other])
+    return (low, apart, high) if low > 0 or high < 0 else (0.0, 0.0, 0.0)
