@@ -12,13 +12,12 @@ from llmb_common.command.words import span_seconds
 from llmb_common.errors import LLMBError, RequestError, did_you_mean
 from llmb_common.index.rows import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import values_of
 from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.runs.ownership import is_ours, refusal
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_run.place import Place
-from llmb_run.starting.command_line import SWITCHES
+from llmb_run.starting.command_line import VARIABLE_OF
 from llmb_run.starting.varying import dimensions_of
 from llmb_run.terminal import notice
 from llmb_run.words import split
@@ -65,22 +64,19 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     Raises:
         RequestError: one is something else
     """
-    called = {"scale": "gpus", "size": "model_size"} | {variable: field for field, variable in SWITCHES.items()}
+    called = {"scale": "gpus", "size": "model_size"} | {variable: field for field, variable in VARIABLE_OF.items()}
     asked = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
 
     def fits(row: RunRow) -> bool:
         record = _load(row)
-        return not isinstance(record, LLMBError) and all(
-            not {*values}.isdisjoint(_known_as(record.plan, name)) for name, values in asked.items()
-        )
+        if isinstance(record, LLMBError):
+            return False
+        known = values_of(record.plan) | {name: item.value for name, item in record.plan.env.items()}
+        # An image is also known by its file's name, as tables have it.
+        told = ((known.get(name, "-"), values) for name, values in asked.items())
+        return all(value in values or value.rpartition("/")[2] in values for value, values in told)
 
     return fits
-
-
-def _known_as(plan: JobPlan, name: str) -> tuple[str, ...]:
-    """The value of ``name`` in a job, also as short as a table has it."""
-    value = plan.env[name].value if name in plan.env else values_of(plan).get(name, "-")
-    return value, value.rpartition("/")[2]
 
 
 def in_words(filters: Mapping[str, Any]) -> str:

@@ -181,6 +181,8 @@ def test_jobs_are_selected_by_words_and_options(cli: Cli) -> None:
     assert found("--state", "failed") == runs[:1]
     assert found("--live") == []
     assert found("--scale", "64") == []
+    assert found("--where", "FP8_RECIPE=cs,mx") == runs[::-1]
+    assert found("--where", "FP8_RECIPE=mx") == []
     assert found("--since", "1d", "-w", "llama3.1", "--dtype", "fp8", "-s", "405b") == runs[::-1]
     assert cli("jobs", "--since", "yesterday").status == 2
     assert "no run matches" in cli("jobs", "--live").err

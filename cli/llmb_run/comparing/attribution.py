@@ -21,7 +21,7 @@ from llmb_run.campaigns.conduct import Arm, Conduct
 from llmb_run.campaigns.folder import Campaign, open_campaign
 from llmb_run.comparing.contributions import TOGETHER, Parts, result_of
 from llmb_run.comparing.gap import Difference, Found, Gap, find_gap
-from llmb_run.comparing.run import refuse_untimed, say_what_changed
+from llmb_run.comparing.run import ask_of_run, refuse_untimed, say_what_changed
 from llmb_run.comparing.strategy import Rule
 from llmb_run.place import Place
 from llmb_run.starting.requests import Asked, plan_ask
@@ -81,8 +81,6 @@ def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Place) -> Froz
         say_what_changed(record, found.here.plan)
         now = _frozen(campaign, found.here, *_testable(found, place))
         return frozen.begin_or_go_on(campaign, now, lambda then, now: [])
-    from llmb_run.comparing.run import ask_of_run
-
     here = plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
     plans = [here.plan, *map(frozen.plan_of, then.arms[1:])]
     arms = [Arm(plan, here.entry.folder, arm.title) for plan, arm in zip(plans, then.arms, strict=True)]

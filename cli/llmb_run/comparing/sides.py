@@ -23,7 +23,7 @@ from llmb_run.comparing.run import ask_of_run
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, measure
 from llmb_run.selecting import load_rows, select_rows
-from llmb_run.starting.command_line import SWITCHES, command_for
+from llmb_run.starting.command_line import VARIABLE_OF, command_for
 from llmb_run.starting.requests import Ask, Asked, plan_ask, plan_each
 
 MOST = 200
@@ -32,8 +32,6 @@ MOST = 200
 NAMED = ("dtype", "variant", "engine", "image")
 _MAPS = {"environment": "env ", "columns": "", "megatron": "megatron."}
 """Fields of an ``Ask``, and how what they hold is called among the facts of a run."""
-_VARIABLES = {**SWITCHES, "fp8_recipe": "FP8_RECIPE", "moe_routing": "MOE_ROUTING"}
-"""Facts that a variable of ``launch.sh`` decides."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def can_take(names: Sequence[str], here: Ask, there: Ask) -> bool:
 
 def said_of(ask: Ask) -> dict[str, str]:
     """What is said of the job, by the names of facts."""
-    facts_by_variable = {f"env {variable}": name for name, variable in _VARIABLES.items()}
+    facts_by_variable = {f"env {variable}": name for name, variable in VARIABLE_OF.items()}
     said = {name: value for name in NAMED if (value := getattr(ask, name)) is not None}
     for field, prefix in _MAPS.items():
         said |= {f"{prefix}{name}": value for name, value in getattr(ask, field).items()}
@@ -153,7 +151,7 @@ def said_of(ask: Ask) -> dict[str, str]:
 
 def taken(ask: Ask, other: Ask, names: Iterable[str]) -> Ask:
     """``ask``, which says of ``names`` what ``other`` says, or nothing where that does."""
-    wanted = {f"env {_VARIABLES[name]}" if name in _VARIABLES else name for name in names}
+    wanted = {f"env {VARIABLE_OF[name]}" if name in VARIABLE_OF else name for name in names}
     found = {name: getattr(other, name) for name in NAMED if name in wanted}
     for field, prefix in _MAPS.items():
         own, theirs = getattr(ask, field), getattr(other, field)
@@ -164,4 +162,4 @@ def taken(ask: Ask, other: Ask, names: Iterable[str]) -> Ask:
 
 def dimension_of(name: str) -> str:
     """What ``ab --change`` calls it."""
-    return _VARIABLES.get(name, name).removeprefix("env ").removeprefix("megatron.")
+    return VARIABLE_OF.get(name, name).removeprefix("env ").removeprefix("megatron.")

@@ -14,6 +14,8 @@ from llmb_run.starting.said import as_said, setting_said
 
 SWITCHES = {"vboost": "ENABLE_VBOOST", "cpu_pinning": "CPU_PER_TASK_PINNING"}
 """Fields of a plan that decide its speed, and that a variable of their own sets."""
+VARIABLE_OF = {**SWITCHES, "fp8_recipe": "FP8_RECIPE", "moe_routing": "MOE_ROUTING"}
+"""Those and further fields that neither a column nor an option sets, but a variable of ``launch.sh``."""
 
 
 def command_for(plan: JobPlan, recipe: Recipe) -> str:
@@ -49,9 +51,9 @@ def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
     found |= {name: as_said(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
     if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.variant(plan.variant).fp8_recipe:
-        found["FP8_RECIPE"] = plan.fp8_recipe
+        found[VARIABLE_OF["fp8_recipe"]] = plan.fp8_recipe
     if plan.nodes > 1 and plan.gpus_per_node != per_node(plan.gpu_type):
         found["GPUS_PER_NODE"] = str(plan.gpus_per_node)
     if plan.moe_routing == "balanced":
-        found["MOE_ROUTING"] = "balanced"
+        found[VARIABLE_OF["moe_routing"]] = plan.moe_routing
     return found
