@@ -1,7 +1,7 @@
 """The search for the fastest of many configurations: which to run next, and when enough is known.
 
-Each look derives everything from the trials on record. A batch begins with the base; then come those configurations
-that promise most beyond the leader for what they cost, or the leader itself where it is known less well than they are.
+Each look derives everything from the recorded trials. A batch holds the base if that has not run for a while, and the
+configurations that promise most beyond the leader for their cost, or the leader itself if it is known less well.
 The search is over once the risk that any is more than ``within`` faster than the leader is below ``RISK``: untried ones
 count, by what the tried ones say of them (``surrogate``). Then leader and base are proved, by full runs side by side.
 """
@@ -38,7 +38,7 @@ _BATCH = 3
 """Trials between two looks."""
 
 _BASE_EACH = 7
-"""Of so many trials one is of the base."""
+"""One trial in so many runs the base."""
 
 _STEPS = tuple(step / 2 for step in range(-6, 7))
 
