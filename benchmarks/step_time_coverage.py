@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "common")]
 
-from llmb_common.planning.step_time import bands  # noqa: E402
-from llmb_common.recipes.releases import same_release  # noqa: E402
+from llmb_common.planning import step_time  # noqa: E402
+from llmb_common.platform.engines import same_release  # noqa: E402
 from tools.step_times import Point, learn, nearest, points  # noqa: E402
 
 
@@ -35,12 +35,12 @@ def main() -> None:
         print(f"{knowledge:16} {kind:6} {inside[knowledge, kind] / many:6.1%} of {many}")
 
 
-def predicted_by(point: Point, known: list[Point], what: bands.Learned) -> bands.Band | None:
+def predicted_by(point: Point, known: list[Point], what: step_time.Learned) -> step_time.Band | None:
     same = [other for other in known if other.configuration == point.configuration]
     if not same:
-        return bands.predict(point.work, None, what=what)
+        return step_time.predict(point.work, None, what=what)
     best = nearest(point.container, same, what.containers)
-    return bands.predict(point.work, (best.seconds, same_release(best.container, point.container)), what=what)
+    return step_time.predict(point.work, (best.seconds, same_release(best.container, point.container)), what=what)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ import msgspec
 from llmb_common.errors import RecipeError
 from llmb_common.platform.gpus import GPUS, peak_tflops, rows_of
 from llmb_common.recipes import flops
+from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.model import Architecture
-from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Result, Row
 

@@ -7,13 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llmb_common.errors import RecipeError
-from llmb_common.platform.engines import CONTAINERS
+from llmb_common.platform.engines import CONTAINERS, release_order
 from llmb_common.platform.gpus import GPUS
-from llmb_common.recipes.catalogue import Catalogue, Entry
-from llmb_common.recipes.published_file import PublishedRow, read_published
+from llmb_common.recipes.catalogue import Catalogue, Entry, read_validation
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import release_order
-from llmb_common.recipes.validated_file import read_validation
+from llmb_common.recipes.rows import PublishedRow, read_published
 from tools.readme_variables import table
 
 

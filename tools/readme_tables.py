@@ -34,9 +34,8 @@ from llmb_common.errors import LLMBError, RecipeError
 from llmb_common.machine.files import write_atomic
 from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes import flops
-from llmb_common.recipes.folders import recipe_folders, recipes_root
-from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
+from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Result, Row, precision
 from llmb_common.recipes.shipped import SHIPPED, shipped_text

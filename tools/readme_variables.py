@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import container_release, release_order, same_release
 from llmb_common.recipes.rows import Variant
 from llmb_common.request.variables import VARIABLES
 

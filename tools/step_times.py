@@ -24,19 +24,25 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmb_common.machine.files import write_atomic
+from llmb_common.planning import step_time
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.step_time import bands
-from llmb_common.planning.step_time.bands import CLASSES, FILE, Known, Learned, Width
-from llmb_common.planning.step_time.work import Work, attention_columns, seconds_by_part
+from llmb_common.planning.step_time import (
+    CLASSES,
+    FILE,
+    Known,
+    Learned,
+    Width,
+    Work,
+    attention_columns,
+    seconds_by_part,
+)
+from llmb_common.platform.engines import release_order
 from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes import flops
 from llmb_common.recipes.catalogue import Catalogue
-from llmb_common.recipes.folders import recipe_folders
-from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.published_file import PublishedRow, read_published
+from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.releases import release_order
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import PublishedRow, Result, read_published
 from llmb_common.request.columns import Columns
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -117,7 +123,7 @@ class Point(NamedTuple):
     def scaled(self) -> tuple[object, ...]:
         """The same for the same work on each GPU, at whatever scale."""
         work, layout = self.work, self.work.layout
-        known = bands.known_of(work, 0.0)
+        known = step_time.known_of(work, 0.0)
         each = layout.gbs / layout.gpus
         return known.model, work.shape.layers, known.gpu, known.precision, known.columns, work.sequence_length, each
 
@@ -224,7 +230,7 @@ def solved(matrix: list[list[float]], right: list[float]) -> list[float]:
 def left_over(known: Sequence[Point], weights: dict[str, float]) -> list[Known]:
     """What each result has left."""
     bare = Learned((), weights, {}, ())
-    return [bands.known_of(p.work, round(math.log(p.seconds / bands.modelled(p.work, bare)), 4)) for p in known]
+    return [step_time.known_of(p.work, round(math.log(p.seconds / step_time.modelled(p.work, bare)), 4)) for p in known]
 
 
 class Miss(NamedTuple):
@@ -275,11 +281,11 @@ def _misses_of(
     """``row``: what the point has left; ``others``: other results of its model, with what these have left."""
     elsewhere = [left for other, left in others if other.work.gpu_type != point.work.gpu_type]
     if elsewhere:
-        yield "other GPU type", row.left - bands.anchor(row, elsewhere, containers)
+        yield "other GPU type", row.left - step_time.anchor(row, elsewhere, containers)
     # A scale that only repeats the work of each GPU is too easy to speak for other layouts.
     unlike = [left for other, left in others if other.scaled != point.scaled]
     if any(left.gpu == row.gpu for left in unlike):
-        yield "other layout", row.left - bands.anchor(row, unlike, containers)
+        yield "other layout", row.left - step_time.anchor(row, unlike, containers)
     same = [other for other, _ in others if other.configuration == point.configuration]
     if apart := [other for other in same if other.release != point.release]:
         yield "other container", math.log(point.seconds / nearest(point.container, apart, containers).seconds)
@@ -291,9 +297,10 @@ def _misses_of(
 
 def nearest(container: str, others: Sequence[Point], containers: Sequence[str]) -> Point:
     """The result in the container next to ``container``, the newer of two."""
-    at = bands.place_of(container, containers)
+    at = step_time.place_of(container, containers)
     return min(
-        others, key=lambda other: (abs(bands.place_of(other.container, containers) - at), [-n for n in other.release])
+        others,
+        key=lambda other: (abs(step_time.place_of(other.container, containers) - at), [-n for n in other.release]),
     )
 
 

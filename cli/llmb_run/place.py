@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
 from llmb_common.machine.files import user_path
-from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import recipe_folders, recipes_root
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
 from llmb_common.site import FILE_NAME

@@ -17,7 +17,7 @@ from llmb_common.machine.files import user_path
 from llmb_common.machine.loopback import loopback_problem
 from llmb_common.machine.trust import require_trusted
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
-from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import recipe_folders
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
 from llmb_install import arguments

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from training_jobs import REPOSITORY, Engine, make_function_job, make_job, recording
 
-from llmb_common.recipes.folders import recipe_folders
-from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_train.releases import DOCUMENTED, FUNCTIONS, RELEASES
 
 INFO = """\

@@ -12,8 +12,8 @@ import pytest
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.published import published_results
-from llmb_common.recipes.published_file import read_published
-from llmb_common.recipes.validated_file import read_validation
+from llmb_common.recipes.catalogue import read_validation
+from llmb_common.recipes.rows import read_published
 from llmb_common.rendering.job import job_document, job_text
 from llmb_common.rendering.script import render_script
 from llmb_common.results.verdict import figures, judge_result, window_of

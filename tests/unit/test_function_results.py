@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecipeError
-from llmb_common.recipes.published_file import read_results
+from llmb_common.recipes.rows import read_results
 from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.timing.runs import analyse, find_runs
 from llmb_common.timing.tables import STYLES

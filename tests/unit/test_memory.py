@@ -13,15 +13,13 @@ from msgspec.structs import replace
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import StageMemory
-from llmb_common.planning.memory.estimate import Job, stages_memory
-from llmb_common.planning.memory.kinds import known, known_here
-from llmb_common.planning.memory.layers import body_of
-from llmb_common.planning.memory.stages import chunks_of, under_way
-from llmb_common.planning.memory.storage import storage_of
+from llmb_common.planning.memory import known, known_here
+from llmb_common.planning.memory_estimate import Job, chunks_of, stages_memory, under_way
+from llmb_common.planning.memory_layers import body_of, storage_of
 from llmb_common.recipes.catalogue import Function
+from llmb_common.recipes.flops import layers_of
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Experts, Kind, Layers, Shape
-from llmb_common.recipes.parameters import layers_of
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
 from support.plans import plan

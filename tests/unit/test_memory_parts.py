@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan, StageMemory
-from llmb_common.planning.memory.estimate import GIB, Job, stages_memory
-from llmb_common.planning.memory.layers import Body, body_of
-from llmb_common.planning.memory.storage import Storage, storage_of
+from llmb_common.planning.memory_estimate import GIB, Job, stages_memory
+from llmb_common.planning.memory_layers import Body, Storage, body_of, storage_of
+from llmb_common.recipes.flops import layers_of
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture, MoE
-from llmb_common.recipes.parameters import layers_of
 from support import plans
 from support.functions import NEWEST, plan
 

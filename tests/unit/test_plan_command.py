@@ -11,8 +11,7 @@ import pytest
 
 from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.outlook import Span, ranged
-from llmb_common.planning.placement import coordinates, groups
+from llmb_common.planning.outlook import Span, coordinates, groups, ranged
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.read import Request

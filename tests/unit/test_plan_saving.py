@@ -9,9 +9,9 @@ import pytest
 
 from llmb_common.errors import ConfigError
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.saving import check_time_limit, save_seconds
+from llmb_common.planning.outlook import check_time_limit, save_seconds
 from llmb_common.rendering.script import render_script
-from llmb_common.request.fields import VARIABLE_NAMES
+from llmb_common.request.variables import VARIABLE_NAMES
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import cluster_config, load_cluster_config
 from support.plans import check_answers, notes, plan, refusal, rows

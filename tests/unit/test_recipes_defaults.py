@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_common.recipes import folders
-from llmb_common.recipes.folders import recipe_folders, recipes_root
-from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes import loading
+from llmb_common.recipes.flops import count_parameters
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
-from llmb_common.recipes.parameters import count_parameters
 from llmb_common.recipes.recipe import Defaults, Flops, Recipe, find_row
 from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, Result, Row, Variant
 
@@ -225,7 +224,7 @@ def test_recipes_are_folders_with_a_recipe_by_name(tmp_path: Path) -> None:
 
 def test_an_installed_package_brings_its_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLMB_REPO", raising=False)
-    monkeypatch.setattr(folders, "__file__", str(tmp_path / "site-packages/llmb_common/recipes/folders.py"))
+    monkeypatch.setattr(loading, "__file__", str(tmp_path / "site-packages/llmb_common/recipes/loading.py"))
     assert recipes_root() == tmp_path / "site-packages/llmb_common/_recipes"
 
 

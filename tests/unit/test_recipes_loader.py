@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecipeError, RequestError
-from llmb_common.recipes.folders import recipes_root
-from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.loading import load_recipe, recipes_root
 from llmb_common.recipes.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]

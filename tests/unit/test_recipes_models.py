@@ -10,8 +10,7 @@ import pytest
 
 from llmb_common.errors import RecipeError
 from llmb_common.recipes import loading
-from llmb_common.recipes.folders import recipe_folders
-from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.shipped import SHIPPED, read_summary, shipped_text, summary_of

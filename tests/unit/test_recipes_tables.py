@@ -12,8 +12,7 @@ import pytest
 
 from llmb_common.errors import RecipeError
 from llmb_common.recipes import flops
-from llmb_common.recipes.folders import recipe_folders
-from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import find_row
 from llmb_common.recipes.rows import Result
 from llmb_common.request.variables import VARIABLES

@@ -15,11 +15,10 @@ import pytest
 from llmb_common.errors import RecipeError
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result, published_results
+from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.recipes import flops
-from llmb_common.recipes.checks import check_recipe
-from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.loading import check_recipe, load_recipe
 from llmb_common.recipes.recipe import find_row
-from llmb_common.recipes.releases import container_release, release_order, same_release
 from llmb_common.recipes.rows import Result
 from llmb_common.request.read import read_request
 from llmb_common.results.estimate import StepTime

@@ -10,11 +10,9 @@ import pytest
 
 from llmb_common.errors import RequestError
 from llmb_common.request.columns import Columns
-from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
-from llmb_common.request.names import refuse_typos
-from llmb_common.request.read import VARIABLES, Request, read_request
+from llmb_common.request.read import VARIABLES, Request, read_request, refuse_typos
 from llmb_common.request.values import gres_count, gres_type, is_mount
-from llmb_common.request.variables import COLUMNS
+from llmb_common.request.variables import COLUMNS, VARIABLE_NAMES, FieldNames
 from support.plans import check_answers, check_fields, rows
 
 

@@ -9,11 +9,9 @@ from msgspec.structs import replace
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
-from llmb_common.planning.step_time import CLASSES, Band, Measured, expected
-from llmb_common.planning.step_time.bands import learned
-from llmb_common.planning.step_time.work import seconds_by_part, work_of
+from llmb_common.planning.step_time import CLASSES, Band, Measured, expected, learned, seconds_by_part, work_of
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.published_file import read_published
+from llmb_common.recipes.rows import read_published
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine

@@ -13,7 +13,7 @@ from llmb_common.errors import AnswerLost, LLMBError, RecordError, RequestError
 from llmb_common.index.rows import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
-from llmb_common.rendering.integrity import check_unchanged
+from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.code import hash_of_packed
 from llmb_common.runs.facts import stay_submitting
 from llmb_common.runs.manifest import make_manifest

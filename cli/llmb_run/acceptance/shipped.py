@@ -17,10 +17,9 @@ from functools import cache
 from pathlib import Path
 
 from llmb_common.platform import gpus
-from llmb_common.recipes.folders import recipe_folders, recipes_root
-from llmb_common.recipes.loading import load_recipe
+from llmb_common.platform.engines import container_release, release_order
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import container_release, release_order
 from llmb_common.recipes.rows import Result
 from llmb_common.results.references import same_software
 

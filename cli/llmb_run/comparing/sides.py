@@ -10,9 +10,8 @@ import msgspec
 
 from llmb_common.errors import LLMBError
 from llmb_common.index.rows import RunFilter
-from llmb_common.platform.engines import minor
+from llmb_common.platform.engines import bridge_release, container_release, minor, same_release
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import bridge_release, container_release, same_release
 from llmb_common.results.comparison import Change, compare_times, facts, facts_of_plan, unequal_work
 from llmb_common.results.decision import level
 from llmb_common.results.estimate import StepTime

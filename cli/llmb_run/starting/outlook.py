@@ -7,12 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmb_common.command.printable import counted
-from llmb_common.measured_here import measured_here
+from llmb_common.launch import measured_here
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, StageMemory, plan_as_dict
-from llmb_common.planning.outlook import Span, alike, energy_kwh, gpu_hours, job_seconds, ranged, step_seconds
-from llmb_common.planning.placement import ORDER, coordinates, groups
-from llmb_common.planning.saving import limit_seconds
-from llmb_common.planning.sources import Source, sources
+from llmb_common.planning.outlook import (
+    ORDER,
+    Source,
+    Span,
+    alike,
+    coordinates,
+    energy_kwh,
+    gpu_hours,
+    groups,
+    job_seconds,
+    limit_seconds,
+    ranged,
+    sources,
+    step_seconds,
+)
 from llmb_common.planning.step_time import CLASSES
 from llmb_common.site.cluster import FILE_NAME
 from llmb_run.place import Place

@@ -12,10 +12,9 @@ from llmb_common.errors import RequestError, located
 from llmb_common.executors.slurm.options import override_additional
 from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
-from llmb_common.request.settings import settings_in, settings_of, settings_text
-from llmb_common.request.variables import VARIABLES
+from llmb_common.request.values import settings_in, settings_of, settings_text
+from llmb_common.request.variables import VARIABLES, FieldNames
 from llmb_run.place import CatalogEntry, Place
 from llmb_run.starting.said import columns_of, environment_of, slurm_of
 

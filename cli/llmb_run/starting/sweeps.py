@@ -10,7 +10,7 @@ from typing import Any
 
 from llmb_common.errors import RequestError
 from llmb_common.planning import choose
-from llmb_common.planning.case import Given
+from llmb_common.planning.choose import Given
 from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.cluster_types import ClusterType, traits_of

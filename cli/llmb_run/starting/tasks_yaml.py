@@ -34,7 +34,7 @@ import msgspec
 
 from llmb_common.decoding.strict_yaml import convert, load_text
 from llmb_common.errors import ConfigError, located
-from llmb_common.request.settings import settings_of
+from llmb_common.request.values import settings_of
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
 from llmb_run.starting.said import as_said, check_job_variable, columns_of, slurm_of

@@ -16,7 +16,7 @@ from itertools import product
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.request.settings import is_setting
+from llmb_common.request.values import is_setting
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.place import Place

@@ -12,7 +12,7 @@ from llmb_common.planning.settings import own_settings
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.rows import Row
 from llmb_common.request.columns import Columns
-from llmb_common.request.settings import is_setting, settings_in
+from llmb_common.request.values import is_setting, settings_in
 from llmb_run.starting.requests import Asked
 from llmb_run.starting.said import setting_said
 

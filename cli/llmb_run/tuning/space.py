@@ -18,7 +18,7 @@ import msgspec
 from llmb_common.errors import RequestError
 from llmb_common.planning.divisibility import divides_at_all
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.saving import START_SECONDS
+from llmb_common.planning.outlook import START_SECONDS
 from llmb_common.recipes.rows import Row
 from llmb_common.request.variables import COLUMNS
 from llmb_common.results.search import Option

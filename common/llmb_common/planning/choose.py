@@ -1,18 +1,104 @@
-"""Which row of a recipe a request means: GPU type, model size, dtype, scale, variant."""
+"""What a request means in a recipe: GPU type, model size, dtype, variant, row and number of GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.planning.case import Case, Given, gpu_said
-from llmb_common.planning.launcher import base
 from llmb_common.platform.gpus import CPU, gpu_types, row_types
-from llmb_common.recipes.model import Model
+from llmb_common.recipes.model import AnyShape, Model
 from llmb_common.recipes.recipe import NO_COPY, Recipe
-from llmb_common.recipes.rows import Row
+from llmb_common.recipes.rows import Row, Variant
+from llmb_common.request.read import Request
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig
+from llmb_common.site.machine import Machine
+
+if TYPE_CHECKING:
+    from llmb_common.recipes.catalogue import Function
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """The input of planning: recipe, cluster, request, machine."""
+
+    recipe: Recipe
+    cluster: ClusterConfig
+    request: Request
+    machine: Machine
+
+    @property
+    def containers(self) -> bool:
+        """Whether jobs run in the image."""
+        return self.machine.traits.containers and bool(self.cluster.scheduler(self.machine.cluster_type).containers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Given):
+    """What is given, and what it means in the recipe. ``model`` has as many layers as ``row`` says."""
+
+    gpu_type: str
+    model: Model
+    row: Row
+    variant: Variant
+    dtype: str
+    gpus: int
+    function: Function | None
+    """What the row's function gives; None where the recipe itself lists the architecture."""
+    notices: list[str] = field(default_factory=list)
+    """What was decided for the user, or has no effect: whoever finds it says it here, in the front end's words."""
+
+    def note(self, *notices: str) -> None:
+        """Add notices for the user."""
+        self.notices.extend(notices)
+
+    @property
+    def shape(self) -> AnyShape:
+        """The model's sizes: layers, hidden size, heads and so on."""
+        return self.function.architecture if self.function is not None else self.model.listed
+
+    @property
+    def adapters(self) -> bool:
+        """Whether adapters (LoRA) are trained beside the model that LOAD_CHECKPOINT_PATH names."""
+        catalogue, name = self.recipe.catalogue, self.row.function
+        return catalogue is not None and name is not None and catalogue.entry(name).task == "peft"
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on from a checkpoint."""
+        return self.request.load_checkpoint is not None and not self.adapters
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.gpu_type == CPU
+
+    @property
+    def what(self) -> str:
+        """The configuration, for messages."""
+        return f"{self.recipe.name} {self.model.size} {self.dtype} on {gpu_said(self, self.gpu_type)}"
+
+
+def gpu_said(given: Given, gpu_type: str) -> str:
+    """``gpu_type`` and who said so, for messages: a user looks for GPU_TYPE in the shell in vain if the site set it."""
+    from_site = given.request.gpu_type is None and gpu_type == given.cluster.gpu_type
+    return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
+
+
+_BASE_IS_SMALLEST = ("llama3_8b", "nemotronh_56b", "qwen3_30b_a3b")
+"""Models of which the smallest function is the base of other scales (Megatron-Bridge 0.6.0,
+scripts/performance/utils/utils.py: _DEFAULT_GPU_COUNT_OVERRIDES)."""
+
+_BLACKWELL_TYPES = ("b200", "b300", "gb200", "gb300")
+
+_ALIASES = {
+    *(f"llama31_405b_pretrain_256gpu_b200_{precision}_config" for precision in ("bf16", "fp8cs", "fp8mx")),
+    *(f"llama31_405b_pretrain_256gpu_b300_{precision}_config" for precision in ("fp8cs", "fp8mx", "nvfp4")),
+    *(f"qwen3_235b_a22b_pretrain_256gpu_{gpu}_nvfp4_full_iteration_config" for gpu in _BLACKWELL_TYPES),
+}
+"""Names of functions that are defined elsewhere, which NVIDIA's launcher does not see when it looks for a base."""
 
 
 def choose(given: Given) -> Case:
@@ -52,7 +138,7 @@ def choose(given: Given) -> Case:
     rows = _of_scaling(given, gpu_type, model, rows)
     gpus = _gpus(given, gpu_type, rows)
     here_documented = any(gpus in row.scales for row in rows)
-    row = (None if here_documented else base(rows)) or min(rows, key=lambda row: _distance(row, gpus))
+    row = (None if here_documented else _base(rows)) or min(rows, key=lambda row: _distance(row, gpus))
     if row.layers and model.architecture is not None:
         architecture = msgspec.structs.replace(model.architecture, layers=row.layers)
         model = msgspec.structs.replace(model, architecture=architecture)
@@ -298,3 +384,13 @@ def _smaller_model(case: Case) -> str:
             size = case.request.say("MODEL_SIZE", row.size)
             return f"{size}, {case.recipe.model(row.size).title}, runs on {case.gpus}; "
     return ""
+
+
+def _base(rows: Sequence[Row]) -> Row | None:
+    """The function that a job on an undocumented number of GPUs starts from; None where the rows are no functions."""
+    functions = [row for row in rows if row.function is not None and row.gpus_min == row.gpus_max]
+    if len(functions) < len(rows):
+        return None
+    defined = [row for row in functions if row.function not in _ALIASES] or functions
+    smallest = defined[0].size in _BASE_IS_SMALLEST
+    return min(defined, key=lambda row: row.gpus_min if smallest else -row.gpus_min)

@@ -10,12 +10,20 @@ from dataclasses import replace
 import msgspec
 
 from llmb_common.errors import ConfigError, RecipeError, RequestError
-from llmb_common.planning.case import Case, Given
-from llmb_common.planning.choose import choose
+from llmb_common.planning.choose import Case, Given, choose
 from llmb_common.planning.divisibility import captures_iterations
-from llmb_common.platform.engines import ENGINES, RELEASE, WITHOUT_LAYER_GRAPHS, is_newer, minor, order
+from llmb_common.platform.engines import (
+    ENGINES,
+    RELEASE,
+    WITHOUT_LAYER_GRAPHS,
+    bridge_release,
+    container_release,
+    is_newer,
+    minor,
+    order,
+    same_release,
+)
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import bridge_release, container_release, same_release
 from llmb_common.recipes.rows import Result
 from llmb_common.site.cluster import FILE_NAME, SiteRelease
 

@@ -1,20 +1,73 @@
-"""Variables of a job by GPU type, model and precision, and who may override them.
+"""Variables of a job by GPU type, model and precision, and who may override them; cores and clocks.
 
-The values are those that NVIDIA's performance scripts set for these models; each with the reason for it.
+The values are those that NVIDIA's performance scripts set for these models, each with the reason for it. Around a
+function: Megatron-Bridge 0.6.0, ``scripts/performance``: ``setup_experiment.py`` and ``utils/executors.py`` (variables,
+cores, clocks); DGX Cloud Benchmarking 26.06.01: ``launch.sh`` of ``llama3.1``, ``nemotron-h`` and ``qwen3/pretrain``
+(InfiniBand queue pairs). ``tests/data/launcher.json`` is what the launcher itself said; what it sets in the
+configuration is in ``llmb_train.functions.runner``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from llmb_common.planning import launcher
-from llmb_common.planning.case import Case
+from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import function_environment
 from llmb_common.planning.job_plan import EnvironmentValue
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import nearest
 from llmb_common.site.cluster import ClusterConfig
+
+_BLACKWELL = ("b200", "b300", "gb200", "gb300")
+
+_QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
+    "70b": (("b300",), (), 512),
+    "405b": (("b300",), (), 512),
+    "llama3_70b": (("b300",), (), 512),
+    "llama31_405b": (("b300",), (), 512),
+    "nemotronh_56b": (("gb200", "gb300", "b300"), (), 512),
+    "qwen3_235b_a22b": (_BLACKWELL, ("bf16",), 1),
+}
+"""By size: GPU types, dtypes (none: all) and the number of GPUs from which NCCL gets four queue pairs a connection."""
+
+
+def variables(case: Case) -> dict[str, str]:
+    """Those that depend on the GPU type, the model and the scale, for every recipe."""
+    values: dict[str, str] = {}
+    if gpus.rows_of(case.gpu_type) == "gb200":
+        values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
+    types, dtypes, least = _QUEUE_PAIRS.get(case.model.size, ((), (), 0))
+    if case.gpu_type in types and case.dtype in (dtypes or (case.dtype,)) and case.gpus >= least:
+        values["NCCL_IB_QPS_PER_CONNECTION"] = "4"
+    return values
+
+
+def fast_cores(case: Case) -> tuple[int, int] | None:
+    """As ``Gpu.fast_cores``; None where the job's ranks may use any core of their socket."""
+    gpu = gpus.GPUS.get(case.gpu_type)
+    if gpu is None or case.function is None or case.model.reduced or case.request.cpu_pinning:
+        return None
+    return None if _any_core(case) or not case.request.fast_cores else gpu.fast_cores
+
+
+def _any_core(case: Case) -> bool:
+    """Models for which the launcher leaves the cores alone (setup_experiment.py: main)."""
+    assert case.row.function is not None
+    assert case.recipe.catalogue is not None
+    entry = case.recipe.catalogue.entry(case.row.function)
+    return (
+        (entry.model == "nemotron_3_super" and entry.dtype == "bf16")
+        or (entry.model == "deepseek_v3" and entry.suffix != "large_scale")
+        or (entry.model.startswith(("llama", "kimi")) and entry.task == "pretrain")
+    )
+
+
+def memory_clock(case: Case) -> int | None:
+    """MHz at which the GPUs' memory is held; None: as it is."""
+    gpu = gpus.GPUS.get(case.gpu_type)
+    return gpu.memory_clock if gpu is not None and case.function is not None and not case.model.reduced else None
+
 
 _CUDNN_NORMS = {
     # Megatron-Bridge 0.3.1, scripts/performance/perf_plugins.py: _set_model_specific_environment_variables.
@@ -59,7 +112,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
             case.note("ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, the log will hold no NCCL lines")
     if case.on_cpu:
         return values
-    values |= launcher.variables(case)
+    values |= variables(case)
     if case.function is not None:
         return values | function_environment(case, layout)
     precision = f"{case.dtype}_{fp8_recipe}" if fp8_recipe else case.dtype

@@ -1,15 +1,191 @@
-"""Jobs that call a function of Megatron-Bridge: what of it goes into the plan, and which columns may be changed."""
+"""Jobs that call a function of Megatron-Bridge: what of it goes into the plan, and what does not go with it.
+
+Sources of the rules: megatron-core 0.19.0, ``TransformerConfig.__post_init__`` and
+``transformer_block.get_num_layers_to_build``; Megatron-Bridge 0.6.0, ``training/config.py`` and
+``training/comm_overlap.py``. ``tests/training/random_jobs.py`` puts random jobs to both.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from llmb_common.errors import RequestError
-from llmb_common.planning.case import Case
-from llmb_common.planning.combinations import HYBRID_DOMAIN, check_combinations, divides_stages
+from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout, check_layout, check_memory_savers, check_numbers
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.platform.gpus import GPUS
+from llmb_common.recipes.catalogue import Function
+
+_IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")
+"""Data of which ranks may get none that counts."""
+
+_DEEPEP = ("b200", "b300")
+"""Blackwell GPUs that DeepEP is for: those of HGX boards."""
+
+HYBRID_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
+"""Ranks of one expert group inside one NVLink domain, for the HybridEP dispatcher."""
+
+
+def check_combinations(name: str, function: Function, layout: Layout) -> None:
+    """Check ``layout`` against what the function ``name`` has beside its columns.
+
+    Raises:
+        RequestError: Megatron would refuse it.
+    """
+    for refused, message, remedy in _rules(function, layout):
+        if refused:
+            raise RequestError(f"{name}: {message}", remedy=remedy, code="does-not-divide")
+
+
+def _rules(function: Function, c: Layout) -> tuple[tuple[bool, str, str], ...]:
+    settings, own = function.settings, function.columns
+    said = str([settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")])
+    graphs = c.cuda_graph and "full_iteration" not in said
+    overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
+    recomputed = c.recompute_layers if c.recompute_layers != own.recompute_layers else 0
+    offloaded = c.offload_layers if c.offload_layers != own.offload_layers else 0
+    selective = settings.get("recompute_granularity") == "selective" and c.recompute_layers == own.recompute_layers
+    return (
+        (
+            c.fsdp != own.fsdp,
+            f"{'shards' if own.fsdp else 'does not shard'} its state, which decides more settings than one column",
+            "unset FSDP, or choose a CONFIG_VARIANT with (or without) fsdp",
+        ),
+        *_stages(function, c),
+        (
+            bool(recomputed and graphs),
+            f"RECOMPUTE_LAYERS={recomputed} and its CUDA graphs of single modules cannot be combined",
+            "set RECOMPUTE_LAYERS=0, or CUDA_GRAPH=false",
+        ),
+        (
+            bool(recomputed and overlap),
+            f"RECOMPUTE_LAYERS={recomputed} and its overlap of the experts' exchange cannot be combined",
+            "set RECOMPUTE_LAYERS=0",
+        ),
+        (
+            overlap and (c.ep or 1) == 1,
+            "its overlap of the experts' exchange needs EP > 1",
+            "choose an EP of at least 2",
+        ),
+        (
+            overlap and c.pp > 1 and (c.vp or 1) == 1,
+            f"its overlap of the experts' exchange needs VP > 1 where PP={c.pp}",
+            "choose a VP of at least 2, or set PP=1",
+        ),
+        (
+            bool(offloaded and selective),
+            f"OFFLOAD_LAYERS={offloaded} and its recomputation of modules cannot be combined",
+            "set OFFLOAD_LAYERS=0",
+        ),
+        (
+            bool(offloaded and graphs),
+            f"OFFLOAD_LAYERS={offloaded} and its CUDA graphs of single modules cannot be combined",
+            "set OFFLOAD_LAYERS=0, or CUDA_GRAPH=false",
+        ),
+        (
+            bool(offloaded and settings.get("moe_paged_stash")),
+            f"OFFLOAD_LAYERS={offloaded} and its stash of the experts' activations cannot be combined",
+            "set OFFLOAD_LAYERS=0",
+        ),
+        (
+            bool(settings.get("add_bias_linear") and function.architecture.moe is not None and (c.etp or c.tp) > 1),
+            f"its experts have biases, which ETP={c.etp or c.tp} cannot divide",
+            "set ETP=1",
+        ),
+        (
+            c.cp > 1 and settings.get("dataset") in _IMAGES and bool(settings.get("average_in_collective")),
+            f"CP={c.cp}: on images Megatron-Bridge wants gradients that are not averaged, and it averages them",
+            "set CP=1",
+        ),
+        *_delta_heads(function, c),
+    )
+
+
+def check_settings(name: str, function: Function, layout: Layout, asked: Mapping[str, Any], gpu_type: str) -> None:
+    """Check settings that are asked for by name, of the function ``name`` in ``layout``, on GPUs.
+
+    Raises:
+        RequestError: Megatron would refuse them, or they would do nothing.
+    """
+    changed = msgspec.structs.replace(
+        function, settings=function.settings | {key.partition(".")[2]: value for key, value in asked.items()}
+    )
+    if changed.settings != function.settings:
+        check_combinations(name, changed, layout)
+        own = _conflicts(function, layout, {}, gpu_type)  # which NVIDIA answers for
+        if found := [conflict for conflict in _conflicts(changed, layout, asked, gpu_type) if conflict not in own]:
+            raise RequestError(f"{name}: {found[0]}", remedy="leave that out", code="refused-by-megatron")
+
+
+def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type: str) -> list[str]:
+    """What does not go together. Backends of the flexible dispatcher: Bridge's ``training/flex_dispatcher_backend.py``
+    and core's ``MoEFlexTokenDispatcher``."""
+    settings, moe, layers = function.settings, function.architecture.moe, function.layers
+    dispatcher, backend = (settings.get(key) for key in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"))
+    flex, overlap = dispatcher == "flex", bool(settings.get("overlap_moe_expert_parallel_comm"))
+    graphed = str([settings.get(f"cuda_graph_{key}") for key in ("scope", "modules")]) if c.cuda_graph else ""
+    modules = (settings.get("recompute_modules") or []) if settings.get("recompute_granularity") == "selective" else []
+    lacks = {
+        *(() if moe else ("moe", "moe_act", "shared_experts")),
+        *(() if layers is None or layers.latent else ("mla_up_proj",)),
+        *(() if layers is None or layers.delta else ("gdn_norm_out",)),
+    }
+    deepep = GPUS[gpu_type].generation == "hopper" or gpu_type in _DEEPEP
+    rules = (
+        (
+            bool(asked.get("model.recompute_modules")) and not modules,
+            "model.recompute_modules does nothing without model.recompute_granularity=selective",
+        ),
+        ("model.moe_flex_dispatcher_backend" in asked and not flex, f"the {dispatcher} dispatcher has no backends"),
+        (not lacks.isdisjoint(modules), f"it has no {', '.join(sorted(lacks & {*modules}))} to recompute"),
+        (bool(modules and c.recompute_layers), "modules are recomputed where RECOMPUTE_LAYERS=0"),
+        ("moe" in modules and "moe_router" in graphed, "moe is not recomputed around a graph of its router"),
+        ((overlap or flex) and not moe, "it has no experts"),
+        (overlap and dispatcher not in ("alltoall", "flex"), f"the {dispatcher} dispatcher is not overlapped"),
+        (overlap and "moe" in modules, "the experts' exchange is not overlapped where moe is recomputed"),
+        (overlap and ("'moe'" in graphed or "'mlp'" in graphed), "the overlap does not go with graphs of moe or mlp"),
+        (overlap and function.architecture.mtp_layers > 1, "the overlap takes one head for further tokens at most"),
+        (flex and backend == "deepep" and not deepep, f"DeepEP is not for {gpu_type}"),
+        (flex and backend != "hybridep" and c.tp * (c.ep or 1) == 1, f"{backend} needs TP*EP > 1"),
+        (flex and backend == "hybridep" and HYBRID_DOMAIN not in function.env, "it lacks the variables of HybridEP"),
+        (bool(asked.get("comm_overlap.tp_comm_overlap")) and c.tp == 1, "the overlap of TP's exchange needs TP > 1"),
+    )
+    return [message for broken, message in rules if broken]
+
+
+def _delta_heads(function: Function, c: Layout) -> tuple[tuple[bool, str, str], ...]:
+    delta = function.layers.delta if function.layers is not None else None
+    if delta is None:
+        return ()
+    return tuple(
+        (heads % (c.tp * c.cp) != 0, f"TP*CP = {c.tp}*{c.cp} does not divide its {heads} linear heads", "choose others")
+        for heads in (delta[0], delta[2])
+    )
+
+
+def divides_stages(function: Function, c: Layout) -> bool:
+    """Whether the layers fill stages and chunks, or the function itself says which are where."""
+    return function.stages or _slots(function) % (c.pp * (c.vp or 1)) == 0
+
+
+def _slots(function: Function) -> int:
+    return function.architecture.layers + len(_ends(function))
+
+
+def _ends(function: Function) -> list[str]:
+    """What takes the place of a layer."""
+    return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
+
+
+def _stages(function: Function, c: Layout) -> tuple[tuple[bool, str, str], ...]:
+    ends = " and ".join(_ends(function))
+    counted = f"{_slots(function)} layers" + (f" ({ends} counted)" if ends else "")
+    by = f"PP*VP = {c.pp}*{c.vp}" if (c.vp or 1) > 1 else f"PP = {c.pp}"
+    return ((not divides_stages(function, c), f"{counted} are not divisible by {by}", "choose other PP, VP"),)
+
 
 _SAVERS = ("recompute_layers", "offload_layers", "pp")
 

@@ -6,26 +6,28 @@ it reads are LLMB's own tables and those that the recipe names, which are the sa
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from llmb_common.errors import RequestError
-from llmb_common.planning import launcher
-from llmb_common.planning.case import Case, Given
-from llmb_common.planning.choose import documented_scales
+from llmb_common.command.words import is_experiment_name
+from llmb_common.errors import RecipeError, RequestError
+from llmb_common.planning import environment
+from llmb_common.planning.choose import Case, Given, documented_scales
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_columns, family_of, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight
-from llmb_common.planning.memory.decision import check_memory, estimate_of
-from llmb_common.planning.naming import experiment_name
+from llmb_common.planning.memory import check_memory, estimate_of
+from llmb_common.planning.outlook import check_time_limit
 from llmb_common.planning.published import published_result
-from llmb_common.planning.saving import check_time_limit
 from llmb_common.planning.scheduler import SchedulerSettings
 from llmb_common.planning.settings import planned_settings
 from llmb_common.planning.step_time import Band, Look, Measured, expected
@@ -40,12 +42,81 @@ from llmb_common.planning.switches import (
 )
 from llmb_common.platform.engines import image_file_name
 from llmb_common.platform.gpus import per_node
-from llmb_common.recipes.parameters import count_parameters
+from llmb_common.recipes.flops import count_parameters
 from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Variant
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
+
+_SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol"}
+"""Columns in a suffix, as the documents' tables head them; the others go by their own names."""
+
+_LONGEST = 60
+"""Of settings of the framework, in characters."""
+
+
+def experiment_name(
+    case: Case, documented: Layout, layout: Layout, fp8_recipe: str | None, settings: Mapping[str, object]
+) -> str:
+    """The name of a run with ``layout`` where its row of the recipe has ``documented``; ``settings``: the framework's.
+
+    Raises:
+        RecipeError: the name cannot be a folder's.
+    """
+    variant, request, dtype = case.variant, case.request, case.dtype
+    values = {
+        **msgspec.structs.asdict(layout),
+        "model_size": case.model.size,
+        "dtype": dtype,
+        "precision": f"fp8_{fp8_recipe}" if dtype == "fp8" else dtype,
+        "ep": layout.ep or 1,
+        "etp": layout.etp or layout.tp,
+    }
+    name = variant.experiment_name.format(**values)
+    if dtype == "fp8" and fp8_recipe != variant.fp8_recipe and "{precision}" not in variant.experiment_name:
+        name += f"_{fp8_recipe}"
+    if request.moe_routing == "balanced":
+        # Its graphs are off, whether or not the user asked for that.
+        documented = msgspec.structs.replace(documented, cuda_graph=layout.cuda_graph)
+    name += _overridden(variant, documented, layout)
+    if request.moe_routing == "balanced":
+        name += "_balanced"  # another benchmark than the published one: never under one name
+    name += _set(settings)
+    if request.profile:
+        name += variant.profiling.suffix
+    if request.nccl_trace:
+        name += variant.nccl_trace.suffix
+    if not is_experiment_name(name):
+        raise RecipeError(
+            f"the experiment name {name!r} would not stay in the folder of experiments",
+            remedy="correct experiment_name in recipe.yaml: letters, digits, and _ . + - between them",
+        )
+    return name
+
+
+def _set(settings: Mapping[str, object]) -> str:
+    """``_model.moe_token_dispatcher_type-flex``; with a digest where that is long, or has had to be changed."""
+    said = "".join(f"_{name}-{_plain(value)}" for name, value in sorted(settings.items()))
+    kept = re.sub(r"[^A-Za-z0-9_.+-]+", "-", said)[:_LONGEST]
+    return kept if kept == said else f"{kept}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _overridden(variant: Variant, documented: Layout, layout: Layout) -> str:
+    """``_tp4_cg0`` for columns that differ from the row's and that the name does not hold already."""
+    suffix = ""
+    for column in Layout.__struct_fields__:
+        value = getattr(layout, column)
+        if value == getattr(documented, column) or f"{{{column}}}" in variant.experiment_name:
+            continue
+        suffix += f"_{_SHORT.get(column, column)}{0 if value is None else int(value)}"
+    return suffix
+
 
 _TRIED = 8
 """Scales around an undocumented one that are planned, of which so many are named."""
@@ -129,8 +200,8 @@ def make_plan(
         checkpoint=checkpoint_plan(case, parameters, steps),
         vboost=request.vboost,
         cpu_pinning=request.cpu_pinning,
-        fast_cores=launcher.fast_cores(case),
-        memory_clock=launcher.memory_clock(case),
+        fast_cores=environment.fast_cores(case),
+        memory_clock=environment.memory_clock(case),
         measurement=case.variant.measurement,
         architecture=architecture,
         function=function,
@@ -193,7 +264,7 @@ def _check(case: Case, layout: Layout) -> None:
     try:
         check_columns(case, layout)
     except RequestError as error:
-        from llmb_common.planning.nearest import with_nearest
+        from llmb_common.planning.divisibility import with_nearest
 
         raise with_nearest(error, layout, case.request.columns, lambda c: check_columns(case, c)) from None
 

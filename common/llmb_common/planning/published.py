@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.releases import container_release, release_order, same_release
 from llmb_common.recipes.rows import Result
 
 if TYPE_CHECKING:

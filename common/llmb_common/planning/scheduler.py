@@ -13,7 +13,7 @@ import msgspec
 from llmb_common.errors import RequestError
 
 if TYPE_CHECKING:  # the site's settings are read where nothing is planned, too
-    from llmb_common.planning.case import Case
+    from llmb_common.planning.choose import Case
 
 
 class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,10 +8,10 @@ from typing import Literal
 import msgspec
 
 from llmb_common.errors import RequestError
-from llmb_common.planning.case import Case
+from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
-from llmb_common.planning.saving import save_seconds
+from llmb_common.planning.outlook import save_seconds
 from llmb_common.platform.gpus import GPUS, generation_of
 from llmb_common.recipes.model import Checkpoint
 

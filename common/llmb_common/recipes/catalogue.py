@@ -1,7 +1,7 @@
-"""The catalogue of an engine's performance recipes: functions by name, read lazily.
+"""The catalogue of an engine's performance recipes: functions by name, read lazily; and what Megatron says of them.
 
-``python -m llmb_train.catalogue`` writes it (the README of ``mbridge/`` says more). Opening one takes 3 ms: the index
-is decoded, and of the functions only those that are asked for.
+``python -m llmb_train.catalogue`` writes both files (the README of ``mbridge/`` says more). Opening a catalogue takes
+3 ms: the index is decoded, and of the functions only those that are asked for.
 """
 
 from __future__ import annotations
@@ -252,3 +252,35 @@ def _formula(gbs: int, gpus: int) -> str:
     each = Fraction(gbs, gpus)
     times = f"*{each.numerator}" if each.numerator > 1 else ""
     return f"GPUs{times}" + (f"/{each.denominator}" if each.denominator > 1 else "")
+
+
+class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The result for one function at its own number of GPUs.
+
+    ``needs``: packages of the container that validation asked for, and what the user has to give. ``refused``: why
+    Megatron does not train it even then; None: it does.
+    """
+
+    needs: tuple[str, ...]
+    refused: str | None
+
+
+class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The results of one engine."""
+
+    schema: Literal[1]
+    release: str
+    core: str
+    date: str
+    functions: dict[str, Validated]
+
+
+def read_validation(path: Path) -> Validation:
+    """The whole file.
+
+    Raises:
+        RecipeError: it cannot be read.
+    """
+    remedy = "write it again: python -m llmb_train.catalogue FILE --validation, in the engine of the catalogue"
+    document: Validation = read_generated(path, Validation, remedy=remedy)
+    return document

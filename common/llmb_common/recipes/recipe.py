@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.platform.engines import DEFAULT_ENGINE
+from llmb_common.platform.engines import DEFAULT_ENGINE, bridge_release
 from llmb_common.platform.gpus import row_types
 from llmb_common.recipes.model import Model, Name
-from llmb_common.recipes.releases import bridge_release
 from llmb_common.recipes.rows import Document, Dtype, Result, Row, Variant
 from llmb_common.recipes.summary import Configuration
 
 if TYPE_CHECKING:  # read where a recipe has one
-    from llmb_common.recipes.catalogue import Catalogue, Function
-    from llmb_common.recipes.validated_file import Validated
+    from llmb_common.recipes.catalogue import Catalogue, Function, Validated
 
 EngineRelease = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")]
 BridgeRelease = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\Z")]
@@ -151,7 +149,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def results(self) -> tuple[Result, ...]:
         if self.results_file is None:
             return self.listed_results
-        from llmb_common.recipes.published_file import read_results
+        from llmb_common.recipes.rows import read_results
 
         return (*self.listed_results, *read_results(Path(self.results_file)))
 
@@ -222,7 +220,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _validated(self) -> dict[str, Validated]:
         if self.validation_file is None:
             return {}
-        from llmb_common.recipes.validated_file import read_validation
+        from llmb_common.recipes.catalogue import read_validation
 
         return read_validation(Path(self.validation_file)).functions
 

@@ -54,7 +54,7 @@ def _published(recipe: Recipe) -> dict[tuple[object, ...], float]:
 
     Of the recipe's own container, else of the newest; of several results, the first.
     """
-    from llmb_common.recipes.releases import container_release, release_order
+    from llmb_common.platform.engines import container_release, release_order
 
     own = release_order(container_release(recipe.image) or "0")
     found: dict[tuple[object, ...], float] = {}

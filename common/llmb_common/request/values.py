@@ -1,17 +1,16 @@
-"""Values of variables, read strictly: numbers, switches, paths, durations. Used by ``read``."""
+"""Values of variables, read strictly: numbers, switches, paths, durations, settings of the framework."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from llmb_common.command.words import is_slurm_name, line_problem, span_seconds
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.machine.files import user_path
-from llmb_common.request.fields import FieldNames
-from llmb_common.request.variables import VARIABLES
+from llmb_common.request.variables import VARIABLES, FieldNames
 
 _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:00:00, or a plain number of minutes"
 
@@ -169,3 +168,42 @@ def read_mounts(value: str | None) -> tuple[str, ...]:
 def is_mount(text: str) -> bool:
     """Whether ``text`` is one mount, ``/source[:/target[:flags]]``, with a plus between flags."""
     return re.fullmatch(r"/[^:,]*(:/[^:,]*(:[A-Za-z0-9_=+-]+)?)?", text) is not None
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*\.[A-Za-z][A-Za-z0-9_]*")
+_EXAMPLE = "for example model.moe_token_dispatcher_type=flex"
+
+
+def is_setting(name: str) -> bool:
+    """Whether ``name`` is written as one: ``model.attention_dropout``."""
+    return _NAME.fullmatch(name) is not None
+
+
+def settings_of(parts: Iterable[str], said: str) -> dict[str, str]:
+    """``section.field=value`` each; ``said`` is where they come from.
+
+    Raises:
+        RequestError: one is written otherwise, has no value, or is given twice
+    """
+    found: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not is_setting(name):
+            raise RequestError(f"{said}: {part!r} is not SECTION.FIELD=VALUE", remedy=_EXAMPLE, code="megatron")
+        if not value:
+            raise RequestError(f"{said}: {name} has no value", remedy=_EXAMPLE, code="megatron")
+        if name in found:
+            remedy = f"give it once; llmb-run sweep --vary {name}={found[name]},{value} tries both"
+            raise RequestError(f"{said}: {name} is given twice", remedy=remedy, code="megatron")
+        found[name] = value
+    return found
+
+
+def settings_in(text: str | None, said: str) -> dict[str, str]:
+    """Those of a variable: with semicolons between them."""
+    return settings_of((part for part in (text or "").split(";") if part.strip()), said)
+
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """As ``settings_in`` reads them."""
+    return ";".join(f"{name}={value}" for name, value in settings.items())

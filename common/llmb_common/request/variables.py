@@ -1,10 +1,13 @@
-"""Every documented variable of ``launch.sh``, once: what it means, what it may be, its default.
+"""Every documented variable of ``launch.sh``, once: what it means, what it may be, its default, its name in messages.
 
 Reading, typing errors, the READMEs' tables and the options of ``llmb-run`` are made from this table. It imports little:
 every help text does.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import LOCAL, Variable, ways
@@ -133,3 +136,21 @@ VARIABLES: dict[str, Variable] = {
     "STAGE_PATH": Variable("the old name of LLMB_INSTALL; refused"),
     "HF_TOKEN": Variable("Hugging Face token", "not needed: synthetic data, null tokenizer"),
 }
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """Names for messages. ``options``: the option for a field, by the field's variable; without one, the variable."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, variable: str, value: object = None) -> str:
+        """``JOB_TOTAL_GPUS=128`` or ``--scale 128``; a switch that is on is its option alone."""
+        option = self.options.get(variable)
+        if option is None:
+            return variable if value is None else f"{variable}={value}"
+        return option if value in (None, "true") else f"{option} {value}"
+
+
+VARIABLE_NAMES = FieldNames()
+"""The columns by the names that ``launch.sh`` uses."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from llmb_common.command.printable import as_written
 from llmb_common.decoding.roles import Role, fields_of
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.recipes.releases import container_release
+from llmb_common.platform.engines import container_release
 
 if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
     from llmb_common.runs.record import RunRecord
@@ -152,7 +152,7 @@ def configuration_of(record: RunRecord) -> str:
 
 
 def memory_key(plan: JobPlan, kind: str) -> str:
-    """What the memory of jobs of ``kind`` (``planning.memory.kinds``) is compared within: kind and software."""
+    """What the memory of jobs of ``kind`` (``planning.memory``) is compared within: kind and software."""
     return f"{kind} | {software_of_plan(plan) or plan.engine}"
 
 

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
+from llmb_common.platform.engines import container_release, same_release
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import container_release, same_release
 from llmb_common.recipes.rows import Document, Result
 
 

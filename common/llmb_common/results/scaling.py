@@ -19,9 +19,9 @@ import msgspec
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
+from llmb_common.platform.engines import container_release
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.releases import container_release
 from llmb_common.recipes.rows import Result
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import aspects, deviations, kind_of_job

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.engines import container_release, release_order
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.releases import container_release, release_order
 from llmb_common.recipes.rows import Result
 from llmb_common.request.columns import Columns
 from llmb_common.results.references import release_spread

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmb_common import __version__
 from llmb_common.errors import LLMBError
-from llmb_common.recipes.folders import recipes_root
-from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.releases import container_release
+from llmb_common.platform.engines import container_release
+from llmb_common.recipes.loading import load_recipe, recipes_root
 from llmb_common.runs.manifest import image_receipt
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import msgspec
 from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
 from llmb_common.executors import Arrays
 from llmb_common.observe.runs import refresh
-from llmb_common.rendering.integrity import check_unchanged
+from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.folders import remove_run
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission, update_record

@@ -9,7 +9,7 @@ from llmb_common.errors import AnswerLost, SchedulerError
 from llmb_common.executors import executor_for
 from llmb_common.machine.process import identify
 from llmb_common.observe.runs import observe
-from llmb_common.rendering.integrity import check_unchanged
+from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.facts import stay_submitting
 from llmb_common.runs.folders import remove_run
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, update_record

@@ -4,7 +4,7 @@
 (148-151; as ``scripts/training/run_recipe.py`` does), the mapping of ranks of adapters (``utils/overrides.py:636``) and
 the random states of functions without CUDA graphs (130-132). Where no function has the job's number of GPUs, the base
 function gets ``set_post_overrides`` on top (643-707): the batch is in the plan, and the gather of parameters during the
-optimizer's step is set here. What is set around the process is in ``llmb_common.planning.launcher``.
+optimizer's step is set here. What is set around the process is in ``llmb_common.planning.environment``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import msgspec
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings
 
 if TYPE_CHECKING:
-    from llmb_common.planning.case import Case
+    from llmb_common.planning.choose import Case
 
 
 class PbsPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llmb_common.platform import gpus
-from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
+from llmb_common.request.variables import VARIABLE_NAMES, FieldNames
 
 SEGMENT_SLURM = (24, 5)
 """First release whose ``sbatch`` knows ``--segment`` (its NEWS); ``sbatch --help`` does not list it."""

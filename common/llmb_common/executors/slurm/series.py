@@ -16,7 +16,7 @@ from llmb_common.executors.slurm.script import directives
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.machine.shell_text import shell_part
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.saving import limit_seconds
+from llmb_common.planning.outlook import limit_seconds
 from llmb_common.runs.paths import SharedPaths
 from llmb_common.runs.record import RunRecord
 

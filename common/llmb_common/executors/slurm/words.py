@@ -16,7 +16,7 @@ from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings
 from llmb_common.request.values import gres_type
 
 if TYPE_CHECKING:
-    from llmb_common.planning.case import Case
+    from llmb_common.planning.choose import Case
     from llmb_common.planning.job_plan import JobPlan
     from llmb_common.request.read import Request
 
