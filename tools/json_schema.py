@@ -18,10 +18,9 @@ from llmb_common.command.envelope import SCHEMA
 from llmb_common.index.rows import RunRow
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.cluster_types import ways
-from llmb_run.columns import Column, Form
+from llmb_run.columns import RUN_KEYS, Column, Form
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN
-from llmb_run.run_json import RUN_KEYS
 from tools.json_data import DATA
 
 _STRUCTS = {"plan": JobPlan, "diagnosis": Diagnosis, "run": RunRow}

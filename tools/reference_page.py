@@ -7,7 +7,6 @@ import inspect
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib import import_module
 
 import click
 import msgspec
@@ -19,8 +18,8 @@ from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES
 from llmb_common.run_states import OWN_STATES, STATES
 from llmb_common.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease
 from llmb_install.answers.questions import QUESTIONS
-from llmb_run.app import COMMANDS
-from llmb_run.run_json import RUN_KEYS
+from llmb_run.app import COMMANDS, load_command
+from llmb_run.columns import RUN_KEYS
 from tools.json_data import DATA
 
 _SHARED = 4
@@ -124,7 +123,7 @@ def _options() -> Iterator[str]:
 
 def _commands() -> Iterator[tuple[str, click.Command]]:
     for name in (name for section in COMMANDS.values() for name in section):
-        command: click.Command = import_module(f"llmb_run.commands.{name}_command").command
+        command = load_command(name)
         yield name, command
         verbs = getattr(command, "commands", None) or getattr(command, "verbs", {})
         yield from ((f"{name} {verb}", below) for verb, below in verbs.items())

@@ -1,4 +1,4 @@
-"""The command tree. Each command is a module of ``llmb_run.commands`` that is imported when it is called.
+"""The command tree. The modules of ``llmb_run.commands`` are imported when one of their commands is called.
 
 The table below is all that ``llmb-run --help`` and the completion of command names need; a test holds its texts to
 the first lines of the commands' own.
@@ -59,6 +59,22 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
 }
 """Section of the help -> command -> its one line."""
+
+_MODULES = {
+    name: module
+    for module, names in {
+        "again": ("retry", "repeat"),
+        "campaigns": ("accept", "ab", "tune"),
+        "jobs": ("jobs", "wait", "cancel"),
+        "report": ("report", "archive"),
+        "results": ("results", "compare"),
+        "site": ("baseline", "exclude", "rebuild"),
+        "start": ("single", "submit", "sweep", "bulk"),
+        "workloads": ("list",),
+    }.items()
+    for name in names
+}
+"""The modules of ``llmb_run.commands``, where they are not called as their command."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -124,6 +140,13 @@ class VerbCommand(Command):
         return super().make_context(info_name, args, parent, **extra)
 
 
+def load_command(name: str) -> click.Command:
+    """The command of this name, whose module is imported now."""
+    module = import_module(f"llmb_run.commands.{_MODULES.get(name, name)}")
+    command: click.Command = getattr(module, f"{name}_command")
+    return command
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is asked for, and for nothing else."""
 
@@ -131,11 +154,7 @@ class LazyGroup(click.Group):
         return [name for section in COMMANDS.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        # `list` and `exclude` would be awkward names for modules beside others: all end in _command.
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        command: click.Command = import_module(f"llmb_run.commands.{cmd_name}_command").command
-        return command
+        return load_command(cmd_name) if cmd_name in self.list_commands(ctx) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, commands in COMMANDS.items():
@@ -157,13 +176,13 @@ def _version(context: click.Context) -> None:
 
 
 def _install_completion(context: click.Context) -> None:
-    from llmb_run.shells import install
+    from llmb_run.completion import install
 
     install(context)
 
 
 def _show_completion(context: click.Context) -> None:
-    from llmb_run.shells import show
+    from llmb_run.completion import show
 
     show(context)
 

@@ -18,9 +18,8 @@ from llmb_common.runs.ownership import is_ours, refusal
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_run.place import Place
 from llmb_run.starting.command_line import VARIABLE_OF
-from llmb_run.starting.varying import dimensions_of
-from llmb_run.terminal import notice
-from llmb_run.words import split
+from llmb_run.starting.sweeps import dimensions_of
+from llmb_run.terminal import notice, split
 
 
 def run_filter(

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from llmb_common.errors import ConfigError
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
-from llmb_run.starting.tasks import keys_of, read_tasks
-from llmb_run.starting.tasks_text import parse_text
+from llmb_run.starting.task_files import keys_of, parse_text, read_tasks
 from support.cli import Cli
 
 

@@ -16,8 +16,8 @@ import pytest
 from click import Context
 
 from llmb_run import completion
-from llmb_run.commands.list_command import _next_step
-from llmb_run.commands.single_command import command as single
+from llmb_run.commands.start import single_command
+from llmb_run.commands.workloads import _next_step
 from llmb_train import hugging_face
 from llmb_train.catalogue import columns, document, functions
 from support import instant
@@ -97,12 +97,12 @@ def test_list_names_the_only_variant_of_a_model(cli: Cli) -> None:
 
 @pytest.mark.parametrize("workload", ["mbridge", "pretrain_mbridge"])
 def test_the_shell_completes_models_and_variants_of_the_workload_that_is_named(cli: Cli, workload: str) -> None:
-    context, parameter = Context(single, info_name="single"), single.params[0]
+    context, parameter = Context(single_command, info_name="single"), single_command.params[0]
     context.params["workload"] = workload
     assert completion.sizes(context, parameter, "k") == ["kimi_k2-smoke", "kimi_k2"]
     assert completion.sizes(context, parameter, "405b") == []
     assert completion.variants(context, parameter, "par") == ["partial_cg_dev"]
-    (option,) = (found for found in single.params if found.name == "variant")
+    (option,) = (found for found in single_command.params if found.name == "variant")
     assert [item.value for item in option.shell_complete(context, "l")] == ["large_scale"]
 
 

@@ -6,15 +6,14 @@ import inspect
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from llmb_common import __version__
 from llmb_common.request.variables import VARIABLES
-from llmb_run.app import COMMANDS
-from llmb_run.commands import single_command
+from llmb_run.app import COMMANDS, load_command
+from llmb_run.commands.start import single_command
 from support.cli import Cli
 from support.golden import GOLDEN, check_golden
 
@@ -41,7 +40,7 @@ def test_no_golden_help_is_left_over() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_line_in_the_overview_is_the_commands_own(name: str) -> None:
-    function = import_module(f"llmb_run.commands.{name}_command").command.callback
+    function = load_command(name).callback
     line = next(section[name] for section in COMMANDS.values() if name in section)
     assert inspect.getdoc(function).splitlines()[0] == line
 
@@ -49,7 +48,7 @@ def test_the_line_in_the_overview_is_the_commands_own(name: str) -> None:
 @pytest.mark.parametrize("variable", [name for name, known in VARIABLES.items() if known.option])
 def test_an_option_for_a_variable_of_launch_sh_says_what_the_readmes_say(variable: str) -> None:
     known = VARIABLES[variable]
-    (option,) = [found for found in single_command.command.params if known.option in found.opts]
+    (option,) = [found for found in single_command.params if known.option in found.opts]
     assert option.help.startswith(known.in_help)
     assert known.in_table.lower().split()[0].strip(",") in option.help.lower()
     assert option.metavar == (known.metavar or None)

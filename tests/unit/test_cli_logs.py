@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb_run.following.log_lines import follow, last_lines, lines_of, rank_of
-from llmb_run.following.progress import Progress
+from llmb_run.commands.logs import follow, last_lines, lines_of, rank_of
+from llmb_run.following import Progress
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_log, step_time

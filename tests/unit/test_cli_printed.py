@@ -13,8 +13,7 @@ import pytest
 
 from llmb_common.runs.finding import Attempt, Finding
 from llmb_common.timing.tables import shorten
-from llmb_run.terminal import table
-from llmb_run.words import clock
+from llmb_run.terminal import clock, table
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import make_run, steady_log

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_run.words import clock, span
+from llmb_run.terminal import clock, span
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.run_site import RunSite

@@ -14,7 +14,7 @@ import pytest
 from llmb_common.observe import Observation
 from llmb_common.runs.record import RunRecord
 from llmb_run.columns import Form, cells
-from llmb_run.following.live import LIVE, LiveRun, ask_again, that_fit
+from llmb_run.following import LIVE, LiveRun, ask_again, that_fit
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import make_run, steady_log
@@ -31,8 +31,8 @@ class Scheduler:
         clock = SimpleNamespace(
             monotonic=lambda: self.now, sleep=lambda seconds: self.sleep(seconds), strftime=time.strftime
         )
-        patch.setattr("llmb_run.commands.watch_command.time", clock)
-        patch.setattr("llmb_run.following.live.observe", self.answer)
+        patch.setattr("llmb_run.commands.watch.time", clock)
+        patch.setattr("llmb_run.following.observe", self.answer)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds

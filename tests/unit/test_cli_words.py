@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from llmb_run.words import span, split
+from llmb_run.terminal import span, split
 from support.cli import Cli
 from support.runs import make_run
 

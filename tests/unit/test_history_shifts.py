@@ -13,7 +13,7 @@ from llmb_common.results.change_point import ALARM_RATE, REPORT_RATE
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import Changed, Shift, histories
 from llmb_common.runs.record import RunRecord, State
-from llmb_run.commands import results_command
+from llmb_run.commands import results
 from llmb_run.results import series
 from llmb_run.results.series import shift_text
 from support.cli import Cli
@@ -167,7 +167,7 @@ def test_the_alarm_is_silent(cli: Cli, levels: tuple[tuple[int, float, str], ...
 def test_an_alarm_is_surer_than_a_report(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     site(cli, (4, 5000, "580.82"))
     rates: list[float] = []
-    for module in (series, results_command):
+    for module in (series, results):
         monkeypatch.setattr(module, "history_lines", lambda found, rate=REPORT_RATE: rates.append(rate) or [])
     cli("results", "--history")
     cli("results", "--alarm")

@@ -19,7 +19,7 @@ from llmb_common.results.estimate import StepTime
 from llmb_common.results.scaling import ScaledRun, scaling
 from llmb_common.results.scatter import STATED
 from llmb_common.runs.record import RunRecord
-from llmb_run.commands import results_command
+from llmb_run.commands import results
 from llmb_run.place import Place
 from llmb_run.results.groups import group
 from llmb_run.results.measuring import selected
@@ -71,7 +71,7 @@ def rows_of(cli: Cli, *arguments: str) -> list[str]:
 
 
 def test_at_most_fifty_runs_are_listed_and_all_are_judged(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results_command, "MOST", 3)
+    monkeypatch.setattr(results, "MOST", 3)
     runs = [run_of(cli, 5741.47, 101 + number) for number in range(5)]
     newest = [run.paths.run_id for run in reversed(runs)]
     assert [row.split()[0] for row in rows_of(cli)[:-1]] == newest[:3]
@@ -85,7 +85,7 @@ def test_at_most_fifty_runs_are_listed_and_all_are_judged(cli: Cli, monkeypatch:
 
 
 def test_fifty_are_fifty() -> None:
-    assert results_command.MOST == 50
+    assert results.MOST == 50
 
 
 def test_remarks_are_those_of_the_runs_that_are_listed(cli: Cli) -> None:

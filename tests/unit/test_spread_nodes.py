@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from llmb_run.starting.apart import shares_of
+from llmb_run.starting.nodes import shares_of
 
 
 @pytest.mark.parametrize(

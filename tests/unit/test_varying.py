@@ -10,7 +10,7 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
-from llmb_run.starting.varying import MOST, changed, combinations, dimension, dimensions_of, vary
+from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of, vary
 from support.cli import Cli
 
 GROK = Ask(workload="pretrain_grok1", dtype="bf16", scale="512", gpu_type="h100", dry_run=True)

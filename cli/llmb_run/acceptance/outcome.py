@@ -24,7 +24,7 @@ from llmb_run.acceptance.standing import Standing
 from llmb_run.campaigns.conduct import Run
 from llmb_run.columns import Column, Form, item
 from llmb_run.results.run_columns import as_dict, reference_as_dict
-from llmb_run.words import clock
+from llmb_run.terminal import clock
 
 Outcome: TypeAlias = Literal["accepted", "not accepted", "not judged", "under way"]
 

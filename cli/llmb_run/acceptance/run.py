@@ -24,8 +24,8 @@ from llmb_run.campaigns.conduct import Conduct
 from llmb_run.campaigns.folder import ANEW, Campaign, open_campaign
 from llmb_run.campaigns.frozen import began_with, begin_or_go_on
 from llmb_run.place import Place
-from llmb_run.starting.healthy import require_health
-from llmb_run.starting.start import say_doubts, say_warnings
+from llmb_run.starting.nodes import require_health
+from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
 
 

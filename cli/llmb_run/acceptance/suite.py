@@ -35,7 +35,7 @@ from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
 from llmb_run.acceptance.shipped import suites
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
-from llmb_run.starting.tasks_yaml import At, Sweep, Task, asks_of_task, read_content
+from llmb_run.starting.task_files import At, Sweep, Task, asks_of_task, read_content
 
 T = TypeVar("T")
 

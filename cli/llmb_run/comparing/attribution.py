@@ -25,7 +25,7 @@ from llmb_run.comparing.run import ask_of_run, refuse_untimed, say_what_changed
 from llmb_run.comparing.strategy import Rule
 from llmb_run.place import Place
 from llmb_run.starting.requests import Asked, plan_ask
-from llmb_run.starting.start import say_doubts, say_warnings
+from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
 
 

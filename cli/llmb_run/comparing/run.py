@@ -24,11 +24,10 @@ from llmb_run.campaigns.folder import Campaign, open_campaign
 from llmb_run.comparing.outcome import as_text, outcome, status_of
 from llmb_run.comparing.strategy import InTurns, Rule
 from llmb_run.place import Place
-from llmb_run.starting.command_line import variables_of
+from llmb_run.starting.command_line import as_said, setting_said, variables_of
 from llmb_run.starting.requests import Ask, Asked, plan_ask
-from llmb_run.starting.said import as_said, setting_said
-from llmb_run.starting.start import say_doubts, say_warnings, show_plans
-from llmb_run.starting.varying import changed
+from llmb_run.starting.submitting import say_doubts, say_warnings, show_plans
+from llmb_run.starting.sweeps import changed
 from llmb_run.terminal import notice
 
 

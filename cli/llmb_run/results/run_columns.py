@@ -15,9 +15,8 @@ from llmb_common.recipes.rows import FIGURES
 from llmb_common.results.references import Reference
 from llmb_common.timing.records import Iteration
 from llmb_run import columns
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, run_as_json
 from llmb_run.results.measuring import Measured
-from llmb_run.run_json import run_as_json
 from llmb_run.terminal import notice
 
 _Value = Callable[[Any], Any]

@@ -1,16 +1,132 @@
-"""The command that asks for a plan: what a person pastes to run it again."""
+"""A job on the command line: what options say of it, each checked, and the command that asks for a plan."""
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from llmb_common.command.secrets import is_secret_name
+from llmb_common.command.words import is_variable_name, job_variable_problem
+from llmb_common.errors import RequestError, did_you_mean, located
+from llmb_common.executors.slurm.options import option_name, parse_additional
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import image_file_name
 from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.recipe import Recipe
-from llmb_run.starting.said import as_said, setting_said
+from llmb_common.request.variables import COLUMNS, VARIABLES
+from llmb_common.runs.hostlist import expand
+
+
+def environment_of(values: Sequence[str]) -> dict[str, str]:
+    """``--env NAME=VALUE`` options.
+
+    Raises:
+        RequestError: it is anything else, or a secret
+    """
+    result: dict[str, str] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not is_variable_name(name):
+            raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
+        check_job_variable(name, value, "--env")
+        _refuse_twice(name, result, "--env")
+        result[name] = value
+    return result
+
+
+def check_job_variable(name: str, value: str, where: str) -> None:
+    """Refuse a variable that cannot be passed to a job.
+
+    Raises:
+        RequestError: it is not a name, is a secret, has a line break, or is the script's own
+    """
+    if is_secret_name(name):
+        raise RequestError(
+            f"{where}: {name} looks like a secret, which does not belong on a command line or in a task file",
+            remedy=f"export {name} in the environment instead: jobs receive it by name",
+            code="secret",
+        )
+    if problem := job_variable_problem(name, value):
+        raise RequestError(f"{where}: {problem}", remedy="correct it, or leave it out")
+    if name in ("DRY_RUN", "PATH") or name.startswith(("LLMB_", "SLURM_")):
+        raise RequestError(f"{where}: {name} cannot be set for a job", remedy="export it before llmb-run")
+
+
+def columns_of(values: Sequence[str]) -> dict[str, str]:
+    """``--set COLUMN=VALUE`` options, by the plan's names (tp, pp, gbs, ...).
+
+    Raises:
+        RequestError: there is no such column, or no value
+    """
+    known = {variable.lower(): column for variable, column in COLUMNS.items()}
+    result: dict[str, str] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        key = name.strip().lower().replace("-", "_")
+        if not equals or not value.strip():
+            raise RequestError(f"--set {text!r} is not COLUMN=VALUE", remedy="for example --set tp=4")
+        if key not in known:
+            is_variable = name.strip().upper() in VARIABLES
+            raise RequestError(
+                f"--set: no column {name!r}{did_you_mean(key, known)}",
+                remedy=f"--env {text}" if is_variable else f"one of {', '.join(known)}",
+            )
+        _refuse_twice(key, result, "--set")
+        result[key] = value.strip()
+    return result
+
+
+def as_said(value: object) -> str:
+    """The value of a column, or of a setting that is set, as options take it."""
+    if value is None:
+        return "NA"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return f"[{','.join(map(as_said, value))}]" if isinstance(value, list) else str(value)
+
+
+def setting_said(value: object) -> str:
+    """The value of a setting of the framework, as ``--megatron`` takes it."""
+    return "none" if value is None else as_said(value)
+
+
+def _refuse_twice(name: str, given: Collection[str], option: str) -> None:
+    """Also where both say the same: a line that says a thing twice was put together wrongly."""
+    if name in given:
+        several = f"; llmb-run sweep --vary {name}=1,2 tries several" if option in ("--set", "--env") else ""
+        raise RequestError(f"{option}: {name} is given twice", remedy=f"give it once{several}")
+
+
+def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
+    """What ``said`` gives, and the options with a name (nodelist, exclude, ...), as ``Ask.slurm``.
+
+    Raises:
+        RequestError: one is not an option for Slurm, or given twice
+    """
+    parts: dict[str, str] = {}
+    for text in values:
+        if ";" in text:
+            raise RequestError(f"{said} {text!r} contains a semicolon", remedy="one option at a time")
+        _refuse_twice(option_name(text), set(map(option_name, parts)), said)
+        parts[text] = said
+    for name, value in named.items():
+        if value is None:
+            continue
+        if ";" in value:
+            raise RequestError(f"--{name} {value!r} is not a valid value", remedy=f"for example --{name} n1,n2")
+        if name != "reservation" and "/" not in value:  # with one it is a file that has the list
+            with located(f"--{name}"):
+                expand(value)
+        _refuse_twice(name, set(map(option_name, parts)), said)
+        parts[f"{name}={value}"] = f"--{name}"
+    for part, option in parts.items():
+        parse_additional(part, option)
+    return parts
+
 
 SWITCHES = {"vboost": "ENABLE_VBOOST", "cpu_pinning": "CPU_PER_TASK_PINNING"}
 """Fields of a plan that decide its speed, and that a variable of their own sets."""

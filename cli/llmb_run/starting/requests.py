@@ -16,7 +16,7 @@ from llmb_common.request.read import Request
 from llmb_common.request.values import settings_in, settings_of, settings_text
 from llmb_common.request.variables import VARIABLES, FieldNames
 from llmb_run.place import CatalogEntry, Place
-from llmb_run.starting.said import columns_of, environment_of, slurm_of
+from llmb_run.starting.command_line import columns_of, environment_of, slurm_of
 
 FIELDS = {
     "MODEL_SIZE": "size",

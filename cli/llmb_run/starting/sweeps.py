@@ -1,26 +1,208 @@
-"""Combinations of workloads, sizes, dtypes and scales as single asks."""
+"""What is varied of a job: dimensions, every combination of their values, and which of these can be planned.
+
+A dimension is a column (``tp``), a variable of the job (``NCCL_ALGO``), a setting of the framework
+(``model.moe_token_dispatcher_type``), or what a job is asked for by (``size``,
+``dtype``, ``scale``, ``engine``, ``image``, ...). Dimensions that are zipped change together: ``tp=1,2 pp=4,2`` is two
+combinations.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
-from llmb_common.errors import RequestError
+import msgspec
+
+from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning import choose
 from llmb_common.planning.choose import Given
 from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.cluster_types import ClusterType, traits_of
 from llmb_common.request.read import read_request
+from llmb_common.request.values import is_setting
+from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.runs.record import RunRecord
 from llmb_common.site.machine import look_at_machine
+from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.place import Place
-from llmb_run.starting.requests import Ask, ask_of, names_for, variables_for
-from llmb_run.starting.varying import Dimensions, changed, combinations
-from llmb_run.words import split
+from llmb_run.starting.command_line import check_job_variable, columns_of
+from llmb_run.starting.requests import FIELDS, Ask, Asked, Refused, ask_of, names_for, plan_each, variables_for
+from llmb_run.terminal import split
+
+MOST = 1000
+"""Combinations of one command or task: planning them takes a few seconds, and nobody looks at more."""
+
+Dimensions = Mapping[str, Sequence[str]]
+"""Name of each dimension, and its values."""
+
+NAMED = ("workload", "size", "dtype", "scale", "gpu_type", "variant", "engine", "image")
+"""Dimensions that are fields of an ``Ask``."""
+
+
+def vary(
+    base: Ask, place: Place, dimensions: Dimensions, zipped: Sequence[Dimensions] = ()
+) -> tuple[list[Asked], list[Refused]]:
+    """``base`` with every combination of values, planned; and which of them cannot be, or are the same job.
+
+    Dimensions are called as ``dimension`` calls them. ``Ask.varied`` of each says which combination it is.
+
+    Raises:
+        RequestError: there is no such dimension or value, or there are too many combinations
+        LLMBError: nothing can be planned here at all
+    """
+    asks = [changed(base, changes) for changes in combinations(dimensions, zipped)]
+    return once_each(plan_each(asks, place))
+
+
+def once_each(outcomes: Iterable[Asked | Refused]) -> tuple[list[Asked], list[Refused]]:
+    """What was planned, and what was not. A combination that is the same job as one before it is refused, too."""
+    planned, refused = list[Asked](), list[Refused]()
+    known: dict[str, Asked] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Refused):
+            refused.append(outcome)
+            continue
+        said = msgspec.structs.replace(outcome.plan, overridden=())
+        first = known.setdefault(digest_of_plan(said), outcome)
+        if first.ask.varied == outcome.ask.varied:
+            planned.append(outcome)
+        else:
+            error = RequestError(f"the same job as {first.ask.combination}", remedy="leave it out", code="same-job")
+            refused.append(Refused(outcome.ask, error))
+    return planned, refused
+
+
+def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> list[dict[str, str]]:
+    """Each combination as changes, in the order of the values; the last dimension changes first.
+
+    Raises:
+        RequestError: a dimension has no value or one twice, zipped ones have not as many as each other, or there are
+            too many combinations
+    """
+    groups: list[list[dict[str, str]]] = [
+        *([{name: value} for value in _once(name, values)] for name, values in dimensions.items()),
+        *map(_zipped, zipped),
+    ]
+    names = [name for group in groups for name in group[0]]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise RequestError(f"{', '.join(sorted(twice))}: varied twice", remedy="give all its values at once")
+    if (count := math.prod(map(len, groups))) > MOST:
+        sizes = " x ".join(f"{len(group)} {' and '.join(group[0])}" for group in groups)
+        raise RequestError(
+            f"{count} combinations ({sizes}) are more than {MOST}", remedy="give fewer values, or zip dimensions"
+        )
+    return [{name: value for part in parts for name, value in part.items()} for parts in product(*groups)]
+
+
+def _once(name: str, values: Sequence[str]) -> Sequence[str]:
+    if not values:
+        raise RequestError(f"{name} has no value", remedy=f"for example {name}=1,2")
+    if len(set(values)) < len(values):
+        again = next(value for value in values if values.count(value) > 1)
+        raise RequestError(f"{name}: {again} is given twice", remedy="give each value once")
+    return values
+
+
+def _zipped(group: Dimensions) -> list[dict[str, str]]:
+    counts = {name: len(values) for name, values in group.items()}
+    if len(counts) < 2 or len(set(counts.values())) != 1 or 0 in counts.values():
+        said = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        raise RequestError(
+            f"values that change together are as many of each of several dimensions: {said or 'none is given'}",
+            remedy="for example tp=1,2 pp=4,2",
+        )
+    rows = [dict(zip(group, values, strict=True)) for values in zip(*group.values(), strict=True)]
+    _once(" and ".join(group), [" ".join(row.values()) for row in rows])
+    return rows
+
+
+def changed(ask: Ask, changes: Mapping[str, str]) -> Ask:
+    """``ask`` with another value in each dimension of ``changes``, which are called as ``dimension`` calls them.
+
+    Raises:
+        RequestError: a dimension cannot have that value
+    """
+    for name, value in changes.items():
+        ask = _with(ask, name, value)
+    return replace(ask, varied={**ask.varied, **changes})
+
+
+def _with(ask: Ask, name: str, value: str) -> Ask:
+    if name in COLUMNS.values():
+        return replace(ask, columns={**ask.columns, **columns_of([f"{name}={value}"])})
+    if is_setting(name):
+        return replace(ask, megatron={**ask.megatron, name: value})
+    if name in NAMED:
+        return replace(ask, **{name: value})  # type: ignore[arg-type]  # all of them are texts
+    check_job_variable(name, value, name)
+    return replace(ask, environment={**ask.environment, name: value})
+
+
+def dimension(text: str) -> str:
+    """The dimension that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``.
+
+    Raises:
+        RequestError: it is none
+    """
+    name = text.strip().replace("-", "_")
+    if is_setting(name):
+        return name
+    lower = FIELDS.get(name.upper(), {"model_size": "size"}.get(name.lower(), name.lower()))
+    if lower in NAMED or lower in COLUMNS.values():
+        return lower
+    if name.isupper() and lower not in FIELDS.values():
+        return name
+    known = [*COLUMNS.values(), *NAMED, *(set(VARIABLES) - {*COLUMNS, *FIELDS})]
+    near = did_you_mean(name.upper(), known) if name.upper() in known else did_you_mean(lower, known)
+    raise RequestError(
+        f"{text!r} cannot be varied{near}",
+        remedy=f"a column ({', '.join(COLUMNS.values())}), {', '.join(NAMED)}, a variable of the job (NCCL_ALGO), "
+        "or a setting of Megatron-Bridge (model.moe_token_dispatcher_type)",
+        code="unknown-dimension",
+    )
+
+
+def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
+    """``tp=1,2`` and the like as ``option`` gives them. A value in quotes or brackets may hold commas.
+
+    Raises:
+        RequestError: one is not NAME=VALUE,VALUE, or no dimension
+    """
+    found: dict[str, list[str]] = {}
+    for text in words:
+        name, equals, values = text.partition("=")
+        if not equals or not name.strip():
+            raise RequestError(f"{option} {text!r} is not NAME=VALUE,VALUE", remedy=f"for example {option} tp=1,2")
+        name = dimension(name)
+        if name in found:
+            raise RequestError(f"{option}: {name} is given twice", remedy="give all its values at once")
+        found[name] = values_of(values, f"{option} {name}")
+    return found
+
+
+def values_of(text: str, where: str) -> list[str]:
+    """The values of ``1,2``, ``"COLL,NET",ALL`` or ``[core_attn,mlp],[mlp]``.
+
+    Raises:
+        RequestError: one is empty, and not said to be by ``""``
+    """
+    parts, depth, quoted = [""], 0, False
+    for letter in text:
+        quoted ^= letter == '"'
+        depth += (letter in "[{(") - (letter in "]})")
+        if letter == "," and not quoted and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if not all(part.strip() for part in parts):
+        raise RequestError(f"{where}: a value of {text!r} is empty", remedy="give every value, or leave it out")
+    return [part.strip().strip('"') for part in parts]
 
 
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:

@@ -19,7 +19,7 @@ from llmb_run.campaigns.folder import Campaign, open_campaign
 from llmb_run.place import Place
 from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import Ask, Asked, plan_ask
-from llmb_run.starting.start import say_doubts, say_warnings
+from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
 from llmb_run.tuning.frozen import Frozen, FrozenChoice
 from llmb_run.tuning.outcome import as_text, foreseen, outcome, preview, report_of, status_of

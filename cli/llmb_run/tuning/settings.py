@@ -13,8 +13,8 @@ from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.rows import Row
 from llmb_common.request.columns import Columns
 from llmb_common.request.values import is_setting, settings_in
+from llmb_run.starting.command_line import setting_said
 from llmb_run.starting.requests import Asked
-from llmb_run.starting.said import setting_said
 
 DISPATCHER, _BACKEND = "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend"
 RECOMPUTED, _MODULES = "model.recompute_granularity", "model.recompute_modules"

@@ -24,9 +24,9 @@ from llmb_common.request.variables import COLUMNS
 from llmb_common.results.search import Option
 from llmb_common.results.surrogate import Point
 from llmb_run.place import Place
+from llmb_run.starting.command_line import as_said
 from llmb_run.starting.requests import Asked, Refused, plan_each
-from llmb_run.starting.said import as_said
-from llmb_run.starting.varying import changed, once_each
+from llmb_run.starting.sweeps import changed, once_each
 from llmb_run.tuning.settings import each_apart, fixed_columns, found_settings, own_said, row_said
 
 _SIZES = ("mbs", "tp", "pp", "vp", "cp", "ep")

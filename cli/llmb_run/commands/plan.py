@@ -1,12 +1,16 @@
-"""What ``llmb-run plan`` shows of a job: where its values come from, memory, time, cost, and where its ranks are."""
+"""``llmb-run plan``: where a job's values come from, its memory, time and cost, and where its ranks are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import click
+
+from llmb_common.command.envelope import Result
 from llmb_common.command.printable import counted
+from llmb_common.errors import RequestError
 from llmb_common.launch import measured_here
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, StageMemory, plan_as_dict
 from llmb_common.planning.outlook import (
@@ -26,8 +30,11 @@ from llmb_common.planning.outlook import (
 )
 from llmb_common.planning.step_time import CLASSES
 from llmb_common.site.cluster import FILE_NAME
+from llmb_run import options
+from llmb_run.app import Command
 from llmb_run.place import Place
-from llmb_run.starting.requests import Asked
+from llmb_run.starting.requests import Asked, one_job, plan_ask
+from llmb_run.starting.submitting import say_warnings
 from llmb_run.terminal import labelled
 
 _BAR = 52
@@ -176,3 +183,27 @@ def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:
 def _range(values: list[int]) -> str:
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low}-{high}"
+
+
+@click.command(cls=Command)
+@options.one_job
+@options.job_settings
+@options.json
+def plan_command(**settings: Any) -> Result:
+    """Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.
+
+    Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
+    """
+    ask = one_job(dry_run=True, **settings)
+    place, refused = Place(), None
+    try:
+        asked = plan_ask(ask, place)
+    except RequestError as error:
+        if error.code != "does-not-fit":
+            raise
+        refused = error
+        asked = plan_ask(replace(ask, preflight="warn"), place)
+    if refused is None:
+        say_warnings([asked])
+    outlook = outlook_of(asked, place)
+    return Result(outlook.as_dict, outlook.text, error=refused)

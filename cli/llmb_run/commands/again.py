@@ -1,28 +1,131 @@
-"""``llmb-run retry``."""
+"""The commands that start a run again: repeat exactly what was recorded, or retry with what is here today."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import click
 
 from llmb_common import submission
 from llmb_common.command.envelope import Result
-from llmb_common.errors import RequestError
+from llmb_common.decoding.strict_yaml import read_text
+from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.executors import executor_for
 from llmb_common.index.rows import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.rendering.script import render_script
 from llmb_common.run_states import is_live
 from llmb_common.runs.hostlist import compress
+from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission import training_code
 from llmb_common.timing.job_events import read_events
 from llmb_run import completion, options
 from llmb_run.app import Command
 from llmb_run.place import Place
-from llmb_run.selecting import require_own, select_rows
-from llmb_run.starting.start import announce, report_started, say_doubts
-from llmb_run.starting.submitting import start_round
+from llmb_run.selecting import one_folder, require_own, select_rows
+from llmb_run.starting.submitting import announce, report_started, say_doubts, start_round
 from llmb_run.starting.sweeps import check_apart, spread_over
+from llmb_run.terminal import table
+
+_COMPARED = ("llmb", "git", "recipe_sha256", "code_sha256", "image")
+_WORDS = {
+    "llmb": "version of LLMB",
+    "git": "commit of the clone",
+    "recipe_sha256": "recipe.yaml",
+    "code_sha256": "training code",
+    "image": "container image",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``then`` and ``now`` are short; ``detail`` is a diff, or empty."""
+
+    what: str
+    then: str
+    now: str
+    detail: str = ""
+
+
+def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
+    """What would not be the same if the run were started again today; empty: the script is the same to the byte."""
+    found = []
+    then = read_text(record.paths.script)
+    now = render_script(record.plan, record.paths)
+    if then != now:
+        lines = difflib.unified_diff(then.splitlines(), now.splitlines(), "then", "now", lineterm="", n=1)
+        found.append(Difference("batch script", "as submitted", "as rendered today", "\n".join(lines)))
+    today = make_manifest(record.plan, recipe_folder, training_code())
+    for key in _COMPARED:
+        before, after = record.manifest.get(key), today.get(key)
+        if before != after:
+            found.append(Difference(_WORDS[key], _short(before), _short(after)))
+    return found
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, dict) and "commit" in value:
+        return f"{value['commit'][:12]}{' with changes' if value['dirty'] else ''}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items() if key in ("path", "bytes"))
+    text = str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def in_words(found: Sequence[Difference]) -> list[str]:
+    """A table of the differences and then their diffs; nothing where there is none."""
+    if not found:
+        return []
+    rows = [[difference.what, difference.then, difference.now] for difference in found]
+    diffs = [f"\n{difference.detail}\n" for difference in found if difference.detail]
+    return [table(["differs", "then", "now"], rows).rstrip("\n"), *diffs]
+
+
+@click.command(cls=Command)
+@options.one_run
+@options.flag("--check", help="Start nothing; only show what has changed.")
+@options.flag("--anyway", help="Start it even if something has changed.")
+@options.detach
+@options.json
+def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
+    """Start a run again, exactly as it was, or show what has changed.
+
+    The same plan, script, training code, recipe, image and version of LLMB. Exit status 1 where something differs.
+    """
+    place = Place()
+    folder = one_folder(place, run)
+    if not check:
+        require_own([folder])
+    record = load_record(folder)
+    entry = place.workload(record.plan.workload)
+    found = differences(record, entry.folder)
+    compared = Result(
+        {"same": not found, "differences": [vars(difference) for difference in found]},
+        remarks=in_words(found),
+        status=1 if found else 0,
+    )
+    if check:
+        return compared if found else replace(compared, text="the same: script, code, recipe, image and version\n")
+    if found and not anyway:
+        error = CheckFailed(
+            f"{len(found)} things differ today: {', '.join(difference.what for difference in found)}",
+            remedy="--anyway starts it regardless; llmb-run retry takes the same plan with today's code",
+            code="differs",
+        )
+        return replace(compared, error=error)
+    say_doubts([record.plan])
+    started = submission.submit(record.plan, entry.folder, submission.Options(detach=detach), on_record=announce)
+    result = report_started([(record.plan.experiment_name, started)])
+    return replace(result, remarks=[*in_words(found), *result.remarks])
 
 
 @click.command(cls=Command)
@@ -44,7 +147,7 @@ from llmb_run.starting.sweeps import check_apart, spread_over
 @options.flag("--resume", help="Continue from the run's newest checkpoint, and save beside it.")
 @options.detach
 @options.json
-def command(
+def retry_command(
     runs: tuple[str, ...],
     without: str | None,
     repeats: int,

@@ -1,4 +1,4 @@
-"""``llmb-run baseline``."""
+"""The commands about what an installation keeps: baselines, excluded nodes, the index of runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import click
 
 from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError
+from llmb_common.index.search import rebuild
 from llmb_common.results.baselines import Baseline, baselines, remove_baselines, set_baselines
 from llmb_common.results.past_runs import PastRuns
+from llmb_common.submission.excluded_nodes import Exclusion, exclude_nodes, exclusions, include_nodes
 from llmb_run import options
 from llmb_run.app import CONTEXT, Command
 from llmb_run.place import Place
@@ -18,19 +20,18 @@ from llmb_run.results.kept import past_runs
 from llmb_run.results.measuring import measure
 from llmb_run.results.run_columns import say_remarks
 from llmb_run.selecting import in_words, run_filter, select_rows
-from llmb_run.terminal import notice, table
-from llmb_run.words import clock
+from llmb_run.terminal import clock, notice, table
 
 
 @click.group(no_args_is_help=True, context_settings=CONTEXT)
-def command() -> None:
+def baseline_command() -> None:
     """This site's own references: list, set, remove.
 
     Later runs of the same configuration are compared with them, before anything published.
     """
 
 
-@command.command("list", cls=Command)
+@baseline_command.command("list", cls=Command)
 @options.json
 def list_baselines() -> Result:
     """Show the baselines of this installation."""
@@ -41,7 +42,7 @@ def list_baselines() -> Result:
     return _shown(found, install)
 
 
-@command.command("set", cls=Command)
+@baseline_command.command("set", cls=Command)
 @options.runs
 @options.filters
 @options.json
@@ -71,10 +72,10 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     return _shown(set_baselines(install, chosen), install)
 
 
-@command.command("remove", cls=Command)
+@baseline_command.command("remove", cls=Command)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, help="Keys, as the list shows them.")
 @options.json
-def remove(keys: tuple[str, ...]) -> Result:
+def remove_baseline(keys: tuple[str, ...]) -> Result:
     """Forget baselines."""
     gone = remove_baselines(Place().require_install(), keys)
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
@@ -101,3 +102,72 @@ def _shown(found: list[Baseline], install: Path) -> Result:
         for item, error in zip(found, errors, strict=True)
     ]
     return Result({"baselines": data}, table(heads, rows, ("runs", "step s", "± %")) if rows else "")
+
+
+_hosts = click.argument("hosts", metavar="HOSTS", help="Nodes, such as n[1-3],x7.")
+
+
+@click.group(no_args_is_help=True, context_settings=CONTEXT)
+def exclude_command() -> None:
+    """Nodes to keep jobs off: list, add, remove.
+
+    The list belongs to this installation. All later Slurm jobs avoid these nodes.
+    """
+
+
+@exclude_command.command("list", cls=Command)
+@options.json
+def list_nodes() -> Result:
+    """Show the nodes that jobs avoid, why, and until when."""
+    return _nodes(exclusions(Place().require_install()))
+
+
+@exclude_command.command("add", cls=Command)
+@_hosts
+@click.option("--reason", metavar="TEXT", required=True, help="Why they are excluded, as the list will show it.")
+@click.option(
+    "--days",
+    metavar="N",
+    type=click.FloatRange(min=0.01),
+    help="For how many days; without it, until they are removed.",
+)
+@options.json
+def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
+    """Keep later jobs off nodes."""
+    return _nodes(exclude_nodes(Place().require_install(), hosts, reason, days=days))
+
+
+@exclude_command.command("remove", cls=Command)
+@_hosts
+@options.json
+def remove_nodes(hosts: str) -> Result:
+    """Use nodes again."""
+    removed = include_nodes(Place().require_install(), hosts)
+    if not removed:
+        notice(f"none of {hosts} was on the list")
+    return Result({"removed": removed}, f"used again: {', '.join(removed)}\n" if removed else "")
+
+
+def _nodes(found: list[Exclusion]) -> Result:
+    if not found:
+        notice("no node is excluded")
+    rows = [
+        [item.node, clock(item.added), clock(item.expires) if item.expires else "removed", item.reason]
+        for item in found
+    ]
+    names = ("node", "reason", "added", "expires")
+    return Result(
+        {"nodes": [{name: getattr(item, name) for name in names} for item in found]},
+        table(["node", "since", "until", "reason"], rows) if rows else "",
+    )
+
+
+@click.command(cls=Command)
+@options.json
+def rebuild_command() -> Result:
+    """Rebuild the index of runs from their folders.
+
+    Rarely needed: the index repairs itself, unless something other than llmb-run has moved or removed runs.
+    """
+    count = rebuild(Place().require_install())
+    return Result({"runs": count}, f"{count} runs\n")

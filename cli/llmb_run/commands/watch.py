@@ -16,7 +16,7 @@ from llmb_common.index.rows import RunFilter
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Form, cells, table
-from llmb_run.following.live import LIVE, LiveRun, ask_again, look_at, that_fit
+from llmb_run.following import LIVE, LiveRun, ask_again, look_at, that_fit
 from llmb_run.place import Place
 from llmb_run.selecting import select_rows
 from llmb_run.terminal import notice
@@ -31,7 +31,7 @@ LAST_DELAY = 15.0
 @click.command(cls=Command)
 @options.runs
 @options.flag("--once", help="Print the current state once and exit.")
-def command(runs: tuple[str, ...], once: bool) -> Result:
+def watch_command(runs: tuple[str, ...], once: bool) -> Result:
     """Watch runs live: state, step, time left, reason for waiting.
 
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.

@@ -18,20 +18,19 @@ from llmb_common.runs.manifest import image_line
 from llmb_common.runs.record import load_record
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.commands.why import cause_lines
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, measure_run, reference_lines
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import one_folder
-from llmb_run.terminal import labelled, notice
-from llmb_run.why_lines import cause_lines
-from llmb_run.words import clock, span
+from llmb_run.terminal import clock, labelled, notice, span
 
 
 @click.command(cls=Command)
 @options.optional_run
 @options.flag("--script", help="Print the batch script as it was submitted.")
 @options.json
-def command(run: str | None, script: bool) -> Result:
+def show_command(run: str | None, script: bool) -> Result:
     """Show one run: state, place, plan, result, and what went wrong.
 
     Without RUN: the newest one.

@@ -1,19 +1,65 @@
-"""Only on healthy nodes: they are looked at before jobs are submitted."""
+"""Which nodes jobs get: only healthy ones, and repeats of one job different ones."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from llmb_common.errors import CheckFailed
+from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
 from llmb_common.health.judge import Verdict
 from llmb_common.health.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
+from llmb_common.runs.hostlist import compress
+from llmb_common.submission import Job
 from llmb_run.place import Place
 from llmb_run.terminal import notice
+
+_UNUSABLE = ("down", "drain", "fail", "maint", "unknown")
+
+
+def on_different_nodes(jobs: Sequence[Job]) -> list[Job]:
+    """``jobs``, each of several repeats kept from the nodes of the others; where there are too few, from some.
+
+    Raises:
+        RequestError: no scheduler chooses nodes here
+        SchedulerError: the scheduler does not say which there are
+    """
+    repeats: dict[tuple[str, str], list[int]] = {}
+    for number, job in enumerate(jobs):
+        repeats.setdefault((job.plan.workload, job.plan.experiment_name), []).append(number)
+    found = list(jobs)
+    for numbers in repeats.values():
+        shares = shares_of(_usable(jobs[numbers[0]].plan), len(numbers), jobs[numbers[0]].plan.nodes)
+        for number, avoided in zip(numbers, shares, strict=True):
+            listed = ",".join(filter(None, (jobs[number].options.exclude, compress(avoided))))
+            found[number] = replace(jobs[number], options=replace(jobs[number].options, exclude=listed))
+    return found
+
+
+def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]]:
+    """For each repeat the nodes that it avoids: all but its own share of ``nodes``, or as many as can be spared."""
+    share = len(nodes) // repeats
+    own = [nodes[number * share : (number + 1) * share] for number in range(repeats)]
+    if share >= needed:
+        return [[node for node in nodes if node not in kept] for kept in own]
+    spare = min(max(share, 1), len(nodes) - needed)
+    if spare < 1:
+        notice(f"--spread-nodes: a job needs {needed} of {len(nodes)} usable nodes, so all repeats have the same")
+        return [[]] * repeats
+    notice(f"--spread-nodes: {repeats} repeats of {needed} nodes share some of {len(nodes)} usable nodes")
+    return [[nodes[(number * spare + at) % len(nodes)] for at in range(spare)] for number in range(repeats)]
+
+
+def _usable(plan: JobPlan) -> list[str]:
+    told = plan.scheduler
+    if told is None:
+        raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
+    states = executor_for(plan.cluster_type).nodes_now(told.nodelist, told.queue)
+    return [name for name, state in states.items() if not state.startswith(_UNUSABLE)]
 
 
 def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:

@@ -14,8 +14,7 @@ from llmb_common.recipes.summary import Configuration, Summary
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.place import CatalogEntry, Place
-from llmb_run.terminal import notice, table
-from llmb_run.words import split
+from llmb_run.terminal import notice, split, table
 
 
 @click.command(cls=Command)
@@ -24,7 +23,7 @@ from llmb_run.words import split
 @options.gpu_type
 @options.flag("--installed", help="Only workloads of this installation.")
 @options.json
-def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
+def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
     """Show workloads with their sizes, dtypes and numbers of GPUs."""
     if gpu_type and gpu_type.lower() not in gpus.gpu_types():
         near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)

@@ -1,0 +1,225 @@
+"""The commands that go on until a question is answered: accept, ab, tune."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmb_common.command.envelope import Result
+from llmb_common.errors import RequestError
+from llmb_common.runs.record import load_record
+from llmb_run import completion, options
+from llmb_run.acceptance.run import accept
+from llmb_run.acceptance.shipped import suites
+from llmb_run.acceptance.signing import sign
+from llmb_run.acceptance.suite import find_suite
+from llmb_run.acceptance.verify import verify_pack
+from llmb_run.app import Command, VerbCommand
+from llmb_run.comparing.run import Wanted, ab, say_what_changed, with_base
+from llmb_run.comparing.strategy import rule_of
+from llmb_run.place import Place
+from llmb_run.selecting import one_folder
+from llmb_run.starting.requests import ask_of, one_job, plan_ask
+from llmb_run.starting.sweeps import dimensions_of
+from llmb_run.tuning.run import Wanted as WantedTuning
+from llmb_run.tuning.run import tune
+
+
+@click.command("suites", cls=Command)
+@click.argument(
+    "name",
+    default="",
+    metavar="[NAME]",
+    help="Print this one, to start a suite of your own with.",
+    shell_complete=completion.suites,
+)
+@options.json
+def show_suites(name: str) -> Result:
+    """List the suites that come with LLMB, or print one."""
+    if name:
+        _, text = find_suite(name)
+        return Result({"name": name, "text": text}, text, for_programs=True)
+    return Result(
+        {"suites": list(suites())},
+        "".join(f"{known}\n" for known in suites()),
+        hint="next: llmb-run accept suites NAME",
+    )
+
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("verify", cls=Command)
+@click.argument("pack", metavar="PACK", type=_PATH, help="The evidence pack of a campaign.")
+@click.option("--sha256", metavar="DIGEST", default="", help="Also compare the SHA-256 of the whole file.")
+@click.option("--signers", metavar="FILE", type=_PATH, help="Who may have signed: a public key, or allowed signers.")
+@options.json
+def verify(pack: Path, sha256: str, signers: Path | None) -> Result:
+    """Check an evidence pack: its files, its verdicts against its own logs, and its signature.
+
+    Every run is judged again. Exit status 1 where a file is not as it was, the pack says something else than its logs,
+    or the signature is not what --signers asks for.
+    """
+    return verify_pack(pack, sha256, signers)
+
+
+@click.command("sign", cls=Command)
+@click.argument("pack", metavar="PACK", type=_PATH, help="The evidence pack of a campaign.")
+@click.option("--key", metavar="FILE", type=_PATH, required=True, help="An SSH key; the .pub of one that an agent has.")
+@options.json
+def sign_pack(pack: Path, key: Path) -> Result:
+    """Sign an evidence pack with an SSH key: PACK.sig beside it."""
+    signature = sign(pack, key)
+    return Result({"path": str(pack.absolute()), "signature": str(signature.absolute())}, f"{signature}\n")
+
+
+@click.command(cls=VerbCommand, verbs=[show_suites, verify, sign_pack])
+@click.argument(
+    "suite",
+    metavar="SUITE",
+    help="A suite file, or the name of one of llmb-run accept suites, such as smoke.",
+    shell_complete=completion.suites,
+)
+@options.flag("--again", help="Start a new campaign, even if one is over or could be resumed.")
+@options.kept_in("campaigns")
+@click.option(
+    "--sign",
+    metavar="FILE",
+    type=_PATH,
+    help="Sign the evidence with this SSH key, or with the agent's if it is a .pub file.",
+)
+@options.flag("--dry-run", help="Start nothing; show what would run, and what it would be compared with.")
+@options.json
+def accept_command(suite: str, again: bool, folder: Path | None, sign: Path | None, dry_run: bool) -> Result:
+    """Run an acceptance campaign: a suite of workloads, a verdict, evidence.
+
+    Plans everything before anything starts. Runs that are inconclusive or that met a faulty node are repeated, up to
+    the suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted; 4: not judged, because part
+    of it has no reference. After any interruption, run the same command again, and it continues.
+
+    llmb-run accept suites [NAME] shows the suites that come with LLMB, accept verify PACK judges an evidence pack
+    again, and accept sign PACK signs one.
+    """
+    return accept(suite, again=again, folder=folder, sign_with=sign, dry_run=dry_run)
+
+
+@click.command(cls=Command)
+@click.option("--base", metavar="RUN", help="Side A: the job of this run.", shell_complete=completion.runs)
+@click.option(
+    "-w", "--workload", metavar="NAME", help="Or a job, named as in single.", shell_complete=completion.workloads
+)
+@options.size_dtype_scale
+@click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")
+@options.until_clear
+@options.job_settings
+@options.flag("--again", help="Start a new comparison, even if one could be resumed or is over.")
+@options.kept_in("campaigns")
+@options.flag("--dry-run", help="Start nothing: show both plans.")
+@options.json
+def ab_command(
+    base: str | None,
+    workload: str | None,
+    change: tuple[str, ...],
+    resolution: str,
+    pairs: int,
+    budget: float | None,
+    again: bool,
+    folder: Path | None,
+    dry_run: bool,
+    **settings: Any,
+) -> Result:
+    """Compare two configurations: alternate runs on the same nodes until the answer is clear.
+
+    \b
+    llmb-run ab --base RUN --change tp=4
+    llmb-run ab -w pretrain_llama3.1 -s 8b --dtype fp8 --scale 8 --change NCCL_ALGO=Ring
+
+    A change is a column (tp=4), a variable of the job (NCCL_ALGO=Ring), a setting of Megatron-Bridge
+    (ddp.overlap_grad_reduce=true), or size, dtype, scale, variant, engine, image.
+    Both sides share one allocation if the scheduler allows it. The comparison ends when the interval excludes zero or
+    lies within the resolution. The losses show whether both sides did the same work. After any interruption, run the
+    same command again to continue.
+
+    Exit status 0: answered; 1: a side failed, or the work differs; 4: undecided within the budget.
+    """
+    if (base is None) == (workload is None):
+        raise RequestError("side A is one job", remedy="--base RUN, or -w NAME and the other options of single")
+    dimensions = dimensions_of(change, "--change")
+    if several := [name for name, values in dimensions.items() if len(values) > 1]:
+        raise RequestError(
+            f"--change: {several[0]} has several values", remedy="one at a time; llmb-run sweep tries several"
+        )
+    place = Place()
+    ask = ask_of(workload=workload or "", dry_run=dry_run, **settings)
+    if base is not None:
+        record = load_record(one_folder(place, base))
+        ask = with_base(record, place.workload(record.plan.workload).recipe, ask)
+        say_what_changed(record, plan_ask(ask, place).plan)
+    rule = rule_of(resolution, pairs, budget)
+    changes = {name: values[0] for name, values in dimensions.items()}
+    return ab(Wanted(ask, changes, rule), place, again=again, folder=folder, dry_run=dry_run)
+
+
+@click.command(cls=Command)
+@options.one_job
+@options.several(
+    "--vary",
+    metavar="NAME=VALUE,VALUE",
+    help="Values to try for a setting, instead of those that tune finds; a single value fixes it; repeatable.",
+)
+@options.flag("--only", help="Vary only what --vary names, in all combinations.")
+@click.option(
+    "--budget", metavar="HOURS", type=click.FloatRange(min=0, min_open=True), help="Most GPU-hours. Default: no limit."
+)
+@click.option(
+    "--within",
+    metavar="PERCENT",
+    type=click.FloatRange(min=0.1, max=50),
+    default=2.0,
+    help="Stop when nothing is likely to be faster by more than this. Default: 2.",
+)
+@click.option(
+    "--trial-steps",
+    metavar="N",
+    type=click.IntRange(min=6),
+    default=20,
+    help="Steps of a trial, of which the second half is measured. Default: 20.",
+)
+@options.flag("--set-baseline", help="Make the winner this site's baseline.")
+@options.flag("--again", help="Start a new tuning, even if one could be resumed or is over.")
+@options.kept_in("tunings")
+@options.job_settings
+@options.flag("--dry-run", help="Start nothing: show the candidates and what trying them costs.")
+@options.json
+def tune_command(
+    vary: tuple[str, ...],
+    only: bool,
+    budget: float | None,
+    within: float,
+    trial_steps: int,
+    set_baseline: bool,
+    again: bool,
+    folder: Path | None,
+    dry_run: bool,
+    **settings: Any,
+) -> Result:
+    """Find the fastest configuration of a job on this machine.
+
+    \b
+    llmb-run tune -w pretrain_mbridge -s qwen3_30b_a3b --scale 16 --budget 150
+
+    Configurations near the recipe's own are tried in short runs, with the recipe's own run again in between. The best
+    one is then confirmed against it in full runs. Running out of memory counts as a result, not as a failure. After any
+    interruption, run the same command again to continue. Exit status 1 if the recipe's own configuration does not run.
+    """
+    ask = one_job(**settings)
+    values = dimensions_of(vary, "--vary")
+    if budget is not None and not math.isfinite(budget):
+        raise RequestError(f"--budget {budget} is no number of GPU-hours", remedy="for example --budget 40")
+    if only and not values:
+        raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
+    wanted = WantedTuning(ask, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)
+    return tune(wanted, again=again, folder=folder, dry_run=dry_run)

@@ -1,0 +1,181 @@
+"""The commands about runs that go on: jobs, wait, cancel."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmb_common.command.envelope import Result
+from llmb_common.errors import CheckFailed, LLMBError, RecordError, RequestError
+from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
+from llmb_common.observe import Observation, end_runs, wait
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.results.configuration import apart
+from llmb_common.run_states import is_live
+from llmb_common.runs.record import COMPLETED, RunRecord, load_record
+from llmb_run import options
+from llmb_run.app import Command
+from llmb_run.columns import JOBS, run_as_json, table
+from llmb_run.following import LiveRun, Progress, look_at
+from llmb_run.place import Place
+from llmb_run.results.reasons import reasons
+from llmb_run.selecting import in_words, load_rows, own_rows, run_filter, seconds_of, select_rows, states_of
+from llmb_run.terminal import notice
+
+DEFAULT_LIMIT = 20
+MOST_LOGS = 100
+"""Runs that have ended and whose logs are looked into for the time of their last step: each costs a file's end."""
+
+
+@click.command(cls=Command)
+@options.runs
+@options.filters
+@options.flag("--live", help="Only runs that have not ended.")
+@options.flag("--all", "everything", help=f"All of them, not the {DEFAULT_LIMIT} newest.")
+@options.json
+def jobs_command(
+    runs: tuple[str, ...], state: tuple[str, ...], limit: int | None, live: bool, everything: bool, **filters: Any
+) -> Result:
+    """List runs and their states.
+
+    Asks the scheduler about runs that have not ended.
+    """
+    place = Place()
+    count = limit or (None if everything or live else DEFAULT_LIMIT)
+    # States of live runs are known only after the question: they are filtered below.
+    wanted = run_filter(place, **filters, live=True if live else None, limit=None if state else count)
+    lines = _ask(select_rows(place, runs, wanted))
+    if live:
+        lines = [line for line in lines if line["live"]]  # the index knew them alive; some have ended since
+    if state:
+        names = states_of(state)
+        lines = [line for line in lines if line["state"] in names][:count]
+    hint = f"the {count} newest; --all shows the others" if count and len(lines) == count else ""
+    if not lines:
+        notice(
+            f"no run matches{in_words({'state': state, **filters})}"
+            if any((runs, state, live, *filters.values()))
+            else "no run yet"
+        )
+        hint = "next: llmb-run list, llmb-run single"
+    _say_what_differs(lines)
+    text = table(JOBS, lines) if lines else ""
+    return Result({"runs": lines}, text, hint=hint)
+
+
+def _say_what_differs(lines: list[dict[str, Any]]) -> None:
+    """Beside the first of them: each costs a look into its folder."""
+    plans: list[JobPlan | None] = [None] * min(len(lines), MOST_LOGS)
+    for at, line in enumerate(lines[:MOST_LOGS]):
+        with contextlib.suppress(RecordError):
+            plans[at] = load_record(Path(line["folder"])).plan
+    for line, differing in zip(lines, [*apart(plans), *[""] * len(lines)], strict=False):
+        line["differing"] = differing or None
+
+
+def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
+    """The runs as they are now; only those that live cost more than a look into the index."""
+    asked = {}
+    alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
+    if alive:
+        asked = {run.record.paths.folder: run for run in look_at(alive)}
+    why = _why([row for row in rows[:MOST_LOGS] if row.folder not in asked])
+    return [_line(row, asked.get(row.folder), why, look=number < MOST_LOGS) for number, row in enumerate(rows)]
+
+
+def _why(rows: list[RunRow]) -> dict[str, str]:
+    """Why those that have ended badly did, by run id."""
+    failed = [row for row in rows if row.state != COMPLETED and row.run_id]
+    if not failed:
+        return {}
+    return {word: found.short for word, found in reasons(Place().install_or_none, load_rows(failed)[0]).items()}
+
+
+def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, str], *, look: bool) -> dict[str, Any]:
+    progress = Progress(row.log, 0)
+    if look or run is not None:
+        progress.look()
+    steps = {"step": progress.step or None, "step_seconds": progress.step_seconds}
+    if run is None:
+        return {**run_as_json(row), "cause": why.get(row.run_id), "live": False, **steps}
+    return {**run_as_json(row_of(run.record)), "detail": run.remark(), "cause": None, "live": run.live, **steps}
+
+
+@click.command(cls=Command)
+@options.runs
+@click.option("--timeout", metavar="SPAN", help="Give up after SPAN: 90m, 2h, 1d; the runs keep going.")
+@options.json
+def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
+    """Wait until runs have ended.
+
+    Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
+    """
+    seconds = None if timeout is None else seconds_of(timeout, "--timeout")
+    place = Place()
+    rows = select_rows(place, runs, RunFilter(live=True))
+    records = [load_record(row.folder) for row in (rows if runs else own_rows(rows, "not waited for"))]
+    states = {record.paths.run_id: "" for record in records}
+
+    def tell(seen: Sequence[Observation]) -> None:
+        for item in seen:
+            record = item.record
+            if record.state != states[record.paths.run_id]:
+                states[record.paths.run_id] = record.state
+                remark = item.reason or record.detail
+                print(f"{record.paths.run_id}  {record.state}  {remark}".rstrip(), file=sys.stderr)
+
+    if not records:
+        notice("no run to wait for")
+    ended = wait(records, timeout=seconds, seen=tell) if records else []
+    still = [record for record in ended if is_live(record.state)]
+    error: LLMBError | None = None
+    if still:
+        error = CheckFailed(
+            f"{len(still)} of {len(ended)} runs have not ended within {timeout}",
+            remedy="they keep running; llmb-run jobs shows them",
+            code="timeout",
+        )
+    return Result(
+        {"runs": [LiveRun(Observation(record)).as_dict() for record in ended]},
+        "".join(f"{record.paths.run_id}  {record.state}  {record.paths.name}\n" for record in ended),
+        status=0 if all(record.state == COMPLETED for record in ended) else 1,
+        error=error,
+    )
+
+
+@click.command(cls=Command)
+@options.runs
+@options.flag("--all", "everything", help="All your runs of this installation that have not ended.")
+@options.json
+def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
+    """Cancel runs.
+
+    Only your own: another user's run is refused when it is named, and left out of --all.
+    """
+    if bool(runs) == everything:
+        raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")
+    rows = select_rows(Place(), runs, RunFilter(live=True))
+    before, problems = load_rows(rows if runs else own_rows(rows, "not cancelled"))
+    results = list(zip(before, end_runs(before), strict=True))
+    problems += [(record.paths.run_id, result) for record, result in results if isinstance(result, LLMBError)]
+    ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]
+    if not results and not problems:
+        notice("no run to cancel")
+    lines = [
+        f"{new.paths.run_id}  {new.state}  {new.paths.name}{'  had already ended' if old.state == new.state else ''}\n"
+        for old, new in ended
+    ]
+    return Result(
+        data={
+            "runs": [LiveRun(Observation(record)).as_dict() for _, record in ended],
+            "refused": [{"run": name, "error": error.as_dict()} for name, error in problems],
+        },
+        text="".join(lines),
+        remarks=[f"error: {name}: {error}" for name, error in problems],
+        status=max((error.exit_status for _, error in problems), default=0),
+    )

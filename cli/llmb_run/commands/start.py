@@ -1,0 +1,301 @@
+"""The commands that start jobs: single, submit, sweep, bulk."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmb_common.command.envelope import Result
+from llmb_common.command.printable import counted, first_few
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.planning.outlook import Span, ranged
+from llmb_run import options
+from llmb_run.app import Command
+from llmb_run.place import Place
+from llmb_run.starting.requests import Ask, Asked, Refused, one_job, plan_each
+from llmb_run.starting.submitting import check_followed, start, start_planned
+from llmb_run.starting.sweeps import Dimensions, dimensions_of, many_jobs, once_each, sweep
+from llmb_run.starting.task_files import keys_of, read_tasks
+from llmb_run.terminal import say, table
+
+
+@click.command(cls=Command)
+@options.one_job
+@options.job_settings
+@options.after
+@options.flag("--health", help="Check the nodes first, and keep the job off those that fail.")
+@options.dry_run
+@options.detach
+@options.json
+def single_command(
+    after: tuple[str, ...],
+    health: bool,
+    dry_run: bool,
+    detach: bool,
+    **settings: Any,
+) -> Result:
+    """Start one job.
+
+    \b
+    llmb-run single -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
+
+    All variables of launch.sh work here too; options take precedence.
+    """
+    return start("single", [one_job(**settings)], after=after, dry_run=dry_run, detach=detach, health=health)
+
+
+_FROM_1 = click.IntRange(min=1)
+
+
+@click.command(cls=Command)
+@options.many_jobs
+@click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, from this one up.")
+@click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, up to this one.")
+@click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")
+@click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over.")
+@options.spread_nodes
+@options.job_settings
+@options.after
+@click.option(
+    "--resume-chain",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=1,
+    help="N jobs in a row, each from the previous one's newest checkpoint.",
+)
+@options.skip_unsupported
+@options.dry_run
+@options.flag("--again", help="Start all of them, even if an interrupted submission could continue.")
+@options.detach
+@options.no_array
+@options.json
+def submit_command(
+    min_scale: int | None,
+    max_scale: int | None,
+    repeats: int,
+    spread: int,
+    spread_nodes: bool,
+    after: tuple[str, ...],
+    resume_chain: int,
+    skip_unsupported: bool,
+    dry_run: bool,
+    again: bool,
+    detach: bool,
+    no_array: bool,
+    **settings: Any,
+) -> Result:
+    """Start jobs for several workloads, sizes, dtypes and numbers of GPUs.
+
+    Every combination is planned before the first one is started; one that cannot be planned stops them all.
+
+    \b
+    llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
+    """
+    place = Place()
+    base, lists = many_jobs(**settings)
+    if resume_chain > 1:
+        base = replace(base, environment={"ENABLE_CHECKPOINT": "true", **base.environment})
+    asks = sweep(
+        base,
+        place,
+        lists,
+        min_scale=min_scale,
+        max_scale=max_scale,
+        repeats=repeats,
+        spread=spread,
+        apart=spread_nodes,
+    )
+    return start(
+        "submit",
+        asks,
+        place=place,
+        again=again,
+        after=after,
+        chain=resume_chain,
+        dry_run=dry_run,
+        skip_unsupported=skip_unsupported,
+        detach=detach,
+        arrays=not no_array,
+        apart=spread_nodes,
+    )
+
+
+def dimensions_said(
+    vary: Sequence[str], zipped: Sequence[str], base: Ask, lists: Dimensions
+) -> tuple[Dimensions, list[Dimensions]]:
+    """What ``--vary`` and ``--zip`` say, beside ``lists`` that have options of their own.
+
+    Raises:
+        RequestError: nothing is varied, or something that another option sets
+    """
+    groups: list[Dimensions] = [dimensions_of(vary, "--vary")]
+    groups += (dimensions_of(text.split(), "--zip") for text in zipped)
+    for name in (name for group in groups for name in group):
+        value = ",".join(lists.get(name, [])) or base.value(name)
+        if value is not None:
+            raise RequestError(f"{name} is varied, and set to {value}", remedy="leave one of them out")
+    if not any(groups) and not any(len(values) > 1 for values in lists.values()):
+        raise RequestError(
+            "nothing is varied", remedy="--vary tp=1,2 --vary NCCL_ALGO=Ring,Tree, or --zip 'tp=1,2 pp=4,2'"
+        )
+    return {**lists, **groups[0]}, groups[1:]
+
+
+def start_sweep(asks: Sequence[Ask], place: Place, *, dry_run: bool, **settings: Any) -> Result:
+    """Plan all, show what will run and what will not, and start the former, the first repeats of all before the second.
+
+    Raises:
+        RequestError: nothing of it can be planned
+    """
+    planned, refused = once_each(plan_each([replace(ask, dry_run=dry_run) for ask in asks], place))
+    if not planned:
+        raise RequestError(
+            f"none of {counted(len(refused), 'combination')} can be planned:\n{_reasons(refused)}".rstrip(),
+            remedy=refused[0].error.remedy,
+            code=refused[0].error.code,
+        )
+    found = {
+        "planned": [{"combination": item.ask.varied, "plan": plan_as_dict(item.plan)} for item in _once(planned)],
+        "refused": [{"combination": item.ask.varied, "error": item.error.as_dict()} for item in refused],
+    }
+    shown = _table(planned) + _reasons(refused)
+    if dry_run or planned[0].request.dry_run:
+        check_followed(planned, place, settings.get("after"))
+        remark = f"{counted(len(planned), 'job')}, nothing started (dry run)"
+        return Result({"dry_run": True, **found}, shown, remarks=[remark])
+    say(shown)
+    in_turn = sorted(planned, key=lambda item: item.ask.repeat)
+    done = start_planned("sweep", in_turn, place, swept=asks, **settings)
+    hint = f"{done.hint}\nwhen they are over: llmb-run results --rank".lstrip()
+    return replace(done, data={**found, **done.data}, hint=hint)
+
+
+def _once(planned: Sequence[Asked]) -> list[Asked]:
+    return [item for item in planned if item.ask.repeat == 1]
+
+
+def _table(planned: Sequence[Asked]) -> str:
+    """A row for each combination: its values, its runs, and what they are predicted to take."""
+    runs = Counter(id(item.plan) for item in planned)
+    names = list(dict.fromkeys(name for item in planned for name in item.ask.varied))
+    heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
+    rows = [
+        [*(item.ask.varied.get(name, "") for name in names), str(runs[id(item.plan)]), *_predicted(item.plan)]
+        for item in _once(planned)
+    ]
+    shown = [
+        at
+        for at, head in enumerate(heads)
+        if any(row[at] for row in rows) and (head, "scale" in names) != ("GPUs", True)
+    ]
+    right = [heads[at] for at in shown if all(row[at][:1].isdigit() for row in rows)]
+    return table([heads[at] for at in shown], [[row[at] for at in shown] for row in rows], right)
+
+
+def _predicted(plan: JobPlan) -> list[str]:
+    known, memory = plan.preflight, plan.preflight.memory
+    room = "" if memory is None else f"{memory.peak + memory.reserve:.0f} of {memory.limit:.0f}"
+    doubt = "" if memory is None or memory.fits else f", {memory.verdict}"
+    step = "" if known.predicted_low is None else ranged(Span(known.predicted_low, known.predicted_high or 0.0))
+    return [str(plan.gpus), room + doubt, step, known.knowledge or ""]
+
+
+def _reasons(refused: Sequence[Refused]) -> str:
+    """One line for each reason, with the combinations that it is of."""
+    together: dict[str, dict[str, None]] = {}
+    for item in refused:
+        together.setdefault(item.error.message, {})[item.ask.combination] = None
+    return "".join(f"not run: {first_few([*who], between='; ')}: {why}\n" for why, who in together.items())
+
+
+@click.command(cls=Command)
+@options.many_jobs
+@options.several(
+    "--vary",
+    metavar="NAME=VALUE,VALUE",
+    help="A column, a variable of the job, or size, dtype, scale (GPUs), engine, image, variant; repeatable.",
+)
+@options.several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="Settings that change together; repeatable.")
+@click.option("--repeats", metavar="N", type=click.IntRange(1, 100), default=1, help="Runs of each combination.")
+@options.spread_nodes
+@options.job_settings
+@options.after
+@options.dry_run
+@options.flag("--again", help="Start all of them, even if an interrupted sweep could be continued.")
+@options.detach
+@options.no_array
+@options.json
+def sweep_command(
+    vary: tuple[str, ...],
+    zipped: tuple[str, ...],
+    repeats: int,
+    spread_nodes: bool,
+    after: tuple[str, ...],
+    dry_run: bool,
+    again: bool,
+    detach: bool,
+    no_array: bool,
+    **settings: Any,
+) -> Result:
+    """Try every combination of settings, and rank them with `results --rank`.
+
+    All are planned before anything starts. Combinations that cannot run (the batch does not divide, the model does not
+    fit) are listed with the reason, the others with the memory and time they are expected to take.
+
+    \b
+    llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
+    llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
+    """
+    place = Place()
+    base, lists = many_jobs(**settings)
+    dimensions, zipped_dimensions = dimensions_said(vary, zipped, base, lists)
+    asks = sweep(base, place, dimensions, zipped_dimensions, repeats=repeats, apart=spread_nodes)
+    return start_sweep(
+        asks, place, dry_run=dry_run, again=again, after=after, detach=detach, arrays=not no_array, apart=spread_nodes
+    )
+
+
+@click.command(cls=Command)
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path), help="Task file, in YAML or the short form.")
+@options.flag("--again", help="Start all jobs of this file again, even those already started.")
+@options.after
+@options.skip_unsupported
+@options.dry_run
+@options.detach
+@options.no_array
+@options.json
+def bulk_command(
+    file: Path,
+    again: bool,
+    after: tuple[str, ...],
+    skip_unsupported: bool,
+    dry_run: bool,
+    detach: bool,
+    no_array: bool,
+) -> Result:
+    """Start the jobs of a task file.
+
+    After an interruption run it again: recorded jobs are not started twice, and tasks added to the file
+    since then are started.
+    """
+    place = Place()
+    asks = read_tasks(file, place)
+    return start(
+        "bulk",
+        asks,
+        place=place,
+        task_file=str(file.resolve()),
+        keys=keys_of(file, asks, str(time.time_ns()) if again else ""),
+        after=after,
+        dry_run=dry_run,
+        skip_unsupported=skip_unsupported,
+        detach=detach,
+        arrays=not no_array,
+    )

@@ -1,1 +1,0 @@
-"""Runs as they go on: progress, log lines, the live view."""
