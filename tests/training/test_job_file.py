@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import ARCHITECTURES, make_function_job, make_job
+from training_jobs import ARCHITECTURES, REPOSITORY, make_function_job, make_job
 
 from llmb_common.timing.iterations import NOTHING_LEFT
 from llmb_train.__main__ import main
 from llmb_train.errors import JobError, NothingLeft
 from llmb_train.job import load_job, parse_job
 from llmb_train.settings.checkpoint import Loaded, find_checkpoint, loaded, span
+from support.processes import wait_until
 
 
 @pytest.mark.parametrize("name", [*ARCHITECTURES["sizes"], *ARCHITECTURES["smoke"]])
@@ -158,13 +164,35 @@ def test_other_words_are_answered_with_how_it_is_called(arguments, status, capsy
     assert capsys.readouterr() == ("", "usage: python -m llmb_train job.json\n")
 
 
-@pytest.mark.parametrize(("rank", "lines"), [("0", 2), ("1", 0)])
-def test_the_first_rank_says_what_is_wrong_with_the_job(tmp_path, monkeypatch, capsys, rank, lines):
+def test_the_first_rank_says_what_is_wrong_with_the_job(tmp_path: Path) -> None:
+    """The others stay until the launcher ends them, which it does as soon as one rank has failed."""
     (tmp_path / "job.json").write_text("{}", encoding="utf-8")
-    monkeypatch.setenv("RANK", rank)
+    other = rank_of(tmp_path, "1")
+    wait_until(lambda: caught_signals(other.pid) >> signal.SIGTERM - 1 & 1, "it stays to be ended", timeout=60)
+    first = rank_of(tmp_path, "0")
+    said = first.communicate(timeout=60)[1]
+    assert (first.returncode, said.count("\n"), said.startswith("llmb_train: error: ")) == (2, 2, True)
+    other.terminate()
+    assert (*other.communicate(timeout=60), other.returncode) == ("", "", 2)
+
+
+def test_what_the_first_rank_leaves_unsaid_another_says(tmp_path, monkeypatch, capsys):
+    (tmp_path / "job.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setenv("RANK", "1")
+    waited: list[int] = []
+    monkeypatch.setattr("llmb_train.__main__._wait_to_be_ended", waited.append)
     assert main([str(tmp_path / "job.json")]) == 2
-    said = capsys.readouterr().err
-    assert (said.count("\n"), said.startswith("llmb_train: error: ")) == (lines, lines > 0)
+    assert (waited, capsys.readouterr().err.startswith("llmb_train: error: ")) == ([2], True)
+
+
+def rank_of(folder: Path, rank: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "llmb_train", str(folder / "job.json")]
+    given = {**os.environ, "PYTHONPATH": str(REPOSITORY / "common"), "RANK": rank}
+    return subprocess.Popen(command, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def caught_signals(pid: int) -> int:
+    return int(re.findall(r"SigCgt:\t(\w+)", Path(f"/proc/{pid}/status").read_text())[0], 16)
 
 
 @pytest.mark.parametrize("name", ["tp", "pp", "cp", "vp", "ep", "etp"])
