@@ -12,8 +12,7 @@ A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; ev
     functions, precisions, named, newest, containers, validation
                                 models, variants and results of a catalogue: see ``readme_functions``
 
-Figures in the text between the tables work the same way: see ``readme_figures``. Together with the READMEs of all
-recipes of this clone, ``shipped.json`` is written: see ``shipped``.
+Figures in the text between the tables work the same way: see ``readme_figures``.
 
 ``python -m tools.readme_tables [--write | --check] [FOLDER ...]``; without folders, all recipes.
 """
@@ -21,7 +20,6 @@ recipes of this clone, ``shipped.json`` is written: see ``shipped``.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -38,7 +36,6 @@ from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER, count_para
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Result, Row, precision
-from llmb_common.recipes.shipped import SHIPPED, shipped_text
 from tools.readme_figures import fill_figures
 from tools.readme_functions import TABLES
 from tools.readme_variables import defaults, engines, table
@@ -320,8 +317,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         folders = arguments.folders or list(recipe_folders(recipes_root()))
         generated = {folder / "README.md": _filled(folder) for folder in folders}
-        if not arguments.folders and not os.environ.get("LLMB_REPO"):
-            generated[SHIPPED] = shipped_text(folders)
         for path, new in generated.items():
             if path.is_file() and new == read_text(path, RecipeError):
                 continue

@@ -21,28 +21,28 @@ VARIABLE = "_LLMB_RUN_COMPLETE"
 
 
 def workloads(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    return [entry.summary.workload for entry in _catalog() if entry.summary.workload.startswith(incomplete)]
+    return [entry.recipe.workload for entry in _catalog() if entry.recipe.workload.startswith(incomplete)]
 
 
 def sizes(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    found = [size for entry in _chosen(context) for size in entry.summary.sizes]
+    found = [size for entry in _chosen(context) for size in entry.recipe.sizes]
     return [size for size in dict.fromkeys(found) if size.startswith(incomplete)]
 
 
 def dtypes(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    found = [known.dtype for entry in _chosen(context) for known in entry.summary.configurations]
+    found = [known.dtype for entry in _chosen(context) for known in entry.recipe.configurations]
     return [dtype for dtype in sorted(set(found)) if dtype.startswith(incomplete)]
 
 
 def variants(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    found = [known.variant for entry in _chosen(context) for known in entry.summary.configurations]
+    found = [known.variant for entry in _chosen(context) for known in entry.recipe.configurations]
     return [variant for variant in dict.fromkeys(found) if variant.startswith(incomplete)]
 
 
 def scales(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
     size = context.params.get("size") or ()
     sizes = [size] if isinstance(size, str) else size
-    known = [known for entry in _chosen(context) for known in entry.summary.configurations]
+    known = [known for entry in _chosen(context) for known in entry.recipe.configurations]
     found = {scale for one in known if not sizes or one.size in sizes for scale in one.scales}
     return [str(scale) for scale in sorted(found) if str(scale).startswith(incomplete)]
 
@@ -80,7 +80,7 @@ def _chosen(context: Context) -> list[CatalogEntry]:
     named = context.params.get("workload") or ()
     names = [named] if isinstance(named, str) else named
     catalog = _catalog()
-    return [entry for entry in catalog if {entry.summary.workload, entry.summary.name} & {*names}] or catalog
+    return [entry for entry in catalog if {entry.recipe.workload, entry.recipe.name} & {*names}] or catalog
 
 
 def _catalog() -> list[CatalogEntry]:

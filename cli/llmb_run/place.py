@@ -6,19 +6,17 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
 from llmb_common.machine.files import user_path
-from llmb_common.recipes.loading import recipe_folders, recipes_root
-from llmb_common.recipes.shipped import read_summary
-from llmb_common.recipes.summary import Summary
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.recipe import Recipe
 from llmb_common.site import FILE_NAME
 from llmb_run.terminal import notice
 
 if TYPE_CHECKING:  # imported where they are needed
-    from llmb_common.recipes.recipe import Recipe
     from llmb_common.site.cluster import ClusterConfig
 
 
@@ -42,22 +40,16 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     return here
 
 
-class CatalogEntry:
-    """A recipe and its folder. ``summary`` is known at once; the rest is read when it is needed."""
+class CatalogEntry(NamedTuple):
+    """A recipe and its folder."""
 
-    def __init__(self, folder: Path, summary: Summary) -> None:
-        self.folder, self.summary = folder, summary
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        from llmb_common.recipes.loading import load_recipe
-
-        return load_recipe(self.folder)
+    folder: Path
+    recipe: Recipe
 
 
 def _entry(folder: Path) -> CatalogEntry | None:
     try:
-        return CatalogEntry(folder, read_summary(folder))
+        return CatalogEntry(folder, load_recipe(folder))
     except RecipeError as error:
         notice(f"left out: {error.message}")
         return None
@@ -129,9 +121,9 @@ class Place:
             RequestError: no recipe has that name
         """
         for entry in self.catalog:
-            if name.lower() in (entry.summary.workload, entry.summary.name):
+            if name.lower() in (entry.recipe.workload, entry.recipe.name):
                 return entry
-        known = [entry.summary.workload for entry in self.catalog]
+        known = [entry.recipe.workload for entry in self.catalog]
         raise RequestError(
             f"no workload {name!r}{did_you_mean(name.lower(), known, cutoff=0.5)}",
             remedy=f"one of {', '.join(known)}; llmb-run list shows their sizes",

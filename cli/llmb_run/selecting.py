@@ -45,7 +45,7 @@ def run_filter(
         if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
             raise RequestError(f"--scale {text} is not a number of GPUs", remedy="for example --scale 128")
     return RunFilter(
-        workloads=tuple(place.workload(name).summary.workload for name in split(workload)),
+        workloads=tuple(place.workload(name).recipe.workload for name in split(workload)),
         model_sizes=tuple(name.lower() for name in split(size)),
         dtypes=tuple(name.lower() for name in split(dtype)),
         gpus=tuple(int(text) for text in scales),

@@ -17,9 +17,6 @@ from llmb_common.machine.files import user_path
 from llmb_common.machine.loopback import loopback_problem
 from llmb_common.machine.trust import require_trusted
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
-from llmb_common.recipes.loading import recipe_folders
-from llmb_common.recipes.shipped import read_summary
-from llmb_common.recipes.summary import Summary
 from llmb_install import arguments
 from llmb_install.answers import checks, draft, questions, site_checks, used_folder
 from llmb_install.answers.questions import Given
@@ -120,15 +117,7 @@ def _wrong(asked: argparse.Namespace, clone: Path, given: Given, lines: Lines) -
     raise_all([*checks.path_problems(given), *used])
     if asked.no_site_check or (install / ANSWERS_FILE).exists():
         return []
-    return [*site_checks.row_problems(given, _summaries(clone)), *site_checks.slurm_problems(given)]
-
-
-def _summaries(clone: Path) -> dict[str, Summary]:
-    """The recipes by workload; none where one was edited, which takes a YAML parser to read."""
-    try:
-        return {summary.workload: summary for summary in map(read_summary, recipe_folders(clone))}
-    except ModuleNotFoundError:
-        return {}
+    return list(site_checks.slurm_problems(given))
 
 
 def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:

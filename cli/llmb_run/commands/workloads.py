@@ -10,7 +10,9 @@ import click
 from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.platform import gpus
-from llmb_common.recipes.summary import Configuration, Summary
+from llmb_common.platform.engines import container_release, release_order
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Configuration
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.place import CatalogEntry, Place
@@ -36,10 +38,10 @@ def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str
     entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
     here = set(place.cluster.workloads)
     if installed:
-        entries = [entry for entry in entries if entry.summary.workload in here]
+        entries = [entry for entry in entries if entry.recipe.workload in here]
     wanted = gpu_type.lower() if gpu_type else place.cluster.gpu_type
     words = [word.lower() for word in split(size)]
-    data = [_describe(entry, wanted, words, entry.summary.workload in here) for entry in entries]
+    data = [_describe(entry, wanted, words, entry.recipe.workload in here) for entry in entries]
     if words:
         data = [item for item in data if item["configurations"]] or _nothing(entries, words, wanted)
     if not place.install_or_none:
@@ -69,7 +71,7 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
 
 def _nothing(entries: Sequence[CatalogEntry], words: Sequence[str], gpu_type: str | None) -> NoReturn:
     """Say which sizes come near."""
-    sizes = [size for entry in entries for size in entry.summary.sizes]
+    sizes = [size for entry in entries for size in entry.recipe.sizes]
     of = f" for {gpu_type}" if gpu_type else ""
     raise RequestError(
         f"no size holds {', '.join(words)}{of}{did_you_mean(words[0], sizes)}",
@@ -79,25 +81,29 @@ def _nothing(entries: Sequence[CatalogEntry], words: Sequence[str], gpu_type: st
 
 
 def _describe(entry: CatalogEntry, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
-    summary = entry.summary
+    recipe = entry.recipe
     return {
-        "workload": summary.workload,
-        "title": summary.title,
+        "workload": recipe.workload,
+        "title": recipe.title,
         "installed": installed,
         "recipe": str(entry.folder),
-        "sizes": list(summary.sizes),
-        "variants": list(dict.fromkeys(known.variant for known in summary.configurations)),
-        "configurations": _configurations(summary, gpu_type, words),
+        "sizes": list(recipe.sizes),
+        "variants": list(dict.fromkeys(known.variant for known in recipe.configurations)),
+        "configurations": _configurations(recipe, gpu_type, words),
     }
 
 
-def _configurations(recipe: Summary, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
+def _configurations(recipe: Recipe, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
     """One per size, GPU type, dtype, variant and release, with all scales of its rows. ``words``: parts of sizes."""
     wanted = gpus.row_types(gpu_type) if gpu_type else None
-    together: dict[Configuration, list[Configuration]] = {}
-    for known in recipe.configurations:
+    together: dict[Configuration, list[dict[str, Any]]] = {}
+    seconds, rows = _published(recipe), [row for row in recipe.rows for _ in row.dtypes]
+    for known, row in zip(recipe.configurations, rows, strict=True):
         if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
-            together.setdefault(known._replace(scales=(), layout="", published=None), []).append(known)
+            steps = [seconds[(*known[:5], scale)] for scale in known.scales if (*known[:5], scale) in seconds]
+            published = (min(steps), max(steps)) if steps else None
+            layout = {"scales": known.scales, "layout": row.parallelism, "published_step_seconds": published}
+            together.setdefault(known._replace(scales=()), []).append(layout)
     sizes, types = {size: at for at, size in enumerate(recipe.sizes)}, [*gpus.gpu_types(), "any"]
     keys = sorted(
         together,
@@ -114,14 +120,27 @@ def _configurations(recipe: Summary, gpu_type: str | None, words: Sequence[str])
             "fp8_recipe": key.fp8_recipe,
             "variant": key.variant,
             "release": key.release,
-            "scales": sorted({scale for known in together[key] for scale in known.scales}),
-            "layouts": [
-                {"scales": known.scales, "layout": known.layout, "published_step_seconds": known.published}
-                for known in sorted(together[key], key=lambda known: known.scales)
-            ],
+            "scales": sorted({scale for layout in together[key] for scale in layout["scales"]}),
+            "layouts": sorted(together[key], key=lambda layout: layout["scales"]),
         }
         for key in keys
     ]
+
+
+def _published(recipe: Recipe) -> dict[tuple[object, ...], float]:
+    """Step times by what selects a row, and the number of GPUs.
+
+    Of the recipe's own container, else of the newest; of several results, the first.
+    """
+    own = release_order(container_release(recipe.image) or "0")
+    found: dict[tuple[object, ...], float] = {}
+    # A release is named where its function has other columns than the one that is listed.
+    results = [(release_order(recipe.document(r).container or "0"), r) for r in recipe.results if r.release is None]
+    for _, result in sorted(results, key=lambda item: (item[0] == own, item[0]), reverse=True):
+        fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe if result.dtype == "fp8" else None
+        key = (result.size, result.gpu, result.dtype, fp8, result.variant, result.gpus)
+        found.setdefault(key, result.step_seconds)
+    return found
 
 
 MANY = 60

@@ -107,7 +107,7 @@ def _header(name: str, size: str | None, at: str, place: Place) -> Ask:
     """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself."""
     with located(at):
         if size is None:
-            workloads = [entry.summary.workload for entry in place.catalog]
+            workloads = [entry.recipe.workload for entry in place.catalog]
             begins = [workload for workload in workloads if name.lower().startswith(f"{workload}_")]
             if begins and name.lower() not in workloads:
                 workload = max(begins, key=len)

@@ -17,8 +17,7 @@ import msgspec
 from llmb_common.decoding.structs import from_json, read_generated
 from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.recipes.model import Layers, Model, Shape
-from llmb_common.recipes.rows import Row, Variant
-from llmb_common.recipes.summary import Configuration
+from llmb_common.recipes.rows import Configuration, Row, Variant
 from llmb_common.request.columns import Columns
 
 _PRECISIONS = {

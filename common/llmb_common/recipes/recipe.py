@@ -13,8 +13,7 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.platform.engines import DEFAULT_ENGINE, bridge_release
 from llmb_common.platform.gpus import row_types
 from llmb_common.recipes.model import Model, Name
-from llmb_common.recipes.rows import Document, Dtype, Result, Row, Variant
-from llmb_common.recipes.summary import Configuration
+from llmb_common.recipes.rows import Configuration, Document, Dtype, Result, Row, Variant
 
 if TYPE_CHECKING:  # read where a recipe has one
     from llmb_common.recipes.catalogue import Catalogue, Function, Validated

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -135,6 +135,19 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
                 remedy=f"use a multiple of {divisor} GPUs, or set GBS",
             )
         return gpus * times // divisor
+
+
+class Configuration(NamedTuple):
+    """What selects a row, and the numbers of GPUs that it documents."""
+
+    size: str
+    gpu: str
+    dtype: str
+    fp8_recipe: str | None
+    variant: str
+    release: str | None
+    """Of Megatron-Bridge, where the recipe's image has another one without it; else None."""
+    scales: tuple[int, ...]
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,6 +1,6 @@
 """Answers checked against Slurm and the recipes, before anything is built.
 
-Standard library only: the first stage asks, too.
+Standard library only: the first stage asks Slurm, too.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from llmb_install.detect import accounts_of_user, all_partitions
 
 if TYPE_CHECKING:
     from llmb_common.recipes.recipe import Recipe
-    from llmb_common.recipes.summary import Summary
 
 FLAG = "--no-site-check"
 _OVERRIDE = f"or give {FLAG} if this machine cannot query the cluster that it is for"
 
 
-def has_rows(recipe: Recipe | Summary, gpu_type: str) -> bool:
+def has_rows(recipe: Recipe, gpu_type: str) -> bool:
     """Whether the recipe has a configuration for these GPUs; on CPUs each has its smoke size."""
     return gpu_type == "cpu" or any(
         known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
     )
 
 
-def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe | Summary], gpu_type: str) -> list[str]:
+def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe], gpu_type: str) -> list[str]:
     """Those of ``workloads`` that have no configuration for ``gpu_type``."""
     return [name for name in workloads if name in recipes and not has_rows(recipes[name], gpu_type)]
 
 
-def row_problems(given: Given, recipes: Mapping[str, Recipe | Summary]) -> Iterator[RequestError]:
+def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[RequestError]:
     """Workloads that could not run on the GPU type of the installation."""
     if not recipes or given["workloads"] in ("all", ["all"]):
         return  # all are those that can
