@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 
-from llmb_common.results.change_point import ALARM_RATE, LEAST_DAYS, Prior, day_prior, level_changes, standing
+from llmb_common.results.history import ALARM_RATE, LEAST_DAYS, Prior, day_prior, level_changes, standing
 from llmb_common.results.scatter import STATED
 from tools.printed import print_tables
 

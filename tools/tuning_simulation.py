@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.search import Option, State, Trial, look
+from llmb_common.results.steps import StepTime
 from llmb_common.results.surrogate import Point
 from tools.printed import print_tables
 

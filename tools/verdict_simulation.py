@@ -16,10 +16,9 @@ from typing import TypeAlias
 
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import LOOKS, Answer, Decision, decide
-from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.past_runs import PastRun, PastRuns
-from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.scatter import STATED, PastRun, PastRuns, Scatter
 from llmb_common.results.sequential import REQUIRED, Attempt, follow, tolerance_of
+from llmb_common.results.steps import StepTime, estimate
 from tools.printed import Table, print_tables
 
 RATIOS = (1.00, 1.03, 1.05, 1.065, 1.08)

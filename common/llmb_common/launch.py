@@ -95,7 +95,7 @@ def _band(seconds: Sequence[float]) -> Band:
     These may all be of one day: that many runs know it well says nothing of another.
     """
     from llmb_common.results.scatter import STATED
-    from llmb_common.timing.distributions import t_quantile
+    from llmb_common.timing.statistics import t_quantile
 
     logs = [math.log(value) for value in seconds]
     middle = math.fsum(logs) / len(logs)

@@ -15,7 +15,8 @@ import pytest
 from llmb_common.observe import observe, wait
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission import submit
-from llmb_common.timing.runs import RecordedState, RunFiles, analyse
+from llmb_common.timing.log_files import RunFiles
+from llmb_common.timing.runs import RecordedState, analyse
 from llmb_common.timing.statistics import Window
 from support.images import PROGRAMS, build_image
 from support.iteration_logs import TOLD_LINE, mbridge_line, saved_line

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.past_runs import PastRun
+from llmb_common.results.scatter import PastRun
+from llmb_common.results.steps import StepTime
 
 _READERS = tuple(f"llmb_run.{name}" for name in ("results.measuring", "acceptance.planned", "results.kept"))
 

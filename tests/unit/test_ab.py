@@ -14,9 +14,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
 from llmb_common.results.sequential import Attempt
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import ArrayTask
 from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.campaigns.conduct import Run, held

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from llmb_common.results import change_point
-from llmb_common.results.change_point import (
+from llmb_common.results import history
+from llmb_common.results.decision import ERROR_RATE
+from llmb_common.results.history import (
     ALARM_RATE,
     LEAST_DAYS,
     LevelChange,
@@ -20,9 +21,8 @@ from llmb_common.results.change_point import (
     level_changes,
     standing,
 )
-from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.scatter import STATED
-from llmb_common.timing.distributions import t_quantile
+from llmb_common.timing.statistics import t_quantile
 from tools import change_point_simulation as simulated
 
 PRIOR = Prior(0.01, 14.0)
@@ -122,7 +122,7 @@ def test_an_interval_is_wider_by_the_correlation_of_the_days() -> None:
 
 @pytest.mark.parametrize("count", [4, 11, 12, 30, 365])
 def test_the_searches_of_one_series_share_one_error_rate(count: int) -> None:
-    parts = change_point._parts(count)
+    parts = history._parts(count)
     assert parts[0][0] == count
     assert sum(share for _, share in parts) == pytest.approx(1)
     assert all(8 <= size < count for size, _ in parts[1:])
@@ -202,18 +202,18 @@ def test_intervals_hold_the_truth() -> None:
 def test_a_year_of_days_is_no_burden() -> None:
     """One look is linear in the days."""
     source, counted = random.Random(6), []
-    splits = change_point._splits
+    splits = history._splits
 
     def counting(values: list[float]) -> list[object]:
         found = list(splits(values))
         counted.append(len(found))
         return found
 
-    change_point._splits = counting  # type: ignore[assignment]
+    history._splits = counting  # type: ignore[assignment]
     try:
         assert places(series(source, (365, 0.0))) == []
     finally:
-        change_point._splits = splits
+        history._splits = splits
     assert sum(counted) <= 3 * 365
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.results.comparison import compare_times, loss_difference
-from llmb_common.results.estimate import StepTime
+from llmb_common.results.steps import StepTime
 from llmb_common.timing.records import Iteration
 from support.cli import Cli
 from support.gpu_nodes import write_node

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from llmb_common.results.decision import Decision, decide
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS, Attempt, follow, tolerance_of
-from llmb_common.timing.distributions import (
+from llmb_common.results.steps import StepTime
+from llmb_common.timing.statistics import (
     beta_cdf,
     digamma,
     f_tail,

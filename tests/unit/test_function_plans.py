@@ -19,7 +19,8 @@ from llmb_common.rendering.script import render_script
 from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.machine import Machine
-from llmb_common.timing.runs import analyse, find_runs
+from llmb_common.timing.log_files import find_runs
+from llmb_common.timing.runs import analyse
 from llmb_train.hugging_face.numbers import PUBLISHED
 from llmb_train.job import FunctionJob, load_job
 from support import plans

@@ -11,7 +11,8 @@ import pytest
 from llmb_common.errors import RecipeError
 from llmb_common.recipes.rows import read_results
 from llmb_common.results.verdict import figures, judge_result, window_of
-from llmb_common.timing.runs import analyse, find_runs
+from llmb_common.timing.log_files import find_runs
+from llmb_common.timing.runs import analyse
 from llmb_common.timing.tables import STYLES
 from llmb_run import columns
 from llmb_run.results.measuring import Measured, reference_lines

@@ -14,7 +14,7 @@ import pytest
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.decision import less
-from llmb_common.results.worth import worth_of
+from llmb_common.results.references import worth_of
 from support import instant
 from support.campaigns import Site
 from support.cli import Done

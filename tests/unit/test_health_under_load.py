@@ -21,8 +21,8 @@ from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.judge import judge
 from llmb_common.health.stress import measured_lines, stressed
 from llmb_common.machine.programs import Answer
-from llmb_common.results import baselines as kept
-from llmb_common.results.baselines import Baseline, BaselineRun
+from llmb_common.results import references as kept
+from llmb_common.results.references import Baseline, BaselineRun
 from llmb_train import health
 from llmb_train.health import stress as at_node
 from llmb_train.health.children import frames

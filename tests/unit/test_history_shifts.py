@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from llmb_common.index.search import rebuild
-from llmb_common.results.change_point import ALARM_RATE, REPORT_RATE
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.history import Changed, Shift, histories
+from llmb_common.results.history import ALARM_RATE, REPORT_RATE, Changed, Shift, histories
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from llmb_run.commands import results
 from llmb_run.results import series

@@ -14,9 +14,8 @@ import pytest
 
 from llmb_common.runs.evidence.nodes import read_nodes
 from llmb_common.runs.evidence.peaks import read_peaks
-from llmb_common.timing.iterations import read_log
+from llmb_common.timing.iterations import memory_prints, read_log
 from llmb_common.timing.log_files import open_log
-from llmb_common.timing.memory_prints import memory_prints
 from llmb_train.evidence import machine, nccl
 from llmb_train.evidence.node import LOAD_STEP, Node
 from llmb_train.ranks import Rank

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.ranking import Contender, ranked
+from llmb_common.results.comparison import Contender, ranked
+from llmb_common.results.steps import StepTime
 
 
 def contender(name: str, seconds: float, *, tokens: float = 1000, runs: int = 3, noise: float = 0.0) -> Contender[str]:

@@ -21,8 +21,8 @@ from llmb_common.recipes.loading import check_recipe, load_recipe
 from llmb_common.recipes.recipe import find_row
 from llmb_common.recipes.rows import Result
 from llmb_common.request.read import read_request
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import RELEASE_SPREAD, published_references
+from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine

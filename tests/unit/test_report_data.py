@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import histories
 from llmb_common.results.scaling import ScaledRun, ScalingLine, scaling
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from llmb_common.timing.records import Iteration
 from llmb_run.place import Place

@@ -11,27 +11,25 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.results.anomalies import anomalies, flops_mismatch, logged_tflop, steady_from
-from llmb_common.results.baselines import (
-    Baseline,
-    BaselineRun,
-    baseline_references,
-    baselines,
-    remove_baselines,
-    set_baselines,
-)
 from llmb_common.results.comparison import Change, compare_times, differences, loss_difference
 from llmb_common.results.configuration import configuration, configuration_key, software_of
 from llmb_common.results.decision import ERROR_RATE, decide, level, steady_error
-from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.past_runs import PastRun, PastRuns
-from llmb_common.results.references import Reference, release_spread
-from llmb_common.results.scatter import STATED, batches, squares
+from llmb_common.results.references import (
+    Baseline,
+    BaselineRun,
+    Reference,
+    baseline_references,
+    baselines,
+    release_spread,
+    remove_baselines,
+    set_baselines,
+)
+from llmb_common.results.scatter import STATED, PastRun, PastRuns, batches, squares
+from llmb_common.results.steps import StepTime, anomalies, estimate, flops_mismatch, logged_tflop, steady_from
 from llmb_common.results.verdict import judge_runs
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.distributions import t_quantile
 from llmb_common.timing.records import Iteration
-from llmb_common.timing.statistics import Window
+from llmb_common.timing.statistics import Window, t_quantile
 from support.runs import PUBLISHED, make_run, plan_for, steady_log
 from tools.verdict_simulation import Noise, simulate
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace as replaced
 from llmb_common.index.search import rebuild
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.scaling import ScaledRun, scaling
 from llmb_common.results.scatter import STATED
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
 from llmb_run.commands import results
 from llmb_run.place import Place

@@ -14,12 +14,12 @@ from llmb_common.decoding.roles import roles_of
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.results.baselines import baselines, set_baselines
 from llmb_common.results.comparison import differences, facts
 from llmb_common.results.configuration import apart, configuration_key, image_marks, software_of_plan, title_of
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import Changed, histories
+from llmb_common.results.references import baselines, set_baselines
 from llmb_common.results.scaling import ScaledRun, scaling
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from support.runs import PUBLISHED, ROOT, make_run, plan_for
 

@@ -7,11 +7,21 @@ import random
 
 import pytest
 
-from llmb_common.results.circumstances import remarks_on, slow_node, unlike
 from llmb_common.results.decision import decide
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.past_runs import PastRun, PastRuns
-from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Stalls, batches, learn, squares, stalls_of
+from llmb_common.results.scatter import (
+    NOTHING_SEEN,
+    STATED,
+    PastRun,
+    PastRuns,
+    Scatter,
+    Stalls,
+    batches,
+    learn,
+    squares,
+    stalls_of,
+)
+from llmb_common.results.steps import StepTime
+from llmb_common.results.verdict import remarks_on, slow_node, unlike
 
 
 def run(log: float = 0.0, day: str = "", nodes: str = "", stalls: tuple[float, ...] = (), steps: int = 40) -> StepTime:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmb_common.results.decision import decide
-from llmb_common.results.estimate import StepTime, estimate
+from llmb_common.results.steps import StepTime, estimate
 from llmb_common.results.surrogate import Belief, Point, Seen, plausible
 from tools import tuning_simulation as tuning
 from tools import verdict_simulation as simulation

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.timing.runs import RunFiles, analyse
+from llmb_common.timing.log_files import RunFiles
+from llmb_common.timing.runs import analyse
 from llmb_common.timing.tables import STYLES, render, shorten
 from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, nemo_log
 

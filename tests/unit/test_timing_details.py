@@ -16,9 +16,9 @@ import pytest
 from llmb_common.timing import cli as parser
 from llmb_common.timing.iterations import read_log
 from llmb_common.timing.job_events import JobEvents, read_events
-from llmb_common.timing.log_files import open_log
+from llmb_common.timing.log_files import RunFiles, find_runs, open_log
 from llmb_common.timing.records import Iteration, iterations_in
-from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
+from llmb_common.timing.runs import RunTiming, analyse
 from llmb_common.timing.statistics import Window, read_window, summarize
 from llmb_common.timing.tables import STYLES, render, shorten
 from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, step_time

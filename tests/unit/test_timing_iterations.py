@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmb_common.timing import scan
+from llmb_common.timing import log_files
 from llmb_common.timing.iterations import LogContent, read_log
-from llmb_common.timing.record_reader import RecordReader
-from llmb_common.timing.records import MARKERS, RECORD_BYTES, Iteration, iterations_in, parse_record
-from llmb_common.timing.runs import RunFiles, RunTiming, analyse
+from llmb_common.timing.log_files import RunFiles
+from llmb_common.timing.records import MARKERS, RECORD_BYTES, Iteration, RecordReader, iterations_in, parse_record
+from llmb_common.timing.runs import RunTiming, analyse
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, render
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_line, nemo_log, step_time
@@ -255,14 +255,14 @@ def test_records_that_lie_across_the_boundaries_of_blocks(tmp_path, monkeypatch)
     path = tmp_path / "log"
     path.write_text(text)
     for block in [*range(1, 40), *range(1020, 1040), len(text) - 1, len(text)]:
-        monkeypatch.setattr(scan, "BLOCK", block)
+        monkeypatch.setattr(log_files, "BLOCK", block)
         with FileIO(path) as file:
             assert indices(read_log(file)) == [1, 2, 3], block
 
 
 def test_blocks_without_a_bar_are_skipped_and_lose_nothing(read):
     spread = "".join(nccl_lines(2000) + mbridge_line(index, 3) for index in range(1, 4))
-    assert len(spread) > 3 * scan.BLOCK
+    assert len(spread) > 3 * log_files.BLOCK
     assert indices(read(spread)) == [1, 2, 3]
 
 
@@ -378,16 +378,16 @@ def test_the_search_finds_what_a_naive_one_finds(pieces, block):
     with tempfile.NamedTemporaryFile() as named, pytest.MonkeyPatch.context() as patch:
         named.write(content)
         named.flush()
-        patch.setattr(scan, "BLOCK", block)
+        patch.setattr(log_files, "BLOCK", block)
         with FileIO(named.name) as file:
-            everything = list(scan.find_markers(file, (b"needle", b"other"), separator=b""))
+            everything = list(log_files.find_markers(file, (b"needle", b"other"), separator=b""))
             file.seek(0)
-            after_bars = list(scan.find_markers(file, (b"needle", b"other")))
+            after_bars = list(log_files.find_markers(file, (b"needle", b"other")))
     naive = [(match.start(), match[0]) for match in re.finditer(b"needle|other", content)]
     assert everything == naive
     # The fast path may skip only what has no bar shortly before it.
     left_out = [offset for offset, marker in naive if (offset, marker) not in after_bars]
-    assert all(b"|" not in content[max(0, offset - scan.REACH) : offset] for offset in left_out)
+    assert all(b"|" not in content[max(0, offset - log_files.REACH) : offset] for offset in left_out)
     assert set(after_bars) <= set(naive)
 
 
@@ -424,8 +424,8 @@ def assert_read_alike(content: bytes) -> None:
         named.flush()
         with FileIO(named.name) as file:
             reader = RecordReader(file)
-            for offset, marker in list(scan.find_markers(file, list(MARKERS), separator=b"")):
-                start = max(0, offset - scan.REACH)
+            for offset, marker in list(log_files.find_markers(file, list(MARKERS), separator=b"")):
+                start = max(0, offset - log_files.REACH)
                 text = content[start : offset + RECORD_BYTES]
                 thorough = parse_record(text, offset - start, MARKERS[marker])
                 assert repr(reader.read(offset, MARKERS[marker])) == repr(thorough)  # a NaN equals none

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.timing import log_files
-from llmb_common.timing.log_files import is_log_name, log_stem
-from llmb_common.timing.runs import RunFiles, analyse, find_runs
+from llmb_common.timing.log_files import RunFiles, find_runs, is_log_name, log_stem
+from llmb_common.timing.runs import analyse
 from llmb_common.timing.statistics import Window
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, mbridge_log

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.timing.runs import RunFiles, analyse
+from llmb_common.timing.log_files import RunFiles
+from llmb_common.timing.runs import analyse
 from llmb_common.timing.statistics import Window, summarize
 from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.results.anomalies import logged_tflop
+from llmb_common.results.steps import logged_tflop
 from llmb_common.results.training import Training, training_of, training_sense, unlike_repeats
 from llmb_common.timing.iterations import read_log
 from llmb_common.timing.records import Iteration

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.search import Trial, _proofs
+from llmb_common.results.steps import StepTime
 from llmb_run.campaigns import conduct
 from llmb_run.main import main
 from support import instant

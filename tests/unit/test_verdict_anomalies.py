@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from llmb_common.results.anomalies import anomalies, flops_mismatch, logged_tflop
-from llmb_common.results.estimate import estimate
+from llmb_common.results.steps import anomalies, estimate, flops_mismatch, logged_tflop
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
 

@@ -14,26 +14,15 @@ import pytest
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.results.anomalies import anomalies
 from llmb_common.results.decision import LOOKS, Decision, decide, level
-from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference
 from llmb_common.results.sequential import REQUIRED, Attempt, Progress, Rerun, follow, tolerance_of
-from llmb_common.results.verdict import (
-    Steps,
-    Verdict,
-    figures,
-    judge_result,
-    judge_runs,
-    measured_seconds,
-    step_time,
-    steps_of,
-    window_of,
-)
+from llmb_common.results.steps import Steps, StepTime, anomalies, estimate, step_time, steps_of
+from llmb_common.results.verdict import Verdict, figures, judge_result, judge_runs, measured_seconds, window_of
+from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.records import Iteration
-from llmb_common.timing.runs import RunFiles, RunTiming
+from llmb_common.timing.runs import RunTiming, State, Status
 from llmb_common.timing.statistics import Window, summarize
-from llmb_common.timing.status import State, Status
 from support.runs import PUBLISHED, ROOT, plan_for
 
 

@@ -9,9 +9,9 @@ import statistics
 import pytest
 
 from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, decide, level, look, next_look, steady_error
-from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares
-from llmb_common.timing.distributions import f_tail, t_quantile
+from llmb_common.results.steps import StepTime, estimate
+from llmb_common.timing.statistics import f_tail, t_quantile
 
 
 def run(

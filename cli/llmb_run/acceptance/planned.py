@@ -10,14 +10,19 @@ from typing import TypeAlias
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.baselines import Baseline, baselines, baselines_for
 from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
 from llmb_common.results.decision import Decision
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.past_runs import PastRuns
-from llmb_common.results.references import Reference, by_preference, published_references
-from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
+from llmb_common.results.references import (
+    Baseline,
+    Reference,
+    baselines,
+    baselines_for,
+    by_preference,
+    published_references,
+)
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
 from llmb_common.results.sequential import tolerance_of
+from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_common.submission.preflight import check
 from llmb_run.acceptance.suite import Entry, Stated, Suite

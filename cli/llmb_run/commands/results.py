@@ -12,10 +12,10 @@ import click
 
 from llmb_common.command.envelope import Result, envelope
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.results.change_point import ALARM_RATE
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.estimate import StepTime
+from llmb_common.results.history import ALARM_RATE
+from llmb_common.results.steps import StepTime
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, completion, options, terminal
 from llmb_run.app import Command, refuse_beside_json

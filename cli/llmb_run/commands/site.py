@@ -10,8 +10,8 @@ import click
 from llmb_common.command.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.index.search import rebuild
-from llmb_common.results.baselines import Baseline, baselines, remove_baselines, set_baselines
-from llmb_common.results.past_runs import PastRuns
+from llmb_common.results.references import Baseline, baselines, remove_baselines, set_baselines
+from llmb_common.results.scatter import PastRuns
 from llmb_common.submission.excluded_nodes import Exclusion, exclude_nodes, exclusions, include_nodes
 from llmb_run import options
 from llmb_run.app import CONTEXT, Command

@@ -14,8 +14,7 @@ from llmb_common.decoding.roles import fields_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.variables import COLUMNS
 from llmb_common.results.comparison import EVIDENCE, Change, facts, facts_of_plan
-from llmb_common.results.references import release_spread
-from llmb_common.results.worth import Worth, worth_of
+from llmb_common.results.references import Worth, release_spread, worth_of
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.sides import (
     NAMED,

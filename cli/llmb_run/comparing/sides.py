@@ -14,9 +14,8 @@ from llmb_common.platform.engines import bridge_release, container_release, mino
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.comparison import Change, compare_times, facts, facts_of_plan, unequal_work
 from llmb_common.results.decision import level
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.references import Reference, by_preference, published_references
-from llmb_common.results.worth import Worth, worth_of
+from llmb_common.results.references import Reference, Worth, by_preference, published_references, worth_of
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.run import ask_of_run
 from llmb_run.place import Place

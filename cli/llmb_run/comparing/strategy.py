@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from llmb_common.errors import RequestError
 from llmb_common.results import paired
 from llmb_common.results.paired import ENOUGH, RATE, Answer, Comparison, compare_blocks, look, looks, order
-from llmb_common.results.verdict import whole_time
+from llmb_common.results.steps import whole_time
 from llmb_common.runs.record import NOT_SUBMITTED
 from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from llmb_common.results.anomalies import steady_from
+from llmb_common.results.steps import steady_from
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import RunTiming
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from llmb_common.command.printable import counted
 from llmb_common.results.configuration import configuration_key, title_of
 from llmb_common.results.decision import CONFIDENCE, level, look
-from llmb_common.results.estimate import StepTime
+from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at

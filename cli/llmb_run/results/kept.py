@@ -23,17 +23,17 @@ from llmb_common.decoding.structs import from_packed
 from llmb_common.index.figures import Kept, keep_figures, kept_figures, past_figures
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.results.configuration import configuration_of, memory_key
-from llmb_common.results.past_runs import PastRun
-from llmb_common.results.verdict import Steps, steps_of, window_of
+from llmb_common.results.scatter import PastRun
+from llmb_common.results.steps import Steps, steps_of
+from llmb_common.results.verdict import window_of
 from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.iterations import IterationsOnDisk
-from llmb_common.timing.memory_prints import MemoryPrints
+from llmb_common.timing.iterations import IterationsOnDisk, MemoryPrints
+from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.records import Iteration, LogFormat
-from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse
+from llmb_common.timing.runs import RecordedState, RunTiming, Status, analyse
 from llmb_common.timing.statistics import Summary, Window
-from llmb_common.timing.status import Status
 
 _COARSE_NS = 2_000_000_000
 """A file system's clock may stand still for so long."""

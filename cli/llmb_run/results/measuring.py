@@ -15,22 +15,18 @@ from typing import Any
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.observe import observe
-from llmb_common.results.baselines import Baseline, baseline_references, baselines, unlike_baselines
 from llmb_common.results.configuration import configuration_of, image_marks, software_of
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.estimate import StepTime
-from llmb_common.results.past_runs import PastRun, PastRuns
-from llmb_common.results.references import release_spread
-from llmb_common.results.scatter import Squares
+from llmb_common.results.references import Baseline, baseline_references, baselines, release_spread, unlike_baselines
+from llmb_common.results.scatter import PastRun, PastRuns, Squares
+from llmb_common.results.steps import Steps, StepTime, step_time
 from llmb_common.results.training import unlike_repeats
 from llmb_common.results.verdict import (
     Figures,
-    Steps,
     Verdict,
     figures,
     judge_result,
     measured_seconds,
-    step_time,
     window_of,
     with_training,
 )
@@ -39,8 +35,8 @@ from llmb_common.runs.evidence.account import Account, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.extras import Extras, extras_of
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.timing.log_files import log_stem
-from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs, no_garbage
+from llmb_common.timing.log_files import RunFiles, find_runs, log_stem
+from llmb_common.timing.runs import RunTiming, analyse, no_garbage
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place

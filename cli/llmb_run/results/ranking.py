@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmb_common.command.printable import counted
-from llmb_common.results.comparison import Change
+from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, kind_of_job, told_apart
 from llmb_common.results.decision import CONFIDENCE, level
-from llmb_common.results.ranking import Contender, ranked
 from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord
 from llmb_run.columns import ALL, DATA, Column, Form, as_dict, at, csv_of, table

@@ -16,8 +16,8 @@ from llmb_common.index.figures import Kept, keep_figures, kept_figures
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.run_states import is_live
 from llmb_common.runs.record import COMPLETED, RunRecord
-from llmb_common.timing.runs import RecordedState, RunFiles
-from llmb_common.timing.status import Status
+from llmb_common.timing.log_files import RunFiles
+from llmb_common.timing.runs import RecordedState, Status
 from llmb_run.results.kept import stamp_of
 
 _WINDOW = "why"

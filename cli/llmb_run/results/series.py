@@ -9,12 +9,11 @@ from datetime import datetime, timezone
 import msgspec
 
 from llmb_common.command.printable import counted, first_few, printable
-from llmb_common.results.change_point import LEAST_DAYS, REPORT_RATE
 from llmb_common.results.configuration import configuration_of
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.history import Changed, History, Moment, Shift, histories
-from llmb_common.results.past_runs import PastRuns
+from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, Changed, History, Moment, Shift, histories
 from llmb_common.results.scaling import Point, ScaledRun, ScalingLine, scaling
+from llmb_common.results.scatter import PastRuns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured

@@ -10,8 +10,8 @@ from llmb_common.command.printable import counted
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import title_of
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.search import MOST, PROOFS, RISK, Option
+from llmb_common.results.steps import StepTime
 from llmb_run.campaigns.conduct import Run, Runs
 from llmb_run.columns import Column, Form, item, table
 from llmb_run.place import Place

@@ -168,7 +168,7 @@ def _searched(campaign: Campaign, kept: Frozen, wanted: Wanted, place: Place) ->
 
 def _set_baseline(result: dict[str, Any], place: Place) -> str | None:
     """Make the winner's full runs this site's reference; its key."""
-    from llmb_common.results.baselines import set_baselines
+    from llmb_common.results.references import set_baselines
     from llmb_run.results.measuring import measure
     from llmb_run.selecting import select_rows
 

@@ -12,8 +12,7 @@ from llmb_common.causes.reading import Complaint, line_at
 from llmb_common.errors import LLMBError
 from llmb_common.runs.evidence.nodes import Nodes
 from llmb_common.runs.hostlist import expand
-from llmb_common.timing.log_files import open_log
-from llmb_common.timing.scan import find_markers
+from llmb_common.timing.log_files import find_markers, open_log
 
 _HEAD = 64 << 20
 """Communicators are made at the start of a log."""

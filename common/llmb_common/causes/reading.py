@@ -21,9 +21,8 @@ import msgspec
 from llmb_common.causes.lines import Line, Place, parse, place_of, plain, printer_of
 from llmb_common.causes.table import Signature, signature_of
 from llmb_common.causes.waits import Waits
-from llmb_common.timing.log_files import open_log
+from llmb_common.timing.log_files import find_markers, open_log
 from llmb_common.timing.records import MARKERS
-from llmb_common.timing.scan import find_markers
 
 LONGEST = 500
 """Characters of a line that are reported."""

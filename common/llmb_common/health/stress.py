@@ -18,7 +18,7 @@ from llmb_common.health.facts import Level, Remark
 from llmb_common.health.judge import evidence_remarks, with_remarks
 from llmb_common.health.needs import Needs
 from llmb_common.health.program import PYTHONS, command
-from llmb_common.results.baselines import baselines, unlike_site
+from llmb_common.results.references import baselines, unlike_site
 from llmb_common.runs.evidence.account import summarize
 from llmb_common.runs.evidence.nccl_log import parse_nccl_log
 from llmb_common.runs.evidence.nodes import Node, Nodes, Snapshot

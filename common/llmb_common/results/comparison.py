@@ -1,4 +1,10 @@
-"""Two sides of one or more runs each: which is slower, how sure that is, whether the work was equal, what differs."""
+"""Sides of one or more runs each: which is slower, how sure that is, whether the work was equal, what differs.
+
+Many sides are ``ranked``: those that cannot be told apart share a place. They stand in the order of their time for one
+token on one GPU, stalls included. The first leads place 1. Whoever follows shares the place of its leader unless the
+interval of the ratio between the two (``compare_times``) leaves out "no difference"; then it leads the next place. So
+each is compared with the fastest of its own place.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from llmb_common.decoding.roles import fields_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.configuration import software_of
 from llmb_common.results.decision import less, level
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.manifest import image_receipt
 from llmb_common.runs.record import RunRecord
@@ -151,3 +157,49 @@ def _shown(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Contender(Generic[T]):
+    """``of`` with the step time of each of its runs, at least one; ``tokens``: of a step, on one GPU."""
+
+    of: T
+    times: Sequence[StepTime]
+    tokens: float
+    scatter: Scatter = STATED
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per token on one GPU, stalls included."""
+        known = level(self.times, self.scatter)
+        return math.exp(known.steady + known.stalls) / self.tokens
+
+
+@dataclass(frozen=True)
+class Placed(Generic[T]):
+    """``behind``: its time for a token over that of the fastest of all, 1.02 is 2 % slower; None of the fastest."""
+
+    of: T
+    place: int
+    behind: Change | None
+
+
+def ranked(contenders: Sequence[Contender[T]]) -> list[Placed[T]]:
+    """The configurations in order of speed, the fastest first, with their places."""
+    found: list[Placed[T]] = []
+    ordered = sorted(contenders, key=lambda item: item.seconds)
+    leader = None
+    for number, item in enumerate(ordered, 1):
+        if leader is None or _per_token(leader, item).is_real:
+            leader, place = item, number
+        found.append(Placed(item.of, place, _per_token(ordered[0], item) if number > 1 else None))
+    return found
+
+
+def _per_token(first: Contender[T], second: Contender[T]) -> Change:
+    change = compare_times(first.times, second.times, first.scatter)
+    share = first.tokens / second.tokens
+    return Change(change.ratio * share, change.low * share, change.high * share)

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal, TypeAlias
 
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, Stalls, batches, squares, stalls_of
-from llmb_common.timing.distributions import f_tail, gamma_quantile, t_quantile
+from llmb_common.results.steps import StepTime
+from llmb_common.timing.statistics import f_tail, gamma_quantile, t_quantile
 
 TOLERANCE = 0.05
 """How much slower than its reference a run may be."""

@@ -1,22 +1,215 @@
 """One configuration over time: each run by date, what of software, image or machines changed before it, and since when
 steps take more or less time.
+
+A change of level is the largest two-sample t over all splits of the series of day means (Bonferroni over the splits).
+Days, not runs: runs of one day share more than a configuration, and would count for more than they are. The scatter is
+that of the two sides, pooled with a prior and never below their own; days that follow each other more than chance would
+have it widen it (first-order autoregressive). A side of a few days counts only if each of them lies beyond half of the
+change: one bad day is none.
+
+A level that rose and fell again has no single split. So the last two thirds of the series are searched too, two thirds
+of these, and so on; half of the error rate is the whole series', half theirs. Both sides of a change are searched
+again. ``docs/verdicts.md`` has the simulation.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from llmb_common.results.change_point import REPORT_RATE, LevelChange, day_prior, level_changes, standing
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
-from llmb_common.results.estimate import StepTime
+from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
+from llmb_common.timing.statistics import t_quantile, t_tail
+
+REPORT_RATE = 0.01
+"""How often a history without a change is said to have one, at most."""
+
+ALARM_RATE = 0.002
+"""The error rate of an alarm, which looks again after each day."""
+
+LEAST_DAYS = 4
+"""Days before which nothing is looked for: two on each side."""
+
+_LEAST = LEAST_DAYS // 2
+_FEW = 4  # days of a side, up to which each must agree
+_SHORTEST = 8  # days of a part of the series; and below which autocorrelation cannot be told
+_SHARE = 2 / 3  # of a part that the next one has
+_STRONGEST_CORRELATION = 0.8
+_DOUBT = 0.5  # standard errors of the correlation that are added: halves the false alarms of correlated days
+_AS_GOOD = 6.0  # in variances: splits whose squares are that close may as well be the true one
+
+_STATED_DEGREES = 2.0
+"""A history shows how its days scatter: what is only stated of them counts for no more."""
+
+
+class Prior(NamedTuple):
+    """Standard deviation of a day's mean, as a share of the step time, and how many days it counts for."""
+
+    deviation: float
+    degrees: float
+
+
+def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
+    """Of the means of days with so many runs each (degrees of freedom by Satterthwaite)."""
+    day, run = scatter.day**2, scatter.run**2 * fmean(1 / count for count in runs)
+    degrees = (day + run) ** 2 / max(day**2 / scatter.day_degrees + run**2 / scatter.run_degrees, 1e-300)
+    return Prior(math.sqrt(day + run), degrees if scatter.learned else min(degrees, _STATED_DEGREES))
+
+
+@dataclass(frozen=True)
+class LevelChange:
+    """Of natural logarithms: from the day ``at`` on they are larger by ``shift``, within ``reach`` on either side."""
+
+    at: int
+    shift: float
+    reach: float
+    """Half the interval, which leaves out the truth in as many cases as a verdict's."""
+    earliest: int
+    latest: int
+    """Between which days ``at`` may as well lie."""
+
+
+class _Split(NamedTuple):
+    at: int
+    shift: float
+    squares: float
+    """Around the means of the two sides."""
+
+
+def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE) -> tuple[LevelChange, ...]:
+    """Every change of level, in order.
+
+    Args:
+        days: the mean of the natural logarithms of each day's step times, in order
+        prior: of the scatter of the days, however often the level changes
+        rate: how often there may be one where nothing changed
+    """
+    edges = [0, *_edges(days, prior, rate), len(days)]
+    return tuple(
+        _measured(days[before:after], at - before, before, prior)
+        for before, at, after in zip(edges, edges[1:], edges[2:], strict=False)
+    )
+
+
+def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChange | None:
+    """The last change to the worse of which no more than half has been undone since; None: there is none."""
+    edges = [0, *(change.at for change in changes)]
+    now = fmean(days[edges[-1] :]) if days else 0.0
+    for before, change in reversed(list(zip(edges, changes, strict=False))):
+        if change.shift > 0 and now - fmean(days[before : change.at]) >= change.shift / 2:
+            return change
+    return None
+
+
+def _edges(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
+    at = _find(days, prior, rate)
+    if at is None:
+        return []
+    return [*_edges(days[:at], prior, rate), at, *(at + edge for edge in _edges(days[at:], prior, rate))]
+
+
+def _find(days: Sequence[float], prior: Prior, rate: float) -> int | None:
+    """The likeliest change of the series or of one of its last parts."""
+    found = []
+    for size, share in _parts(len(days)):
+        part = days[len(days) - size :]
+        if split := _strongest(part, prior):
+            found.append((_chance(part, split, prior) / share, len(days) - size + split.at))
+    chance, at = min(found, default=(1.0, 0))
+    return at if chance <= rate else None
+
+
+def _parts(count: int) -> list[tuple[int, float]]:
+    """Days of the series and of each of its last parts, with their shares of the error rate."""
+    if count < LEAST_DAYS:
+        return []
+    sizes = [count]
+    while (shorter := int(sizes[-1] * _SHARE)) >= _SHORTEST:
+        sizes.append(shorter)
+    others = len(sizes) - 1
+    return [(count, 0.5 if others else 1.0), *((size, 0.5 / others) for size in sizes[1:])]
+
+
+def _splits(values: Sequence[float]) -> Iterator[_Split]:
+    first = values[0]
+    sums = list(itertools.accumulate(value - first for value in values))
+    squares, total, count = math.fsum((value - first) ** 2 for value in values), sums[-1], len(values)
+    for at in range(_LEAST, count - _LEAST + 1):
+        before, after = sums[at - 1], total - sums[at - 1]
+        rest = squares - before * before / at - after * after / (count - at)
+        yield _Split(at, after / (count - at) - before / at, max(rest, 0.0))
+
+
+def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
+    """The split with the largest t, of those whose short side agrees with itself."""
+    best, largest = None, 0.0
+    for split in _splits(values):
+        t = abs(split.shift) / _error(split, len(values), prior)
+        if t > largest and _agrees(values, split):
+            best, largest = split, t
+    return best
+
+
+def _error(split: _Split, count: int, prior: Prior) -> float:
+    """Standard error of the shift, of days that do not follow each other."""
+    return math.sqrt(_variance(split, count, prior) * (1 / split.at + 1 / (count - split.at)))
+
+
+def _variance(split: _Split, count: int, prior: Prior) -> float:
+    degrees, own = prior.degrees + count - 2, split.squares / (count - 2)
+    pooled = (prior.degrees * prior.deviation**2 + split.squares) / degrees
+    return max(pooled, own if count > 6 else 0.0, 1e-24)
+
+
+def _agrees(values: Sequence[float], split: _Split) -> bool:
+    """Whether each day of a short side lies beyond half of the change."""
+    early = 2 * split.at < len(values)
+    short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
+    if len(short) > _FEW:
+        return True
+    level, way = fmean(other), math.copysign(-1 if early else 1, split.shift)
+    return min((value - level) * way for value in short) >= abs(split.shift) / 2
+
+
+def _chance(values: Sequence[float], split: _Split, prior: Prior) -> float:
+    """Of such a split, or a stronger one anywhere, where nothing changed."""
+    t = abs(split.shift) / (_error(split, len(values), prior) * _widening(values, split.at))
+    splits = len(values) - 2 * _LEAST + 1
+    return 2 * splits * t_tail(t, prior.degrees + len(values) - 2)
+
+
+def _widening(values: Sequence[float], at: int) -> float:
+    """How much larger an error is for days that follow each other, by what is left of them beside the change."""
+    count = len(values)
+    if count < _SHORTEST:
+        return 1.0
+    levels = fmean(values[:at]), fmean(values[at:])
+    rest = [value - levels[place >= at] for place, value in enumerate(values)]
+    raw = math.fsum(a * b for a, b in itertools.pairwise(rest)) / max(math.fsum(x * x for x in rest), 1e-24)
+    # Kendall: around estimated means, raw falls short of the truth by (1 + 4 rho) / n. Its own error is 1 / sqrt(n).
+    likely = raw + (1 + 4 * raw) / count + _DOUBT / math.sqrt(count)
+    correlation = min(max(likely, 0.0), _STRONGEST_CORRELATION)
+    return math.sqrt((1 + correlation) / (1 - correlation))
+
+
+def _measured(values: Sequence[float], at: int, offset: int, prior: Prior) -> LevelChange:
+    """The change at ``at`` between two levels, which are ``values``; they begin with the day ``offset``."""
+    splits = {split.at: split for split in _splits(values)}
+    split, count = splits[at], len(values)
+    quantile = t_quantile(ERROR_RATE, prior.degrees + count - 2)
+    reach = quantile * _error(split, count, prior) * _widening(values, at)
+    limit = split.squares + _AS_GOOD * _variance(split, count, prior)
+    near = [other.at for other in splits.values() if other.squares <= limit and other.shift * split.shift > 0]
+    return LevelChange(offset + at, split.shift, reach, offset + min(near), offset + max(near))
+
 
 _EVERY_RUN_DIFFERS = {"hosts"}
 """Which nodes a scheduler chooses is not a change of the system."""

@@ -23,7 +23,7 @@ from operator import mul
 from typing import Literal, TypeAlias
 
 from llmb_common.results.decision import Bounded, less, level
-from llmb_common.results.estimate import StepTime
+from llmb_common.results.steps import StepTime
 
 LOOKS = (3, 5, 8, 12)
 """Blocks after which somebody looks. Of three blocks there are 216 draws: just enough for ``RATE``, but in four of them

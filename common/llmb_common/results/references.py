@@ -1,22 +1,44 @@
-"""What a run is compared with: the site's own baseline, or what NVIDIA published, and on which software.
+"""What a run is compared with: the site's own baseline, or what NVIDIA published; and what a change is worth by that.
 
 The same configuration on other software is an indication and no more. Between two releases of NVIDIA's container the
 step time of one configuration changes by ``RELEASE_SPREAD``: the published rows of Megatron-Bridge that appear with the
 same columns in consecutive releases, 5th to 95th percentile (``docs/verdicts.md`` has the method and the figures; a
 test recomputes them).
+
+A published result is somebody else's cluster, often with older software. A baseline is this cluster on a good day: it
+shows what changed since, to within what repeats of it differ by. ``$LLMB_INSTALL/.llmb/baselines.json`` has one for
+each configuration and software.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
 from typing import Literal, TypeAlias
 
+import msgspec
+
+from llmb_common.decoding.kept_lists import read_list, write_list
+from llmb_common.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
-from llmb_common.platform.engines import container_release, same_release
-from llmb_common.recipes.recipe import Recipe
+from llmb_common.platform.engines import container_release, release_order, same_release
+from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Document, Result
+from llmb_common.request.columns import Columns
+from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
+from llmb_common.results.decision import level, steady_error
+from llmb_common.results.scatter import PastRuns
+from llmb_common.results.steps import StepTime
+from llmb_common.runs.evidence.account import Account, account_of
+from llmb_common.runs.evidence.expected import held_against, setup_of
+from llmb_common.runs.evidence.findings import NodeFinding
+from llmb_common.runs.record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -88,3 +110,261 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
 def release_spread(plan: JobPlan) -> Spread:
     """How far the step time of the plan's kind of model moves between two releases."""
     return RELEASE_SPREAD["MoE" if plan.has_experts else "dense"]
+
+
+class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the runs that a baseline is the mean of: its ``StepTime``, in seconds."""
+
+    run_id: str
+    seconds: float
+    error: float
+    stalls: tuple[float, ...] = ()
+    steps: int = 0
+    day: str = ""
+    nodes: str = ""
+
+    @property
+    def time(self) -> StepTime:
+        """The step time, in the form that a run's own has."""
+        known = {"stalls": self.stalls, "steps": self.steps, "day": self.day, "nodes": self.nodes}
+        return StepTime(self.seconds, self.error, 0, **known)  # type: ignore[arg-type]
+
+
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``key`` is the configuration's, ``title`` what people call it, ``added`` Unix time."""
+
+    key: str
+    title: str
+    software: str
+    added: float
+    runs: tuple[BaselineRun, ...]
+    setup: dict[str, str | float] = {}  # msgspec copies it
+    """What the nodes of these runs were."""
+
+    @property
+    def times(self) -> list[StepTime]:
+        """The step times of its runs."""
+        return [run.time for run in self.runs]
+
+    @property
+    def seconds(self) -> float:
+        """Mean step time, stalls included."""
+        found = level(self.times)
+        return math.exp(found.steady + found.stalls)
+
+    def relative_error(self, past: PastRuns) -> float:
+        """Standard error of the mean, as a share of it, with what the site's ``past`` says of how runs differ."""
+        configuration = f"{self.key} {self.software}"
+        others = past.others(configuration, [run.run_id for run in self.runs])
+        return steady_error(self.times, past.scatter(configuration), others)
+
+
+def baselines(install: Path) -> list[Baseline]:
+    """All of the installation, by title. Raises RecordError when the file cannot be read."""
+    found = read_list(_file(install), "baselines", Baseline, "a list of baselines")
+    if not all(item.runs and all(run.seconds > 0 for run in item.runs) for item in found):
+        raise RecordError(f"{_file(install)} has a baseline without runs or times", remedy="correct or remove the file")
+    return sorted(found, key=_order)
+
+
+def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
+    """Make ``runs`` the baselines of their configurations and software; repeats become one. Returns the new ones.
+
+    Raises:
+        RequestError: no runs
+    """
+    if not runs:
+        raise RequestError("no run to make a baseline of", remedy="name successful runs: llmb-run results lists them")
+    new: dict[tuple[str, str], Baseline] = {}
+    accounts: dict[tuple[str, str], list[Account]] = {}
+    images: dict[tuple[str, str], set[str]] = {}
+    marks = image_marks([record for record, _ in runs])
+    for (record, measured), mark in zip(runs, marks, strict=True):
+        key = (configuration_key(record.plan), software_of(record))
+        images.setdefault(key, set()).add(mark)
+        if len(images[key]) > 1:
+            raise RequestError(
+                f"{title_of(record.plan)} ran with several images called {key[1]}:{','.join(sorted(images[key]))}",
+                remedy="name the runs of one image; llmb-run results --group shows them",
+            )
+        before = new[key].runs if key in new else ()
+        where = (measured.stalls, measured.steps, measured.day, measured.nodes)
+        run = BaselineRun(record.paths.run_id, measured.seconds, measured.error, *where)
+        accounts.setdefault(key, []).append(account_of(record))
+        setup = setup_of(accounts[key])
+        new[key] = Baseline(key[0], title_of(record.plan), key[1], round(time.time(), 3), (*before, run), setup)
+    kept = {(item.key, item.software): item for item in baselines(install)}
+    _write(install, (kept | new).values())
+    return sorted(new.values(), key=_order)
+
+
+def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
+    """Forget the baselines of these configurations; returns those that there were.
+
+    Raises:
+        RequestError: a key that no baseline has
+    """
+    found = baselines(install)
+    known = {item.key for item in found}
+    for key in keys:
+        if key not in known:
+            raise RequestError(f"no baseline {key}", remedy="llmb-run baseline list shows their keys")
+    _write(install, [item for item in found if item.key not in keys])
+    return [item for item in found if item.key in keys]
+
+
+def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
+    """The baselines of the run's configuration, that of its own software first; none that the run itself is part of."""
+    if not known:
+        return []  # to say what a run's software is may mean to read its log
+    others = [item for item in known if all(run.run_id != record.paths.run_id for run in item.runs)]
+    return baselines_for(record.plan, software_of(record), others, past)
+
+
+def unlike_baselines(record: RunRecord, account: Account, known: Sequence[Baseline]) -> list[NodeFinding]:
+    """Where the run's nodes are not as a baseline's were: that of its configuration, else the newest with such GPUs."""
+    if any(run.run_id == record.paths.run_id for item in _alike(account, known) for run in item.runs):
+        return []
+    return unlike_site(account, known, configuration_key(record.plan))
+
+
+def unlike_site(account: Account, known: Sequence[Baseline], key: str = "") -> list[NodeFinding]:
+    """The same of nodes that no run is on record of; ``key`` is that of a configuration."""
+    item = max(_alike(account, known), key=lambda item: (item.key == key, item.added), default=None)
+    if item is None:
+        return []
+    return held_against(account, item.setup, f"this site's baseline {item.key}", same_job=item.key == key)
+
+
+def _alike(account: Account, known: Sequence[Baseline]) -> list[Baseline]:
+    """Those of nodes with the same GPUs."""
+    return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
+
+
+def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
+    """The baselines of a plan that runs with ``software``, that of the same software first."""
+    key = configuration_key(plan)
+    found = []
+    for item in known:
+        if item.key != key:
+            continue
+        day = time.strftime("%Y-%m-%d", time.localtime(item.added))
+        count = f"{len(item.runs)} run{'s' if len(item.runs) > 1 else ''}"
+        found.append(
+            Reference(
+                kind="baseline",
+                seconds=item.seconds,
+                software=item.software,
+                source=f"this site's baseline of {count}, {day}",
+                same_software=item.software == software,
+                error=item.relative_error(past),
+            )
+        )
+    return by_preference(found)
+
+
+def _file(install: Path) -> Path:
+    return install / ".llmb" / "baselines.json"
+
+
+def _order(item: Baseline) -> tuple[str, str]:
+    return item.title, item.software
+
+
+def _write(install: Path, items: Iterable[Baseline]) -> None:
+    write_list(_file(install), "baselines", sorted(items, key=_order))
+
+
+Facts: TypeAlias = Mapping[str, object]
+_CONTAINER = "container"
+
+
+class Worth(msgspec.Struct, frozen=True):
+    """How the time for a token changes, as shares: -0.05 is 5 % less. ``of``: what was compared, in words."""
+
+    low: float
+    median: float
+    high: float
+    pairs: int
+    of: str
+
+    def __str__(self) -> str:
+        span = f"{self.low:+.1%}" if self.low == self.high else f"{self.low:+.1%} to {self.high:+.1%}"
+        return f"{span} in {self.pairs} pair{'s' if self.pairs != 1 else ''} of {self.of}"
+
+
+def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
+    """What the change from one plan to the other is worth; None where no published results differ in just that.
+
+    Results of the same model are compared, those of the plans' GPU type if there are any. Of a change of nothing but
+    the container, of which they have no pair, it is how far one release is from the next (``release_spread``).
+    """
+    wanted = _apart(_of_plan(before), _of_plan(after))
+    if not wanted:
+        return None
+    known = [_of_result(result, recipe) for result in recipe.results if result.size == before.model_size]
+    pairs = [
+        (one["gpu"], seconds / base - 1)
+        for (one, base), (other, seconds) in permutations([item for item in known if item is not None], 2)
+        if _apart(one, other) == wanted
+    ]
+    own = [ratio for gpu, ratio in pairs if gpu == before.gpu_type]
+    if found := own or [ratio for _, ratio in pairs]:
+        of = "published rows" if own else "published rows of other GPUs"
+        return Worth(min(found), statistics.median(found), max(found), len(found), of)
+    return _between_releases(before, wanted)
+
+
+def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]) -> Worth | None:
+    one, other = wanted.get(_CONTAINER, (None, None))
+    if wanted.keys() != {_CONTAINER} or not isinstance(one, tuple) or not isinstance(other, tuple):
+        return None
+    spread = release_spread(plan)
+    changes = [spread.fastest, spread.median, spread.slowest]
+    low, median, high = sorted(1 / (1 + change) - 1 for change in changes) if other < one else changes
+    of = "published rows of consecutive releases (5th to 95th percentile, all models of its kind)"
+    return Worth(low, median, high, spread.pairs, of)
+
+
+def _apart(one: Facts, other: Facts) -> dict[str, tuple[object, object]]:
+    names = dict.fromkeys([*one, *other])
+    return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
+
+
+def _of_plan(plan: JobPlan) -> Facts:
+    known = {
+        "variant": plan.variant,
+        "gpu": plan.gpu_type,
+        "gpus": plan.gpus,
+        **_precision(plan.dtype, plan.fp8_recipe),
+    }
+    return {**known, **_columns(plan), "gbs": plan.gbs, _CONTAINER: _release(container_release(plan.image))}
+
+
+def _of_result(result: Result, recipe: Recipe) -> tuple[Facts, float] | None:
+    """With its seconds for each sample and GPU; None where it has no row."""
+    row = find_row(recipe, result)
+    if row is None:
+        return None
+    gbs = row.global_batch_size(result.gpus)
+    fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
+    known = {"variant": result.variant, "gpu": result.gpu, "gpus": result.gpus, **_precision(result.dtype, fp8)}
+    release = _release(result.container or recipe.document(result).container)
+    # Of a plan these two are None: rows of one model and scale have the same.
+    more = {"layers": row.layers, "sequence_length": row.sequence_length}
+    facts = {**known, **_columns(row), **more, "gbs": gbs, _CONTAINER: release}
+    return facts, result.step_seconds * result.gpus / gbs
+
+
+def _precision(dtype: str, fp8_recipe: str | None) -> Facts:
+    return {"dtype": dtype, "fp8_recipe": fp8_recipe if dtype == "fp8" else None}
+
+
+def _columns(item: Columns[int] | Columns[str]) -> Facts:
+    return {name: getattr(item, name) or 0 for name in Columns.__struct_fields__ if name != "gbs"} | {
+        name: getattr(item, name) or 1 for name in ("vp", "ep", "etp")
+    }
+
+
+def _release(release: str | None) -> tuple[int, ...] | None:
+    return release_order(release) if release else None

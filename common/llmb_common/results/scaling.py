@@ -25,8 +25,8 @@ from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Result
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import aspects, deviations, kind_of_job
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.steps import StepTime
 
 Kind: TypeAlias = Literal["weak", "strong"]
 

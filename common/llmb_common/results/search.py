@@ -16,7 +16,7 @@ from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 from llmb_common.results.comparison import compare_times
-from llmb_common.results.estimate import StepTime
+from llmb_common.results.steps import StepTime
 from llmb_common.results.surrogate import Belief, Point, Seen, Sizes, Surrogate, plausible
 
 WITHIN = 0.02

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llmb_common.results.decision import Answer, Decision, next_look
-from llmb_common.results.estimate import StepTime
+from llmb_common.results.steps import StepTime
 
 REQUIRED = 0.95
 """The performance that a system must exceed, as a share of the reference's."""

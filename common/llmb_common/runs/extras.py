@@ -19,9 +19,8 @@ from llmb_common.command.printable import counted, printable, size
 from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.iterations import SAVED, read_log
-from llmb_common.timing.log_files import is_log_name, open_log
+from llmb_common.timing.log_files import find_markers, is_log_name, open_log
 from llmb_common.timing.records import Iteration
-from llmb_common.timing.scan import find_markers
 
 _LOADED = b"successfully loaded checkpoint from "
 _SAVE_TIME = b"save-checkpoint ..."

@@ -11,7 +11,8 @@ from llmb_common import __version__
 from llmb_common.command.guard import guarded
 from llmb_common.command.printable import printable
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.timing.runs import RunTiming, analyse, find_runs, no_garbage
+from llmb_common.timing.log_files import find_runs
+from llmb_common.timing.runs import RunTiming, analyse, no_garbage
 from llmb_common.timing.statistics import read_window
 from llmb_common.timing.tables import STYLES, Style, render
 

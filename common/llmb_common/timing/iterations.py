@@ -1,4 +1,17 @@
-"""Every iteration that a log tells of, in order, with what is wrong with it."""
+"""Every iteration that a log tells of, in order, with what is wrong with it; and what it says of memory.
+
+Ranks, srun and log collectors write through several buffers, so that a line can come twice or one line late. A later
+attempt prints iterations again, from the checkpoint that it started at. Both are a step back in the numbers; how far
+back, and whether the record is new, tells them apart: restarts replace, doubled lines count once, swapped lines are put
+in order.
+
+After the first iterations Megatron prints the memory of each rank that is the first of its replicas: Megatron-Bridge
+(0.3.1 after the first iteration, 0.6 after the second, too; ``training/utils/train_utils.py``) in 10^9 bytes, and
+Megatron-LM's own loop (``training/utils.py``: ``report_memory``) in MiB::
+
+    [Rank 0] (after 2 iterations) memory (GB) | mem-allocated-gigabytes: 34.466 | ... | mem-max-allocated-gigabytes: ...
+    [Rank 0] (after 2 iterations) memory (MB) | allocated: 35293.00 | max allocated: 68149.20 | ... | max reserved: ...
+"""
 
 from __future__ import annotations
 
@@ -6,18 +19,87 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from typing import overload
+from typing import NamedTuple, overload
 
-from llmb_common.timing.log_files import open_log
-from llmb_common.timing.memory_prints import MemoryPrints, memory_prints
-from llmb_common.timing.record_reader import RecordReader
-from llmb_common.timing.records import ANSI, MARKERS, NUMBER, RECORD_BYTES, STEP_TIME, Iteration, LogFormat
-from llmb_common.timing.scan import find_markers
-from llmb_common.timing.sequence import RecordSequence
+from llmb_common.timing.log_files import find_markers, open_log
+from llmb_common.timing.records import (
+    ANSI,
+    MARKERS,
+    NUMBER,
+    RECORD_BYTES,
+    STEP_TIME,
+    Iteration,
+    LogFormat,
+    RecordReader,
+)
+
+_LATE = 2
+"""Lines by which buffers put a record out of order; a restart from a checkpoint goes further back, or repeats one."""
+
+
+@dataclass
+class RecordSequence:
+    """The records that stand so far, with their places in the file, by iteration."""
+
+    kept: list[tuple[int, Iteration]] = field(default_factory=list)
+    restarts: list[int] = field(default_factory=list)
+    """Iterations at which a later attempt set in."""
+    replaced: int = 0
+    """Records of an earlier attempt that a later one printed again, or lost."""
+    doubled: int = 0
+    """Lines that were printed twice, to the last digit."""
+
+    def add(self, offset: int, record: Iteration) -> None:
+        """Take in the next record of the file."""
+        kept = self.kept
+        if not kept or record.index > kept[-1][1].index:
+            kept.append((offset, record))
+            return
+        recent = {item.index for _, item in kept[-_LATE - 1 :]}
+        if any(record == item for _, item in kept[-_LATE:]):
+            self.doubled += 1
+        elif record.index not in recent and record.index >= kept[-1][1].index - _LATE:
+            at = next(at for at in range(len(kept), -1, -1) if at == 0 or kept[at - 1][1].index < record.index)
+            kept.insert(at, (offset, record))
+        else:
+            before = len(kept)
+            while kept and kept[-1][1].index >= record.index:
+                kept.pop()
+            self.replaced += before - len(kept)
+            self.restarts.append(record.index)
+            kept.append((offset, record))
+
+
+_PRINT = re.compile(rb"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations\) memory \((GB|MB)\)([^\n]*)")
+_PEAK = re.compile(rb"\| (?:mem-)?max[- ](allocated|reserved)(?:-gigabytes)?: ([0-9.]{1,20})(?=[\s|]|$)")
+_GIB = {b"GB": 1e9 / 2**30, b"MB": 2**-10}
+
+
+class MemoryPrints(NamedTuple):
+    """Peaks in GiB of the rank that had most. ``ranks``: how many printed theirs."""
+
+    allocated: float
+    reserved: float | None
+    rank: int
+    ranks: int
+
+
+def memory_prints(text: bytes) -> MemoryPrints | None:
+    """The last print of each rank in ``text``; None where there is none."""
+    last: dict[int, tuple[float, float | None]] = {}
+    for rank, _, unit, rest in _PRINT.findall(text):
+        peaks = {name: float(value) * _GIB[unit] for name, value in _PEAK.findall(rest) if value.count(b".") < 2}
+        if peaks.get(b"allocated"):
+            last[int(rank)] = peaks[b"allocated"], peaks.get(b"reserved")
+    if not last:
+        return None
+    rank = max(last, key=lambda rank: last[rank][0])
+    return MemoryPrints(*last[rank], rank, len(last))
+
 
 _LAST_STEP = b"is from the last step, "
 NOTHING_LEFT = re.compile(_LAST_STEP + rb"\d+: nothing is left to train\b")

@@ -1,11 +1,28 @@
-"""Find the runs under a folder, and read and judge each one.
+"""Read a run's log and judge it: is it a success? One status, with a short reason for machines and an iteration.
 
-A run folder is ``<experiment>/<experiment>_<timestamp>/`` with its log in ``<experiment>/log-<experiment>.out`` below;
-plain folders with ``log-*.out`` files serve too. A run folder without a log is a run that died early, never nothing.
+========== ======================= ===================================================================
+status     reason                  meaning
+========== ======================= ===================================================================
+Success                            healthy, complete, every iteration of the window is there, and the run ended well
+Failed     no_log                  the run folder has no log
+Failed     unreadable_log          the log is not a regular file, or reading it failed
+Failed     empty_log               the log has no byte
+Failed     no_iterations           the run died before its first iteration
+Failed     nan_loss, inf_loss      the loss is not finite, or (what Megatron prints for NaN) not there
+Failed     nan_grad_norm,          the gradient norm is not finite
+           inf_grad_norm
+Failed     nan_figure              another named figure (MTP, balancing, parameter norm) is not finite, or not there
+Failed     nan_iteration           the engine counted a NaN iteration
+Failed     skipped_iteration       the optimizer skipped a step of the window: its time says nothing
+Failed     ended_early             the last attempt stopped before its last step
+Failed     ended_badly             every step is there, but the run failed, was cancelled or ran out of time
+Incomplete told_to_end             it saved and ended early because it was told to: by its time limit, by preemption
+Incomplete nothing_left            a later job of a chain found its checkpoint to be from the last step
+Incomplete window_not_reached      the run was planned shorter than the window
+Incomplete missing_iteration       a record in the window is missing or damaged
+Running    still_running           no end yet, and the run's record says that it runs or waits
+========== ======================= ===================================================================
 """
-
-# Path objects would take longer than all the rest of a search:
-# ruff: noqa: PTH113, PTH118, PTH119, PTH208
 
 from __future__ import annotations
 
@@ -16,36 +33,178 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from os.path import basename, isfile, join, split
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from llmb_common.command.printable import counted, first_few
 from llmb_common.run_states import ENDED_STATES, LIVE_STATES
-from llmb_common.timing.iterations import LogContent, read_ending, read_log
+from llmb_common.timing.iterations import Ending, LogContent, MemoryPrints, read_ending, read_log
 from llmb_common.timing.job_events import read_events
-from llmb_common.timing.log_files import is_log_name, log_stem, open_log
-from llmb_common.timing.memory_prints import MemoryPrints
-from llmb_common.timing.records import Iteration, LogFormat
+from llmb_common.timing.log_files import RECORDS, RunFiles, open_log
+from llmb_common.timing.records import OF_SPEED, Iteration, LogFormat
 from llmb_common.timing.statistics import Summary, Window, summarize
-from llmb_common.timing.status import Planned, Status, judge
 
-_PRUNED = {"code", "checkpoints", "nsys_profile"}  # nothing of ours below, but possibly very many files
-_RECORDS = ("job.json", "run.json")
-_EVENTS = "events.jsonl"
-_STAMP = re.compile(r"[0-9]+(-[0-9]{4})?")
+State: TypeAlias = Literal["Success", "Failed", "Incomplete", "Running"]
+
+
+_AVERAGE = re.compile("loss|norm|logit")
+_SCALE = "loss scale"
+_FIGURES = attrgetter("figures")
 
 
 @dataclass(frozen=True)
-class RunFiles:
-    """``name`` is the run folder's. ``log`` None: the folder has none. ``folder`` None: a log outside a run folder."""
+class Status:
+    """``reason`` is empty for a success; ``iteration`` is where it shows, if it is about one."""
 
-    name: str
-    folder: Path | None
-    log: Path | None
+    state: State
+    reason: str = ""
+    iteration: int | None = None
+    message: str = ""
+
+    @property
+    def not_finite(self) -> bool:
+        """The run met NaN or an infinite value, printed or not: whatever it did, it was not training."""
+        return self.reason.startswith(("nan_", "inf_"))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run folder's own files say about the run; None where they say nothing."""
+
+    steps: int | None = None
+    exit_after: int | None = None
+    """The run ends after that many steps from where it starts."""
+    alive: bool = False
+    """The record says that the run waits or runs, and the job has not written that it ended."""
+    failure: str = ""
+    """How the run ended, in words, where that was not well: its state, and the exit code where it is known."""
+    told: bool = False
+    """It was told to end: its state says so, or it ended well after a signal."""
+    resumes: bool = False
+    """It goes on from a checkpoint."""
+
+
+def judge(
+    content: LogContent, window: Window, planned: Planned, ending: Callable[[], Ending] = lambda: Ending()
+) -> Status:
+    """The verdict over a log that could be read and is not empty; ``ending`` reads it once more, where it matters."""
+    iterations = content.iterations
+    if content.nothing_left and not (planned.alive or planned.failure):
+        return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
+    if not iterations:
+        return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
+    unhealthy = _first_unhealthy(content, window)
+    if unhealthy:
+        return unhealthy
+    final, last = _final_index(content, planned), iterations[-1].index
+    if not planned.alive and (last < final or planned.failure):
+        told = _told_to_end(ending(), planned, last, final)
+        if told:
+            return told
+    if last < final:
+        return _unless_alive(planned, "ended_early", last, f"the log ends at iteration {last} of {final}")
+    if planned.alive:
+        # All steps are there; whether the run ends well is open.
+        return _unless_alive(planned, "", iterations[-1].index, "")
+    if planned.failure:
+        message = f"every iteration is there, but the run ended as {planned.failure}"
+        return Status("Failed", "ended_badly", iterations[-1].index, message)
+    if window.last > final:
+        steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
+        message = f"it ends with step {final}, and iterations {window} are measured: {steps}"
+        return Status("Incomplete", "window_not_reached", final, message)
+    missing = window.missing(iterations)
+    if missing:
+        message = f"no usable record of iteration {first_few(missing, 5)}"
+        return Status("Incomplete", "missing_iteration", missing[0], message)
+    return Status("Success")
+
+
+def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
+    """The verdict over a run that was told to end and has a checkpoint to continue from."""
+    told = planned.told or (ending.told and not planned.failure)
+    if ending.saved is None or not told:
+        return None
+    how = f" ({planned.failure})" if planned.failure else ""
+    on = "llmb-run retry --resume continues from there" if ending.saved < final else "nothing is left to train"
+    message = f"told to end{how} after iteration {last} of {final}, and saved iteration {ending.saved}: {on}"
+    return Status("Incomplete", "told_to_end", ending.saved, message)
+
+
+def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
+    if planned.alive:
+        return Status("Running", "still_running", iteration, "the run has not ended yet")
+    return Status("Failed", reason, iteration, message + (f" ({planned.failure})" if planned.failure else ""))
+
+
+def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
+    # Megatron prints no loss where it is NaN (its test is `loss > 0`), so there a missing one is a NaN. NeMo always
+    # prints it, but a version that prints none at all is no reason to fail.
+    loss_expected = content.log_format == "mbridge" or any(item.loss is not None for item in content.iterations)
+    isfinite = math.isfinite
+    expected = _may_vanish(content)
+    for item in content.iterations:
+        loss, norm = item.loss, item.grad_norm
+        # Nearly all are, and there may be millions.
+        sound = loss is not None and isfinite(loss + (norm or 0.0)) and not (item.nan or item.skipped)
+        if sound and not item.not_finite and (not expected or expected <= {*item.figures}):
+            continue
+        where = f"at iteration {item.index}"
+        for value, name in ((loss, "loss"), (norm, "grad_norm")):
+            if value is not None and not isfinite(value):
+                kind = "nan" if math.isnan(value) else "inf"
+                return Status("Failed", f"{kind}_{name}", item.index, f"the {name.replace('_', ' ')} is {kind} {where}")
+        if loss is None and loss_expected and not item.skipped:
+            return Status("Failed", "nan_loss", item.index, f"no loss is printed {where}, as Megatron does for NaN")
+        if odd := [name for name in item.not_finite if name not in OF_SPEED]:
+            return Status("Failed", "nan_figure", item.index, f"{odd[0]!r} is not a finite number {where}")
+        if gone := _vanished(item, expected):
+            message = f"no {gone!r} is printed {where}, as Megatron does for NaN"
+            return Status("Failed", "nan_figure", item.index, message)
+        if item.nan:
+            return Status("Failed", "nan_iteration", item.index, f"the engine counts a NaN {where}")
+        if item.skipped and item.index in window:
+            return Status("Failed", "skipped_iteration", item.index, f"the optimizer skipped its step {where}")
+    return None
+
+
+def _may_vanish(content: LogContent) -> frozenset[str]:
+    """The averages and norms that some records have and others lack; of NeMo's none: it prints NaN as such.
+
+    What a single record has may be another rank's print, unless it is the first.
+    """
+    # Nearly all share one tuple, and comparing what it holds takes longer.
+    alike = len({*map(id, map(_FIGURES, content.iterations))}) == 1
+    if content.log_format != "mbridge" or alike or len({*map(_FIGURES, content.iterations)}) == 1:
+        return frozenset()
+    counts = Counter(name for item in content.iterations for name in item.figures)
+    counts.update(content.iterations[0].figures)
+    return frozenset(name for name, count in counts.items() if count > 1 and _AVERAGE.search(name)) - {_SCALE}
+
+
+def _vanished(item: Iteration, expected: frozenset[str]) -> str:
+    """The first of the ``expected`` figures that a record lacks; empty where it lacks none. Skipped steps have none."""
+    return "" if item.skipped else min(expected.difference(item.figures), default="")
+
+
+def _final_index(content: LogContent, planned: Planned) -> int:
+    """The number that the last iteration must have. Log and plan can disagree: the longer one is the promise."""
+    last = content.iterations[-1]
+    final = max(last.total, planned.steps - last.zero_based) if planned.steps is not None else last.total
+    if planned.exit_after is not None:
+        start = content.restarts[-1] if content.restarts else content.iterations[0].index
+        final = min(final, start + planned.exit_after - 1)
+    return final
+
+
+# Path objects would take longer than all the rest of a search:
+
+
+_EVENTS = "events.jsonl"
 
 
 @dataclass(frozen=True)
@@ -78,68 +237,6 @@ class RecordedState:
 
     state: str
     detail: str = ""
-
-
-def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
-    """Every run at or below ``folder`` (which may be a log itself), by path. ``looked`` is called at every folder."""
-    if not folder.is_dir():
-        return [RunFiles(log_stem(folder), None, folder)]
-    found: list[RunFiles] = []
-    waiting = [str(folder)]
-    while waiting:
-        waiting += _search(waiting.pop(), found)
-        looked()
-    return _unambiguous(sorted(found, key=lambda run: str(run.log or run.folder)), folder)
-
-
-def _search(path: str, found: list[RunFiles]) -> list[str]:
-    """Add the runs directly in ``path`` to ``found``; the folders below that are to be searched."""
-    try:
-        files, folders = _entries(path)
-    except OSError:
-        # A folder that cannot be listed may hold runs: it shows as an unreadable one.
-        found.append(RunFiles(Path(path).name, None, Path(path)))
-        return []
-    if _is_run_folder(path, files):
-        found += _runs_in(path, [*files, *folders], folders)
-        return []
-    # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
-    logs = _once([name for name in (*files, *folders) if is_log_name(name)])
-    found += [RunFiles(log_stem(Path(name)), None, Path(path, name)) for name in logs]
-    # Hidden: a run folder is made under a hidden name and renamed when it is complete.
-    pruned = _PRUNED | {*logs}
-    return [join(path, name) for name, linked in folders.items() if not (linked or name in pruned or name[0] == ".")]
-
-
-def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[RunFiles]:
-    """A run folder's logs, in it and in its subfolders; one without any is a run too."""
-    logs = [join(path, name) for name in names if is_log_name(name)]
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            logs += [join(path, folder, name) for name in os.listdir(join(path, folder)) if is_log_name(name)]
-    logs = _once(logs)
-    here = Path(path)
-    if len(logs) > 1:
-        return [RunFiles(f"{here.name}/{log_stem(log)}", here, log) for log in sorted(map(Path, logs))]
-    return [RunFiles(here.name, here, Path(logs[0]) if logs else None)]
-
-
-def _once(logs: list[str]) -> list[str]:
-    """Without the packed copies of logs that are there as text too: ``gzip --keep``, or one that is under way."""
-    return [log for log in logs if log.endswith(".out") or log.rpartition(".")[0] not in logs]
-
-
-def _entries(path: str) -> tuple[list[str], dict[str, bool]]:
-    """What is in a folder: names of files, and those of folders with whether they are links."""
-    files: list[str] = []
-    folders: dict[str, bool] = {}
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                folders[entry.name] = entry.is_symlink()
-            else:
-                files.append(entry.name)
-    return files, folders
 
 
 @contextlib.contextmanager
@@ -213,32 +310,13 @@ def _of_all(values: Sequence[float | None]) -> Summary | None:
     return summarize(known) if len(known) == len(values) else None
 
 
-def _is_run_folder(path: str, files: Collection[str]) -> bool:
-    # By its record; by its name where another launcher wrote no record.
-    if any(name in files and isfile(join(path, name)) for name in _RECORDS):
-        return True
-    parent, name = split(path)
-    experiment, underscore, timestamp = name.rpartition("_")
-    return bool(underscore) and _STAMP.fullmatch(timestamp) is not None and basename(parent) == experiment
-
-
-def _unambiguous(runs: list[RunFiles], folder: Path) -> list[RunFiles]:
-    uses = Counter(run.name for run in runs)
-    return [
-        RunFiles(str((run.log or run.folder or folder).relative_to(folder)), run.folder, run.log)
-        if uses[run.name] > 1
-        else run
-        for run in runs
-    ]
-
-
 def _planned(folder: Path | None, ended_as: RecordedState | None) -> tuple[Planned, tuple[str, ...]]:
     """What job.json, run.json and events.jsonl say. A damaged one says nothing, which a notice reports."""
     if folder is None:
         return Planned(), ()
     notices: list[str] = []
     documents = []
-    for name in _RECORDS:
+    for name in RECORDS:
         document: object = {}
         try:
             document = json.loads((folder / name).read_bytes())

@@ -15,7 +15,7 @@ from llmb_common.decoding.structs import from_plain
 from llmb_common.machine.files import open_plain
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.nodes import read_nodes
-from llmb_common.timing.distributions import t_quantile
+from llmb_common.timing.statistics import t_quantile
 
 FILE = "waits.json"
 _MOST_BYTES = 16 << 20

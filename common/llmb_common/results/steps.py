@@ -1,0 +1,292 @@
+"""The step time of one run, with its uncertainty: what the steps of a window say about the run they belong to.
+
+Three things make the plain mean and its textbook error wrong for training steps, and each is met here:
+
+* *Stalls.* A checkpoint flush or a network retry multiplies one step by four and moves a mean of ten steps by 30 %.
+  Steps far from the median (Hampel's rule: ``SPIKE_DEVIATIONS`` robust standard deviations, and at least
+  ``SPIKE_SHARE``) are set apart and the location is the mean of the others. Nothing is lost: what they cost is kept as
+  well, of all steps after warm-up, so that location and stalls together are the plain mean.
+* *Autocorrelation.* Clocks, thermals and neighbours change slowly, so that twenty steps hold the information of a few.
+  The error of the mean is that of a first-order autoregressive process.
+* *Short windows.* Ten steps (35 to 44) are too few to estimate a variance, an autocorrelation or how often steps stall.
+  These come from all steps after warm-up, the location from the window alone.
+
+``anomalies`` are what is odd about the steps, in words: each makes a reader doubt the figure, none of them changes it
+silently.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmb_common.command.printable import counted, first_few
+from llmb_common.results.training import NOTHING, Training, training_of
+from llmb_common.timing.records import Iteration
+from llmb_common.timing.runs import RunTiming
+from llmb_common.timing.statistics import Window
+
+SPIKE_DEVIATIONS = 5.0
+SPIKE_SHARE = 0.05
+"""A step within 5 % of the median is no stall, however steady its neighbours are."""
+
+_TO_STANDARD_DEVIATION = 1.4826  # of a normal distribution, from its median absolute deviation
+_STRONGEST_CORRELATION = 0.95
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """``seconds`` is the location of the window's steps without stalls, ``error`` its standard error, both in seconds.
+
+    ``error`` is what the steps of *this* run leave open; it cannot know how runs differ from each other.
+    """
+
+    seconds: float
+    error: float
+    count: int
+    """Steps that the location is the mean of."""
+    spikes: tuple[int, ...] = ()
+    """Positions in the window of the steps that were set apart."""
+    correlation: float = 0.0
+    """Lag-1 autocorrelation of the steady steps, corrected for its bias; never negative."""
+    mean: float = 0.0
+    """The mean of the whole window, stalls included: what the documents print."""
+    stalls: tuple[float, ...] = ()
+    """What each step that was set apart took beyond a steady one, as a share of that: 3.0 is four times the time,
+    negative a faster one. Of all ``steps``."""
+    steps: int = 0
+    """Steps after warm-up, those of the window among them; 0: not known."""
+    day: str = ""
+    """When the run started, to the day; runs of one day share its conditions. Empty: shared with no other run."""
+    nodes: str = ""
+    """Where it ran: sorted host names, with commas."""
+
+    @property
+    def log(self) -> float:
+        """Natural logarithm of ``seconds``."""
+        return math.log(self.seconds)
+
+    @property
+    def relative_error(self) -> float:
+        """``error`` as a share of ``seconds``."""
+        return self.error / self.seconds
+
+
+def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
+    """The step time of a run.
+
+    Args:
+        window: seconds of each measured step, in order; at least one, all finite and positive
+        steady: seconds of each step after warm-up, in order, those of the window among them; empty: the window
+
+    Raises:
+        ValueError: the window is empty
+    """
+    if not window:
+        raise ValueError("a window without steps has no step time")
+    reference = steady if len(steady) > len(window) else window
+    low, high = _usual(reference)
+    if not low <= statistics.median(window) <= high:
+        # The window is another stretch than the rest: its level is what the source measures, and no stall.
+        reference = window
+        low, high = _usual(window)
+    kept = [seconds for seconds in window if low <= seconds <= high]
+    noise = [seconds for seconds in reference if low <= seconds <= high]
+    level = math.fsum(noise) / len(noise)
+    location = math.fsum(kept) / len(kept)
+    deviation, correlation = _noise(noise)
+    return StepTime(
+        seconds=location,
+        error=deviation * math.sqrt(_inflation(len(kept), correlation) / len(kept)),
+        count=len(kept),
+        spikes=tuple(at for at, seconds in enumerate(window) if not low <= seconds <= high),
+        correlation=correlation,
+        mean=math.fsum(window) / len(window),
+        stalls=tuple(seconds / level - 1 for seconds in reference if not low <= seconds <= high),
+        steps=len(reference),
+    )
+
+
+def _usual(values: Sequence[float]) -> tuple[float, float]:
+    """Between what the steps lie that are of one kind: not far above or below the median."""
+    median = statistics.median(values)
+    if len(values) < 3:
+        return min(values), max(values)
+    spread = _TO_STANDARD_DEVIATION * statistics.median(abs(value - median) for value in values)
+    limit = max(SPIKE_DEVIATIONS * spread, SPIKE_SHARE * median)
+    return median - limit, median + limit
+
+
+def _noise(values: Sequence[float]) -> tuple[float, float]:
+    """Standard deviation and lag-1 autocorrelation of a stationary series, each corrected for a short series' bias."""
+    count = len(values)
+    if count < 3:
+        return (statistics.stdev(values) if count == 2 else 0.0), 0.0
+    mean = math.fsum(values) / count
+    centred = [value - mean for value in values]
+    squares = math.fsum(value * value for value in centred)
+    if squares <= (1e-12 * mean) ** 2 * count:
+        return 0.0, 0.0
+    raw = math.fsum(a * b for a, b in itertools.pairwise(centred)) / squares
+    # Kendall: around an estimated mean, raw falls short of the truth by (1 + 4 rho) / n.
+    correlation = min(raw + (1 + 4 * raw) / count, _STRONGEST_CORRELATION) if raw > 0 else 0.0
+    # The mean of correlated values follows them, so that the squares around it are too small.
+    lost = min(_inflation(count, correlation), count * 0.9)
+    return math.sqrt(squares / (count - lost)), correlation
+
+
+def _inflation(count: int, correlation: float) -> float:
+    """How many times larger the variance of a mean of ``count`` values is than without autocorrelation."""
+    tail = sum((1 - lag / count) * correlation**lag for lag in range(1, count))
+    return 1 + 2 * tail
+
+
+DRIFT = 0.02
+"""A change over the steady steps that is worth a word, as a share of the step time."""
+
+WARM_UP = 0.05
+"""How much slower than the rest the window's first steps may be."""
+
+FLOPS_MISMATCH = 0.15
+"""Engines count attention, embeddings and routing differently, by less than this; beyond, plan and log disagree."""
+
+OTHER_WORK = 0.25
+"""Beyond this it is not a matter of counting."""
+
+
+def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTime) -> tuple[str, ...]:
+    """Everything odd about the steps of a run whose window is complete.
+
+    Args:
+        iterations: all of the log, in order
+        window: the measured ones
+        measured: their step time
+    """
+    inside = window.select(iterations)
+    steady = [item for item in iterations if item.index >= steady_from(window)]
+    found = [
+        _spikes(inside, measured),
+        _warm_up(inside, measured),
+        _drift(steady, {inside[at].index for at in measured.spikes}),
+        _skipped(iterations),
+    ]
+    return tuple(text for text in found if text)
+
+
+def steady_from(window: Window) -> int:
+    """The first iteration after warm-up: the eleventh, by NVIDIA's older READMEs, unless the window begins earlier."""
+    return min(window.first, 11)
+
+
+def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
+    if not measured.spikes:
+        return ""
+    odd = [inside[at] for at in measured.spikes]
+    largest = max((item.seconds for item in odd), key=lambda seconds: abs(math.log(seconds / measured.seconds)))
+    one = len(odd) == 1
+    most = "" if one else "up to " if largest > measured.seconds else "as little as "
+    return (
+        f"{len(odd)} of {len(inside)} measured steps {'is' if one else 'are'} unlike the others ({_named(odd)},"
+        f" {most}{largest / measured.seconds:.2g} times their time): the steady step time leaves"
+        f" {'it' if one else 'them'} out, the mean ({measured.mean / measured.seconds - 1:+.1%}) does not"
+    )
+
+
+def _warm_up(inside: Sequence[Iteration], measured: StepTime) -> str:
+    """The window starts too early: its first steps fall towards the level of the others."""
+    head = [item.seconds for item in inside[:3]]
+    rest = [item.seconds for item in inside[3:]]
+    if len(rest) < 4:
+        return ""
+    level = statistics.median(rest)
+    if head == sorted(head, reverse=True) and head[0] > (1 + WARM_UP) * level and head[1] > (1 + WARM_UP / 2) * level:
+        return f"warm-up reaches into the window: its first step takes {head[0] / level - 1:.0%} longer than later ones"
+    return ""
+
+
+def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
+    """The last third against the first, where the difference is larger than chance."""
+    kept = [item for item in steady if item.index not in aside]
+    third = len(kept) // 3
+    if third < 4:
+        return ""
+    first, last = ([item.seconds for item in part] for part in (kept[:third], kept[-third:]))
+    before, after = statistics.median(first), statistics.median(last)
+    error = 1.2533 * math.hypot(statistics.stdev(first), statistics.stdev(last)) / math.sqrt(third)
+    change = after / before - 1
+    if abs(change) < DRIFT or abs(after - before) < 4 * error:
+        return ""
+    where = f"from iteration {kept[0].index} to {kept[-1].index}"
+    return (
+        f"steps become {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbors?)"
+    )
+
+
+def _skipped(iterations: Sequence[Iteration]) -> str:
+    odd = [item for item in iterations if item.skipped]
+    return f"the optimizer skipped {counted(len(odd), 'step')} ({_named(odd)})" if odd else ""
+
+
+def logged_tflop(inside: Sequence[Iteration]) -> float | None:
+    """TFLOP (10^12 operations) of one GPU in one step, as the log's own TFLOPS and times make them; None: unknown."""
+    # Small models on CPUs and the like make less than 1, of which a single decimal is printed.
+    rates = [item.tflops * item.seconds for item in inside if item.tflops and 1 <= item.tflops < math.inf]
+    return statistics.median(rates) if rates else None
+
+
+def flops_mismatch(logged: float | None, planned: float | None, allowed: float = FLOPS_MISMATCH) -> tuple[str, ...]:
+    """Where the work of a step, as the log counts it, is not the plan's; both in TFLOP of one GPU, None: unknown."""
+    if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
+        return ()
+    return (
+        f"TFLOPS and step time of the log make {logged / planned:.2f} times the work of a planned step:"
+        " another model, sequence length, batch or GPU count than planned, or a log of another run",
+    )
+
+
+def _named(odd: Sequence[Iteration]) -> str:
+    return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the log alone says of a run's steps, and a verdict needs. ``time`` None: the window is incomplete."""
+
+    time: StepTime | None = None
+    remarks: tuple[str, ...] = ()
+    """What is odd about them."""
+    tflop: float | None = None
+    """10^12 operations of one GPU in one step, by the log's own count."""
+    training: Training = NOTHING
+
+
+def step_time(timing: RunTiming) -> StepTime | None:
+    """The run's step time over its window, with its error; None where the window is incomplete."""
+    measured = timing.window.select(timing.iterations)
+    if not measured or len(measured) < len(timing.window):
+        return None
+    steady = [item.seconds for item in timing.iterations if item.index >= steady_from(timing.window)]
+    return estimate([item.seconds for item in measured], steady)
+
+
+def whole_time(timing: RunTiming) -> StepTime | None:
+    """The same over all steps after warm-up, up to the window's end: for comparisons with nothing that is published.
+
+    None where the window is incomplete.
+    """
+    last = max((item.index for item in timing.window.select(timing.iterations)), default=0)
+    steady = [item.seconds for item in timing.iterations if steady_from(timing.window) <= item.index <= last]
+    return estimate(steady) if step_time(timing) is not None else None
+
+
+def steps_of(timing: RunTiming) -> Steps:
+    """What the steps in a log that was read say."""
+    measured = step_time(timing)
+    if measured is None:
+        return Steps()
+    inside = timing.window.select(timing.iterations)
+    odd = anomalies(timing.iterations, timing.window, measured)
+    return Steps(measured, odd, logged_tflop(inside), training_of(timing.iterations))
