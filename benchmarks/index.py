@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from llmb_common.index.search import rebuild  # noqa: E402
 from llmb_common.runs.record import update_record  # noqa: E402
-from llmb_common.submission.create import create_run  # noqa: E402
+from llmb_common.submission.single import create_run  # noqa: E402
 from support.run_site import RunSite  # noqa: E402
 
 EXPERIMENTS = 100
@@ -66,7 +66,7 @@ def make_runs(site: RunSite, folder: Path, count: int, live: int) -> None:
 
 
 def measure(site: RunSite, rounds: int) -> int:
-    find = "import sys; from pathlib import Path; from llmb_common.index.rows import RunFilter; "
+    find = "import sys; from pathlib import Path; from llmb_common.index.runs import RunFilter; "
     find += "from llmb_common.index.search import find_runs; "
     find += "find_runs(Path(sys.argv[1]), RunFilter("
     commands = {

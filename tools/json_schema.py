@@ -14,8 +14,8 @@ import fastjsonschema
 import msgspec
 
 from llmb_common.causes.answer import Diagnosis
-from llmb_common.command.envelope import SCHEMA
-from llmb_common.index.rows import RunRow
+from llmb_common.command.outcome import SCHEMA
+from llmb_common.index.runs import RunRow
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.cluster_types import ways
 from llmb_run.columns import RUN_KEYS, Column, Form

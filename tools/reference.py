@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from llmb_common.causes.table import numbers, signatures
-from llmb_common.command.envelope import SCHEMA
+from llmb_common.command.outcome import SCHEMA
 from llmb_common.errors import EXIT_STATUS
 from llmb_common.platform.cluster_types import ways
 from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES

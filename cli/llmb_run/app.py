@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from llmb_common.command.envelope import Result, print_result
+from llmb_common.command.outcome import Result, print_result
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError
 from llmb_run import terminal

@@ -15,7 +15,7 @@ from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
 from llmb_common.command.printable import csv_cell, printable
-from llmb_common.index.rows import RunRow
+from llmb_common.index.runs import RunRow
 from llmb_common.platform.cluster_types import names
 from llmb_common.recipes.rows import precision
 from llmb_run.terminal import since

@@ -95,7 +95,7 @@ def _catalog() -> list[CatalogEntry]:
 
 def runs(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
     """Ids of the newest runs; their names where more than a little of one is typed."""
-    from llmb_common.index.rows import RunFilter
+    from llmb_common.index.runs import RunFilter
     from llmb_common.index.search import find_runs
     from llmb_run.place import Place
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from llmb_common.command.printable import printable
-from llmb_common.index.rows import row_of
+from llmb_common.index.runs import row_of
 from llmb_common.machine.files import open_plain
 from llmb_common.observe import Observation, observe
 from llmb_common.results.configuration import apart

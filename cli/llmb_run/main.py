@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from llmb_common.command.guard import guarded
+from llmb_common.command.outcome import guarded
 from llmb_common.errors import RequestError
 from llmb_run import terminal
 

@@ -32,7 +32,7 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     here = here or Path.cwd()
     if not os.path.lexists(here / FILE_NAME):
         return None
-    from llmb_common.machine.trust import why_not_trusted
+    from llmb_common.machine.files import why_not_trusted
 
     if problem := why_not_trusted(here, FILE_NAME):
         notice(f"{here / FILE_NAME} is not read: {problem}; if you mean this installation, export LLMB_INSTALL={here}")

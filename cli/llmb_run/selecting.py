@@ -10,7 +10,7 @@ from typing import Any
 
 from llmb_common.command.words import span_seconds
 from llmb_common.errors import LLMBError, RequestError, did_you_mean
-from llmb_common.index.rows import RunFilter, RunRow
+from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.results.configuration import values_of
 from llmb_common.run_states import ENDED_STATES, LIVE_STATES

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as replaced
 
-from llmb_common.command.guard import guarded
+from llmb_common.command.outcome import guarded
 from llmb_common.command.printable import exact
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
@@ -36,7 +36,7 @@ from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.site.machine import look_at_machine
 
 if TYPE_CHECKING:
-    from llmb_common.index.figures import PastTime
+    from llmb_common.index.database import PastTime
     from llmb_common.runs.record import RunRecord
 
 
@@ -53,7 +53,7 @@ def measured_here(install: Path | None) -> Look:
     def look(plan: JobPlan) -> Measured:
         if install is None or plan.gpu_type == CPU or not (install / ".llmb" / "index.db").is_file():
             return Measured()
-        from llmb_common.index.figures import past_memory, past_times
+        from llmb_common.index.database import past_memory, past_times
         from llmb_common.results.configuration import memory_key
 
         rows = past_times(install, plan.workload, plan.model_size)

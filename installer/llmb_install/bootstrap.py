@@ -13,9 +13,8 @@ from pathlib import Path
 
 from llmb_common.decoding.strict_yaml import Lines, NotFlatError, load_flat
 from llmb_common.errors import RequestError
-from llmb_common.machine.files import user_path
-from llmb_common.machine.loopback import loopback_problem
-from llmb_common.machine.trust import require_trusted
+from llmb_common.machine.files import require_trusted, user_path
+from llmb_common.machine.processes import loopback_problem
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_install import arguments
 from llmb_install.answers import checks, draft, questions, site_checks, used_folder

@@ -7,8 +7,8 @@ import re
 import shutil
 from dataclasses import dataclass
 
-from llmb_common.machine.programs import ask
-from llmb_common.machine.trust import me, user_name
+from llmb_common.machine.files import me, user_name
+from llmb_common.machine.processes import ask
 from llmb_common.platform import gpus
 
 _SECONDS = 15

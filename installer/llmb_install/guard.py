@@ -7,7 +7,7 @@ import pwd
 import signal
 from collections.abc import Callable
 
-from llmb_common.command.guard import settled
+from llmb_common.command.outcome import settled
 
 _AGAIN = "run the same command again to continue"
 

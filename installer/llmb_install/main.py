@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llmb_common.command.envelope import Result, print_result
+from llmb_common.command.outcome import Result, print_result
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import arguments
 from llmb_install.answers import used_folder

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.executors.slurm.array import largest_array
+from llmb_common.executors.slurm.submit import largest_array
 from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import Job, batch, submit, submit_many
+from llmb_common.submission import Job, jobs, submit, submit_many
 from support import slurm_config
 from support.crashes import run_and_crash_while
 from support.processes import wait_until
@@ -34,7 +34,7 @@ class ArraySite(RunSite):
         code = folder / "code" / "llmb_train"
         code.mkdir(parents=True)
         (code / "__main__.py").touch()
-        monkeypatch.setattr(batch, "training_code", lambda: code)
+        monkeypatch.setattr(jobs, "training_code", lambda: code)
 
     def behave(self, **tasks: str) -> None:
         """``task_2="STANDIN_EXIT=7"``: settings for that task only."""

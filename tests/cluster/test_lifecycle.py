@@ -18,7 +18,7 @@ import pytest
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.observe import Observation, cancel, observe, refresh, wait
 from llmb_common.run_states import is_live

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from llmb_common.runs.facts import with_job_facts
+from llmb_common.runs.finding import with_job_facts
 from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.report_site import DAY, HOSTILE, START, dated, noisy_log
 from support.runs import make_run

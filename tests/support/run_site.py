@@ -21,7 +21,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.site.machine import look_at_machine
-from llmb_common.submission import batch
+from llmb_common.submission import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "llama3.1"
@@ -91,4 +91,4 @@ def with_small_code(folder: Path, patch: pytest.MonkeyPatch) -> None:
     code = folder / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").write_text("print('trained')\n")
-    patch.setattr(batch, "training_code", lambda: code)
+    patch.setattr(jobs, "training_code", lambda: code)

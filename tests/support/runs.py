@@ -11,7 +11,7 @@ from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 from support.iteration_logs import mbridge_line
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.envelope import Result, print_result
+from llmb_common.command.outcome import Result, print_result
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.paired import order
 from llmb_common.runs.manifest import git_state
-from llmb_common.submission import batch
+from llmb_common.submission import jobs
 from support import instant
 from support.campaigns import Site
 from support.cli import Cli, assert_as_documented
@@ -67,7 +67,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     instant.install_executor(monkeypatch, tmp_path / "instant")
     plant(monkeypatch)
     with_small_code(tmp_path, monkeypatch)
-    monkeypatch.setattr("llmb_run.campaigns.frozen.training_code", batch.training_code)
+    monkeypatch.setattr("llmb_run.campaigns.frozen.training_code", jobs.training_code)
     monkeypatch.setattr("llmb_run.reporting.html.charts_library", lambda: "window.vegaEmbed = () => {}")
     # The seed is a campaign's random id: one draw in 54 takes a comparison beyond its first look.
     drawn = lambda block, seed: order(block, f"test{seed[8:]}")  # noqa: E731

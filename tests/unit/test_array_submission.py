@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError
-from llmb_common.executors.slurm import array as slurm_array
 from llmb_common.executors.slurm import look as slurm_runs
+from llmb_common.executors.slurm import submit as slurm_array
 from llmb_common.index.search import find_run
 from llmb_common.observe import cancel, observe
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import Job, Options, arrays, submit, submit_many
-from llmb_common.submission.create import create_run
+from llmb_common.submission import Job, Options, many, submit, submit_many
 from llmb_common.submission.jobs import alike
+from llmb_common.submission.single import create_run
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite, with_small_code
 
@@ -151,7 +151,7 @@ def test_an_array_with_a_changed_file_is_not_submitted(site, fake, monkeypatch, 
         created.append(record)
         return record
 
-    monkeypatch.setattr(arrays, "create_run", create_and_change)
+    monkeypatch.setattr(many, "create_run", create_and_change)
     results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 3)]
     assert [result.code for result in results if isinstance(result, RecordError)] == ["changed"] * 3
     assert len(created) == 3
@@ -205,7 +205,7 @@ def test_runs_abandoned_in_the_meantime_are_not_submitted(site, fake, monkeypatc
             taken.save()
         return made[-1]
 
-    monkeypatch.setattr(arrays, "create_run", slowly)
+    monkeypatch.setattr(many, "create_run", slowly)
     results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 2)]
     assert isinstance(results[1], SchedulerError)
     assert "abandoned" in results[1].message
@@ -284,7 +284,7 @@ def test_a_started_task_does_not_count_as_cancelled_with_the_others(site: RunSit
 def test_one_waiting_task_is_cancelled_by_its_number_alone(site, fake, monkeypatch):
     records = start([Job(site.plan(), RECIPE)] * 3)
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("waits for what never comes"))
-    monkeypatch.setattr(sys.modules["llmb_common.observe.cancel"], "time", clock)
+    monkeypatch.setattr(sys.modules["llmb_common.observe"], "time", clock)
     (cancelled,) = cancel([records[1]])
     assert cancelled.state == "CANCELLED"
     assert fake.calls("scancel") == [["1_1"]]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks, RequestError
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import load_record
 from llmb_common.submission import Options, resuming, submit, submit_chain

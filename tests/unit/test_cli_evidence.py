@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.runs.facts import with_job_facts
+from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord
 from llmb_run.results import kept
 from support.cli import Cli

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.machine.shell_text import shell_part
+from llmb_common.machine.files import shell_part
 from llmb_common.platform import cluster_types
 from llmb_common.platform.cluster_types import ClusterType, Traits, traits_of
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks
-from llmb_common.executors.local import look as local_runs
-from llmb_common.executors.local.look import processes_of
+from llmb_common.executors.local import processes as local_runs
+from llmb_common.executors.local.processes import processes_of
 from llmb_common.index.search import find_runs
-from llmb_common.machine.process import identify, is_alive, send
+from llmb_common.machine.processes import identify, is_alive, send
 from llmb_common.observe import Observation, cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import Options, submit
@@ -236,7 +236,7 @@ def test_hang_and_stall(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stalled.state == "COMPLETED"
     monkeypatch.delenv("STANDIN_LINGER")
     monkeypatch.setenv("STANDIN_HANG", "2")
-    monkeypatch.setattr("llmb_common.executors.local.follow.END_SECONDS", 1)
+    monkeypatch.setattr("llmb_common.executors.local.processes.END_SECONDS", 1)
     hung = submit(site.plan(), RECIPE, DETACHED)
     wait_until(lambda: "hang" in events_of(hung), "the watchdog", timeout=20)
     cancel([hung])

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.secrets import Secret, is_secret_name
+from llmb_common.command.words import Secret, is_secret_name
 from llmb_common.errors import RecordError
 from llmb_common.machine.files import (
     fsync_folder,

@@ -14,7 +14,7 @@ import pytest
 from llmb_common.runs.evidence.account import Account, account_of, as_plain, make_account
 from llmb_common.runs.evidence.expected import EXPECTATION
 from llmb_common.runs.evidence.findings import KINDS, NodeFinding
-from llmb_common.runs.facts import with_job_facts
+from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.runs import make_run

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import LLMBError, RecordError
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.machine.files import sha256_of_tree
-from llmb_common.machine.process import identify
+from llmb_common.machine.processes import identify
 from llmb_common.observe import cancel, end_runs, observe
-from llmb_common.runs.code import pack_code
+from llmb_common.runs.manifest import pack_code
 from llmb_common.runs.ownership import refusal
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
 from llmb_common.submission import Job, Options, submit, submit_many, training_code
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder
@@ -274,7 +274,7 @@ def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Pat
 
 def test_whoever_holds_the_lock_cannot_block_us_forever(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     record = make_run(cli.install, state="PENDING")
-    monkeypatch.setattr("llmb_common.runs.lock.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("llmb_common.runs.ownership.LOCK_SECONDS", 0.1)
     holder = (
         "import fcntl, sys, time\nlock = open(sys.argv[1], 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\n"
         "print('held', flush=True)\ntime.sleep(60)"

@@ -28,7 +28,7 @@ from llmb_common.health.ask import choose, look, said_by
 from llmb_common.health.facts import Facts, Folder, read_facts
 from llmb_common.health.needs import Needs, needs_of, needs_of_site
 from llmb_common.health.program import PYTHONS, command, parse_frames
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer
 from llmb_common.platform.cluster_types import traits_of
 from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.submission.excluded_nodes import exclude_nodes

@@ -20,7 +20,7 @@ from llmb_common.executors.holding import Container
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.judge import judge
 from llmb_common.health.stress import measured_lines, stressed
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer
 from llmb_common.results import references as kept
 from llmb_common.results.references import Baseline, BaselineRun
 from llmb_train import health

@@ -16,7 +16,7 @@ import pytest
 
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.script import render_array
-from llmb_common.executors.slurm.series import render_series
+from llmb_common.executors.slurm.submit import render_series
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
@@ -27,7 +27,7 @@ from llmb_common.runs.paths import RunPaths, dry_run_paths
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission
 from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.site.machine import Machine
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 from support.sbatch_lines import file_of, options_of
 from support.script_stubs import Call, ScriptStubs
 

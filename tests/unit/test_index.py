@@ -12,10 +12,10 @@ import pytest
 
 from llmb_common.errors import RequestError
 from llmb_common.index import database
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 from llmb_common.runs.record import RunRecord, Submission, update_record
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 from support.crashes import start
 from support.run_site import RunSite
 

@@ -13,12 +13,12 @@ import pytest
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import database, search
-from llmb_common.index.figures import Kept, keep_figures, kept_figures
-from llmb_common.index.rows import UNREADABLE, RunFilter, row_of
+from llmb_common.index.database import Kept, keep_figures, kept_figures
+from llmb_common.index.runs import UNREADABLE, RunFilter, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, Submission, load_record, update_record
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 
 
 class Runs:

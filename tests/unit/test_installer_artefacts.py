@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.errors import ConfigError, EnvironmentLacks
 from llmb_install.answers.answers import complete
 from llmb_install.answers.stored import load_recipes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.errors import RequestError
 from llmb_install.parts.secrets.credentials import (
     KEPT,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer
 from llmb_install import detect
 from llmb_install.detect import Partition, Site, detect_site, mpi_type, mpi_types, parse_sinfo
 from llmb_install.parts import enroot_settings

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
 from llmb_install.answers import draft
 from llmb_install.answers.answers import Answers

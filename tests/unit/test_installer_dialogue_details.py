@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_installer_dialogue import BACK, CLUSTER, ENTER, GPU, LAPTOP, talk  # noqa: F401  (a fixture)
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
 from llmb_install.answers import dialogue, draft, keyboard
 from llmb_install.answers.keyboard import Back, forget_keys, with_way_back

@@ -18,7 +18,7 @@ from llmb_common.errors import ConfigError, SchedulerError
 from llmb_common.executors.holding import Wanted
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.detect import parse_sinfo
 from llmb_install.doctor import command

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer
 from llmb_install.parts.environments import environment as environments
 from llmb_install.parts.environments import environment_build, environment_packages
 from llmb_install.parts.environments.environment import RECEIPT, Environment, installed_packages

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer
 from llmb_install.parts import enroot_settings
 from llmb_install.parts.hugging_face import PATTERNS
 from llmb_install.parts.images import image as images

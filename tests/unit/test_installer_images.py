@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_install.answers.used_folder import described, other_things, require_free
 from llmb_install.parts.belongings import belongings, remove_if_empty

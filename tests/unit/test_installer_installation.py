@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_install.answers.answers import complete
 from llmb_install.answers.stored import load_recipes
 from llmb_install.installation import Installation, engine_values

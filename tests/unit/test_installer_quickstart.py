@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.answers.answers import complete, to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes

@@ -13,7 +13,7 @@ from test_installer_commands import SLURM, Installer, given, install, installer 
 
 from llmb_common.errors import RecordError
 from llmb_common.index.search import find_runs, note
-from llmb_common.machine.process import identify
+from llmb_common.machine.processes import identify
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.answers.stored import ANSWERS_FILE

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from test_installer_operations import LOCAL, RECIPES, Part, Run, install, part, run, stored  # noqa: F401  (fixtures)
 
-from llmb_common.command.envelope import Result
-from llmb_common.command.secrets import Secret
+from llmb_common.command.outcome import Result
+from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.answers.answers import to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE

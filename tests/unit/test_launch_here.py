@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb_common import launch
-from llmb_common.decoding.kept_lists import read_list, write_list
+from llmb_common.decoding.structs import read_list, write_list
 from llmb_common.errors import (
     AnswerLost,
     CheckFailed,
@@ -24,7 +24,7 @@ from llmb_common.errors import (
     SchedulerError,
     did_you_mean,
 )
-from llmb_common.machine import process
+from llmb_common.machine import processes
 from llmb_common.platform import gpus
 from llmb_common.request.variables import VARIABLES
 
@@ -236,9 +236,9 @@ def test_without_proc_ps_says_when_a_process_began(monkeypatch: pytest.MonkeyPat
         def exists(self, *arguments: Any, **options: Any) -> bool:
             return False
 
-    monkeypatch.setattr(process, "Path", Elsewhere)
-    assert process.identify(17) is not None
-    assert process.identify(18) is None
+    monkeypatch.setattr(processes, "Path", Elsewhere)
+    assert processes.identify(17) is not None
+    assert processes.identify(18) is None
 
 
 # GPUs

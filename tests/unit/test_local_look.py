@@ -19,14 +19,13 @@ import pytest
 
 from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError
 from llmb_common.executors import executor_for
-from llmb_common.executors.local import follow
-from llmb_common.executors.local.follow import end_processes_of
-from llmb_common.executors.local.look import START_SECONDS, look_at_processes
-from llmb_common.machine.process import ProcessId, identify
+from llmb_common.executors.local import processes
+from llmb_common.executors.local.processes import START_SECONDS, end_processes_of, look_at_processes
+from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 from support.run_site import RunSite
 
 START = {"event": "start", "job_id": "local-7", "time": 1000.0, "nodes": "here"}
@@ -194,7 +193,7 @@ def test_a_record_that_cannot_be_written_is_the_answer(record: RunRecord) -> Non
 
 @pytest.fixture
 def followed(plan: JobPlan, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)
     return create_run(plan, b"", {})
 
 
@@ -222,7 +221,7 @@ def while_it_prints(followed: RunRecord, patch: pytest.MonkeyPatch, *parts: str)
             with followed.paths.log.open("a") as log:
                 log.write(part)
 
-    patch.setattr(follow, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    patch.setattr(processes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     start(followed)
 
 

@@ -220,8 +220,8 @@ def test_a_writer_in_between_is_not_overwritten(record: RunRecord, fake: FakeSlu
 
 
 def test_waiting_gives_up_after_many_unanswered_queries(record, fake, monkeypatch):
-    monkeypatch.setattr("llmb_common.observe.waiting.TOLERATED", 2)
-    monkeypatch.setattr("llmb_common.observe.waiting.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("llmb_common.observe.TOLERATED", 2)
+    monkeypatch.setattr("llmb_common.observe.FIRST_DELAY", 0.01)
     fake.say("squeue", "error")
     fake.say("sacct", "error")
     rounds: list[object] = []

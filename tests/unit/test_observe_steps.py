@@ -12,7 +12,7 @@ import pytest
 
 from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RecordError
 from llmb_common.index.search import find_runs
-from llmb_common.observe import Observation, cancel, end_runs, observe, refresh, wait, waiting
+from llmb_common.observe import Observation, cancel, end_runs, observe, refresh, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import (
@@ -26,11 +26,11 @@ from llmb_common.runs.record import (
     load_record,
     update_record,
 )
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 from support.run_site import RunSite
 from support.told_executor import Told, told_executor
 
-CANCELLING = importlib.import_module("llmb_common.observe.cancel")
+CANCELLING = importlib.import_module("llmb_common.observe")
 """The module, which has a function's name."""
 
 
@@ -54,7 +54,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         assert len(slept) < 200, "it waits for ever"
 
     clock = SimpleNamespace(monotonic=lambda: 1000.0 + sum(slept), sleep=sleep)
-    monkeypatch.setattr(waiting, "time", clock)
     monkeypatch.setattr(CANCELLING, "time", clock)
     return slept
 

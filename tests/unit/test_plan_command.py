@@ -189,6 +189,6 @@ def test_this_sites_own_runs_count_first_with_their_power(cli: Cli, monkeypatch:
     command = [sys.executable, "-c", script, str(ROOT / "llama3.1")]
     out = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
     assert '"knowledge": "own runs"' in out
-    assert "llmb_common.index.figures" in out
+    assert "llmb_common.index.database" in out
     assert "llmb_common.runs.record" not in out
     assert "statistics" not in out

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.executors.slurm.segments import best_segment, choose_segment
-from llmb_common.executors.slurm.words import SlurmSettings
+from llmb_common.executors.slurm.words import SlurmSettings, best_segment, choose_segment
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request

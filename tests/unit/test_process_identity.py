@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.machine import process
-from llmb_common.machine.process import (
+from llmb_common.machine import processes
+from llmb_common.machine.processes import (
     ProcessId,
     end_processes,
     identify,
@@ -147,7 +147,7 @@ def test_neither_the_system_nor_ourselves_are_ours_to_end(started: list[subproce
 
 def test_only_the_first_process_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = os.stat_result((0o40555, 0, 0, 1, os.geteuid(), 0, 0, 0, 0, 0))
-    monkeypatch.setattr(process.Path, "stat", lambda path: mine)
+    monkeypatch.setattr(processes.Path, "stat", lambda path: mine)
     assert [pid for pid in (-1, 0, 1, 2) if is_ours_to_end(pid)] == [2]
 
 
@@ -185,7 +185,7 @@ def test_a_process_that_obeys_is_told_once_and_politely(started: list[subprocess
             told.append((whom.pid, number))
             return send(whom, number)
 
-        patch.setattr(process, "send", noted)
+        patch.setattr(processes, "send", noted)
         end_processes(leader, members, patience=60)
     assert told == [(leader.pid, signal.SIGTERM), (member.pid, signal.SIGTERM)], "the leader first, and alone"
     assert [child.wait() for child in started] == [-signal.SIGTERM] * 2
@@ -201,7 +201,7 @@ def test_who_saves_for_long_is_told_once(started: list[subprocess.Popen[str]], m
             told.append(whom.pid)
         return send(whom, number)
 
-    monkeypatch.setattr(process, "send", noted)
+    monkeypatch.setattr(processes, "send", noted)
     end_processes(leader, lambda: [member] if is_alive(member) else [], patience=0.4)
     assert told == [leader.pid, member.pid]
     assert started[1].wait() == -signal.SIGKILL
@@ -218,7 +218,7 @@ def test_one_that_does_not_is_killed_when_patience_ends(started, monkeypatch, hu
             killed.append(done)
         return done
 
-    monkeypatch.setattr(process, "send", noted)
+    monkeypatch.setattr(processes, "send", noted)
     end_processes(leader, lambda: [member], patience=3600 if hurry else 0.2, hurry=lambda: hurry)
     rounds = list(zip(killed[::2], killed[1::2], strict=True))
     assert rounds[0] == (True, True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.machine import process
-from llmb_common.machine.process import ProcessId, identify, is_alive, is_ours_to_end, send
+from llmb_common.machine import processes
+from llmb_common.machine.processes import ProcessId, identify, is_alive, is_ours_to_end, send
 
 STARTED = "Sat Nov 22 09:41:07 2026"
 
@@ -31,7 +31,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ps").write_text(PS)
     (tmp_path / "ps").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(process, "Path", lambda path: Path(path.replace("/proc", str(tmp_path / "proc"))))
+    monkeypatch.setattr(processes, "Path", lambda path: Path(path.replace("/proc", str(tmp_path / "proc"))))
     monkeypatch.delattr(os, "pidfd_open")
 
 

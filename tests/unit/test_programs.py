@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.machine.programs import Answer, ask, clean_environment
+from llmb_common.machine.processes import Answer, ask, clean_environment
 from llmb_common.machine.sessions import end_session
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
 
@@ -160,7 +160,7 @@ def test_a_signal_while_the_program_starts_takes_effect_when_it_is_known(monkeyp
 def test_an_interrupted_caller_leaves_nothing_running(number: signal.Signals, tmp_path: Path):
     asking = (
         "import signal, sys\n"
-        "from llmb_common.machine.programs import ask\n"
+        "from llmb_common.machine.processes import ask\n"
         "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.default_int_handler)\n"
         "ask(['sh', '-c', 'echo $$ > ' + sys.argv[1] + '; sleep 600'], 600)\n"
     )

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.index.database import index_file, open_index
-from llmb_common.index.figures import Kept, keep_figures
+from llmb_common.index.database import Kept, index_file, keep_figures, open_index
 from llmb_common.index.search import rebuild
 from llmb_common.runs.record import RunRecord, update_record
 from llmb_common.timing.iterations import IterationsOnDisk

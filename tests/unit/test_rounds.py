@@ -19,7 +19,7 @@ import pytest
 from llmb_common.errors import RecordError
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission import Job, Options, batch, rounds, single
+from llmb_common.submission import Job, Options, jobs, rounds, single
 from llmb_common.submission.rounds import LEFTOVER_SECONDS, digest_of, digest_of_file, open_round
 from llmb_run.main import main
 from support import instant
@@ -41,7 +41,7 @@ def cluster(
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").touch()
-    monkeypatch.setattr(batch, "training_code", lambda: code)
+    monkeypatch.setattr(jobs, "training_code", lambda: code)
     return Cli(RunSite(tmp_path, "slurm").install, monkeypatch, capsys)
 
 

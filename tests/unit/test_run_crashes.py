@@ -14,7 +14,7 @@ import pytest
 from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
-from llmb_common.machine.process import identify
+from llmb_common.machine.processes import identify
 from llmb_common.observe import observe
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import Job, Options, submit, submit_many, submit_series
@@ -191,7 +191,7 @@ def test_nothing_is_submitted_while_the_scheduler_does_not_answer(site: RunSite,
 
 
 def test_sbatch_that_hangs_is_ended(site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_common.executors.slurm.sbatch.SUBMIT_SECONDS", 1)
+    monkeypatch.setattr("llmb_common.executors.slurm.submit.SUBMIT_SECONDS", 1)
     fake.say("sbatch", "hang")
     with pytest.raises(AnswerLost, match="unknown whether"):
         submit(site.plan(), RECIPE)

@@ -16,20 +16,19 @@ import msgspec
 import pytest
 
 from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.machine.process import identify
-from llmb_common.machine.trust import user_name
+from llmb_common.machine.files import user_name
+from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
-from llmb_common.runs import code as code_module
-from llmb_common.runs import folders, lock, ownership
-from llmb_common.runs.code import hash_of_packed, pack_code
-from llmb_common.runs.facts import read_manifest_line
+from llmb_common.runs import folders, ownership
+from llmb_common.runs import manifest as code_module
+from llmb_common.runs.finding import read_manifest_line
 from llmb_common.runs.folders import remove_run, reserve, write_new
-from llmb_common.runs.manifest import image_line, image_receipt
+from llmb_common.runs.manifest import hash_of_packed, image_line, image_receipt, pack_code
 from llmb_common.runs.ownership import close_to_others, is_ours, own_run, refusal
 from llmb_common.runs.paths import RunPaths, dry_run_paths, numbered
 from llmb_common.runs.record import RunRecord, Submission, load_record
-from llmb_common.submission import create, training_code
-from llmb_common.submission.create import create_run
+from llmb_common.submission import single, training_code
+from llmb_common.submission.single import create_run
 from support.documented_jobs import documented_rows, plan_of
 
 DAY = 86400
@@ -201,7 +200,7 @@ def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_lock_is_held_and_given_back(run: Path) -> None:
-    with own_run(run) as own, lock.locked(own):
+    with own_run(run) as own, ownership.locked(own):
         descriptor = os.open(run / ".lock", os.O_WRONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,12 +210,12 @@ def test_a_lock_is_held_and_given_back(run: Path) -> None:
 
 
 def test_who_holds_it_too_long_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(ownership, "LOCK_SECONDS", 0.0)
     with (run / ".lock").open("w") as held, own_run(run) as own:
         fcntl.flock(held, fcntl.LOCK_EX)
         with (
             pytest.raises(RecordError, match=f"^another process has held {run}/.lock for 0 s") as caught,
-            lock.locked(own),
+            ownership.locked(own),
         ):
             pass
     assert caught.value.remedy == "end that process, or remove the file"
@@ -228,11 +227,11 @@ def test_a_lock_that_cannot_be_had_is_an_error_of_ours(run: Path, monkeypatch: p
 
     with own_run(run) as own:
         (run / ".lock").mkdir()
-        with pytest.raises(RecordError, match=f"^cannot write to {run}: Is a directory$"), lock.locked(own):
+        with pytest.raises(RecordError, match=f"^cannot write to {run}: Is a directory$"), ownership.locked(own):
             pass
         (run / ".lock").rmdir()
-        monkeypatch.setattr(lock, "try_lock", fail)
-        with pytest.raises(RecordError, match=f"^cannot lock {run}: Input/output error$"), lock.locked(own):
+        monkeypatch.setattr(ownership, "try_lock", fail)
+        with pytest.raises(RecordError, match=f"^cannot lock {run}: Input/output error$"), ownership.locked(own):
             pass
 
 
@@ -395,7 +394,7 @@ def test_a_folder_that_cannot_be_written_says_why_and_where_to_go(plan, code, mo
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number), "/somewhere")
 
-    monkeypatch.setattr(create, "reserve", refuse)
+    monkeypatch.setattr(single, "reserve", refuse)
     with pytest.raises(RecordError, match=f"^cannot write the run folder in [^:]*: {os.strerror(number)}") as caught:
         create_run(plan, code, {})
     assert remedy in caught.value.remedy

@@ -20,12 +20,12 @@ import pytest
 from llmb_common import __version__
 from llmb_common.errors import RecordError
 from llmb_common.machine.files import sha256_of, sha256_of_tree
-from llmb_common.machine.process import identify
+from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.runs.finding import Finding, may_change
 from llmb_common.runs.manifest import git_state, make_manifest
 from llmb_common.runs.record import ArrayTask, RunRecord, State, Submission, load_record, update_record
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 from support.run_site import RECIPE, RunSite
 from support.runs import make_run
 

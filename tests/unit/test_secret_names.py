@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.command.secrets import SECRET_SHAPES, SECRET_VARIABLES, Secret, is_secret_name
-from llmb_common.command.words import job_variable_problem
+from llmb_common.command.words import SECRET_SHAPES, SECRET_VARIABLES, Secret, is_secret_name, job_variable_problem
 from llmb_common.errors import LLMBError
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import plan_as_dict

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.executors.slurm import shared_folder
-from llmb_common.executors.slurm.shared_folder import file_system_of, folder_doubts
+from llmb_common.executors.slurm import executor
+from llmb_common.executors.slurm.executor import file_system_of, folder_doubts
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.submission import doubts
 from support.cli import Cli
@@ -52,7 +52,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, plan: JobPlan, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> Machine:
     # Whatever this machine has at these places.
-    monkeypatch.setattr(shared_folder, "_existing", lambda folder: folder)
+    monkeypatch.setattr(executor, "_existing", lambda folder: folder)
     return Machine(tmp_path / "root", plan, fake)
 
 
@@ -140,13 +140,13 @@ def test_a_folder_that_cannot_be_looked_at_is_not_doubted(machine: Machine, monk
     def refuse(folder: Path) -> Path:
         raise PermissionError(folder)
 
-    monkeypatch.setattr(shared_folder, "_existing", refuse)
+    monkeypatch.setattr(executor, "_existing", refuse)
     assert machine.doubts("/tmp/llmb") == []
 
 
 @pytest.fixture
 def site(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> RunSite:
-    monkeypatch.setattr(shared_folder, "file_system_of", lambda folder, root: "ext4")
+    monkeypatch.setattr(executor, "file_system_of", lambda folder, root: "ext4")
     (fake.folder / "nodes").write_text(ELSEWHERE)
     return RunSite(tmp_path, "slurm")
 
@@ -182,4 +182,4 @@ def test_so_does_launch_sh(site: RunSite, capsys: pytest.CaptureFixture[str]) ->
 def test_folders_that_do_not_exist_yet_and_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert shared_folder._existing(tmp_path / "link" / "not" / "yet") == (tmp_path / "real").resolve()
+    assert executor._existing(tmp_path / "link" / "not" / "yet") == (tmp_path / "real").resolve()

@@ -13,13 +13,13 @@ import pytest
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm import query
-from llmb_common.executors.slurm.command import run_slurm
 from llmb_common.executors.slurm.query import (
     WRITTEN_OFF,
     JobInfo,
     base_state,
     in_accounting,
     in_queue,
+    run_slurm,
     starts_in_accounting,
     unfit_nodes,
 )

@@ -12,11 +12,11 @@ import pytest
 
 from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
 from llmb_common.executors import Executor, executor_for
-from llmb_common.executors.slurm import array, sbatch, scancel
-from llmb_common.machine.programs import Answer
+from llmb_common.executors.slurm import cancel, submit
+from llmb_common.machine.processes import Answer
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission, load_record, update_record
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 
 
 class Slurm:
@@ -37,7 +37,7 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    for module in (array, sbatch, scancel):
+    for module in (submit, submit, cancel):
         monkeypatch.setattr(module, "run_slurm", slurm.run)
     return slurm
 
@@ -136,7 +136,7 @@ def test_a_program_that_is_not_there_has_submitted_nothing(record, slurm, code, 
 def test_each_task_finds_its_run_by_its_number(plan: JobPlan, slurm: Slurm) -> None:
     records = tasks(plan, 3, "ab000001")
     slurm.answers = [Answer(0, b"7;cluster\n", b"charged to a")]
-    started = array.start_array(records)
+    started = submit.start_array(records)
     assert [(item.job_id, item.state, item.detail) for item in started] == [
         (f"7_{index}", "SUBMITTED", "charged to a") for index in range(3)
     ]
@@ -152,7 +152,7 @@ def test_a_refused_array_leaves_no_folder(plan: JobPlan, slurm: Slurm) -> None:
     records = tasks(plan, 2, "ab000002")
     slurm.answers = [Answer(1, b"", b"invalid partition specified")]
     with pytest.raises(SchedulerError, match="invalid partition"):
-        array.start_array(records)
+        submit.start_array(records)
     assert not records[0].paths.array("ab000002").folder.exists()
 
 
@@ -160,7 +160,7 @@ def test_a_lost_answer_is_on_record_of_each_and_the_folder_stays(plan: JobPlan, 
     records = tasks(plan, 2, "ab000003")
     slurm.answers = [Answer(124)]
     with pytest.raises(AnswerLost):
-        array.start_array(records)
+        submit.start_array(records)
     assert ["unknown" in load_record(item.paths.folder).detail for item in records] == [True, True]
     assert records[0].paths.array("ab000003").script.is_file()
 
@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made_says_how_to_do_without(plan: JobPlan, slur
     folder = records[0].paths.array("ab000004").folder
     folder.touch()
     with pytest.raises(RecordError) as caught:
-        array.start_array(records)
+        submit.start_array(records)
     assert caught.value.message == f"cannot write {folder}: File exists"
     assert "(--no-array)" in caught.value.remedy
     assert slurm.called == []
@@ -184,19 +184,19 @@ def test_half_a_folder_is_removed(plan: JobPlan, slurm: Slurm, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "symlink_to", fail)
     with pytest.raises(RecordError, match="No space left on device"):
-        array.start_array(records)
+        submit.start_array(records)
     assert not records[0].paths.array("ab000005").folder.exists()
 
 
 @pytest.fixture
 def after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making the runs took longer than others wait."""
-    monkeypatch.setattr(array, "FRESH_SECONDS", -1)
+    monkeypatch.setattr(submit, "FRESH_SECONDS", -1)
 
 
 def test_runs_that_took_long_to_make_are_confirmed_first(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
     slurm.answers = [Answer(0, b"7\n")]
-    (first, _) = array.start_array(tasks(plan, 2, "ab000006"))
+    (first, _) = submit.start_array(tasks(plan, 2, "ab000006"))
     assert [(state.state, state.detail) for state in first.states] == [
         ("SUBMITTING", ""),
         ("SUBMITTING", "confirmed"),
@@ -208,7 +208,7 @@ def test_runs_that_others_gave_up_meanwhile_are_not_submitted(plan: JobPlan, slu
     records = tasks(plan, 2, "ab000007")
     update_record(records[1].paths.folder, lambda found: found.with_state("NOT_SUBMITTED"))
     with pytest.raises(AnswerLost, match=f"another process has taken {records[1].paths.name} for abandoned") as caught:
-        array.start_array(records)
+        submit.start_array(records)
     assert caught.value.remedy == "run the same command again to settle it"
     assert slurm.called == []
 
@@ -218,7 +218,7 @@ def test_a_job_whose_record_cannot_be_written_is_not_denied(plan: JobPlan, slurm
     records[1].paths.record.unlink()
     slurm.answers = [Answer(0, b"7\n")]
     with pytest.raises(AnswerLost, match=r"^job 7_1 was accepted, but cannot read ") as caught:
-        array.start_array(records)
+        submit.start_array(records)
     assert caught.value.remedy == "llmb-run jobs settles it"
 
 
@@ -235,7 +235,7 @@ def test_a_job_whose_record_cannot_be_written_is_not_denied(plan: JobPlan, slurm
 )
 def test_how_many_tasks_an_array_may_have(slurm: Slurm, answer: Answer | SchedulerError, most: int) -> None:
     slurm.answers = [answer]
-    assert array.largest_array() == most
+    assert submit.largest_array() == most
     assert slurm.called == [["scontrol", "show", "config"]]
 
 
@@ -243,7 +243,7 @@ def test_how_many_tasks_an_array_may_have(slurm: Slurm, answer: Answer | Schedul
 
 
 def end(records: Sequence[RunRecord]) -> dict[str, SchedulerError]:
-    return scancel.end_jobs(records)
+    return cancel.end_jobs(records)
 
 
 def with_job(record: RunRecord, job: str) -> RunRecord:
@@ -257,7 +257,7 @@ def test_a_job_is_named_by_id_and_name_and_tasks_by_id_together(plan: JobPlan, s
 
 
 def test_many_tasks_are_several_commands(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scancel, "TASKS_AT_ONCE", 2)
+    monkeypatch.setattr(cancel, "TASKS_AT_ONCE", 2)
     end([with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 5, "ab00000a"))])
     assert [call[1:] for call in slurm.called] == [["7_0", "7_1"], ["7_2", "7_3"], ["7_4"]]
 

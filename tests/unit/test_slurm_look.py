@@ -12,17 +12,16 @@ import msgspec
 import pytest
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors.slurm import attempts
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, Place
-from llmb_common.executors.slurm.sbatch import SUBMIT_SECONDS
-from llmb_common.machine.process import ProcessId, identify
+from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
+from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Attempt, Finding, attempts_of
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 
 
 @dataclass
@@ -71,8 +70,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
     monkeypatch.setattr(slurm_look, "in_queue", slurm.in_queue)
     monkeypatch.setattr(slurm_look, "in_accounting", slurm.in_accounting)
-    monkeypatch.setattr(attempts, "starts_in_accounting", slurm.starts_in_accounting)
-    monkeypatch.setattr(attempts, "unfit_nodes", slurm.unfit_nodes)
+    monkeypatch.setattr(slurm_look, "starts_in_accounting", slurm.starts_in_accounting)
+    monkeypatch.setattr(slurm_look, "unfit_nodes", slurm.unfit_nodes)
     return slurm
 
 

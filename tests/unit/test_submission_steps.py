@@ -13,11 +13,11 @@ import pytest
 
 from llmb_common.errors import AnswerLost, Interrupted, RecordError, RequestError, SchedulerError
 from llmb_common.index.search import find_runs
-from llmb_common.machine.process import identify
+from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, RUNNING, RunRecord, load_record, update_record
-from llmb_common.submission import Job, Options, batch, recover, recovery, submit, submit_many
+from llmb_common.submission import Job, Options, jobs, recover, single, submit, submit_many
 from llmb_common.submission.jobs import alike
 from support.run_site import RECIPE, RunSite
 from support.told_executor import Told, told_executor
@@ -28,14 +28,14 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").touch()
-    monkeypatch.setattr(batch, "training_code", lambda: code)
+    monkeypatch.setattr(jobs, "training_code", lambda: code)
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         assert len(pauses) < 100, "it waits for ever"
 
-    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=sleep))
+    monkeypatch.setattr(single, "time", SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=sleep))
     return told_executor(monkeypatch)
 
 
@@ -128,14 +128,14 @@ def test_a_key_that_is_on_record_is_returned_as_it_is(site: RunSite, told: Told)
 
 def test_the_key_of_another_users_run_is_not_taken(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     first = submit(site.plan(), RECIPE, Options(key="night"))
-    monkeypatch.setattr(batch, "is_ours", lambda folder: folder != first.paths.folder)
+    monkeypatch.setattr(jobs, "is_ours", lambda folder: folder != first.paths.folder)
     assert submit(site.plan(), RECIPE, Options(key="night")).paths.folder != first.paths.folder
 
 
 def test_another_users_interrupted_run_is_not_continued(site, monkeypatch, told):
     record = interrupted(told, site, site.plan())
     update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
-    monkeypatch.setattr(batch, "is_ours", lambda folder: False)
+    monkeypatch.setattr(jobs, "is_ours", lambda folder: False)
     assert submit(site.plan(), RECIPE).paths.folder != record.paths.folder
 
 
@@ -170,7 +170,7 @@ def test_another_job_or_another_day_begins_a_new_one(site, monkeypatch, told):
     update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
     assert submit(site.plan(MAX_STEPS="60"), RECIPE).paths != record.paths
     assert submit(site.plan(), RECIPE, Options(after=("4711",))).paths != record.paths
-    monkeypatch.setattr(batch, "LEFTOVER_SECONDS", -1)
+    monkeypatch.setattr(jobs, "LEFTOVER_SECONDS", -1)
     assert submit(site.plan(), RECIPE).paths != record.paths
 
 
@@ -207,7 +207,7 @@ def test_a_job_that_is_found_is_adopted(site: RunSite, told: Told) -> None:
 )
 def test_what_cannot_be_settled_says_why_and_is_not_submitted_twice(site, monkeypatch, sees, patience, why, told):
     record = interrupted(told, site, site.plan())
-    monkeypatch.setattr(recovery, "PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(single, "PATIENCE_SECONDS", patience)
     told.sees = lambda record: sees
     looked = told.looked
     with pytest.raises(AnswerLost) as caught:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.submission.create import create_run
+from llmb_common.submission.single import create_run
 from support.iteration_logs import mbridge_line
 from support.run_site import RunSite
 from support.runs import make_run

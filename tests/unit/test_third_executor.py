@@ -20,7 +20,7 @@ import pytest
 from llmb_common.errors import AnswerLost, ConfigError, EnvironmentLacks, LLMBError, RecordError, SchedulerError
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine, torchrun
-from llmb_common.machine.process import identify, is_alive
+from llmb_common.machine.processes import identify, is_alive
 from llmb_common.observe import cancel, observe, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform import cluster_types

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import ConfigError
-from llmb_common.machine import trust
-from llmb_common.machine.trust import require_trusted, why_not_trusted
+from llmb_common.machine import files
+from llmb_common.machine.files import require_trusted, why_not_trusted
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.answers.stored import ANSWERS_FILE, stored_answers
 from llmb_install.bootstrap import bootstrap
@@ -45,7 +45,7 @@ def test_nor_is_what_belongs_to_another_user_or_is_no_file(tmp_path: Path, monke
     if os.geteuid() == 0:
         os.chown(tmp_path / "folder", 4_000_001, -1)
         assert why_not_trusted(tmp_path, "folder") == "it belongs to user 4000001"
-        monkeypatch.setattr(trust, "me", lambda: 4_000_001)
+        monkeypatch.setattr(files, "me", lambda: 4_000_001)
         assert why_not_trusted(tmp_path, "folder") == "it is not a regular file", "root is trusted"
 
 
@@ -80,7 +80,7 @@ def test_planted_answers_are_refused_before_anything_is_started(install, what, s
 
 @as_root
 def test_the_administrator_who_owns_the_installation_has_the_say_there(install, monkeypatch):
-    monkeypatch.setattr(trust, "me", lambda: OTHER + 1)
+    monkeypatch.setattr(files, "me", lambda: OTHER + 1)
     for path in (install, install / ".llmb", install / "cluster_config.yaml", install / ANSWERS_FILE):
         os.chown(path, OTHER, -1)
     assert load_cluster_config(install).environment
@@ -129,7 +129,7 @@ def test_a_named_image_folder_is_its_groups_where_the_group_may_write(install, t
     shared.chmod(0o2775)
     with pytest.raises(ConfigError, match="it belongs to"):
         require_trusted(file, install, shared)
-    monkeypatch.setattr(trust, "_groups_of", lambda user: [4_000_007])
+    monkeypatch.setattr(files, "_groups_of", lambda user: [4_000_007])
     require_trusted(file, install, shared)
     shared.chmod(0o2755)
     with pytest.raises(ConfigError, match="it belongs to"):

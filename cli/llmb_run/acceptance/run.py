@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.machine.files import write_atomic, write_json
 from llmb_run.acceptance.frozen import Frozen, changes, freeze, frozen_reference

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
 from llmb_common.machine.files import open_plain, write_atomic
-from llmb_common.machine.programs import Answer, ask, clean_environment
+from llmb_common.machine.processes import Answer, ask, clean_environment
 
 NAMESPACE = "llmb-accept"
 """What the signature is for: one made for another purpose does not count."""

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed
 from llmb_run.acceptance.recompute import Recomputed, Unpacked, recompute
 from llmb_run.acceptance.signing import Signature, check

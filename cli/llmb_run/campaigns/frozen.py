@@ -15,8 +15,7 @@ import msgspec
 
 from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.machine.files import read_json, write_json
-from llmb_common.machine.trust import me, user_name
+from llmb_common.machine.files import me, read_json, user_name, write_json
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.manifest import make_manifest, origin_of
 from llmb_common.submission import training_code

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from llmb_common import submission
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.executors import executor_for
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
 from llmb_common.planning.job_plan import JobPlan

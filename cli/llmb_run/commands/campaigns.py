@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError
 from llmb_common.runs.record import load_record
 from llmb_run import completion, options

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.executors import Executor, executor_for

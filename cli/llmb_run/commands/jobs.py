@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed, LLMBError, RecordError, RequestError
-from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
+from llmb_common.index.runs import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.observe import Observation, end_runs, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import apart

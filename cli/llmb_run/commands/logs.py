@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import printable, unfiltered
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.observe import observe, refresh

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, size
 from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.machine.files import check_output, write_output

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from llmb_common.command.envelope import Result, envelope
+from llmb_common.command.outcome import Result, envelope
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
 from llmb_common.results.decision import CONFIDENCE

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import printable
 from llmb_common.observe import Observation, observe
 from llmb_common.run_states import is_live

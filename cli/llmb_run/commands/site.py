@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError
 from llmb_common.index.search import rebuild
 from llmb_common.results.references import Baseline, baselines, remove_baselines, set_baselines

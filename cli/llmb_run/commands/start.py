@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, first_few
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import unfiltered
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Form, cells, table

@@ -14,7 +14,7 @@ from llmb_common.causes.answer import Diagnosis, Evidence
 from llmb_common.causes.counting import count
 from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.table import signatures
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, printable
 from llmb_common.errors import RequestError
 from llmb_common.runs.evidence.stragglers import FILE, straggler_in

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import container_release, release_order

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError
 from llmb_common.machine.files import write_json
 from llmb_common.planning.job_plan import JobPlan

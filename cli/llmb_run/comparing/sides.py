@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from llmb_common.errors import LLMBError
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_common.platform.engines import bridge_release, container_release, minor, same_release
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.comparison import Change, compare_times, facts, facts_of_plan, unequal_work

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.command.printable import counted, printable
-from llmb_common.machine.trust import user_name
+from llmb_common.machine.files import user_name
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord
 from llmb_run.place import Place

@@ -25,10 +25,10 @@ from typing import IO, Any
 
 from llmb_common import __version__
 from llmb_common.causes.flight import FLIGHT, dump_as_json
-from llmb_common.command.secrets import SECRET_SHAPES, is_secret_name
+from llmb_common.command.words import SECRET_SHAPES, is_secret_name
 from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
 from llmb_common.machine.files import read_plain
-from llmb_common.runs.code import hash_of_packed
+from llmb_common.runs.manifest import hash_of_packed
 from llmb_common.runs.record import load_record
 
 _LEFT_OUT = {"checkpoints", "__pycache__", ".lock"}

@@ -20,7 +20,7 @@ import msgspec
 
 from llmb_common import results, timing
 from llmb_common.decoding.structs import from_packed
-from llmb_common.index.figures import Kept, keep_figures, kept_figures, past_figures
+from llmb_common.index.database import Kept, keep_figures, kept_figures, past_figures
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.results.configuration import configuration_of, memory_key
 from llmb_common.results.scatter import PastRun

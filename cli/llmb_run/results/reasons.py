@@ -12,7 +12,7 @@ from llmb_common import causes
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.decoding.structs import from_packed
-from llmb_common.index.figures import Kept, keep_figures, kept_figures
+from llmb_common.index.database import Kept, keep_figures, kept_figures
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.run_states import is_live
 from llmb_common.runs.record import COMPLETED, RunRecord

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.command.printable import printable
-from llmb_common.index.rows import row_of
+from llmb_common.index.runs import row_of
 from llmb_common.recipes.rows import FIGURES
 from llmb_common.results.references import Reference
 from llmb_common.timing.records import Iteration

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from llmb_common.command.secrets import is_secret_name
-from llmb_common.command.words import is_variable_name, job_variable_problem
+from llmb_common.command.words import is_secret_name, is_variable_name, job_variable_problem
 from llmb_common.errors import RequestError, did_you_mean, located
 from llmb_common.executors.slurm.options import option_name, parse_additional
 from llmb_common.planning.job_plan import JobPlan

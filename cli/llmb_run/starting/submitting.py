@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from llmb_common import submission
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed, LLMBError
-from llmb_common.index.rows import row_of
+from llmb_common.index.runs import row_of
 from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import in_short

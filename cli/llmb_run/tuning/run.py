@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError
 from llmb_common.machine.files import write_atomic, write_json
 from llmb_common.results.search import PROOFS, Option
@@ -175,7 +175,7 @@ def _set_baseline(result: dict[str, Any], place: Place) -> str | None:
     if not result["found"]:
         notice("no baseline was set: nothing was proved to be faster")
         return None
-    from llmb_common.index.rows import RunFilter
+    from llmb_common.index.runs import RunFilter
 
     rows = select_rows(place, result["winner"]["run_ids"], RunFilter())
     chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], place)]

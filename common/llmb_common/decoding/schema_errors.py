@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union
 
 from llmb_common.command.printable import counted
-from llmb_common.command.secrets import is_secret_name
+from llmb_common.command.words import is_secret_name
 from llmb_common.errors import did_you_mean
 
 _HELD = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer
 from llmb_common.planning.scheduler import SchedulerPart
 
 PORT_BASE, PORT_COUNT = 21000, 9000

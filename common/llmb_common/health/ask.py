@@ -16,7 +16,7 @@ from llmb_common.health.fleet import drift
 from llmb_common.health.judge import Verdict, judge
 from llmb_common.health.needs import Needs
 from llmb_common.health.program import PYTHONS, command, parse_frames
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 
 LOOK_SECONDS = 50.0

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmb_common.machine.shell_text import shell_part
-from llmb_common.runs.code import training_code
+from llmb_common.machine.files import shell_part
+from llmb_common.runs.manifest import training_code
 
 _PACKAGE = "llmb_train"
 _MODULES = (

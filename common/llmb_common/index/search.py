@@ -10,9 +10,11 @@ from typing import Any
 
 from llmb_common.errors import RecordError, RequestError, did_you_mean
 from llmb_common.index.database import discard, memory_index, open_index, read_index
-from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow
-from llmb_common.index.scan import (
+from llmb_common.index.runs import (
     FIELDS,
+    UNREADABLE,
+    RunFilter,
+    RunRow,
     add_roots,
     changed_runs,
     insert,

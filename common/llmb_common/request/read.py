@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.command.secrets import SECRET_VARIABLES, is_secret_name
+from llmb_common.command.words import SECRET_VARIABLES, is_secret_name
 from llmb_common.errors import RequestError
 from llmb_common.platform.cluster_types import ClusterType, names
 from llmb_common.request.columns import Columns

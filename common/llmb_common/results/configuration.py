@@ -210,7 +210,7 @@ def software_of(record: RunRecord) -> str:
     job = record.manifest.get("job")
     said = job.get("software") if isinstance(job, dict) else None
     if not isinstance(said, dict):
-        from llmb_common.runs.facts import read_manifest_line
+        from llmb_common.runs.finding import read_manifest_line
 
         said = read_manifest_line(record.paths.log) or {}
     names = {"megatron_bridge": "Megatron-Bridge", "megatron_core": "megatron-core", "torch": "torch"}

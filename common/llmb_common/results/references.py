@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.decoding.kept_lists import read_list, write_list
+from llmb_common.decoding.structs import read_list, write_list
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmb_common.errors import RecordError
-from llmb_common.machine.trust import me
+from llmb_common.machine.files import me
 from llmb_common.runs.ownership import close_to_others
 from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
 from llmb_common.runs.record import RunRecord

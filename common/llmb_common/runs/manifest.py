@@ -1,20 +1,27 @@
-"""What is needed to explain and repeat a result: versions, commit, hashes, host, overrides."""
+"""What is needed to explain and repeat a result: versions, commit, hashes, host, overrides, and the training code.
+
+The code travels with a run as one zip archive: a queued job does not change under an update.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
 import platform
 import re
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
 from llmb_common import __version__
 from llmb_common.command.printable import printable
+from llmb_common.errors import EnvironmentLacks, RecordError
 from llmb_common.machine.files import sha256_of, sha256_of_tree
-from llmb_common.machine.programs import Answer, ask
+from llmb_common.machine.processes import Answer, ask
 from llmb_common.planning.job_plan import JobPlan
 
 
@@ -98,3 +105,42 @@ def _image(plan: JobPlan) -> dict[str, Any] | None:
     if path.is_file():
         value["bytes"] = path.stat().st_size
     return value
+
+
+def training_code() -> Path:
+    """The ``llmb_train`` package of this installation; it is copied, never imported here.
+
+    Raises:
+        EnvironmentLacks: it is missing.
+    """
+    folder = Path(__file__).resolve().parents[2] / "llmb_train"
+    if not (folder / "__main__.py").is_file():
+        raise EnvironmentLacks(f"the training code {folder} is missing", remedy="reinstall LLMB")
+    return folder
+
+
+def pack_code(code: Path) -> bytes:
+    """The package in folder ``code`` as a zip archive to import from: the same bytes for the same files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in sorted(code.rglob("*.py")):
+            name = f"{code.name}/{path.relative_to(code).as_posix()}"
+            archive.writestr(zipfile.ZipInfo(name), path.read_bytes())  # ZipInfo: a fixed date
+    return buffer.getvalue()
+
+
+def hash_of_packed(code: bytes) -> str:
+    """``sha256_of_tree(code, "**/*.py")`` of the package in the zip archive ``code``.
+
+    Raises:
+        RecordError: it is not a zip archive
+    """
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(io.BytesIO(code)) as archive:
+            for name in archive.namelist():
+                content = hashlib.sha256(archive.read(name)).hexdigest()
+                digest.update(f"{name.partition('/')[2]}\0{content}\n".encode())
+    except (OSError, zipfile.BadZipFile) as error:
+        raise RecordError(f"the packed training code cannot be read: {error}") from error
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Whose a run is. In a shared installation anybody in the group may create folders beside ours.
+"""Whose a run is, and its lock. In a shared installation anybody in the group may create folders beside ours.
 
 A run is continued, executed, cancelled and written to only by the user to whom its folder and its ``run.json`` belong.
 Ownership is checked on open descriptors, not on names, which may lead elsewhere a moment later; no link is followed.
@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from llmb_common.errors import RecordError
-from llmb_common.machine.trust import me, user_name
+from llmb_common.machine.files import me, try_lock, user_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO would wait for ever
@@ -150,3 +151,40 @@ def close_to_others(folder: Path) -> None:
                 os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | stat.S_ISVTX)
         finally:
             os.close(descriptor)
+
+
+LOCK_SECONDS = 60.0
+"""A change of a record takes milliseconds; a process that holds its lock this long is stuck."""
+
+
+@contextlib.contextmanager
+def locked(run: OwnRun) -> Iterator[None]:
+    """Hold the run's lock.
+
+    Raises:
+        RecordError: that is impossible, or another process holds it for too long
+    """
+    try:
+        descriptor = open_lock(run.descriptor, ".lock")
+    except OSError as error:
+        raise RecordError(f"cannot write to {run.folder}: {error.strerror or error}") from error
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _take(descriptor, run.folder):
+            if time.monotonic() > deadline:
+                raise RecordError(
+                    f"another process has held {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
+                    remedy="end that process, or remove the file",
+                )
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, folder: Path) -> bool:
+    """Whether the lock is ours now. Without locks the atomic write still never leaves half a record."""
+    try:
+        return try_lock(descriptor)
+    except OSError as error:
+        raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error

@@ -25,10 +25,9 @@ from llmb_common.command.words import is_experiment_name
 from llmb_common.decoding.structs import from_json, json_text
 from llmb_common.errors import LLMBError, RecordError
 from llmb_common.machine.files import read_plain, write_atomic
-from llmb_common.machine.process import ProcessId
+from llmb_common.machine.processes import ProcessId
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.lock import locked
-from llmb_common.runs.ownership import own_run
+from llmb_common.runs.ownership import locked, own_run
 from llmb_common.runs.paths import RunPaths, SharedPaths
 
 SCHEMA = 1

@@ -10,12 +10,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from llmb_common.command.secrets import is_secret_name
-from llmb_common.command.words import job_variable_problem, line_problem
+from llmb_common.command.words import is_secret_name, job_variable_problem, line_problem
 from llmb_common.decoding.strict_yaml import Lines, convert, load_text, read_text
 from llmb_common.errors import ConfigError, did_you_mean
-from llmb_common.machine.files import status_of
-from llmb_common.machine.trust import require_trusted
+from llmb_common.machine.files import require_trusted, status_of
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import ClusterType, names, traits_of
 from llmb_common.platform.engines import DEFAULT_ENGINE, RELEASE, minor

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from llmb_common.machine.programs import ask
+from llmb_common.machine.processes import ask
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of, ways
 from llmb_common.request.read import Request

@@ -6,14 +6,11 @@ the job (``sbatch``), the job id goes into ``run.json``, and the run into the in
 never gets a second job. Should the scheduler be wrong, the job script itself ends a second job of the same run.
 """
 
-from llmb_common.runs.code import training_code
-from llmb_common.submission.chain import resuming, submit_chain
+from llmb_common.runs.manifest import training_code
 from llmb_common.submission.jobs import Job, Options
-from llmb_common.submission.many import submit_many
+from llmb_common.submission.many import APART, submit_many, submit_series
 from llmb_common.submission.preflight import check_resumable, doubts
-from llmb_common.submission.recovery import recover
-from llmb_common.submission.series import APART, submit_series
-from llmb_common.submission.single import submit
+from llmb_common.submission.single import recover, resuming, submit, submit_chain
 
 __all__ = [
     "APART",

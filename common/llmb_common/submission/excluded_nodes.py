@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from llmb_common.command.words import is_node_name
-from llmb_common.decoding.kept_lists import read_list, write_list
+from llmb_common.decoding.structs import read_list, write_list
 from llmb_common.errors import RequestError
 from llmb_common.runs.hostlist import expand
 

@@ -1,25 +1,103 @@
-"""Submit many jobs, as fast as the scheduler accepts them."""
+"""Submit many jobs, as fast as the scheduler accepts them: identical ones as arrays, others one by one, or as a series.
+
+A series runs jobs of different plans in one allocation, one after the other on the same nodes.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import msgspec
 
-from llmb_common.errors import Interrupted, LLMBError
-from llmb_common.executors import executor_for
+from llmb_common.errors import AnswerLost, Interrupted, LLMBError, SchedulerError
+from llmb_common.executors import Arrays, executor_for
 from llmb_common.index.search import note
-from llmb_common.observe.runs import refresh
-from llmb_common.runs.record import RunRecord
-from llmb_common.submission.arrays import submit_array
-from llmb_common.submission.batch import Batch
-from llmb_common.submission.jobs import Job, alike, submission_of
-from llmb_common.submission.recovery import UNSETTLED, recover
-from llmb_common.submission.single import submit_job
+from llmb_common.observe import refresh
+from llmb_common.rendering.job import check_unchanged
+from llmb_common.runs.folders import remove_run
+from llmb_common.runs.manifest import make_manifest
+from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, ArrayTask, RunRecord, Submission, update_record
+from llmb_common.submission.jobs import Batch, Job, alike, submission_of
+from llmb_common.submission.single import UNSETTLED, create_run, once_more, recover, settle, start, submit_job
 
 AT_ONCE = 4
-"""Concurrent submissions: ``sbatch`` mostly waits for the controller."""
+"""Runs that are created, or submitted individually, concurrently."""
+
+
+def submit_array(
+    jobs: Sequence[Job], submission: Submission, arrays: Arrays, batch: Batch, say: Callable[[str], None]
+) -> list[RunRecord | LLMBError]:
+    """Submit identical jobs as one array or, where the cluster refuses that, individually.
+
+    Raises:
+        LLMBError: it holds for all of them.
+    """
+    plan, recipe_folder = jobs[0].plan, jobs[0].recipe_folder
+    array_id = secrets.token_hex(4)
+    manifest = make_manifest(plan, recipe_folder, batch.folder, batch.origin(recipe_folder))
+
+    def create(index: int) -> RunRecord | LLMBError:
+        this = msgspec.structs.replace(submission, key=jobs[index].options.key, task=ArrayTask(array_id, index))
+        try:
+            return create_run(plan, batch.code, manifest, this)
+        except LLMBError as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE, "create") as pool:
+        created = list(pool.map(create, range(len(jobs))))
+    records = [item for item in created if isinstance(item, RunRecord)]
+    try:
+        for item in created:
+            if isinstance(item, LLMBError):
+                raise item
+        return start_together(records, arrays)
+    except SchedulerError as error:
+        refused = error
+    except LLMBError:
+        for record in records:
+            remove_run(record)
+        raise
+    first = _start_alone(records[0])
+    if isinstance(first, SchedulerError) and not isinstance(first, AnswerLost):
+        for record in records[1:]:  # the array was not the problem: the others are the same job
+            remove_run(record)
+        raise first
+    batch.arrays = False
+    say(f"no job arrays here, each run is submitted individually: {refused.message}")
+    with ThreadPoolExecutor(AT_ONCE, "alone") as pool:
+        return [first, *pool.map(_start_alone, records[1:])]
+
+
+def start_together(records: Sequence[RunRecord], arrays: Arrays) -> list[RunRecord | LLMBError]:
+    """Start runs that are on record as SUBMITTING and share a job.
+
+    Raises:
+        SchedulerError: it was refused, and does not exist.
+        LLMBError: they cannot be started.
+    """
+    for record in records:
+        check_unchanged(record, code=False)
+    try:
+        return [*arrays.start(records)]
+    except AnswerLost as error:
+        # The answer was lost, but not necessarily the job. If the scheduler shows it, all is well.
+        return [error if record.job_id is None else record for record in refresh(records)]
+
+
+def _start_alone(record: RunRecord) -> RunRecord | LLMBError:
+    try:
+        return start(_alone(record), detach=False)
+    except LLMBError as error:
+        return error
+
+
+def _alone(record: RunRecord) -> RunRecord:
+    return update_record(record.paths.folder, lambda found: replace(found, submission=found.submission.alone()))
+
 
 MOST_TASKS = 1000
 """Most runs in one job array: none is submitted before all of them are on record."""
@@ -123,3 +201,83 @@ def _settled(record: RunRecord) -> RunRecord | LLMBError:
         return recover(record) if record.state in UNSETTLED else record
     except LLMBError as error:
         return error
+
+
+APART = "apart"
+"""Code of the error where runs cannot share an allocation: they can still be submitted one by one."""
+
+
+def submit_series(jobs: Sequence[Job]) -> list[RunRecord | LLMBError]:
+    """Submit jobs, at least one, as one that runs them in this order.
+
+    A run on record under a job's key takes its place: one that has a job, or has ended, is returned as it is, and one
+    whose job never came, or ended before its turn, joins the new series.
+
+    Raises:
+        SchedulerError: code ``apart``: they cannot share an allocation, and none of them is submitted.
+        LLMBError: nothing can be submitted at all.
+    """
+    batch = Batch(jobs)
+    submission = submission_of(jobs[0].plan, jobs[0].options)
+    results: list[RunRecord | LLMBError | None] = []
+    for job in jobs:
+        found = batch.known(job.plan, msgspec.structs.replace(submission, key=job.options.key))
+        results.append(settle(found) if found is not None and found.state == SUBMITTING else found)
+    due = [n for n, found in enumerate(results) if not isinstance(found, RunRecord) or found.state == NOT_SUBMITTED]
+    if due:
+        arrays = _arrays([jobs[number] for number in due])
+        for number in due:
+            batch.check(jobs[number].plan)
+        places = [(jobs[number], results[number]) for number in due]
+        started = _start(places, submission, arrays, batch)
+        for number, result in zip(due, started, strict=True):
+            results[number] = result
+    found_now = [result for result in results if result is not None]
+    note(*(result for result in found_now if isinstance(result, RunRecord)))
+    return found_now
+
+
+def _arrays(jobs: Sequence[Job]) -> Arrays:
+    """What submits them together.
+
+    Raises:
+        SchedulerError: code ``apart``
+    """
+    plan = jobs[0].plan
+    arrays = executor_for(plan.cluster_type).arrays if plan.traits.queued else None
+    why = "there are no allocations here" if arrays is None else arrays.apart([job.plan for job in jobs])
+    if arrays is None or why:
+        raise SchedulerError(f"these runs cannot share an allocation: {why}", code=APART)
+    return arrays
+
+
+def _start(
+    places: Sequence[tuple[Job, RunRecord | LLMBError | None]], submission: Submission, arrays: Arrays, batch: Batch
+) -> list[RunRecord | LLMBError]:
+    series_id = secrets.token_hex(4)
+    records: list[RunRecord] = []
+    try:
+        for turn, (job, before) in enumerate(places):
+            task = ArrayTask(series_id, turn, len(places))
+            this = msgspec.structs.replace(submission, key=job.options.key, task=task)
+            if isinstance(before, RunRecord):
+                records.append(once_more(before, this))
+            else:
+                manifest = make_manifest(job.plan, job.recipe_folder, batch.folder, batch.origin(job.recipe_folder))
+                records.append(create_run(job.plan, batch.code, manifest, this))
+        return start_together(records, arrays)
+    except LLMBError as error:
+        for record, (_, before) in zip(records, places, strict=False):
+            _withdraw(record, known=before is not None)
+        if isinstance(error, SchedulerError) and error.code == "refused":
+            raise SchedulerError(f"no allocation for {len(places)} runs: {error.message}", code=APART) from error
+        raise
+
+
+def _withdraw(record: RunRecord, *, known: bool) -> None:
+    """As it was before: not on record, or without a job."""
+    if known:
+        with contextlib.suppress(LLMBError):
+            update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED, "it was refused"))
+    else:
+        remove_run(record)

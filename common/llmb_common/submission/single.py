@@ -1,20 +1,170 @@
-"""Submit one job."""
+"""Submit one job, or a chain of them; what a submission leaves on disk, and how an interrupted one is settled."""
 
 from __future__ import annotations
 
+import errno
+import secrets
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from llmb_common.decoding.structs import json_text
+from llmb_common.errors import AnswerLost, RecordError, RequestError, SchedulerError
+from llmb_common.executors import executor_for
 from llmb_common.index.search import find_run, note
-from llmb_common.observe.waiting import wait
+from llmb_common.machine.files import fsync_folder
+from llmb_common.machine.processes import identify
+from llmb_common.observe import observe, wait
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.manifest import make_manifest
-from llmb_common.runs.record import RunRecord, Submission, load_record
-from llmb_common.submission.batch import Batch
-from llmb_common.submission.create import create_run
-from llmb_common.submission.jobs import Job, Options, submission_of
+from llmb_common.rendering.job import check_unchanged, job_text
+from llmb_common.rendering.script import render_script
+from llmb_common.runs.finding import stay_submitting
+from llmb_common.runs.folders import remove_run, reserve, write_new
+from llmb_common.runs.manifest import make_manifest, pack_code
+from llmb_common.runs.paths import RunPaths, experiments_folder
+from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record, update_record
+from llmb_common.submission.jobs import Batch, Job, Options, submission_of
 from llmb_common.submission.preflight import check
-from llmb_common.submission.recovery import UNSETTLED, recover, start
+
+
+def create_run(
+    plan: JobPlan, code: Path | bytes, manifest: dict[str, Any], submission: Submission | None = None
+) -> RunRecord:
+    """Make the run folder with script, job.json, code and record, synced: the intent, before submission.
+
+    ``code`` is the folder of the ``llmb_train`` package to run, or what ``pack_code`` made of it.
+
+    Raises:
+        RequestError: the plan cannot be rendered. Nothing has been written.
+        RecordError: the folder cannot be written.
+    """
+    probe = RunPaths(
+        experiments_folder(plan.workload_folder), plan.experiment_name, str(int(time.time())), secrets.token_hex(4)
+    )
+    render_script(plan, probe)  # a path that cannot be rendered must not leave anything behind
+    try:
+        paths, making = reserve(probe)
+        record = RunRecord(paths, plan, manifest=manifest, submission=submission or Submission(), submitter=identify())
+        record = record.with_state(SUBMITTING)
+        _fill(making, record, code if isinstance(code, bytes) else pack_code(code))
+        making.rename(paths.folder)
+        fsync_folder(paths.folder.parent)
+    except OSError as error:
+        raise RecordError(
+            f"cannot write the run folder in {probe.folder.parent}: {error.strerror or error}",
+            remedy=_where_to_write(error),
+        ) from error
+    return record
+
+
+def _where_to_write(error: OSError) -> str:
+    """What to do when a run folder cannot be created."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "in somebody else's installation, keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
+    return "check that LLMB_INSTALL exists, and check free space and quota; then run the same command again"
+
+
+def _fill(making: Path, record: RunRecord, code: bytes) -> None:
+    """Write all files of ``record`` into the folder ``making``, which will become the run's."""
+    paths, plan = record.paths, record.plan
+
+    def here(path: Path) -> Path:
+        return making / path.relative_to(paths.folder)
+
+    for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
+        here(folder).mkdir(mode=0o755)
+    write_new(here(paths.code), code)
+    write_new(here(paths.job), job_text(plan, paths))
+    write_new(here(paths.script), render_script(plan, paths).encode(), mode=0o755)
+    # The intent must survive a power failure. If one took the other files, the job would fail and say why.
+    write_new(here(paths.record), json_text(record.as_dict()), sync=True)
+
+
+PATIENCE_SECONDS = 360.0
+"""How long ``recover`` waits for certainty that a lost ``sbatch`` left no job; it never takes that long."""
+
+UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
+
+
+def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
+    """Settle an interrupted submission: adopt the job that exists, or submit the same run again, as a job of its own.
+
+    Waits while it is too early to be sure.
+
+    Raises:
+        AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
+    """
+    record = settle(record)
+    if record.state != NOT_SUBMITTED:
+        return record
+    return start(once_more(record, record.submission.alone()), detach=detach)
+
+
+def settle(record: RunRecord) -> RunRecord:
+    """The run with its job, or NOT_SUBMITTED where it is certain that there is none. Waits for that.
+
+    Raises:
+        AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    delay = 0.2
+    while True:
+        (seen,) = observe([record])
+        record = seen.record
+        if record.state != SUBMITTING:
+            return record
+        if seen.unknown or time.monotonic() > deadline:
+            raise AnswerLost(
+                f"it is unknown whether {record.paths.name} has a job: "
+                + (seen.unknown or "another process is submitting it"),
+                remedy="nothing is submitted twice; run the same command again later to settle it",
+            )
+        time.sleep(delay)
+        delay = min(delay * 1.5, 5.0)
+
+
+def start(record: RunRecord, *, detach: bool) -> RunRecord:
+    """Start a run that is on record as SUBMITTING.
+
+    Raises:
+        AnswerLost: nobody knows whether there is a job. The run stays on record.
+        SchedulerError: it was refused. The run is gone.
+        LLMBError: it cannot be started, or a run that was followed failed.
+    """
+    check_unchanged(record, code=False)
+    try:
+        return executor_for(record.plan.cluster_type).start(record, detach=detach)
+    except AnswerLost as error:
+        stay_submitting(record, error)
+        # The answer was lost, but not necessarily the job. If the scheduler shows it, all is well.
+        (seen,) = observe([record])
+        if seen.record.job_id is None:
+            raise
+        return seen.record
+    except SchedulerError:
+        remove_run(record)
+        raise
+
+
+def once_more(record: RunRecord, submission: Submission) -> RunRecord:
+    """A run without a job, on record as SUBMITTING again: its record, saved."""
+    check_unchanged(record)
+
+    def claim(found: RunRecord) -> RunRecord:
+        # Under the lock: of two processes that settle the same run, only one submits it.
+        if found.state != NOT_SUBMITTED:
+            raise AnswerLost(
+                f"{found.paths.name} is being submitted by another process",
+                remedy="llmb-run jobs shows what becomes of it",
+            )
+        again = found.with_state(SUBMITTING, "again")
+        return replace(again, submitter=identify(), submission=submission, job_id=None)
+
+    return update_record(record.paths.folder, claim)
 
 
 def submit(
@@ -68,3 +218,55 @@ def submit_job(
 def _wait_for(install: Path, after: Sequence[str]) -> None:
     if after:
         wait([load_record(find_run(install, word).folder) for word in after])
+
+
+def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Options | None = None) -> list[RunRecord]:
+    """Submit ``links`` jobs; each starts when the previous one has ended, from the newest checkpoint of the chain.
+
+    Checkpoints go to the first run's folder (or CHECKPOINT_DIR).
+
+    Raises:
+        RequestError: the plan does not save checkpoints, or there is nothing to chain.
+        LLMBError: as ``submit``.
+    """
+    if links < 2:
+        raise RequestError(f"a chain has at least 2 jobs, not {links}", remedy="--resume-chain 2 or more")
+    if not plan.checkpoint.enabled:
+        raise RequestError(
+            "a chain resumes from checkpoints, and this job saves none",
+            remedy="set ENABLE_CHECKPOINT=true and CHECKPOINT_INTERVAL",
+        )
+    if plan.exit_after is not None:
+        raise RequestError(
+            f"the job ends after {plan.exit_after} step: there is nothing to chain", remedy="set MAX_STEPS"
+        )
+    options = options or Options()
+    check(plan)
+    records: list[RunRecord] = []
+    for link in range(1, links + 1):
+        these = replace(options, key=f"{options.key}#{link}" if options.key else "")
+        chain = ""
+        if records:
+            chain = records[0].paths.run_id
+            plan = resuming(plan, records[0].paths)
+            these = replace(these, after=(records[-1].paths.run_id,))
+        job = Job(plan, recipe_folder, these)
+        submission = msgspec.structs.replace(submission_of(plan, these), chain=chain, link=link)
+        record = submit_job(job, submission, Batch([job]))
+        if link == 1:
+            record = _first_of_chain(record)
+        note(record)
+        records.append(record)
+    return records
+
+
+def resuming(plan: JobPlan, saved: RunPaths) -> JobPlan:
+    """``plan``, going on from the newest checkpoint of the run in ``saved``, and saving where that does."""
+    save = plan.checkpoint.save or str(saved.checkpoints)
+    checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)
+    return msgspec.structs.replace(plan, checkpoint=checkpoint)
+
+
+def _first_of_chain(record: RunRecord) -> RunRecord:
+    member = msgspec.structs.replace(record.submission, chain=record.paths.run_id, link=1)
+    return update_record(record.paths.folder, lambda found: replace(found, submission=member))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from llmb_common import __version__
-from llmb_common.command.guard import guarded
+from llmb_common.command.outcome import guarded
 from llmb_common.command.printable import printable
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.timing.log_files import find_runs

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.decoding.strict_yaml import Lines, convert
 from llmb_common.errors import ConfigError, RequestError
 from llmb_common.machine.files import user_path

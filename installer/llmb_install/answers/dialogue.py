@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmb_common.command.printable import printable_lines, size
-from llmb_common.command.secrets import Secret
-from llmb_common.command.words import is_slurm_name
+from llmb_common.command.words import Secret, is_slurm_name
 from llmb_common.errors import Interrupted, RequestError
 from llmb_common.machine.files import user_path
 from llmb_common.recipes.recipe import Recipe

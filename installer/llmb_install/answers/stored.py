@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llmb_common.decoding.strict_yaml import convert
 from llmb_common.errors import ConfigError, EnvironmentLacks
-from llmb_common.machine.trust import require_trusted
+from llmb_common.machine.files import require_trusted
 from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers.answers import Answers

@@ -25,7 +25,7 @@ from packaging.utils import (
 from packaging.version import Version
 
 import llmb_common
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.machine.files import sha256_of, user_path, write_atomic, write_json

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llmb_common.command.printable import first_few, printable_lines
 from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
 from llmb_common.run_states import is_live

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.machine.files import write_output

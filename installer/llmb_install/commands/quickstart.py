@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed
-from llmb_common.machine.programs import Answer, ask
+from llmb_common.machine.processes import Answer, ask
 from llmb_common.request.variables import VARIABLES
 from llmb_common.timing.records import iterations_in
 from llmb_install.answers.answers import Answers, complete

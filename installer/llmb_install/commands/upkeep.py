@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError
 from llmb_install.answers.keyboard import forget_keys
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers

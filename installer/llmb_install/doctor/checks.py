@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmb_common.command.printable import size
-from llmb_common.executors.slurm.segments import SEGMENT_SLURM
+from llmb_common.executors.slurm.words import SEGMENT_SLURM
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import SLURM, Traits, traits_of
 from llmb_install.detect import Partition

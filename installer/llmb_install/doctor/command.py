@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.command.envelope import Result
+from llmb_common.command.outcome import Result
 from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import RequestError
 from llmb_common.platform.cluster_types import LOCAL, SLURM, traits_of

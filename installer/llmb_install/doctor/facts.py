@@ -10,7 +10,7 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.machine.trust import me, user_name
+from llmb_common.machine.files import me, user_name
 from llmb_common.planning.outlook import limit_seconds, save_seconds
 from llmb_common.platform.cluster_types import SLURM, traits_of
 from llmb_common.platform.engines import image_file_name

@@ -18,8 +18,8 @@ from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Facts, Folder, read_facts
 from llmb_common.health.needs import Needs, needs_of_site
 from llmb_common.health.program import PYTHONS, command, parse_frames
-from llmb_common.machine.programs import Answer
-from llmb_common.machine.shell_text import shell_part
+from llmb_common.machine.files import shell_part
+from llmb_common.machine.processes import Answer
 from llmb_common.platform.cluster_types import SLURM, traits_of
 from llmb_common.site.cluster import ClusterConfig
 

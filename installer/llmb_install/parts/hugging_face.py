@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.command.printable import size
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.files import write_json
 from llmb_install.parts.receipts import read_receipt

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmb_common.decoding.strict_yaml import Lines, load_text, read_text
 from llmb_common.errors import ConfigError, LLMBError
-from llmb_common.machine.trust import require_trusted
+from llmb_common.machine.files import require_trusted
 
 Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
 """``strict_yaml.load_text``, or ``load_flat`` where there is no YAML parser."""

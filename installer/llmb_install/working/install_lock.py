@@ -24,7 +24,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.files import read_plain, try_lock
-from llmb_common.machine.process import ProcessId, identify, is_alive
+from llmb_common.machine.processes import ProcessId, identify, is_alive
 from llmb_install.working.reporter import Reporter
 
 _HEARTBEAT = 5.0

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.process import ProcessId, end_processes, with_variable
+from llmb_common.machine.processes import ProcessId, end_processes, with_variable
 
 # files.write_atomic: .NAME.PID.8HEX   environments: .NAME.PID   install_lock: lock.owner.16HEX, lock.owner.stale.16HEX
 # Only for the names that the installer itself writes in each folder: an installation may share its folder with others.

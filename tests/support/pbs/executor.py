@@ -14,9 +14,8 @@ from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RequestE
 from llmb_common.executors import Executor, Ranks
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.holding import PORT_BASE, PORT_COUNT
-from llmb_common.machine.process import identify, is_alive
-from llmb_common.machine.programs import ask
-from llmb_common.machine.shell_text import shell_part
+from llmb_common.machine.files import shell_part
+from llmb_common.machine.processes import ask, identify, is_alive
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.hostlist import compress
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, RunRecord, update_record

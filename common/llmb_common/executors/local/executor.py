@@ -1,16 +1,20 @@
-"""The executor of this machine."""
+"""The executor of this machine, which is also the only node that there is."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine, torchrun
-from llmb_common.machine.loopback import loopback_problem
-from llmb_common.machine.shell_text import shell_part
+from llmb_common.executors.holding import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container
+from llmb_common.machine.files import shell_part
+from llmb_common.machine.processes import Answer, ask, loopback_problem
 from llmb_common.planning.job_plan import JobPlan
 
 if TYPE_CHECKING:
@@ -44,26 +48,70 @@ class LocalExecutor(Executor):
             raise problem
 
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        from llmb_common.executors.local.follow import start_and_follow
+        from llmb_common.executors.local.processes import start_and_follow
 
         return start_and_follow(record, detach=detach)
 
     def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        from llmb_common.executors.local.look import look_at_processes
+        from llmb_common.executors.local.processes import look_at_processes
 
         return look_at_processes(records)
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-        from llmb_common.executors.local.hold import here
 
         return here(nodes, partition)
 
     def hold(self, wanted: Wanted) -> AbstractContextManager[Held]:
-        from llmb_common.executors.local.hold import ThisMachine
 
         return ThisMachine()
 
     def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        from llmb_common.executors.local.follow import end_processes_of
+        from llmb_common.executors.local.processes import end_processes_of
 
         return {record.paths.run_id: end_processes_of(record) for record in records}
+
+
+class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
+    """Held by nobody, and always there."""
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        return (_name(),)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {_name(): "127.0.0.1"}
+
+    @property
+    def port(self) -> int:
+        return PORT_BASE + os.getpid() % (PORT_COUNT - MOST_GROUPS)
+
+    def run(
+        self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
+    ) -> Answer:
+        return ask(argv, seconds, env=os.environ)
+
+    def unreached(self, answer: Answer) -> Sequence[str]:
+        return ()
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+
+def here(nodes: str | None, partition: str | None) -> dict[str, str]:
+    """This machine, which can be had.
+
+    Raises:
+        RequestError: another one is named
+    """
+    name = _name()
+    if partition is not None or nodes not in (None, name):
+        raise RequestError(
+            f"without Slurm there is no other node than this one, {name}", remedy="leave out --nodes and --partition"
+        )
+    return {name: ""}
+
+
+def _name() -> str:
+    """As the node's own program says it."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

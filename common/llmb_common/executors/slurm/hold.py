@@ -14,10 +14,10 @@ import msgspec
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.holding import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, Wanted
-from llmb_common.executors.slurm.containers import for_enroot
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
+from llmb_common.executors.slurm.script import for_enroot
 from llmb_common.executors.slurm.words import SlurmPlan
-from llmb_common.machine.programs import Answer, ask, clean_environment
+from llmb_common.machine.processes import Answer, ask, clean_environment
 from llmb_common.machine.sessions import end_session
 from llmb_common.runs.hostlist import compress, expand
 

@@ -1,23 +1,42 @@
-"""Query Slurm for jobs by name: ``squeue`` first, ``sacct`` for what the controller has forgotten.
+"""What Slurm says of jobs and nodes, and how its commands are run: with a timeout, in a clean environment.
 
-By name rather than by id, because ids are reused and a run's job name contains its run id (or that of its array). An
-incomplete answer, or one with an unreadable line, raises SchedulerError: it says nothing about any job.
+Jobs are looked for by name: ``squeue`` first, ``sacct`` for what the controller has forgotten. Ids are reused, and a
+run's job name contains its run id (or that of its array). An incomplete answer, or one with an unreadable line, raises
+SchedulerError: it says nothing about any job.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from llmb_common.command.words import span_seconds
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
-from llmb_common.executors.slurm.command import run_slurm
-from llmb_common.machine.programs import Answer
+from llmb_common.machine.processes import Answer, ask, clean_environment
 from llmb_common.run_states import STATES
 from llmb_common.runs.hostlist import compress, expand
+
+CANCEL_SECONDS = 60
+"""How long ``scancel`` may take."""
+_REMEDIES = {"no-program": "run this on a login node of the cluster"}
+
+
+def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
+    """Run ``command``, with ``env`` added to the clean environment.
+
+    Raises:
+        SchedulerError: with the code ``no-answer`` after ``timeout`` seconds, ``no-program`` if it cannot be started,
+            ``too-long`` if it does not stop printing.
+    """
+    answer = ask(command, timeout, env=clean_environment() | dict(env or {}))
+    if answer.problem:
+        remedy = _REMEDIES.get(answer.problem, "try again later")
+        raise SchedulerError(answer.why, remedy=remedy, code=answer.problem)
+    return answer
+
 
 ASK_SECONDS = 30
 """How long one query may take."""

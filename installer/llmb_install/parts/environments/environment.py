@@ -24,8 +24,7 @@ from pathlib import Path
 from llmb_common.command.printable import first_few, size
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.machine.files import write_json
-from llmb_common.machine.process import uses
-from llmb_common.machine.programs import ask
+from llmb_common.machine.processes import ask, uses
 from llmb_install.parts.environments import environment_build, package_records
 from llmb_install.parts.environments.environment_content import (
     Content,

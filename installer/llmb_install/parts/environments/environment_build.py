@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.programs import ask
+from llmb_common.machine.processes import ask
 from llmb_install.parts.environments.environment_content import Build, Content, child_environment, failure
 from llmb_install.parts.environments.environment_packages import install
 from llmb_install.parts.packages import uv

@@ -10,7 +10,7 @@ import stat
 import time
 from pathlib import Path
 
-from llmb_common.machine.programs import ask
+from llmb_common.machine.processes import ask
 
 _LAYER = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(rf"{_LAYER.pattern}\.[0-9A-Za-z]{{10}}")

@@ -22,9 +22,8 @@ from typing import Any
 
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import fsync_folder, sha256_of, status_of, write_json
-from llmb_common.machine.programs import ask
-from llmb_common.machine.trust import me, require_trusted, user_name
+from llmb_common.machine.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name, write_json
+from llmb_common.machine.processes import ask
 from llmb_install.parts.enroot_settings import cache_folder, temporary_folder
 from llmb_install.parts.images import enroot_cache, enroot_errors, enroot_progress, registry
 from llmb_install.parts.images.registry import Manifest

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.machine.files import read_json, write_atomic, write_json
 from llmb_install.parts.enroot_settings import config_folder, expanded

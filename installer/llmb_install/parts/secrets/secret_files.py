@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.command.secrets import Secret
+from llmb_common.command.words import Secret
 from llmb_install.parts.secrets import credentials
 from llmb_install.parts.secrets.credentials import Secrets
 from llmb_install.working.artefact import Artefact

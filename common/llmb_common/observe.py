@@ -1,21 +1,128 @@
-"""``cancel``: end runs through their executors, and wait until they are seen to end."""
+"""What became of runs: ask the scheduler (or this machine), update ``run.json``, wait, cancel.
+
+A failed question says nothing about a job: its record is left alone, and the observation says ``unknown``. The same
+functions serve every executor.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from llmb_common.errors import AnswerLost, LLMBError
+from llmb_common.errors import AnswerLost, LLMBError, RecordError
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
-from llmb_common.observe.runs import Observation, observe
 from llmb_common.platform.cluster_types import ClusterType
 from llmb_common.run_states import is_live
-from llmb_common.runs.facts import give_up
+from llmb_common.runs.finding import Finding, give_up, may_change, with_job_facts
 from llmb_common.runs.ownership import refusal as ownership_refusal
-from llmb_common.runs.record import NOT_SUBMITTED, RunRecord
+from llmb_common.runs.record import NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.timing.job_events import read_events
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A run with the state that the scheduler reports now.
+
+    ``unknown`` says why nobody could be asked (then ``record`` is as it was); empty otherwise. ``reason`` is the
+    queue's (``Resources``, ``Priority``), ``nodes`` a host list, ``start`` the real or expected start as Unix time.
+    """
+
+    record: RunRecord
+    unknown: str = ""
+    reason: str = ""
+    nodes: str = ""
+    start: float | None = None
+
+
+def observe(records: Sequence[RunRecord]) -> list[Observation]:
+    """One observation per record, in order. Ended runs are not asked about. Never raises because of a scheduler.
+
+    A record that cannot be written (somebody else's run) is observed all the same; its file is left alone.
+    """
+    asked: dict[ClusterType, list[RunRecord]] = {}
+    for record in records:
+        if may_change(record):
+            asked.setdefault(record.plan.cluster_type, []).append(record)
+    findings: dict[str, Finding] = {}
+    for cluster_type, these in asked.items():
+        findings |= executor_for(cluster_type).look(these)
+    return [_settle(record, findings.get(record.paths.run_id)) for record in records]
+
+
+def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """The same records, brought up to date with the scheduler's states."""
+    return [item.record for item in observe(list(records))]
+
+
+def _settle(record: RunRecord, finding: Finding | None) -> Observation:
+    if finding is None:
+        return Observation(record)
+
+    def change(found: RunRecord) -> RunRecord:
+        changed = finding.apply(found)
+        return with_job_facts(changed) if changed.state != found.state and not is_live(changed.state) else changed
+
+    changed = finding.apply(record)
+    if changed != record:
+        # Somebody else's run, or a full disk: what was found out is true all the same.
+        with contextlib.suppress(RecordError):
+            changed = update_record(record.paths.folder, change)
+            note(changed)
+    return Observation(changed, finding.unknown, finding.reason, finding.nodes, finding.start)
+
+
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 20.0
+"""Seconds between two rounds of questions: short at first, half as long again each time nothing has happened."""
+
+TOLERATED = 45
+"""Consecutive rounds without an answer; at the longest delay a quarter of an hour, as long as a controller restarts."""
+
+
+def wait(
+    records: Sequence[RunRecord],
+    *,
+    timeout: float | None = None,
+    seen: Callable[[Sequence[Observation]], None] | None = None,
+) -> list[RunRecord]:
+    """Ask with growing delay until every run has ended; ``seen`` is called after each round.
+
+    Returns the records, also when ``timeout`` seconds have passed (some have not ended then).
+
+    Raises:
+        AnswerLost: too many questions in a row went unanswered. The jobs are not touched.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    delay, unanswered = FIRST_DELAY, 0
+    current = list(records)
+    while True:
+        states = [record.state for record in current]
+        observations = observe(current)
+        current = [item.record for item in observations]
+        if seen is not None:
+            seen(observations)
+        if not any(is_live(record.state) for record in current):
+            return current
+        problem = next((item.unknown for item in observations if item.unknown), "")
+        unanswered = unanswered + 1 if problem else 0
+        if unanswered > TOLERATED:
+            raise AnswerLost(
+                f"gave up waiting after {unanswered} questions without an answer: {problem}",
+                remedy="the jobs keep running; wait again when the scheduler answers",
+            )
+        changed = states != [record.state for record in current]
+        delay = FIRST_DELAY if changed else min(delay * 1.5, LONGEST_DELAY)
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return current
+            delay = min(delay, left)
+        time.sleep(delay)
+
 
 T = TypeVar("T")
 

@@ -1,0 +1,271 @@
+"""``sbatch`` of one run or of several: it was accepted, or refused, or nobody knows.
+
+Identical runs share a job as an *array*. Any others that fit the same allocation share one as a *series*: one after the
+other on the same nodes, so that node, neighbours and day are the same for all of them. Each run keeps its folder, its
+own script and its logs; the shared script only finds the run folders. In a series each run's script is the one that it
+would have as a job of its own; the series bounds it by the run's own time limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+import msgspec
+
+from llmb_common.errors import AnswerLost, RecordError, SchedulerError
+from llmb_common.executors.slurm.options import output_pattern
+from llmb_common.executors.slurm.query import run_slurm
+from llmb_common.executors.slurm.script import directives, render_array
+from llmb_common.executors.slurm.words import slurm_of
+from llmb_common.machine.files import shell_part, write_atomic
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.outlook import limit_seconds
+from llmb_common.runs.finding import stay_submitting
+from llmb_common.runs.paths import SharedPaths
+from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
+
+SUBMIT_SECONDS = 120
+"""How long ``sbatch`` may take. After that nobody knows whether the job was accepted."""
+
+
+def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
+    """Submit ``script``; returns the job id and what ``sbatch`` remarked.
+
+    Under ``timeout``: should this process be killed, ``sbatch`` still ends, and it is soon certain whether the job
+    exists.
+
+    Raises:
+        AnswerLost: nobody knows whether there is a job.
+        SchedulerError: there is none; code ``refused`` or ``no-program``.
+    """
+    command = ["timeout", "--kill-after=5", str(SUBMIT_SECONDS), "sbatch", "--parsable", *options, str(script)]
+    try:
+        answer = run_slurm(command, SUBMIT_SECONDS + 10)
+    except SchedulerError as error:
+        if error.code == "no-program":
+            raise
+        raise _unknown(job_name, error.message) from error
+    job_id = parse_job_id(answer.output) if answer.status == 0 else None
+    if job_id is None:
+        complaint = answer.errors.strip() or answer.output.strip()
+        if answer.status == 0 or answer.status in _TIMED_OUT or _AMBIGUOUS.search(complaint):
+            raise _unknown(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
+        raise refusal(complaint)
+    return job_id, answer.errors.strip()[:500]
+
+
+_TIMED_OUT = (124, 137)
+_AMBIGUOUS = re.compile(r"timed out|zero bytes|reset by peer|unexpected message|transport endpoint|i/o error", re.I)
+"""Errors after which the controller may have the job all the same: the request was sent, the answer was lost."""
+
+
+def _unknown(job_name: str, message: str) -> AnswerLost:
+    return AnswerLost(
+        f"it is unknown whether the job was accepted: {message}",
+        remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again (job name {job_name})",
+    )
+
+
+def parse_job_id(output: str) -> str | None:
+    """The job id in the output of ``sbatch --parsable``: ``123`` or ``123;cluster``, on the last line that has one."""
+    for line in reversed(output.splitlines()):
+        if found := re.fullmatch(r"([0-9]+)(;\S+)?", line.strip()):
+            return found[1]
+    return None
+
+
+_ADVICE = (
+    (r"invalid account", "set SBATCH_ACCOUNT; sacctmgr show assoc user=$USER lists yours"),
+    (r"invalid partition", "set SBATCH_PARTITION; sinfo lists the partitions"),
+    (r"time limit|PartitionTimeLimit", "lower TIME_LIMIT, or choose a partition that allows it (sinfo -o '%P %l')"),
+    (r"node count|more processors than|configuration is not available", "fewer GPUs, or another partition"),
+    (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
+    (r"unrecognized option|invalid option", "this Slurm or its container plugin does not know that option"),
+    (r"invalid node name", "is it in --nodelist, or on the list of llmb-run exclude?"),
+    (r"requested reservation", "scontrol show reservation lists them, and whose they are"),
+    (r"dependency problem", "the job that this one should follow is no longer known; leave out --after"),
+    (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS or with --slurm-arg; sacctmgr show qos lists them"),
+    (r"unable to contact|socket timed out|connection refused", "the controller is busy or down: try again later"),
+)
+
+
+def refusal(answer: str) -> SchedulerError:
+    """The refusal in sbatch's own words, with advice where the cause is known."""
+    text = answer.strip() or "no message"
+    remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, text, re.IGNORECASE)), "")
+    return SchedulerError(f"sbatch refused the job: {text}", remedy=remedy, code="refused")
+
+
+_GRACE_SECONDS = 120
+"""Between the end that a run is told at its limit and the one that it is not told."""
+
+_ON_NODES = 'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES"'
+
+
+def apart(plans: Sequence[JobPlan]) -> str:
+    """Why these cannot be a series: what an allocation has only once differs; empty where they can."""
+    allocations = [_allocation(plan) for plan in plans]
+    differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
+    if differing:
+        return f"they differ in {', '.join(differing)}"
+    if "time" in dict(slurm_of(plans[0]).additional):
+        return "the time limit is among the additional Slurm options"
+    return _too_long(plans)
+
+
+def _allocation(plan: JobPlan) -> dict[str, object]:
+    names = ("account", "partition", "gres", "gres_type", "segment", "additional")
+    return {
+        "nodes": plan.nodes,
+        "GPUs per node": plan.gpus_per_node,
+        "the folder of runs": plan.workload_folder,
+        **{name.replace("_", " "): getattr(slurm_of(plan), name) for name in names},
+    }
+
+
+def _too_long(plans: Sequence[JobPlan]) -> str:
+    from llmb_common.errors import SchedulerError
+    from llmb_common.executors.slurm.query import longest_job
+
+    total = sum(limit_seconds(plan.time_limit) for plan in plans)
+    try:
+        most = longest_job(slurm_of(plans[0]).partition)
+    except SchedulerError:
+        return ""  # then sbatch will say
+    if most is None or total <= most:
+        return ""
+    return f"together they may take {total // 60} minutes, and the partition allows {most // 60}"
+
+
+def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
+    """The script of a series: its turn N runs the script in the run folder to which the link N leads.
+
+    Raises:
+        RequestError: a path cannot be said to Slurm.
+    """
+    plans = [record.plan for record in records]
+    limits = [limit_seconds(plan.time_limit) for plan in plans]
+    # Pinning is srun's affair here: each run says its own. The longest save decides when the job is told to end.
+    longest = max(plans, key=lambda plan: plan.checkpoint.save_seconds if plan.checkpoint.enabled else -1)
+    whole = msgspec.structs.replace(longest, time_limit=_clock(sum(limits)), cpu_pinning=None)
+    graces = [plan.checkpoint.save_seconds if plan.checkpoint.enabled else 0 for plan in plans]
+    warned = [max(limit - grace, 1) for limit, grace in zip(limits, graces, strict=True)]
+    lines = ["#!/bin/bash", *directives(whole, series.job_name, output_pattern(str(series.log))), ""]
+    lines += ["set -euo pipefail", "", f"folder={quote(str(series.folder))}"]
+    lines += [f"names=({' '.join(quote(plan.experiment_name) for plan in plans)})"]
+    lines += [f"limits=({' '.join(map(str, warned))})"]
+    lines += [f"graces=({' '.join(str(max(grace, _GRACE_SECONDS)) for grace in graces)})", ""]
+    lines += [*_reset(plans), "", shell_part(__file__, "series.sh")]
+    return "\n".join(lines) + "\n"
+
+
+def _reset(plans: Sequence[JobPlan]) -> list[str]:
+    """What a run sets on its nodes stays set: a later one that has it otherwise would train with it."""
+    boost = _turns(plans, [plan.vboost for plan in plans])
+    clock = _turns(plans, [plan.memory_clock is not None for plan in plans])
+    lines = [f"    {turn}) {_ON_NODES} sudo -n nvidia-smi boost-slider --vboost 0 || true ;;" for turn in boost]
+    further = [f"    {turn}) {_ON_NODES} sudo -n nvidia-smi --reset-memory-clocks || true ;;" for turn in clock]
+    cases = [part for some in (lines, further) if some for part in ("  case $1 in", *some, "  esac")]
+    return ["# shellcheck disable=SC2329  # called below", "reset() {  # turn", *(cases or ["  :"]), "}"]
+
+
+def _turns(plans: Sequence[JobPlan], sets: Sequence[bool]) -> list[int]:
+    """Turns of runs that do not set what another run of the series does."""
+    return [turn for turn, this in enumerate(sets) if any(sets) and not this]
+
+
+def _clock(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
+
+
+ASK_SECONDS = 30
+AT_ONCE = 4
+FRESH_SECONDS = 60
+"""Older records are confirmed before ``sbatch``, lest others take the runs for abandoned."""
+
+
+def largest_array() -> int:
+    """How many tasks a job array of this cluster may have; 0 where it has none or does not say."""
+    try:
+        answer = run_slurm(["scontrol", "show", "config"], ASK_SECONDS)
+    except SchedulerError:
+        return 0
+    limits = re.findall(r"^MaxArraySize\s*=\s*([0-9]+)$|\bmax_array_tasks=([0-9]+)", answer.output, re.MULTILINE)
+    # Task numbers must be below MaxArraySize, and ours begin at 0.
+    return min((int(size or tasks) for size, tasks in limits), default=0) if answer.status == 0 else 0
+
+
+def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array or the turns of a series; their records, saved.
+
+    Raises:
+        AnswerLost: nobody knows whether there are jobs. The records stay SUBMITTING.
+        SchedulerError: there is no job. The caller removes the runs, or submits them individually.
+    """
+    first = records[0]
+    array = first.shared
+    assert array is not None
+    _prepare(array, records)
+    if time.time() - first.created > FRESH_SECONDS:
+        for record in records:
+            update_record(record.paths.folder, _confirmed)
+    try:
+        job_id, remark = sbatch(first.submission.options, array.script, array.job_name)
+    except AnswerLost as error:
+        for record in records:
+            stay_submitting(record, error)
+        raise
+    except SchedulerError:
+        shutil.rmtree(array.folder, ignore_errors=True)
+        raise
+    with ThreadPoolExecutor(AT_ONCE, "accepted") as pool:  # the disk, not Python, takes the time
+        return list(pool.map(lambda record: _accepted(record, job_id, remark), records))
+
+
+def _prepare(array: SharedPaths, records: Sequence[RunRecord]) -> None:
+    plan = records[0].plan
+    text = render_array(plan, array, len(records)) if array.kind == "array" else render_series(records, array)
+    try:
+        array.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
+        for index, record in enumerate(records):
+            (array.folder / str(index)).symlink_to(os.path.relpath(record.paths.folder, array.folder))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(array.folder)
+        raise RecordError(
+            f"cannot write {array.folder}: {error.strerror or error}",
+            remedy="check free space, quota and permissions there; or submit without job arrays (--no-array)",
+        ) from error
+    write_atomic(array.script, text, mode=0o755)
+
+
+def _confirmed(found: RunRecord) -> RunRecord:
+    if found.state != SUBMITTING:
+        raise AnswerLost(
+            f"another process has taken {found.paths.name} for abandoned",
+            remedy="run the same command again to settle it",
+        )
+    return found.with_state(SUBMITTING, "confirmed")
+
+
+def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
+    if (place := record.submission.array_index) is not None:
+        job_id = f"{job_id}_{place}"
+    try:
+        return update_record(
+            record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
+        )
+    except RecordError as error:  # the run must stay: its job exists
+        raise AnswerLost(
+            f"job {job_id} was accepted, but {error.message}", remedy="llmb-run jobs settles it"
+        ) from error

@@ -1,0 +1,364 @@
+"""Other programs and processes: asking one something, bounded in time and output; identifying and ending one.
+
+Programs that work for us, with output that somebody follows, are not asked here: the installer's ``working.command``
+and the local executor start those.
+
+A pid gets reused, and means nothing after a reboot or on another machine. Nothing is ever signalled by its pid alone:
+``send`` reaches exactly the process that was identified, or none.
+
+Standard library only: the installer's first stage asks, and takes its lock, before anything is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.machine.sessions import end_session
+
+MOST_BYTES = 256 << 20
+"""More than any program that is asked has to say: the listing of a container image has 40 MB."""
+
+_PATIENCE = 1.0
+"""Seconds between SIGTERM and SIGKILL: srun uses them to cancel its job."""
+_SLURM_VARIABLES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_")
+_SLURM_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The output and exit status of a program.
+
+    ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer: ``problem``
+    then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or ``too-long`` (it
+    was ended because it printed too much).
+    """
+
+    status: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    problem: Literal["", "no-program", "no-answer", "too-long"] = ""
+    why: str = ""
+    """The problem as a clause: ``sinfo did not answer in 20 s``."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+    @property
+    def output(self) -> str:
+        return self.stdout.decode(errors="replace")
+
+    @property
+    def errors(self) -> str:
+        return self.stderr.decode(errors="replace")
+
+    @property
+    def complaint(self) -> str:
+        """The problem, or the first line of what the program complained about."""
+        text = self.why or (self.errors.strip() or self.output.strip())
+        return text.splitlines()[0][:300] if text else f"exit status {self.status}"
+
+
+def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = MOST_BYTES) -> Answer:
+    """Run ``argv`` without input and return what it says; what is wrong is in the answer.
+
+    The program runs in a session of its own, so that it ends with everything that it has started: after ``seconds``,
+    after ``most`` bytes on either stream, and when the caller is interrupted. ``env``: its whole environment, if not
+    ``clean_environment()``.
+    """
+    environment = clean_environment() if env is None else dict(env)
+    held = _HeldSignals()
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        held.release()
+        return Answer(None, problem="no-program", why=f"cannot run {argv[0]}: {_reason(error, argv[0], environment)}")
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = {process.stdout: bytearray(), process.stderr: bytearray()}
+        try:
+            held.release()
+            problem = _listen(process, said, time.monotonic() + seconds, most)
+        except BaseException:
+            end_session(process.pid, _PATIENCE, process.poll)
+            raise
+        if problem:
+            end_session(process.pid, _PATIENCE, process.poll)
+        output, errors = (bytes(said[stream]) for stream in (process.stdout, process.stderr))
+        if problem == "no-answer":
+            return Answer(None, output, errors, "no-answer", f"{argv[0]} did not answer in {seconds:g} s")
+        if problem == "too-long":
+            return Answer(None, output, errors, "too-long", f"{argv[0]} printed more than {most} bytes")
+        return Answer(process.wait(), output, errors)
+
+
+def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
+    """Why ``program`` was not started. A folder of PATH that we may not enter is no reason: the system then says
+    "Permission denied" of every program that is nowhere else."""
+    if not isinstance(error, PermissionError) or os.sep in program:
+        return (isinstance(error, OSError) and error.strerror) or error
+    is_there = any(os.path.lexists(f"{folder or '.'}/{program}") for folder in os.get_exec_path(env))
+    return os.strerror(errno.EACCES if is_there else errno.ENOENT)
+
+
+class _HeldSignals:
+    """Signals of the main thread wait until ``release``: one that arrives while a program is being started would leave
+    that running with nobody who knows it. A blocked mask would be inherited; handlers are not."""
+
+    def __init__(self) -> None:
+        self._arrived: list[int] = []
+        self._handlers: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if callable(signal.getsignal(number)):
+                    self._handlers[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        self._arrived.append(number)
+
+    def release(self) -> None:
+        """Put the handlers back, and let what has arrived take effect."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+        for number in self._arrived:
+            signal.raise_signal(number)
+
+
+def clean_environment() -> dict[str, str]:
+    """The caller's variables in plain C, without what another job left behind (``SLURM_*``) and without options for
+    Slurm's commands (``SBATCH_*``); where Slurm finds its own configuration stays."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _SLURM_KEPT or not name.startswith(_SLURM_VARIABLES)
+    }
+    return kept | {"LC_ALL": "C"}
+
+
+def _listen(
+    process: subprocess.Popen[bytes], said: Mapping[IO[bytes], bytearray], deadline: float, most: int
+) -> Literal["", "no-answer", "too-long"]:
+    """Collect both streams to their end, then wait for the end of the program; what went wrong, if anything."""
+    with selectors.DefaultSelector() as selector:
+        for stream in said:
+            selector.register(stream, selectors.EVENT_READ, said[stream])
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return "no-answer"
+            for key, _ in selector.select(left):
+                block = os.read(key.fd, 1 << 16)
+                key.data.extend(block)
+                if not block:
+                    selector.unregister(key.fileobj)
+                if len(key.data) > most:
+                    del key.data[most:]
+                    return "too-long"
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return "no-answer"
+    return ""
+
+
+_KILL_SECONDS = 5.0
+"""How long to wait for processes to disappear after SIGKILL; one stuck in the kernel never does."""
+
+_STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """``start`` is the start time as the system reports it, ``boot`` the id of the boot it belongs to."""
+
+    host: str
+    pid: int
+    start: str
+    boot: str
+
+
+def identify(pid: int | None = None) -> ProcessId | None:
+    """The identity of process ``pid`` (default: this one); None if there is no such process."""
+    pid = os.getpid() if pid is None else pid
+    start = _start(pid)
+    return None if start is None else ProcessId(os.uname().nodename, pid, start, _boot())
+
+
+def is_alive(process: ProcessId) -> bool | None:
+    """Whether exactly that process is still running; None if it belongs to another machine, which we cannot see."""
+    if process.host != os.uname().nodename:
+        return None
+    return process.boot == _boot() and _start(process.pid) == process.start
+
+
+def is_ours_to_end(pid: int) -> bool:
+    """Whether we may have started ``pid``: it belongs to our user, and is neither init, nor this process, nor the
+    leader of our own process group.
+
+    To ``kill``, 0 and negative numbers mean whole process groups.
+    """
+    if pid <= 1 or pid == os.getpid() or os.getpgid(0) == pid:
+        return False
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        return not Path("/proc/self").exists()
+
+
+def runs_with(argument: str) -> bool:
+    """Whether any process on this machine has ``argument`` in its command line (needs /proc)."""
+    wanted = os.fsencode(argument)
+    for entry in Path("/proc").glob("[0-9]*"):
+        if entry.name == str(os.getpid()):
+            continue
+        try:
+            if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def uses(folder: Path) -> bool:
+    """Whether a process of this machine was started with something in ``folder``, or, where we may see that, has loaded
+    code from there, by whatever link (needs /proc)."""
+    wanted = os.fsencode(f"{os.path.realpath(folder)}/")
+    for entry in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "maps"):
+            with contextlib.suppress(OSError):
+                if wanted in (entry / name).read_bytes():
+                    return True
+    return False
+
+
+def with_variable(name: str, value: str) -> list[ProcessId]:
+    """The caller's own processes on this machine that were started with ``name=value`` in their environment (needs
+    /proc).
+
+    Other users' processes are left out even for root, who could read them: their environment says whatever they like.
+    """
+    wanted = os.fsencode(f"{name}={value}")
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if entry.stat().st_uid != os.geteuid():
+                continue
+            if wanted in (entry / "environ").read_bytes().split(b"\0") and (process := identify(int(entry.name))):
+                found.append(process)
+    return found
+
+
+def send(process: ProcessId, number: signal.Signals) -> bool:
+    """Send a signal to exactly that process; False if it has ended.
+
+    Raises:
+        PermissionError: the process belongs to somebody else.
+    """
+    try:
+        if not hasattr(os, "pidfd_open"):  # not Linux: the pid could be reused in between
+            if is_alive(process):
+                os.kill(process.pid, number)
+                return True
+            return False
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_alive(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def end_processes(
+    leader: ProcessId,
+    members: Callable[[], Sequence[ProcessId]],
+    patience: float,
+    hurry: Callable[[], bool] = lambda: False,
+) -> None:
+    """End ``leader``, then whatever is left of ``members``: SIGTERM first, so that they can save, and SIGKILL after
+    ``patience`` seconds or as soon as ``hurry`` returns true.
+
+    The leader gets SIGTERM first, and alone: it passes the signal on and records the outcome.
+    """
+    deadline = time.monotonic() + patience
+    told = {leader}
+    send(leader, signal.SIGTERM)
+    while not (hurry() or time.monotonic() > deadline):
+        if not is_alive(leader):
+            left = members()
+            if not left:
+                return
+            for process in set(left) - told:
+                send(process, signal.SIGTERM)
+            told.update(left)
+        time.sleep(0.05)
+    deadline = time.monotonic() + _KILL_SECONDS
+    while time.monotonic() < deadline:
+        killed = [send(process, signal.SIGKILL) for process in (leader, *members())]
+        if not any(killed):
+            return
+        time.sleep(0.05)
+
+
+def _start(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None if Path("/proc/self").exists() else _start_by_ps(pid)
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else fields[_STARTTIME]
+
+
+def _start_by_ps(pid: int) -> str | None:
+    """For systems without /proc, such as macOS."""
+    return ask(["ps", "-o", "lstart=", "-p", str(pid)], 10).output.strip() or None
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""  # here `ps` reports the start as a date, which is enough to tell boots apart
+
+
+def loopback_problem() -> EnvironmentLacks | None:
+    """What to say where they do not, as in a network namespace whose ``lo`` nobody has brought up: there a job would
+    try for minutes."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        return EnvironmentLacks(
+            f"training processes cannot reach each other: 127.0.0.1: {error.strerror or error}",
+            remedy="bring the loopback interface up: ip link set lo up (as root of this network namespace)",
+        )
+    return None
