@@ -31,7 +31,7 @@ from llmb_run.columns import RUN_KEYS, Column, Form
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, STEP
 from llmb_run.results.series import HISTORY, SCALING
-from llmb_run.tuning.outcome import ARM
+from llmb_run.tuning.run import ARM
 from tools import pictures
 from tools.json_data import DATA
 from tools.json_schema import schema_page

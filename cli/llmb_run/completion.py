@@ -69,9 +69,9 @@ def suites(context: Context, parameter: Parameter, incomplete: str) -> list[Comp
     """Names of suites that come with LLMB; where none fits, files."""
     from click.shell_completion import CompletionItem
 
-    from llmb_run.acceptance import shipped
+    from llmb_run.acceptance import suite
 
-    found = [CompletionItem(name) for name in shipped.suites() if name.startswith(incomplete)]
+    found = [CompletionItem(name) for name in suite.suites() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
 
 

@@ -19,7 +19,7 @@ from llmb_common.run_states import is_live, is_waiting
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.timing.records import iterations_in
 from llmb_run.columns import Column, Form, at, run_as_json, work_of
-from llmb_run.results.reasons import reasons
+from llmb_run.results.kept import reasons
 from llmb_run.terminal import clock, since, span
 
 _FIRST_LOOK = 256 * 1024

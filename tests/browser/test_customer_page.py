@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from test_report_page import THEMES, cells, choose, drawn, shown
 
 from llmb_run.place import Place
-from llmb_run.reporting.html import page as html_page
+from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.measuring import selected
 from support.customer_site import OPERATOR, REPEATED, SLOW, make_customer_site

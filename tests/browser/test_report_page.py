@@ -14,7 +14,7 @@ from layout import WIDTHS, hidden, overlaps
 from playwright.sync_api import Browser, Page
 
 from llmb_run.place import Place
-from llmb_run.reporting.html import page as html_page
+from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import MOST_POINTS, Report, build
 from llmb_run.results.measuring import selected
 from support.report_site import HOSTILE

@@ -10,7 +10,7 @@ from typing import Literal
 from playwright.sync_api import sync_playwright
 
 from llmb_run.place import Place
-from llmb_run.reporting.html import page
+from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
 from llmb_run.results.measuring import selected
 from support.report_site import make_site

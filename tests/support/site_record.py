@@ -10,7 +10,7 @@ import pytest
 from llmb_common.results.scatter import PastRun
 from llmb_common.results.steps import StepTime
 
-_READERS = tuple(f"llmb_run.{name}" for name in ("results.measuring", "acceptance.planned", "results.kept"))
+_READERS = tuple(f"llmb_run.{name}" for name in ("results.measuring", "acceptance.workloads", "results.kept"))
 
 
 def past(scatter: float, seed: int = 1) -> list[PastRun]:

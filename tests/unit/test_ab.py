@@ -20,7 +20,7 @@ from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import ArrayTask
 from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.campaigns.conduct import Run, held
-from llmb_run.comparing.outcome import as_text
+from llmb_run.comparing.ab import as_text
 from llmb_run.comparing.strategy import Block as Turns
 from llmb_run.comparing.strategy import InTurns, Rule
 from llmb_run.place import Place

@@ -18,10 +18,8 @@ from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from llmb_common.timing.records import Iteration
 from llmb_run.place import Place
-from llmb_run.reporting.head import conclude
 from llmb_run.reporting.hosts import HostLine
-from llmb_run.reporting.report import MOST_POINTS, Report, build
-from llmb_run.reporting.steps import quantile, thin
+from llmb_run.reporting.report import MOST_POINTS, Report, build, conclude, quantile, thin
 from llmb_run.results.measuring import selected
 from support.customer_site import OPERATOR, SLOW, make_customer_site
 from support.report_site import START, dated, make_site, noisy_log

@@ -21,10 +21,8 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts.environments.package_records import damaged_files
 from llmb_run.place import Place
 from llmb_run.reporting import charts_library
-from llmb_run.reporting import html as html_form
-from llmb_run.reporting.html import page
-from llmb_run.reporting.junit import junit
-from llmb_run.reporting.markdown import markdown
+from llmb_run.reporting import forms as html_form
+from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.measuring import selected
 from support.cli import Cli

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_run.acceptance.shipped import EXEMPLAR, suites
+from llmb_run.acceptance.suite import EXEMPLAR, suites
 from support.cli import Cli
 from support.functions import CATALOGUE, LAPTOP, RECIPE, plan
 from support.repository import REPOSITORY

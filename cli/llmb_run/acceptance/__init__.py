@@ -2,14 +2,10 @@
 
 ::
 
-    suite      the file: which jobs, how often, compared with what
-    planned    every job planned, with its reference, before anything starts
-    frozen     what must not change while a campaign lasts, and what has
-    standing   where each workload stands by the runs on record, and which runs are due (campaigns conducts them)
+    suite      the file: which jobs, how often, compared with what; and those that come with LLMB
+    workloads  every job planned, with its reference; what must not change meanwhile; where each stands by its runs
     outcome    the verdicts as table and JSON
-    pack       the evidence pack
-    verify     a pack, checked: its files, its signature (signing), and its verdict, judged again from its logs
-               (recompute, differences)
-    shipped    the suites that come with LLMB, made from the recipes and their published results
-    preview    a dry run: the limits, and how the campaign can end at best
+    run        the command, its dry run, and the evidence pack
+    signing    signatures of packs
+    verify     a pack, checked: its files, its signature, and its verdict, judged again from its logs
 """

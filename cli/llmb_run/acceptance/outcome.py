@@ -19,8 +19,7 @@ from typing import Any, Literal, TypeAlias
 from llmb_common.command.printable import counted
 from llmb_common.results.decision import CONFIDENCE
 from llmb_run import columns
-from llmb_run.acceptance.frozen import Frozen
-from llmb_run.acceptance.standing import Standing
+from llmb_run.acceptance.workloads import Frozen, Standing
 from llmb_run.campaigns.conduct import Run
 from llmb_run.columns import Column, Form, item
 from llmb_run.results.run_columns import as_dict, reference_as_dict

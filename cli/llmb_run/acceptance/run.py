@@ -1,7 +1,14 @@
-"""``llmb-run accept`` from its arguments to its result."""
+"""``llmb-run accept``: from its arguments to its result and its evidence pack.
+
+The pack is an archive of the campaign's runs (records with their plans, scripts, logs, node facts, training code) with
+the suite, what the campaign began with, the verdicts and the report beside them: all that it takes to believe these. No
+secrets, as in every archive. ``verify`` judges it again.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,23 +17,160 @@ from typing import Any
 import msgspec
 
 from llmb_common.command.outcome import Result
-from llmb_common.errors import LLMBError, RequestError
-from llmb_common.machine.files import write_atomic, write_json
-from llmb_run.acceptance.frozen import Frozen, changes, freeze, frozen_reference
-from llmb_run.acceptance.outcome import STATUS, as_text, outcome, with_conclusion
-from llmb_run.acceptance.pack import HEALTH, write_pack
-from llmb_run.acceptance.planned import Workload, plan_suite
-from llmb_run.acceptance.preview import at_best, foreseen, planned, planned_text
+from llmb_common.command.printable import counted
+from llmb_common.decoding.structs import from_plain
+from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
+from llmb_common.machine.files import sha256_of, write_atomic, write_json
+from llmb_common.planning.job_plan import plan_as_dict
+from llmb_run.acceptance.outcome import STATUS, as_text, conclusion, for_report, outcome, with_conclusion
 from llmb_run.acceptance.signing import check_key, sign
-from llmb_run.acceptance.standing import Judged
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
+from llmb_run.acceptance.workloads import (
+    Frozen,
+    Judged,
+    Standing,
+    Workload,
+    changes,
+    freeze,
+    frozen_reference,
+    plan_suite,
+)
 from llmb_run.campaigns.conduct import Conduct
 from llmb_run.campaigns.folder import ANEW, Campaign, open_campaign
 from llmb_run.campaigns.frozen import began_with, begin_or_go_on
 from llmb_run.place import Place
+from llmb_run.reporting.forms import junit, page
+from llmb_run.reporting.report import Report, build
+from llmb_run.results.archiving import Mask, stored_secrets, write_archive
+from llmb_run.results.measuring import Measured
+from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.starting.nodes import require_health
 from llmb_run.starting.submitting import say_doubts, say_warnings
-from llmb_run.terminal import notice
+from llmb_run.terminal import notice, table
+
+
+def planned(item: Workload) -> dict[str, Any]:
+    """A workload of a dry run as JSON: what would be started, and what it would be compared with.
+
+    ``limit_seconds`` is the slowest step that passes, ``limit_performance`` the share of the reference's performance
+    that it is: ``required``, or less where the reference is only an indication.
+    """
+    entry, reference, limit = item.entry, item.reference, item.limit
+    return {
+        "title": item.title,
+        "where": entry.where,
+        "prescreen": entry.prescreen,
+        "repeats": entry.repeats,
+        "reruns": entry.reruns,
+        "speed_wanted": entry.reference != "none",
+        "indication": item.indication,
+        "reference": reference_as_dict(reference) if reference else None,
+        "required": entry.required if reference else None,
+        "limit_seconds": limit,
+        "limit_performance": reference.seconds / limit if reference and limit else None,
+        "plan": plan_as_dict(item.plan),
+    }
+
+
+def planned_text(workloads: Sequence[Workload]) -> str:
+    """The table of a dry run: each workload with GPUs, runs, reference and limit."""
+    heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
+    return table(heads, [_planned_row(item) for item in workloads], heads[1:8])
+
+
+def _planned_row(item: Workload) -> list[str]:
+    entry, plan, reference, limit = item.entry, item.plan, item.reference, item.limit
+    ahead = [item.title, str(plan.gpus), str(plan.nodes), str(entry.repeats), f"up to {entry.reruns}"]
+    if reference is None or limit is None:
+        return [*ahead, "", "", "", "only has to complete" if entry.reference == "none" else "none: not judged"]
+    source = f"indication: {reference.source}, {reference.software}" if item.indication else reference.source
+    share = f"> {100 * reference.seconds / limit:.1f}"
+    return [*ahead, f"{reference.seconds:g}", f"{limit:.4g}", share, source]
+
+
+def at_best(workloads: Sequence[Workload]) -> dict[str, Any]:
+    """The conclusion where every workload passes, as ``outcome.conclusion`` gives it."""
+    return conclusion([{**planned(item), "verdict": "pass"} for item in workloads])
+
+
+def foreseen(workloads: Sequence[Workload]) -> list[str]:
+    """What the references alone say of how the campaign can end, before anything runs."""
+    main = [item for item in workloads if not item.entry.prescreen]
+    judged = [item for item in main if item.reference is not None]
+    best = at_best(workloads)
+    if best["outcome"] == "not judged":
+        return [
+            f"{len(main) - len(judged)} of {counted(len(main), 'workload')} will be compared with nothing: at best this"
+            " campaign ends NOT JUDGED (llmb-run baseline set RUN..., or reference: {seconds: ..., source: ...})"
+        ]
+    others = sum(item.indication for item in judged)
+    if others:
+        return [
+            f"{others} of {counted(len(main), 'workload')} will be compared with a reference of other software, with a"
+            " wider limit: at best this campaign ends ACCEPTED AS AN INDICATION"
+        ]
+    return []
+
+
+HEALTH = "health.json"
+"""Of a campaign's folder: what its nodes were found to be, if the suite asks for that."""
+
+
+def write_pack(
+    campaign: Campaign, frozen: Frozen, result: dict[str, Any], standings: Sequence[Standing], place: Place
+) -> dict[str, Any]:
+    """Write pack and report into the campaign's folder; ``pack`` (its name), ``pack_sha256`` and ``report``.
+
+    Raises:
+        RecordError: they cannot be written
+    """
+    measured = [run.measured for item in standings for run in item.runs if run.measured is not None]
+    ended = max((run.record.state_time for item in standings for run in item.runs), default=frozen.began)
+    secrets = stored_secrets(place.install)
+    mask = Mask(secrets)
+    report = _report(measured, result, ended, place, mask)
+    html = _page(report)
+    more = {
+        "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
+        "campaign/campaign.json": mask.text(campaign.frozen_file.read_bytes()),
+        "campaign/verdicts.json": json.dumps(mask.value(result), indent=2, allow_nan=False).encode(),
+        "campaign/verdicts.txt": mask.text(as_text(result).encode()),
+        "campaign/report.xml": junit(report).encode(),
+    }
+    if (health := campaign.folder / HEALTH).exists():
+        more[f"campaign/{HEALTH}"] = mask.text(health.read_bytes())
+    if html:
+        write_atomic(campaign.folder / "report.html", html)
+        more["campaign/report.html"] = html.encode()
+    path = campaign.folder / (frozen.suite_name + (".tar.zst" if shutil.which("zstd") else ".tar.gz"))
+    written = write_archive(
+        path,
+        [run.record.paths.folder for item in standings for run in item.runs],
+        [as_dict(item) for item in measured],
+        secrets=secrets,
+        overwrite=True,
+        more=more,
+    )
+    for name in written.left_out:
+        notice(f"not in the evidence, because secrets in it could not be masked: {name}")
+    return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if html else None}
+
+
+def _report(measured: Sequence[Measured], result: dict[str, Any], ended: float, place: Place, mask: Mask) -> Report:
+    report = build(measured, place, f"Acceptance of {result['suite']}")
+    report = msgspec.structs.replace(report, campaign=for_report(result))
+    # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
+    masked: Report = from_plain({**mask.value(msgspec.to_builtins(report)), "made": round(ended)}, Report)
+    return masked
+
+
+def _page(report: Report) -> str:
+    """The HTML report; empty where what draws its charts is not installed."""
+    try:
+        return page(report)
+    except EnvironmentLacks as error:
+        notice(f"the evidence has no HTML report: {error}")
+        return ""
 
 
 def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | None = None, dry_run: bool) -> Result:

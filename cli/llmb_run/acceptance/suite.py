@@ -18,12 +18,24 @@
         dtype: [fp8, bf16]
       - workload: pretrain_grok1
         reference: {seconds: 12.5, source: contract 4711}
+
+Those that come with LLMB are made from the recipes when one is asked for; every workload in them can be judged:
+
+``gb300``      all that is published for the GPU type with the container that a recipe installs, each at its own scale
+``gb300-64``   the same at one scale; where nothing is published for that container, what is for others (an indication)
+``exemplar-gb300``  the list of NVIDIA's Exemplar Clouds, whose references are not published
+``smoke``      the only one that is a file: smallest models, nothing to compare
+
+All workloads of such a suite run in one container, so that one release of the software is judged.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
@@ -31,11 +43,187 @@ import msgspec
 
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import ConfigError, did_you_mean
+from llmb_common.platform import gpus
+from llmb_common.platform.engines import container_release, release_order
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Result
+from llmb_common.results.references import same_software
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
-from llmb_run.acceptance.shipped import suites
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
 from llmb_run.starting.task_files import At, Sweep, Task, asks_of_task, read_content
+
+SMOKE = Path(__file__).with_name("smoke.yaml")
+
+PRESCREEN_STEPS = 20
+
+EXEMPLAR_SOURCE = (
+    "NVIDIA DGX Cloud Benchmarking, exemplar.yaml and Exemplar_validation.md of release v26.06.01 (2026-07-29)"
+)
+_MOST = "deepseek_v3 bf16 fp8 nvfp4, gpt_oss_120b bf16, kimi_k2 fp8, llama31_405b fp8:cs nvfp4"
+EXEMPLAR = {
+    "gb300": f"{_MOST}, llama3_70b fp8:cs nvfp4, nemotronh_56b fp8, nemotron_3_super bf16 fp8, qwen3_235b_a22b bf16",
+    "gb200": f"{_MOST}, llama3_70b fp8:cs nvfp4, nemotronh_56b fp8, nemotron_3_super bf16, qwen3_235b_a22b bf16",
+    "b300": f"{_MOST}, llama3_70b fp8:mx nvfp4, nemotronh_56b fp8, nemotron_3_super bf16, qwen3_235b_a22b bf16",
+    "b200": f"{_MOST.replace('bf16 fp8 nvfp4', 'bf16 fp8')}, llama3_70b fp8:mx nvfp4, nemotronh_56b fp8,"
+    " nemotron_3_super bf16 fp8, qwen3_235b_a22b bf16",
+    "h100": "gpt_oss_120b bf16, llama3_70b bf16 fp8, nemotronh_56b fp8, qwen3_235b_a22b bf16",
+}
+"""By GPU type: sizes of ``pretrain_mbridge`` and their dtypes, the FP8 scaling where NVIDIA's launch.sh takes another
+than ours. DeepSeek-V3 671B, GPT-OSS 120B, Kimi-K2 1T, Nemotron-H 56B, Nemotron 3 120B and Qwen3 235B are their names
+there."""
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A configuration of ``recipe`` and the best result that is published for it."""
+
+    recipe: Recipe
+    result: Result
+
+    @property
+    def same(self) -> bool:
+        return same_software(self.recipe.image, self.recipe.document(self.result))
+
+    @property
+    def container(self) -> tuple[int, ...]:
+        """The container that the suite runs in."""
+        return release_order(container_release(self.recipe.image) or "00.00")
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The container that the result is of."""
+        return release_order(self.recipe.document(self.result).container or "00.00")
+
+
+@cache
+def suites() -> dict[str, str]:
+    """Name to content of every suite, in the order in which they are listed."""
+    found = _published()
+    made = {}
+    for gpu_type in sorted({item.result.gpu for item in found}):
+        of_type = [item for item in found if item.result.gpu == gpu_type]
+        if same := [item for item in of_type if item.same]:
+            made[gpu_type] = _text(gpu_type, same)
+        for scale in sorted({item.result.gpus for item in of_type}):
+            name = f"{gpu_type}-{scale}"
+            made[name] = _text(name, _of_one_container([item for item in of_type if item.result.gpus == scale]))
+    made |= {f"exemplar-{gpu_type}": _exemplar_text(gpu_type) for gpu_type in EXEMPLAR}
+    return {**made, "smoke": SMOKE.read_text()}
+
+
+def _published() -> list[_Judged]:
+    """Every configuration for which something is published, once, in the order of the recipes."""
+    best: dict[tuple[object, ...], _Judged] = {}
+    for folder in recipe_folders(recipes_root()):
+        recipe = load_recipe(folder)
+        for result in recipe.results:
+            item = _Judged(recipe, result)
+            key = (recipe.workload, result.gpu, result.gpus, result.size, result.dtype, _fp8_recipe(item))
+            if _is_wanted(result) and (key not in best or _rank(item) > _rank(best[key])):
+                best[key] = item
+    return list(best.values())
+
+
+def _is_wanted(result: Result) -> bool:
+    known = gpus.GPUS.get(result.gpu)
+    return known is not None and result.dtype in known.peaks and not result.size.endswith("-proxy")
+
+
+def _rank(item: _Judged) -> tuple[bool, tuple[int, ...]]:
+    return item.same, item.measured
+
+
+def _fp8_recipe(item: _Judged) -> str | None:
+    if item.result.dtype != "fp8":
+        return None
+    return item.result.fp8_recipe or item.recipe.variant(item.result.variant).fp8_recipe
+
+
+def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
+    """Those with a reference of the same software, else all that run in the newest container."""
+    groups: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
+    for item in found:
+        groups[item.same, item.container].append(item)
+    return groups[max(groups)]
+
+
+def _text(name: str, found: Sequence[_Judged]) -> str:
+    same = found[0].same
+    container = f"nemo:{container_release(found[0].recipe.image)}"
+    against = "measured in the same container" if same else "of other software: each verdict is an indication"
+    widest = max(item.result.gpus for item in found)
+    smallest = min((item for item in found if item.result.gpus == widest), key=_parameters)
+    return _as_yaml(
+        name,
+        [f"In {container}, compared with published results {against}."],
+        [f"gpu_type: {found[0].result.gpu}"],
+        _job(smallest),
+        [_job(item) for item in found],
+    )
+
+
+def _parameters(item: _Judged) -> float:
+    return item.recipe.model(item.result.size).parameters or float("inf")
+
+
+def _job(item: _Judged) -> str:
+    result, recipe = item.result, item.recipe
+    words = [f"workload: {recipe.workload}", f"size: {result.size}", f"dtype: {result.dtype}", f"scale: {result.gpus}"]
+    if len(recipe.variants) > 1:
+        words.append(f"variant: {result.variant}")
+    if result.dtype == "fp8" and result.fp8_recipe:
+        words.append(_scaling(result.fp8_recipe))
+    return ", ".join(words)
+
+
+def _scaling(fp8_recipe: str) -> str:
+    return f"env: {{FP8_RECIPE: {fp8_recipe}}}"
+
+
+def _exemplar_text(gpu_type: str) -> str:
+    about = [
+        "The workloads of NVIDIA's Exemplar Clouds: 512 GPUs, one run each, more than 95 % of the reference.",
+        f"Source: {EXEMPLAR_SOURCE}.",
+        "NVIDIA publishes no references for 512 GPUs: without a baseline of this site, or a stated reference, the",
+        "campaign ends NOT JUDGED. NVIDIA's own certification takes runs of NVIDIA's own recipes.",
+    ]
+    defaults = [
+        f"gpu_type: {gpu_type}",
+        "scale: 512",
+        "repeats: 1",
+        "required: 0.95",
+        "reference: optional",
+        "force: true  # the number of GPUs is NVIDIA's, not one of Megatron-Bridge's own",
+    ]
+    jobs = [job for entry in EXEMPLAR[gpu_type].split(", ") for job in _exemplar_jobs(entry.split())]
+    smallest = next(job for job in jobs if "nemotronh_56b" in job)
+    return _as_yaml(f"exemplar-{gpu_type}", about, defaults, smallest, jobs)
+
+
+def _exemplar_jobs(entry: Sequence[str]) -> Iterable[str]:
+    size, *dtypes = entry
+    for word in dtypes:
+        dtype, _, fp8_recipe = word.partition(":")
+        words = ["workload: pretrain_mbridge", f"size: {size}", f"dtype: {dtype}"]
+        yield ", ".join([*words, *([_scaling(fp8_recipe)] if fp8_recipe else [])])
+
+
+def _as_yaml(name: str, about: Sequence[str], defaults: Sequence[str], smallest: str, jobs: Sequence[str]) -> str:
+    lines = [
+        *(f"# {line}" for line in about),
+        f"name: {name}",
+        "health: true  # first, all idle nodes are looked at (llmb-run health), and those that fail are left out",
+        "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
+        f"  - {{{smallest}, max_steps: {PRESCREEN_STEPS}}}",
+        "defaults:",
+        *(f"  {line}" for line in defaults),
+        "tests:",
+        *(f"  - {{{job}}}" for job in jobs),
+    ]
+    return "\n".join(lines) + "\n"
+
 
 T = TypeVar("T")
 

@@ -13,12 +13,11 @@ from llmb_common.errors import RequestError
 from llmb_common.runs.record import load_record
 from llmb_run import completion, options
 from llmb_run.acceptance.run import accept
-from llmb_run.acceptance.shipped import suites
 from llmb_run.acceptance.signing import sign
-from llmb_run.acceptance.suite import find_suite
+from llmb_run.acceptance.suite import find_suite, suites
 from llmb_run.acceptance.verify import verify_pack
 from llmb_run.app import Command, VerbCommand
-from llmb_run.comparing.run import Wanted, ab, say_what_changed, with_base
+from llmb_run.comparing.ab import Wanted, ab, say_what_changed, with_base
 from llmb_run.comparing.strategy import rule_of
 from llmb_run.place import Place
 from llmb_run.selecting import one_folder

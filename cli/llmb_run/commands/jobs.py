@@ -23,7 +23,7 @@ from llmb_run.app import Command
 from llmb_run.columns import JOBS, run_as_json, table
 from llmb_run.following import LiveRun, Progress, look_at
 from llmb_run.place import Place
-from llmb_run.results.reasons import reasons
+from llmb_run.results.kept import reasons
 from llmb_run.selecting import in_words, load_rows, own_rows, run_filter, seconds_of, select_rows, states_of
 from llmb_run.terminal import notice
 

@@ -17,9 +17,7 @@ from llmb_common.machine.files import check_output, write_output
 from llmb_run import options
 from llmb_run.app import Command, VerbCommand, refuse_beside_json
 from llmb_run.place import Place
-from llmb_run.reporting.html import page
-from llmb_run.reporting.junit import junit
-from llmb_run.reporting.markdown import markdown
+from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import stored_secrets, write_archive
 from llmb_run.results.measuring import measure, selected

@@ -21,9 +21,9 @@ from llmb_run import columns, completion, options, terminal
 from llmb_run.app import Command, refuse_beside_json
 from llmb_run.place import Place
 from llmb_run.results import groups, series
+from llmb_run.results.groups import boards, ranking_as_dict, ranking_csv, ranking_text
 from llmb_run.results.listing import MOST, listing, listing_as_dict
 from llmb_run.results.measuring import Measured, measure, reference_lines, selected
-from llmb_run.results.ranking import boards, ranking_as_dict, ranking_csv, ranking_text
 from llmb_run.results.run_columns import RUN, say_remarks, steps_as_dict, steps_csv
 from llmb_run.results.series import alarms, history_lines
 from llmb_run.selecting import one_folder

@@ -22,8 +22,7 @@ from llmb_common.runs.record import load_record
 from llmb_common.timing.log_files import is_log_name
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.comparing.attribution import attribute
-from llmb_run.comparing.contributions import as_table, status_of_all
+from llmb_run.comparing.attribution import as_table, attribute, status_of_all
 from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.comparing.strategy import Rule, rule_of
 from llmb_run.place import Place

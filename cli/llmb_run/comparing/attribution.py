@@ -1,8 +1,15 @@
-"""``llmb-run why --slow --test`` from its run to its table."""
+"""``llmb-run why --slow --test``: what each difference of a gap contributes, measured in turns.
+
+Each difference is a comparison of its own, as ``ab`` makes it: the run's job (A), and the same with what it takes from
+the other side (B). All at once are the last one, since contributions need not add up. Every look of every comparison
+is at the rate of ``ab``'s divided by how many there are (Bonferroni): all intervals hold together in 95 %.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +19,173 @@ from llmb_common.command.printable import counted
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.machine.files import write_json
 from llmb_common.results.configuration import title_of
+from llmb_common.results.decision import Bounded, less
 from llmb_common.results.paired import RATE, fewest
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns import frozen
-from llmb_run.campaigns.conduct import Arm, Conduct
+from llmb_run.campaigns.conduct import Arm, Conduct, Due, Runs
 from llmb_run.campaigns.folder import Campaign, open_campaign
-from llmb_run.comparing.contributions import TOGETHER, Parts, result_of
+from llmb_run.comparing.ab import ask_of_run, outcome, refuse_untimed, say_what_changed
 from llmb_run.comparing.gap import Difference, Found, Gap, find_gap
-from llmb_run.comparing.run import ask_of_run, refuse_untimed, say_what_changed
-from llmb_run.comparing.strategy import Rule
+from llmb_run.comparing.strategy import InTurns, Rule, Standing
 from llmb_run.place import Place
 from llmb_run.starting.requests import Asked, plan_ask
 from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
+
+_BUDGET = "not tested within the budget"
+TOGETHER = "all of these together"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The strategy: arms 1 and 2 are the first comparison's, 3 and 4 the second's, and so on.
+
+    With a budget one follows the other. ``together``: whether the last one has all the changes of the others.
+    """
+
+    seed: str
+    rule: Rule
+    together: bool = False
+
+    def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
+        """Of every comparison what ``InTurns`` wants; with a budget, of the first that is not over."""
+        standings, found = self.standings(arms, runs), list[Due]()
+        for at, standing in enumerate(standings):
+            if self.why_not(standings, at):
+                continue
+            part = self._part(at, standing.rule)
+            own = {number: runs[2 * at + number] for number in (1, 2)}
+            found += [
+                replace(due, arm=2 * at + due.arm, block=(due.block or 0) * len(standings) + at)
+                for due in part.due(standing.arms, own)
+            ]
+            if self.rule.budget is not None and (found or any(run.live for these in own.values() for run in these)):
+                break
+        return found
+
+    def standings(self, arms: Sequence[Arm], runs: Runs) -> list[Standing]:
+        """Of each comparison; what the others have spent is no longer in its budget."""
+        count = len(arms) // 2
+        rule = replace(self.rule, rate=RATE / count, precise=True)
+        hours = [sum(run.hours for number in (1, 2) for run in runs[2 * at + number]) for at in range(count)]
+        found = []
+        for at in range(count):
+            left = None if rule.budget is None else rule.budget - sum(hours) + hours[at]
+            part = self._part(at, replace(rule, budget=left))
+            found.append(part.standing(arms[2 * at : 2 * at + 2], {n: runs[2 * at + n] for n in (1, 2)}))
+        return found
+
+    def _part(self, at: int, rule: Rule) -> InTurns:
+        return InTurns(f"{self.seed} {at}", rule)
+
+    def why_not(self, standings: Sequence[Standing], at: int) -> str:
+        """Why a comparison is not begun; empty where it is, or may be."""
+        if standings[at].blocks:
+            return ""
+        failures = [standing.failure for standing in standings if standing.failure]
+        if any(failure.startswith("A ") for failure in failures):
+            return "the run's own job fails"
+        if failures and self.together and at == len(standings) - 1:
+            return "one of them fails"
+        good = [standing for standing in standings if standing.good]
+        each = sum(standing.hours for standing in good) / sum(len(standing.good) for standing in good) if good else 0.0
+        spent = sum(standing.hours for standing in standings)
+        over = self.rule.budget is not None and spent + 2 * each >= self.rule.budget
+        return _BUDGET if over else ""
+
+
+# The result
+
+
+def result_of(gap: Gap, parts: Parts, arms: Sequence[Arm], runs: Runs) -> dict[str, Any]:
+    """The content of ``result.json``: the gap, what was tested of it, as ``ab`` says it, and what is left."""
+    standings = parts.standings(arms, runs)
+    tests = [
+        outcome(standing, {}) if standing.blocks else {"why": parts.why_not(standings, at)}
+        for at, standing in enumerate(standings)
+    ]
+    together = tests.pop() if parts.together else None
+    waiting = iter(tests)
+    rows = [
+        {**msgspec.to_builtins(item), "said": str(item), "tested": next(waiting) if item.takes else None}
+        for item in gap.differences
+    ]
+    known = [_logs(test) for test in tests if test.get("difference")]
+    whole = _logs(together) if together and together.get("difference") else None
+    complete = whole is not None and len(known) == len(tests)
+    return {
+        "schema": 1,
+        "rule": msgspec.to_builtins(parts.rule),
+        "gap_percent": _percent(_gap(gap)) if gap.change else None,
+        "differences": rows,
+        "together": together,
+        "interaction": _percent(less(whole, known)) if whole and complete else None,
+        "unexplained": _percent(less(_gap(gap), [whole] if whole else known)) if gap.change else None,
+        "gpu_hours": round(sum(standing.hours for standing in standings), 4),
+    }
+
+
+def _logs(test: Mapping[str, Any]) -> Bounded:
+    found = test["difference"]
+    low, middle, high = (math.log1p(found[f"{name}_percent"] / 100) for name in ("low", "difference", "high"))
+    return low, middle, high
+
+
+def _gap(gap: Gap) -> Bounded:
+    assert gap.change is not None
+    return math.log(gap.change.low), math.log(gap.change.ratio), math.log(gap.change.high)
+
+
+def _percent(found: Bounded) -> dict[str, float]:
+    names = ("low_percent", "difference_percent", "high_percent")
+    return {name: round(100 * math.expm1(log), 3) for name, log in zip(names, found, strict=True)}
+
+
+def status_of_all(result: Mapping[str, Any]) -> int:
+    """As of ``ab``: 0: all are known as precisely as asked; 1: one failed, or its work is not equal; 4: one is open."""
+    tests = [*(row["tested"] for row in result["differences"] if row["tested"]), result["together"]]
+    tests = [test for test in tests if test]
+    if any(test.get("answer") == "failed" or not test.get("equal_work", True) for test in tests):
+        return 1
+    return 4 if any(test["why"] for test in tests) else 0
+
+
+def as_table(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """For people: what would change, and by how much the run's step time then does."""
+    for row in result["differences"]:
+        yield row["said"], _told(row["tested"]) if row["tested"] else f"not tested: {row['why']}"
+    if result["together"]:
+        yield TOGETHER, _told(result["together"])
+    if found := result["interaction"]:
+        yield "of that by interaction", _plus_minus(found)
+    if found := result["unexplained"]:
+        parts = sum(bool((row["tested"] or {}).get("difference")) for row in result["differences"])
+        whole = (result["together"] or {}).get("difference") or parts < 2
+        name = "unexplained" if whole else "unexplained, if contributions add up"
+        yield name, f"{_plus_minus(found)}, of {_plus_minus(result['gap_percent'])} in all"
+
+
+def _told(test: Mapping[str, Any]) -> str:
+    if test.get("answer") == "failed" or not test.get("difference"):
+        return f"{'fails' if test.get('answer') == 'failed' else 'not known'}: {test['why']}"
+    found = test["difference"]
+    said = [f"{_plus_minus(found)} ({counted(found['pairs'], 'pair')})"]
+    if names := test["unequal_work"]:
+        said.append(f"not the same work ({', '.join(names)})")
+    elif not test["equal_work"]:
+        said.append(f"not the same work: losses are {test['loss']['relative_difference']:.1%} apart")
+    if test["why"]:
+        said.append(f"less precise than asked: {test['why']}")
+    return "; ".join(said)
+
+
+def _plus_minus(found: Mapping[str, float]) -> str:
+    middle = found["difference_percent"]
+    half = max(found["high_percent"] - middle, middle - found["low_percent"])
+    return f"{middle:+.1f} ± {half:.1f} %"
 
 
 class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):

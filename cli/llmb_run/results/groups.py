@@ -1,21 +1,27 @@
-"""Repeats of one configuration on one software, seen together: what ``results --group`` prints."""
+"""Repeats of one configuration (``results --group``), and the configurations of a model by speed (``--rank``)."""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from llmb_common.command.printable import counted
-from llmb_common.results.configuration import configuration_key, title_of
+from llmb_common.results.comparison import Change, Contender, ranked
+from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
 from llmb_common.results.decision import CONFIDENCE, level, look
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
+from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at, csv_of, table
+from llmb_run.place import Place
 from llmb_run.results.measuring import Measured
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
+from llmb_run.starting.command_line import command_for
 
 
 @dataclass(frozen=True)
@@ -172,3 +178,187 @@ def _runs(item: Group) -> str:
     others = [(item.others, "failed"), (item.waiting, "for the next look"), (item.in_reference, "in the baseline")]
     told = ", ".join(f"{count} {what}" for count, what in others if count)
     return f"{len(item.runs)}" + (f" ({told})" if told else "")
+
+
+RULE = (
+    "ordered by time per token and GPU; configurations share a place if the runs do not show them to be slower than "
+    f"its first ({CONFIDENCE:.1%} interval of the ratio)"
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One configuration. ``place`` None: no run has a time, ``outcome`` says why; ``shared``: others have it, too.
+
+    ``values`` are those in which the board's configurations differ.
+    """
+
+    group: Group
+    values: tuple[str, ...]
+    place: int | None = None
+    shared: bool = False
+    behind: Change | None = None
+    tokens: float | None = None
+    """A second, of one GPU."""
+    outcome: str = ""
+
+
+@dataclass(frozen=True)
+class Board:
+    """The configurations of the same work, but for the batch. ``names``: what they differ in."""
+
+    title: str
+    names: tuple[str, ...]
+    lines: tuple[Line, ...]
+    command: str
+    """Of the fastest; empty where none has a time."""
+
+    @property
+    def columns(self) -> list[Column[Line]]:
+        return _columns(self.names)
+
+
+def boards(found: Sequence[Measured], place: Place) -> list[Board]:
+    """One for each model with its sequence length, in the order of the first runs."""
+    together: dict[str, list[Group]] = {}
+    for item in map(_whole, group(found)):
+        plan = _record(item).plan
+        work = aspects(plan, "work") | {"gbs": None, "kind": plan.variant if plan.function else None}
+        together.setdefault(json.dumps(work, sort_keys=True, default=str), []).append(item)
+    return [_board(items, place) for items in together.values()]
+
+
+def _whole(item: Group) -> Group:
+    """With figures of all its runs: a verdict looks after fixed numbers of them, an order is of all."""
+    good = {run.record.paths.run_id: run.good for run in item.members if run.record and run.good}
+    if not good:
+        return item
+    first, times = item.members[0], [*good.values()]
+    known = level(times, first.past.scatter(first.configuration), first.earlier([*good]))
+    return replace(item, seconds=tuple(time.seconds for time in times), interval=math.expm1(known.half))
+
+
+def _board(items: Sequence[Group], place: Place) -> Board:
+    records = [_record(item) for item in items]
+    differing = told_apart([record.plan for record in records])
+    if len({item.software for item in items if item.seconds}) > 1 and not {"image", "engine"} & differing.keys():
+        differing["software"] = [item.software for item in items]
+    values = {id(item): tuple(values[at] for values in differing.values()) for at, item in enumerate(items)}
+    timed = [contender for item in items if (contender := _contender(item)) is not None]
+    placed = ranked(timed)
+    speed = {id(item.of): 1 / item.seconds for item in timed}
+    often = [item.place for item in placed]
+    lines = [
+        Line(item.of, values[id(item.of)], item.place, often.count(item.place) > 1, item.behind, speed[id(item.of)])
+        for item in placed
+    ]
+    without = [item for item in items if id(item) not in speed]
+    lines += [Line(item, values[id(item)], outcome=_outcome(item.members)) for item in without]
+    first = _record(placed[0].of) if placed else None
+    plan = records[0].plan
+    same = len({kind_of_job(record.plan) for record in records}) == 1
+    return Board(
+        title=kind_of_job(plan) if same else f"{plan.recipe} {plan.model_size}",
+        names=tuple(differing),
+        lines=tuple(lines),
+        command=command_for(first.plan, place.workload(first.plan.workload).recipe) if first else "",
+    )
+
+
+def _record(item: Group) -> RunRecord:
+    return next(run.record for run in item.members if run.record is not None)
+
+
+def _contender(item: Group) -> Contender[Group] | None:
+    times = [run.good for run in item.members if run.good is not None]
+    plan = _record(item).plan
+    scatter = item.members[0].past.scatter(item.members[0].configuration)
+    return Contender(item, times, plan.tokens_per_gpu, scatter) if times else None
+
+
+def _outcome(members: Iterable[Measured]) -> str:
+    """Why none of the runs has a time: ``out of memory``; each reason once."""
+    found = dict.fromkeys(
+        "not ended" if run.record and is_live(run.record.state) else (run.why.short if run.why else "") or run.unfit
+        for run in members
+    )
+    return "; ".join(found)
+
+
+def _columns(names: Sequence[str]) -> list[Column[Line]]:
+    """``place``, the values that differ, and the figures."""
+    figures = [column for column in GROUP if column.key in ("step_seconds", "interval", "spread")]
+    return [
+        Column("place", at("place"), ALL, "1 is the fastest", "place", text=_place),
+        *(Column(name, _value(number), ALL & ~Form.JSON, "", name) for number, name in enumerate(names)),
+        Column("runs", lambda line: sum(run.good is not None for run in line.group.members), ALL, "", "runs", spec="d"),
+        *(_of_group(column) for column in figures),
+        Column("tokens_per_second_per_gpu", at("tokens"), ALL, "", "tokens/s/GPU", spec=".0f"),
+        Column("behind", lambda line: line.behind.ratio - 1 if line.behind else None, ALL, "", "behind", "%", ".1%"),
+        Column("behind_low", lambda line: line.behind.low - 1 if line.behind else None, DATA),
+        Column("behind_high", lambda line: line.behind.high - 1 if line.behind else None, DATA),
+        Column("memory_gib", _memory, ALL, "", "memory", "GiB", ".1f", optional=True),
+        Column("outcome", _failed, ALL, "", "outcome", optional=True),
+        Column("run_ids", lambda line: [run.record.paths.run_id for run in line.group.members if run.record], DATA),
+    ]
+
+
+def _of_group(column: Column[Group]) -> Column[Line]:
+    return Column(
+        column.key, lambda line: column.value(line.group), ALL, column.means, column.head, column.unit, column.spec
+    )
+
+
+def _value(number: int) -> Any:
+    return lambda line: line.values[number]
+
+
+def _place(line: Line) -> str:
+    return "-" if line.place is None else f"{line.place}{'=' if line.shared else ''}"
+
+
+def _memory(line: Line) -> float | None:
+    return max((run.memory_gib for run in line.group.members if run.memory_gib), default=None)
+
+
+def _failed(line: Line) -> str | None:
+    """Of those without a time why; of others what became of runs that have none."""
+    others = [run for run in line.group.members if run.good is None]
+    if line.place is None or not others:
+        return line.outcome or None
+    return f"{len(others)} of {counted(len(line.group.members), 'run')}: {_outcome(others)}"
+
+
+def ranking_text(found: Sequence[Board]) -> str:
+    """The tables of ``--rank``, one for each model."""
+    if not found:
+        return "no run is of a configuration\n"
+    return "\n".join([*(_text(board) for board in found), f"{RULE}\n"])
+
+
+def _text(board: Board) -> str:
+    ties = sum(line.shared and line.place == 1 for line in board.lines)
+    tie = f" ({counted(ties, 'configuration')} share the first place)" if ties else ""
+    fastest = f"fastest{tie}: {board.command}\n" if board.command else "none has a time\n"
+    return f"{board.title}: {counted(len(board.lines), 'configuration')}\n{table(board.columns, board.lines)}{fastest}"
+
+
+def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
+    """The rankings as JSON values, in seconds and shares."""
+    return [
+        {
+            "title": board.title,
+            "differing": list(board.names),
+            "lines": [
+                {"values": dict(zip(board.names, line.values, strict=True)), **as_dict(board.columns, line)}
+                for line in board.lines
+            ],
+            "command": board.command or None,
+        }
+        for board in found
+    ]
+
+
+def ranking_csv(found: Sequence[Board]) -> str:
+    """For programs: the boards one after the other, each with a header."""
+    return "\n".join(csv_of(board.columns, board.lines) for board in found)

@@ -40,8 +40,7 @@ from llmb_common.timing.runs import RunTiming, analyse, no_garbage
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place
-from llmb_run.results.kept import KeptFigures, past_runs
-from llmb_run.results.reasons import reasons
+from llmb_run.results.kept import KeptFigures, past_runs, reasons
 from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import notice
 

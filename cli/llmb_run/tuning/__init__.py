@@ -4,7 +4,5 @@
 
     space      which configurations there are: settings and their values, legal combinations, what is refused and why
     strategy   from the runs on record to what is due: ``results.search`` over them, equal work, the budget
-    frozen     what it began with
-    run        from arguments to the result
-    outcome    the result as data, text and picture
+    run        from arguments to the result, as data and text
 """

@@ -1,30 +1,293 @@
-"""``llmb-run tune`` from its arguments to its result."""
+"""``llmb-run tune``: from its arguments to its result, as data, text, a command to paste and a report."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+<<<<<<< ours
 from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError
+=======
+import msgspec
+
+from llmb_common.command.envelope import Result
+>>>>>>> theirs
+from llmb_common.command.printable import counted
+from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.index.rows import RunFilter
 from llmb_common.machine.files import write_atomic, write_json
-from llmb_common.results.search import PROOFS, Option
+from llmb_common.results.comparison import compare_times
+from llmb_common.results.configuration import title_of
+from llmb_common.results.references import set_baselines
+from llmb_common.results.search import MOST, PROOFS, RISK, Option
+from llmb_common.results.steps import StepTime
 from llmb_common.results.surrogate import Point
 from llmb_run.campaigns import frozen
-from llmb_run.campaigns.conduct import Arm, Conduct, refuse_slowed
+from llmb_run.campaigns.conduct import Arm, Conduct, Run, Runs, refuse_slowed
 from llmb_run.campaigns.folder import Campaign, open_campaign
+from llmb_run.columns import Column, Form, item, table
 from llmb_run.place import Place
+from llmb_run.reporting.forms import page
+from llmb_run.reporting.report import build
+from llmb_run.results.measuring import measure
+from llmb_run.selecting import select_rows
 from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import Ask, Asked, plan_ask
 from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
-from llmb_run.tuning.frozen import Frozen, FrozenChoice
-from llmb_run.tuning.outcome import as_text, foreseen, outcome, preview, report_of, status_of
 from llmb_run.tuning.space import Space, Values, find_space, options_of
-from llmb_run.tuning.strategy import Tuning
+from llmb_run.tuning.strategy import Tuning, in_order, is_full, other_work
+
+
+class FrozenChoice(frozen.FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A configuration of the space: its command, and what the search knows of it beforehand."""
+
+    command: str
+    changes: dict[str, str]
+    places: tuple[float | str, ...]
+    predicted: float
+    memory: float | None
+    cost: float
+    proof_cost: float
+
+
+class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``campaign.json``. ``space``: what ``outcome.preview`` says of it."""
+
+    about: str
+    recipe_folder: str
+    space: dict[str, Any]
+    choices: tuple[FrozenChoice, ...]
+
+
+def preview(space: Space, options: Sequence[Option], budget: float) -> dict[str, Any]:
+    """The plan, before anything starts. Hours are GPU-hours."""
+    doubtful = sum(item.plan.preflight.fits is False for item in space.arms)
+    proofs = PROOFS * 2 * options[0].proof_cost
+    every = sum(option.cost for option in options)
+    return {
+        "base": title_of(space.base.plan),
+        "values": {name: list(values) for name, values in space.values.items()},
+        "legal": len(space.arms) + space.left_out,
+        "chosen_from": len(space.arms),
+        "may_not_fit": doubtful,
+        "refused": space.reasons,
+        "example": space.example,
+        "not_looked_at": space.unplanned,
+        "trial_hours": options[0].cost,
+        "once_each_hours": every + proofs,
+        "least_hours": 2 * options[0].cost + proofs,
+        "predicted": any(option.point.predicted for option in options),
+        "budget": _limit(budget),
+        "first": [command_for(item.plan, item.entry.recipe) for item in space.arms[:5]],
+    }
+
+
+def foreseen(said: dict[str, Any]) -> str:
+    """``preview`` for people."""
+    values = ", ".join(f"{name} {'/'.join(values)}" for name, values in said["values"].items())
+    refused = ", ".join(f"{count} {why}" for why, count in said["refused"].items())
+    more = f"; {said['not_looked_at']} further ones were not looked at" if said["not_looked_at"] else ""
+    order = "by predicted step time" if said["predicted"] else "by distance from the base"
+    lines = [
+        f"base: {said['base']}",
+        f"settings: {values}",
+        f"space: {counted(said['legal'], 'configuration')}; refused: {refused or 'none'}{more}",
+        f"chosen from: {said['chosen_from']}, {order}; {said['may_not_fit']} may not fit the memory, and go last",
+        f"cost: about {said['trial_hours']:.2g} GPU-hours a trial, {said['least_hours']:.3g} at least,"
+        f" {said['once_each_hours']:.3g} where every one is tried once; budget {_hours_said(said['budget'])}",
+    ]
+    lines += [f"for example {said['example']}"] if said["example"] else []
+    if said["budget"] is not None and said["budget"] < said["least_hours"]:
+        lines.append(f"the budget is less than the {said['least_hours']:.3g} GPU-hours that a winner's proof takes")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def outcome(id: str, kept: Frozen, tuning: Tuning, runs: Runs) -> dict[str, Any]:
+    """What a tuning that is over has found."""
+    state = tuning.state(runs)
+    leader = state.leader
+    arm = tuning.arms[leader]
+    base, winner = (_proved(tuning, runs, number) for number in (1, leader + 1))
+    gain = compare_times(_times(base), _times(winner)) if leader and base and winner else None
+    found = leader != 0 and gain is not None and gain.high < 1
+    base_fails = state.base_fails
+    ended = "base failed" if base_fails else "found" if found else "unproved" if gain else "nothing faster"
+    if (not base_fails and state.risk > RISK) or (leader and gain is None and not base_fails):
+        ended = "trials" if math.isinf(tuning.budget) else "budget"
+    result = {
+        "schema": 1,
+        "campaign": id,
+        "base": {"title": kept.space["base"], "command": kept.choices[0].command},
+        "winner": {
+            "title": arm.title,
+            "changes": kept.choices[leader].changes,
+            "command": kept.choices[leader].command,
+            "run_ids": [run.record.paths.run_id for run in winner],
+        },
+        "ended": ended,
+        "found": found,
+        "gain": 1 / gain.ratio - 1 if gain else None,
+        "gain_low": 1 / gain.high - 1 if gain else None,
+        "gain_high": 1 / gain.low - 1 if gain else None,
+        "in_trials": state.gain,
+        "bound": state.bound,
+        "risk": state.risk,
+        "within": tuning.within,
+        "spent_hours": state.spent,
+        "budget": _limit(tuning.budget),
+        "space": kept.space,
+        "arms": _arms(kept, tuning, runs, state.ranking),
+        "trials": _trials(tuning, runs),
+        "baseline": None,
+    }
+    why = next((_why(tuning, 1, run, runs) for run in reversed(runs[1]) if tuning.outcome(1, run, runs) != "timed"), "")
+    return {**result, "conclusion": _conclusion(result, why), "next": _next(result)}
+
+
+def _proved(tuning: Tuning, runs: Runs, number: int) -> list[Run]:
+    """The whole runs of an arm that have a step time, and did the work."""
+    arm = tuning.arms[number - 1]
+    return [run for run in runs[number] if is_full(run, arm) and tuning.outcome(number, run, runs) == "timed"]
+
+
+def _times(runs: Sequence[Run]) -> list[StepTime]:
+    return [run.attempt.time for run in runs if run.attempt is not None and run.attempt.time is not None]
+
+
+def _limit(budget: float) -> float | None:
+    """As JSON has it."""
+    return budget if math.isfinite(budget) else None
+
+
+def _hours_said(budget: float | None) -> str:
+    return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"
+
+
+def _arms(
+    kept: Frozen, tuning: Tuning, runs: Runs, ranking: Sequence[tuple[int, float, float]]
+) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "title": kept.choices[at].title,
+            "changes": kept.choices[at].changes,
+            "command": kept.choices[at].command,
+            "runs": len(runs[at + 1]),
+            "ratio": ratio,
+            "error": error,
+            "what": "",
+        }
+        for at, ratio, error in ranking
+    ]
+    ranked = {at for at, *_ in ranking}
+    for number, listed in runs.items():
+        if listed and number - 1 not in ranked:
+            choice = kept.choices[number - 1]
+            about = {"title": choice.title, "changes": choice.changes, "command": choice.command, "runs": len(listed)}
+            rows.append({**about, "ratio": None, "error": None, "what": _why(tuning, number, listed[-1], runs)})
+    return rows
+
+
+def _why(tuning: Tuning, number: int, run: Run, runs: Runs) -> str:
+    ended = tuning.outcome(number, run, runs)
+    if ended == "out of memory":
+        return ended
+    attempt = run.attempt
+    return other_work(run, runs[1]) or (attempt.failure or attempt.fault if attempt else "") or ended
+
+
+def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
+    """Every run, in the order of their starts, with the fastest so far: the trajectory."""
+    rows = []
+    for number, run in in_order(runs):
+        arm = tuning.arms[number - 1]
+        ended = tuning.outcome(number, run, runs)
+        times = _times([run]) if ended == "timed" else []
+        rows.append(
+            {
+                "run_id": run.record.paths.run_id,
+                "configuration": arm.title,
+                "full": is_full(run, arm),
+                "started": run.began,
+                "outcome": ended,
+                "step_seconds": times[0].seconds if times else None,
+                "hours": run.hours,
+            }
+        )
+    return rows
+
+
+def _conclusion(result: dict[str, Any], why_base: str) -> str:
+    spent = f"{result['spent_hours']:.3g} GPU-hours, budget {_hours_said(result['budget'])}"
+    known = f"{counted(len(result['trials']), 'run')}, {spent}"
+    if result["ended"] == "base failed":
+        return f"the base itself does not run: {why_base} ({known})"
+    limit = "nothing else within the space runs here"
+    if any(item["ratio"] is not None and item["changes"] for item in result["arms"]) or result["bound"]:
+        limit = f"with 95 % certainty nothing within the space is more than {result['bound']:.1%} faster than the base"
+    if result["found"]:
+        certain = f"that another one is more than {result['within']:.0%} faster: {result['risk']:.0%}"
+        return (
+            f"{result['winner']['title']} is {result['gain']:.1%} faster than the base"
+            f" ({result['gain_low']:.1%} to {result['gain_high']:.1%}); {certain} ({known})"
+        )
+    leads = f"{result['winner']['title']} leads"
+    if result["ended"] in ("budget", "trials"):
+        why = "the budget ended first" if result["ended"] == "budget" else f"{counted(MOST, 'trial')} did not settle it"
+        return f"{why}: {leads}; {limit} ({known})"
+    if result["ended"] == "unproved":
+        gain = f"{result['gain']:.1%} faster ({result['gain_low']:.1%} to {result['gain_high']:.1%})"
+        return f"{leads}, and its whole runs do not prove it: {gain}; {limit} ({known})"
+    return f"{limit}: keep the base ({known})"
+
+
+def _next(result: dict[str, Any]) -> str:
+    if result["ended"] == "base failed":
+        return (
+            f"next: begin with a job that runs (--set, --variant, more GPUs); alone, it is {result['base']['command']}"
+        )
+    if result["ended"] == "budget":
+        return "next: the same command with a larger --budget goes on"
+    if not result["found"]:
+        return ""
+    return f"next: llmb-run baseline set {' '.join(result['winner']['run_ids'])}"
+
+
+_TEXT = Form.JSON | Form.TABLE
+ARM: tuple[Column[dict[str, Any]], ...] = (
+    Column("title", item("title"), _TEXT, "what differs from the base", "configuration"),
+    Column("runs", item("runs"), _TEXT, "trials and whole runs", "runs", spec="d"),
+    Column("ratio", item("ratio"), _TEXT, "step time over the base's, by all trials", "of the base", "%", ".1%"),
+    Column("error", item("error"), _TEXT, "standard error of `ratio`", "±", "%", ".1%"),
+    Column("what", item("what"), _TEXT, "why there is no time", "outcome"),
+)
+"""Of a configuration that was tried."""
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """For people: what was tried, the conclusion, and the winner's command."""
+    lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
+    if result["found"]:
+        lines.append(result["winner"]["command"])
+    if result["baseline"]:
+        lines.append(f"baseline set: {result['baseline']}")
+    return "\n".join(lines) + "\n"
+
+
+def report_of(result: dict[str, Any], runs: Runs, place: Place) -> str:
+    """The page on all runs of the tuning, its course first; empty where what draws charts is not installed."""
+    measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
+    report = build(measured, place, f"Tuning of {result['base']['title']}")
+    about = {name: result[name] for name in ("conclusion", "trials", "winner")}
+    try:
+        return page(msgspec.structs.replace(report, tuning=about))
+    except EnvironmentLacks as error:
+        notice(f"there is no HTML report: {error}")
+        return ""
 
 
 @dataclass(frozen=True)
@@ -97,12 +360,12 @@ def _begin_or_go_on(campaign: Campaign, base: Asked, wanted: Wanted, place: Plac
         space = find_space(base, place, wanted.values, only=wanted.only)
         _check_budget(base, preview(space, options_of(space, wanted.trial_steps), wanted.budget), wanted)
         now = _frozen(campaign, space, wanted)
-        _show_plan(now, wanted)
+        _tell(now.space)
         say_warnings([base])
         say_doubts([base.plan])
         return frozen.begin_or_go_on(campaign, now, lambda then, now: [])
     now = _frozen(campaign, Space({}, (base,)), wanted)
-    _show_plan(then, wanted)
+    _tell(then.space)
 
     def changes(then: Frozen, now: Frozen) -> list[str]:
         return [*frozen.changes(then, now), *frozen.arm_changes(then.choices[:1], now.choices)]
@@ -121,8 +384,8 @@ def _check_budget(base: Asked, said: dict[str, Any], wanted: Wanted) -> None:
         )
 
 
-def _show_plan(kept: Frozen, wanted: Wanted) -> None:
-    for line in foreseen(kept.space).splitlines():
+def _tell(space: dict[str, Any]) -> None:
+    for line in foreseen(space).splitlines():
         notice(line)
 
 
@@ -161,22 +424,21 @@ def _searched(campaign: Campaign, kept: Frozen, wanted: Wanted, place: Place) ->
     result = outcome(campaign.id, kept, tuning, runs)
     if wanted.set_baseline:
         result["baseline"] = _set_baseline(result, place)
-    if page := report_of(result, runs, place):
-        write_atomic(campaign.folder / "report.html", page)
+    if html := report_of(result, runs, place):
+        write_atomic(campaign.folder / "report.html", html)
     return result
 
 
 def _set_baseline(result: dict[str, Any], place: Place) -> str | None:
     """Make the winner's full runs this site's reference; its key."""
-    from llmb_common.results.references import set_baselines
-    from llmb_run.results.measuring import measure
-    from llmb_run.selecting import select_rows
-
     if not result["found"]:
         notice("no baseline was set: nothing was proved to be faster")
         return None
+<<<<<<< ours
     from llmb_common.index.runs import RunFilter
 
+=======
+>>>>>>> theirs
     rows = select_rows(place, result["winner"]["run_ids"], RunFilter())
     chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], place)]
     made = set_baselines(place.require_install(), [(r, t) for r, t in chosen if r is not None and t is not None])
@@ -188,7 +450,7 @@ def _shown(campaign: Campaign, result: dict[str, Any]) -> Result:
     return Result(
         {**result, "folder": str(campaign.folder)},
         as_text(result),
-        status=status_of(result),
+        status=1 if result["ended"] == "base failed" else 0,
         remarks=[f"report: {report}"] if report.exists() else [],
         hint=result["next"],
     )

@@ -1,12 +1,17 @@
-"""A suite, planned: every job and its reference, before anything starts."""
+"""The workloads of a campaign: planned with their references, frozen when it begins, and where each then stands.
+
+References, and how the site's runs differ, are kept as they were at the beginning: a run of the campaign itself may
+have become a baseline since, and its runs would have a say in how much they may scatter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from llmb_common.command.printable import counted
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
@@ -21,12 +26,14 @@ from llmb_common.results.references import (
     published_references,
 )
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
-from llmb_common.results.sequential import tolerance_of
+from llmb_common.results.sequential import Progress, Rerun, follow, tolerance_of
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_common.submission.preflight import check
 from llmb_run.acceptance.suite import Entry, Stated, Suite
-from llmb_run.campaigns.conduct import Arm, refuse_slowed
+from llmb_run.campaigns import frozen
+from llmb_run.campaigns.conduct import Arm, Due, Run, Runs, refuse_slowed
+from llmb_run.campaigns.folder import Campaign
 from llmb_run.place import Place
 from llmb_run.results.kept import past_runs
 from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many
@@ -124,7 +131,7 @@ def _planned(entry: Entry, place: Place, known: _Known) -> Workload:
         raise RequestError("DRY_RUN is set in the environment", remedy="unset it, or give --dry-run")
     plan = asked.plan
     refuse_slowed(plan)
-    reference = _reference(entry, plan, asked.entry.recipe, *known)
+    reference = _reference_of(entry, plan, asked.entry.recipe, *known)
     if reference is not None and plan.trained_steps < plan.measurement.last:
         raise RequestError(
             f"it ends after step {plan.trained_steps}, and iterations {window_of(plan)} are measured",
@@ -136,7 +143,7 @@ def _planned(entry: Entry, place: Place, known: _Known) -> Workload:
     return Workload(entry, plan, reference, asked, past.scatter(configuration), past.others(configuration, ()))
 
 
-def _reference(
+def _reference_of(
     entry: Entry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline], past: PastRuns
 ) -> Reference | None:
     """What the runs are compared with.
@@ -157,3 +164,121 @@ def _reference(
             remedy="llmb-run baseline set RUN...; or reference: {seconds: ..., source: ...}, optional or none",
         )
     return candidates[0] if candidates else None
+
+
+class FrozenWorkload(frozen.FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One workload of the suite as it was when the campaign began, with its reference and scatter."""
+
+    where: str
+    reference: dict[str, Any] | None
+    scatter: Scatter = STATED
+    earlier: Squares = NOTHING_SEEN
+
+
+class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of ``campaign.json``: the suite and its workloads as they were when the campaign began."""
+
+    suite: str
+    suite_name: str
+    suite_sha256: str
+    workloads: tuple[FrozenWorkload, ...]
+
+
+def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[Workload]) -> Frozen:
+    """The campaign's suite and workloads as they are now, to be written or compared."""
+    common, arms = frozen.now(campaign, [item.arm for item in workloads])
+    return Frozen(
+        **common,
+        suite=str(suite.path),
+        suite_name=suite.name,
+        suite_sha256=suite.sha256,
+        workloads=tuple(
+            FrozenWorkload(
+                **arm,
+                where=item.entry.where,
+                reference=_reference_as_dict(item.reference),
+                scatter=item.scatter,
+                earlier=item.earlier,
+            )
+            for arm, item in zip(arms, workloads, strict=True)
+        ),
+    )
+
+
+def _reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
+    if reference is None:
+        return None
+    names = ("kind", "seconds", "software", "source", "same_software", "error", "notes")
+    return {name: getattr(reference, name) for name in names}
+
+
+def frozen_reference(kept: FrozenWorkload) -> Reference | None:
+    """The reference with which the campaign began; None for a workload without one."""
+    if kept.reference is None:
+        return None
+    return Reference(**kept.reference | {"notes": tuple(kept.reference.get("notes", ()))})
+
+
+def changes(then: Frozen, now: Frozen) -> list[str]:
+    """What is different, a line each, in words that say where to look."""
+    found = frozen.changes(then, now)
+    if then.suite_sha256 != now.suite_sha256:
+        found.append(f"suite {then.suite}: its content")
+    if len(then.workloads) != len(now.workloads):
+        return [*found, f"number of workloads: {len(then.workloads)} -> {len(now.workloads)}"]
+    return found + frozen.arm_changes(then.workloads, now.workloads)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """``number`` is the workload's place in the suite, from 1."""
+
+    number: int
+    workload: Workload
+    runs: tuple[Run, ...]
+    progress: Progress
+
+    @property
+    def due(self) -> Iterator[Due]:
+        """The runs that are not on record yet."""
+        if self.progress.answer is not None:
+            return
+        there = {run.number for run in self.runs}
+        again = {rerun.attempt: rerun for rerun in self.progress.reruns}
+        for number in range(1, self.progress.attempts + 1):
+            if number not in there:
+                rerun = again.get(number)
+                yield Due(self.number, number, rerun.days if rerun else 0, why=_reason(rerun) if rerun else "")
+
+
+def _reason(rerun: Rerun) -> str:
+    when = f", in {counted(rerun.days, 'day')}: runs of one day share its conditions" if rerun.days else ""
+    return f", a rerun: {rerun.reason}{when}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The strategy of acceptance: until each workload has its answer; only the pre-screen's where that fails."""
+
+    workloads: Sequence[Workload]
+
+    def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
+        """First the pre-screen's runs, and the others once it has passed."""
+        standings = self.standings(runs)
+        first = [item for item in standings if item.workload.entry.prescreen]
+        if all(item.progress.answer == "pass" for item in first):
+            first = standings
+        return [due for item in first for due in item.due]
+
+    def standings(self, runs: Runs) -> list[Standing]:
+        """For each workload, what its runs have shown so far."""
+        return [_standing(number, item, runs[number]) for number, item in enumerate(self.workloads, 1)]
+
+
+def _standing(number: int, workload: Workload, runs: Sequence[Run]) -> Standing:
+    attempts = {run.number: run.attempt for run in runs}
+    ended = [attempts.get(n) for n in range(1, max(attempts, default=0) + 1)]
+    entry = workload.entry
+    judge = workload.decide if workload.reference is not None else None
+    progress = follow(ended, entry.repeats, entry.reruns, judge, spread=workload.plan.scheduler is not None)
+    return Standing(number, workload, tuple(runs), progress)

@@ -1,0 +1,295 @@
+"""``llmb-run ab``: from its arguments to its answer, as data and in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted
+from llmb_common.errors import RequestError
+from llmb_common.machine.files import write_json
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
+from llmb_common.results.configuration import title_of
+from llmb_common.results.paired import Comparison
+from llmb_common.runs.record import RunRecord
+from llmb_common.submission.preflight import check
+from llmb_common.submission.rounds import digest_of_plan
+from llmb_run.campaigns import frozen
+from llmb_run.campaigns.conduct import Arm, Conduct, Run, refuse_slowed
+from llmb_run.campaigns.folder import Campaign, open_campaign
+from llmb_run.comparing.strategy import Block, InTurns, Rule, Standing
+from llmb_run.place import Place
+from llmb_run.starting.command_line import as_said, setting_said, variables_of
+from llmb_run.starting.requests import Ask, Asked, plan_ask
+from llmb_run.starting.submitting import say_doubts, say_warnings, show_plans
+from llmb_run.starting.sweeps import changed
+from llmb_run.terminal import notice
+
+CONFIDENCE = 0.95
+"""Of the interval, over all looks together."""
+
+
+def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
+    """The content of ``result.json``. Changes of time are in per cent: -6.1 is B 6.1 % faster."""
+    one, other = (arm.plan for arm in standing.arms)
+    runs = [run for block in standing.good for run in block.counted if run is not None]
+    work = list(unequal_work(one, other))
+    loss = None if work else _loss(runs)
+    equal = not work and (loss is None or loss["relative_difference"] <= SAME_LOSS)
+    return {
+        "schema": 1,
+        "rule": msgspec.to_builtins(standing.rule),
+        "a": standing.arms[0].title,
+        "b": standing.arms[1].title,
+        "changes": dict(changes),
+        "answer": "failed" if standing.failure else standing.answer,
+        "why": standing.failure or standing.stopped,
+        "difference": _as_dict(standing.comparison, standing.rule.rate) if standing.comparison else None,
+        "per_token": one.tokens_per_gpu != other.tokens_per_gpu,
+        "equal_work": equal,
+        "unequal_work": work,
+        "loss": loss,
+        "gpu_hours": round(standing.hours, 4),
+        "blocks": [_block_as_dict(block, good=block in standing.good) for block in standing.blocks],
+    }
+
+
+def _as_dict(found: Comparison, rate: float) -> dict[str, Any]:
+    percent = {
+        name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
+    }
+    return {
+        **{f"{name}_percent": round(value, 3) for name, value in percent.items()},
+        "noise_percent": round(100 * found.noise, 3),
+        "pairs": found.pairs,
+        "confidence": CONFIDENCE,
+        "error_rate_each_look": 2 * rate,
+    }
+
+
+def _loss(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Where the loss of any run differs most from that of the first."""
+    first, *others = (run.measured.timing.iterations for run in runs if run.measured) if runs else ((),)
+    found = [apart for other in others if (apart := loss_difference(first, other)) is not None]
+    if not found:
+        return None
+    iteration, share = max(found, key=lambda item: item[1])
+    return {"iteration": iteration, "relative_difference": share}
+
+
+def _block_as_dict(block: Block, *, good: bool) -> dict[str, Any]:
+    runs = [run.record for run in block.runs if run is not None]
+    counted = [run.record for run in block.counted if run is not None] if good else []
+    return {
+        "block": block.number,
+        "order": block.letters,
+        "counts": good,
+        "nodes": block.nodes,
+        "one_allocation": any(record.submission.in_series for record in counted),
+        "lost": [record.paths.run_id for record in runs if record not in counted],
+        "runs": [record.paths.run_id for record in runs],
+    }
+
+
+def status_of(result: Mapping[str, Any]) -> int:
+    """0: answered; 1: a side failed, or the work is not equal; 4: open."""
+    if result["answer"] == "failed":
+        return 1
+    if result["answer"] == "open":
+        return 4
+    return 0 if result["equal_work"] else 1
+
+
+def as_text(result: Mapping[str, Any]) -> str:
+    """The answer first, then what it rests on."""
+    lines = [f"A  {result['a'][3:-1]}", f"B  {result['b'][3:-1]}", "", _answer(result), *_work(result)]
+    if found := result["difference"]:
+        blocks = [block for block in result["blocks"] if block["counts"]]
+        together = sum(block["one_allocation"] for block in blocks)
+        nodes = ", ".join(dict.fromkeys(block["nodes"] for block in blocks if block["nodes"]))
+        lines.append(
+            f"{counted(found['pairs'], 'pair')} in {counted(len(blocks), 'block')} ({together} in one allocation)"
+            f"{f' on {nodes}' if nodes else ''}, {result['gpu_hours']:.2g} GPU-hours; a pair scatters by"
+            f" {found['noise_percent']:.1f} %, and from one run of a block to the next it drifts by"
+            f" {found['drift_percent']:+.1f} %"
+        )
+        if found["stalls_percent"]:
+            lines.append(f"stalled steps make {found['stalls_percent']:+.1f} % of the difference")
+    if lost := sum(len(block["lost"]) for block in result["blocks"]):
+        lines.append(
+            f"{counted(lost, 'run')} did not count: without a step time, or in another allocation than most of a block"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _answer(result: Mapping[str, Any]) -> str:
+    resolution = 100 * result["rule"]["resolution"]
+    if result["answer"] == "failed":
+        return f"no answer: {result['why']}"
+    found = result["difference"]
+    if found is None:
+        return f"no answer: {result['why'] or 'too few runs have ended'}"
+    interval = f"({CONFIDENCE:.0%} interval: {found['low_percent']:+.1f} to {found['high_percent']:+.1f} %)"
+    match result["answer"]:
+        case "no difference":
+            return f"no difference larger than {resolution:g} % {interval}"
+        case "open":
+            most = max(abs(found["low_percent"]), abs(found["high_percent"]))
+            return f"no difference larger than {most:.1f} %, and not decided within that {interval}: {result['why']}"
+        case answer:
+            more = f"{abs(found['difference_percent']):.1f} % {'less' if answer == 'faster' else 'more'}"
+            what = "GPU time for each token" if result["per_token"] else "time"
+            return f"B takes {more} {what} than A {interval}"
+
+
+def _work(result: Mapping[str, Any]) -> list[str]:
+    if result["difference"] is None:
+        return []
+    if names := result["unequal_work"]:
+        return [
+            f"not the same work ({', '.join(names)}): the time is for each token and GPU, and this is no gain"
+            " of the same training"
+        ]
+    if loss := result["loss"]:
+        apart = f"loss: at most {loss['relative_difference']:.2%} apart, at iteration {loss['iteration']}"
+        if result["equal_work"]:
+            return [f"{apart}: the same work"]
+        return [f"{apart}: not the same work, so this is no gain"]
+    return ["loss: no iteration that both printed, so nothing shows that the work was the same"]
+
+
+class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``campaign.json``: the two sides."""
+
+    arms: tuple[frozen.FrozenArm, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be compared: ``base``, and the same with ``changes`` (none: with itself), until ``rule`` is met."""
+
+    base: Ask
+    changes: Mapping[str, str]
+    rule: Rule
+
+
+def ab(wanted: Wanted, place: Place, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
+    """Begin, continue or show a comparison.
+
+    Raises:
+        LLMBError: it cannot be planned, begun or continued
+    """
+    asked = [plan_ask(wanted.base, place), plan_ask(changed(wanted.base, wanted.changes), place)]
+    say_warnings(asked)
+    if dry_run:
+        return show_plans(asked)
+    arms = _arms(asked, wanted.changes)
+    campaigns = folder or place.require_install() / "campaigns"
+    about = json.dumps([frozen.important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
+    name = f"ab-{arms[0].plan.workload}"
+    with open_campaign(campaigns, "ab", name, about, again=again) as campaign:
+        result = campaign.result()
+        if result is not None and result["rule"] == msgspec.to_builtins(wanted.rule):
+            notice("this comparison is over; --again begins another one")
+            return _shown(result)
+        for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
+            check(plan)
+        say_doubts(arm.plan for arm in arms)
+        frozen.begin_or_go_on(campaign, _now(campaign, arms), _changes)
+        strategy = InTurns(campaign.id, wanted.rule)
+        runs = Conduct(campaign, arms, strategy, place, notice).to_the_end()
+        result = outcome(strategy.standing(arms, runs), wanted.changes) | {"folder": str(campaign.folder)}
+        write_json(campaign.result_file, result)  # last: it says that nothing is left to do
+        return _shown(result)
+
+
+def _arms(asked: list[Asked], changes: Mapping[str, str]) -> list[Arm]:
+    said = " ".join(f"{name}={value}" for name, value in changes.items()) or "the same"
+    titles = [f"A ({title_of(asked[0].plan)})", f"B ({said})"]
+    for item, title in zip(asked, titles, strict=True):
+        refuse_untimed(item.plan, title)
+    one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in asked)
+    if changes and one == other:
+        raise RequestError(f"--change {said}: side A has that already", remedy="give it another value", code="same-job")
+    if not changes:
+        notice("without --change both sides are the same: this shows what can be told apart here")
+    return [Arm(item.plan, item.entry.folder, title) for item, title in zip(asked, titles, strict=True)]
+
+
+def refuse_untimed(plan: JobPlan, title: str) -> None:
+    """Raise RequestError where a run of the plan says nothing of its speed."""
+    refuse_slowed(plan)
+    if plan.trained_steps < plan.measurement.last:
+        raise RequestError(
+            f"{title}: it ends before step {plan.measurement.last}, the last that is measured",
+            remedy=f"--max-steps {plan.measurement.last} or more",
+        )
+
+
+def _now(campaign: Campaign, arms: list[Arm]) -> Frozen:
+    common, these = frozen.now(campaign, arms)
+    return Frozen(**common, arms=tuple(frozen.FrozenArm(**arm) for arm in these))
+
+
+def _changes(then: Frozen, now: Frozen) -> list[str]:
+    return frozen.changes(then, now) + frozen.arm_changes(then.arms, now.arms)
+
+
+def _shown(result: dict[str, object]) -> Result:
+    return Result(result, as_text(result), status=status_of(result))
+
+
+def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
+    """What asks for the job of a run again, as it would be planned today."""
+    plan = record.plan
+    environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
+    return Ask(
+        workload=plan.workload,
+        size=plan.model_size,
+        dtype=plan.dtype,
+        scale=str(plan.gpus),
+        gpu_type=plan.gpu_type if plan.device == "cuda" else None,
+        variant=plan.variant,
+        engine=plan.engine,
+        image=plan.image,
+        max_steps=str(plan.max_steps),
+        time_limit=plan.time_limit,
+        environment=environment,
+        columns={name: as_said(getattr(plan, name)) for name in plan.overridden},
+        megatron={name: setting_said(item) for name, item in plan.megatron.items()},
+        force=True,  # it has run
+    )
+
+
+def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
+    """In what a run would be another one today, before it is the base of anything."""
+    then, now = (frozen.important(msgspec.to_builtins(plan)) for plan in (record.plan, planned))
+    for line in frozen.plan_changes(then, now):
+        notice(f"{record.paths.run_id} would be another run today: {line}")
+
+
+def with_base(record: RunRecord, recipe: Recipe, said: Ask) -> Ask:
+    """The ask of a run, with what the command line says beside it."""
+    base = ask_of_run(record, recipe)
+    own = {
+        name: value
+        for name in ("size", "dtype", "scale", "variant", "engine", "image", "max_steps", "time_limit")
+        if (value := getattr(said, name))
+    }
+    return replace(
+        base,
+        **own,
+        environment={**base.environment, **said.environment},
+        columns={**base.columns, **said.columns},
+        megatron={**base.megatron, **said.megatron},
+        slurm={**base.slurm, **said.slurm},
+    )

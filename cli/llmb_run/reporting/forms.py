@@ -1,0 +1,265 @@
+"""The report as one HTML page, as Markdown (GitHub's, with tables), and as JUnit XML.
+
+The page asks no network for anything. ``page/`` holds what a browser runs. The data is JSON in an element that browsers
+do not execute; the page's scripts put every value into the document as text, and its content security policy runs no
+other script and loads nothing.
+
+In JUnit, which continuous-integration servers show, each configuration on one software is a case. *pass* passes and
+*fail* is a failure. *Inconclusive* and the like are skipped, with the reason: neither green nor red would be true. A
+run that did not succeed is a case of its own, an error. An acceptance campaign is the first case: it passes, fails, or
+is skipped because it was not judged.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from importlib.resources import files
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+
+from llmb_common.command.printable import counted, printable
+from llmb_run import columns
+from llmb_run.columns import Column, Form, View
+from llmb_run.reporting.charts_library import charts_library
+from llmb_run.reporting.report import Report, ReportRun
+from llmb_run.results.groups import GROUP
+from llmb_run.results.run_columns import RUN, remarks_of
+from llmb_run.results.series import history_view, scaling_view
+
+_SCRIPTS = (
+    *("dom.js", "theme.js", "sorting.js", "head.js", "acceptance.js", "verdicts.js", "filters.js", "charts.js"),
+    *("tuning.js", "steps.js", "history.js", "sweep.js", "scaling.js", "runs.js", "evidence.js", "page.js"),
+)
+"""In the order in which they run."""
+
+
+def page(report: Report) -> str:
+    """The report as one HTML page, complete with data, styles and scripts.
+
+    Raises:
+        EnvironmentLacks: the script that draws the charts is not installed
+    """
+    # In a function of their own: the library, minified, has taken most short names of the page.
+    own = "\n".join(_resource(name) for name in _SCRIPTS)
+    scripts = [charts_library(), f"(() => {{\n{own}\n}})();"]
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+    parts = {
+        "title": html.escape(report.title),
+        "policy": html.escape(policy),
+        "style": _resource("page.css"),
+        "data": _embedded(report),
+        "library": scripts[0],
+        "script": scripts[1],
+    }
+    text = _resource("page.html")
+    for name, part in parts.items():
+        before, _, after = text.partition(f"<!--{name}-->")
+        text = before + part + after
+    return text
+
+
+def _embedded(report: Report) -> str:
+    """JSON in which nothing can end the element that holds it, and no character may surprise an editor or a browser."""
+    plain = json.dumps(msgspec.to_builtins(report), allow_nan=False, separators=(",", ":"))
+    return plain.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _resource(name: str) -> str:
+    return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def markdown(report: Report) -> str:
+    """Verdicts, runs, scaling, changes over time, nodes, differences."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
+    yield from (
+        f"# {_escaped(report.title)}",
+        "",
+        f"{len(report.runs)} runs, {made}, llmb {_escaped(report.version)}",
+        "",
+    )
+    yield from (f"* {_escaped(name)}: {_escaped(text)}" for name, text in report.facts)
+    yield from ("", f"**{_escaped(report.conclusion.text)}**", "")
+    yield from _verdicts(report)
+    yield from _runs(report)
+    yield from _extras(report)
+    yield from _view("Scaling", scaling_view(report.scaling))
+    yield from _view("History", history_view([item for item in report.histories if len(item.moments) > 1]))
+    yield from _nodes(report)
+    yield from _differences(report)
+
+
+def _verdicts(report: Report) -> Iterator[str]:
+    yield from _section("Verdicts", *columns.cells(columns.of_json(GROUP), Form.MARKDOWN, report.groups))
+    yield from (f"* {_escaped(line)}" for line in report.references)
+    yield ""
+
+
+def _runs(report: Report) -> Iterator[str]:
+    listed = (
+        *columns.of_json(RUN),
+        Column("status", columns.item("status"), Form.MARKDOWN, head="status"),
+        Column("verdict", _told, Form.MARKDOWN, head="verdict"),
+    )
+    found = [{**run.result, "run_id": run.name} for run in report.runs]
+    yield from _section("Runs", *columns.cells(listed, Form.MARKDOWN, found))
+    remarks = [[run.name, text] for run in report.runs for text in remarks_of(run.result)]
+    if remarks:
+        yield from _section("Remarks", ("run", "what a reader must know of it"), remarks)
+
+
+def _told(found: dict[str, Any]) -> str | None:
+    """The verdict, or why there is none."""
+    told = (found["verdict_text"],) if found["status"] == "Success" else (found["message"], found["cause_text"])
+    return "; ".join(filter(None, told)) or None
+
+
+def _extras(report: Report) -> Iterator[str]:
+    rows = [[run.name, text] for run in report.runs for text in run.result["extras"]["lines"]]
+    if rows:
+        yield from _section("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), rows)
+
+
+def _view(title: str, view: View[Any]) -> Iterator[str]:
+    if view.rows:
+        yield from _section(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows))
+        yield from (f"* {_escaped(text)}" for text in view.conclusions)
+        yield from [""] if view.conclusions else []
+
+
+def _nodes(report: Report) -> Iterator[str]:
+    rows = [
+        [
+            *(line.host, line.gpus, str(len(line.runs)), _number(_percent(line.ratio), ".1f")),
+            *(_number(_percent(line.slower), ".1f"), str(line.problems)),
+        ]
+        for line in report.hosts
+    ]
+    if rows:
+        heads = ("node", "GPUs", "runs", "step time against the mean of repeats, %", "slow by, %", "runs with problems")
+        yield from _section("Nodes", heads, rows)
+
+
+def _differences(report: Report) -> Iterator[str]:
+    for item in report.differing:
+        rows = [
+            [fact.name if number == 0 else "", value.value, str(len(value.runs))]
+            for fact in item.facts
+            for number, value in enumerate(fact.values)
+        ]
+        yield from _section(f"Differences: {item.title}", ("what", "value", "runs"), rows)
+
+
+def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield from (f"## {_escaped(title)}", "", _row(heads), _row(["---"] * len(heads)))
+    yield from (_row([_escaped(cell) for cell in row]) for row in rows)
+    yield ""
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(value: str) -> str:
+    """``value`` on one line, with everything escaped that Markdown or HTML would act on."""
+    return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def junit(report: Report) -> str:
+    """The report as JUnit XML: one suite, with a case for each verdict and each run that did not succeed."""
+    suite = ElementTree.Element("testsuite", name=_text(report.title))
+    cases = [_campaign(suite, report.campaign)] if report.campaign else []
+    cases += [_group(suite, group) for group in report.groups if group["run_ids"] or group["verdict"]]
+    cases += [_broken(suite, run) for run in report.runs if run.result["status"] != "Success"]
+    counts = {
+        "tests": len(cases),
+        "failures": cases.count("failure"),
+        "errors": cases.count("error"),
+        "skipped": cases.count("skipped"),
+    }
+    for name, count in counts.items():
+        suite.set(name, str(count))
+    suite.set("time", "0")
+    suite.set("timestamp", datetime.fromtimestamp(report.made, timezone.utc).isoformat(timespec="seconds")[:19])
+    ElementTree.indent(suite)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
+
+
+def _campaign(suite: ElementTree.Element, found: dict[str, Any]) -> str:
+    case = _case(suite, f"acceptance {found['suite']}", "acceptance")
+    text = _text(f"{found['headline']}: {found['why']}")
+    kind = {"accepted": "pass", "not accepted": "failure"}.get(found["outcome"], "skipped")
+    if kind != "pass":
+        ElementTree.SubElement(case, kind, message=text)
+    ElementTree.SubElement(case, "system-out").text = text
+    return kind
+
+
+def _group(suite: ElementTree.Element, group: dict[str, Any]) -> str:
+    verdict, text = group["verdict"], _text(group["verdict_text"] or "no figures")
+    case = _case(suite, group["title"], group["software"])
+    kind = {"pass": "pass", "fail": "failure"}.get(verdict, "skipped")
+    if kind != "pass":
+        ElementTree.SubElement(case, kind, message=text)
+    # Also of what passes: by how much, and against what.
+    ElementTree.SubElement(case, "system-out").text = "\n".join([text, *_held_against(group)])
+    return kind
+
+
+def _held_against(group: dict[str, Any]) -> list[str]:
+    known = group["reference"]
+    if known is None or group["step_seconds"] is None:
+        return []
+    count = counted(len(group["run_ids"]), "run")
+    reference = f"{known['seconds']:g} s ({known['source']}; {known['software']})"
+    held = f"{group['step_seconds']:.3f} s a steady step, mean of {count}; reference {_text(reference)}"
+    return [held, *(_text(note) for note in known["notes"])]
+
+
+def _broken(suite: ElementTree.Element, run: ReportRun) -> str:
+    found = run.result
+    case = _case(suite, found["name"], run.software or "unknown software")
+    running = found["status"] == "Running"
+    kind = "skipped" if running else "error"
+    ElementTree.SubElement(
+        case,
+        kind,
+        message=_text(f"{found['status']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"),
+    )
+    return kind
+
+
+def _case(suite: ElementTree.Element, name: str, software: str) -> ElementTree.Element:
+    # Servers split the class's name at dots.
+    place = f"llmb.{_text(software).replace('.', '_')}"
+    return ElementTree.SubElement(suite, "testcase", name=_text(name), classname=place, time="0")
+
+
+def _text(value: str) -> str:
+    """``value`` without the characters that XML does not have."""
+    return printable(value)
