@@ -9,16 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-<<<<<<< ours
-from llmb_common.command.outcome import Result
-=======
 import msgspec
 
-from llmb_common.command.envelope import Result
->>>>>>> theirs
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.index.rows import RunFilter
+from llmb_common.index.runs import RunFilter
 from llmb_common.machine.files import write_atomic, write_json
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import title_of
@@ -434,11 +430,6 @@ def _set_baseline(result: dict[str, Any], place: Place) -> str | None:
     if not result["found"]:
         notice("no baseline was set: nothing was proved to be faster")
         return None
-<<<<<<< ours
-    from llmb_common.index.runs import RunFilter
-
-=======
->>>>>>> theirs
     rows = select_rows(place, result["winner"]["run_ids"], RunFilter())
     chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], place)]
     made = set_baselines(place.require_install(), [(r, t) for r, t in chosen if r is not None and t is not None])
