@@ -12,7 +12,7 @@ from llmb_train import engine as engines
 from llmb_train import manifest
 from llmb_train.errors import JobError
 from llmb_train.evidence.hang import RankFile
-from llmb_train.evidence.node import Node
+from llmb_train.evidence.node import Node, log_energy
 from llmb_train.job import FunctionJob, Job
 from llmb_train.ranks import find_rank
 from llmb_train.settings import refusals
@@ -45,7 +45,6 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     if rank.rank == 0:
         manifest.print_header(job, engine, refusals.notices(job, engine))
 
-    from llmb_train.evidence.energy import log_energy
     from llmb_train.settings import named
 
     config, forward_step = _configuration(job, engine)

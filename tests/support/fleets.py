@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.account import summarize
-from llmb_common.runs.evidence.expected import EXPECTATION, held_against, setup_of
+from llmb_common.runs.evidence.account import EXPECTATION, held_against, setup_of, summarize
 from llmb_common.runs.evidence.nccl_log import NcclLog
 from llmb_common.runs.evidence.nodes import Adapter, Gpu, Machine, Node, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of

@@ -18,9 +18,8 @@ from typing import Any
 import msgspec
 
 from llmb_common.executors.slurm.words import SlurmPlan
-from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Nvlink, Port, Software, System
+from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Needs, Nvlink, Port, Software, System
 from llmb_common.health.judge import Verdict, judge
-from llmb_common.health.needs import Needs
 from support.fleets import GB200, H100, Cluster
 
 NOISE = (

@@ -18,7 +18,7 @@ from megatron.core import energy_monitor
 
 from llmb_train import config
 from llmb_train.__main__ import main
-from llmb_train.evidence.energy import log_energy
+from llmb_train.evidence.node import log_energy
 
 kind, job_file = sys.argv[1:]
 package: Any = types.ModuleType("pynvml")

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from llmb_common.results.configuration import configuration_key
-from llmb_common.runs.evidence.account import Account
-from llmb_common.runs.evidence.expected import held_against, setup_of
+from llmb_common.runs.evidence.account import Account, held_against, setup_of
 from support.cli import Cli
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.runs.evidence.account import Account, account_of, as_plain, make_account
-from llmb_common.runs.evidence.expected import EXPECTATION
+from llmb_common.runs.evidence.account import EXPECTATION, Account, account_of, as_plain, make_account
 from llmb_common.runs.evidence.findings import KINDS, NodeFinding
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord

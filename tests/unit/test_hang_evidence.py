@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from llmb_common.causes.diagnosis import diagnose, diagnose_logs
-from llmb_common.causes.flight import NotADumpError, never_came, read_dumps, read_plain_pickle
-from llmb_common.causes.stacks import read_ranks
+from llmb_common.causes.hangs import NotADumpError, never_came, read_dumps, read_plain_pickle, read_ranks
 from support.cli import Cli
 from support.runs import make_run, steady_log
 

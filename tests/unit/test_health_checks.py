@@ -13,17 +13,25 @@ from llmb_common.errors import CheckFailed
 from llmb_common.health import judge as judge_module
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Nvlink, Port, Process, Remark, read_facts
-from llmb_common.health.fleet import drift
-from llmb_common.health.judge import Verdict, judge, with_remarks
-from llmb_common.health.kernel import kernel_trouble
-from llmb_common.health.needs import Needs
+from llmb_common.health.facts import (
+    Facts,
+    Folder,
+    Imex,
+    KernelLog,
+    Links,
+    Needs,
+    Nvlink,
+    Port,
+    Process,
+    Remark,
+    read_facts,
+)
+from llmb_common.health.judge import Verdict, drift, judge, kernel_trouble, with_remarks
 from llmb_common.runs.evidence.findings import KINDS
 from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_common.submission.excluded_nodes import exclusions
-from llmb_train.evidence.ask import Hangs
+from llmb_train.evidence.ask import Hangs, call_all
 from llmb_train.health import looks
-from llmb_train.health.children import call_all
 from support import health_fleets
 from support.fleets import GB200, H100
 from support.golden import check_golden

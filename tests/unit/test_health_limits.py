@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from llmb_common.health.facts import Folder, Port
-from llmb_common.health.fleet import drift
-from llmb_common.health.judge import judge
+from llmb_common.health.judge import drift, judge
 from support.health_fleets import PLANNED, Change, checked, fleet, gpu, logged, needs, part, port, whole
 
 ROOM = [((500_000_000, 1), (499_999_999, 1)), ((10**10, 500_000_000_000), (10**10 - 1, 500_000_000_000))]

@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.health.facts import Facts, Imex, KernelLog, Links, Nvlink, read_facts
+from llmb_common.health.ask import PYTHONS, command, parse_frames
+from llmb_common.health.facts import Facts, Imex, KernelLog, Links, Needs, Nvlink, read_facts
 from llmb_common.health.judge import Verdict, judge
-from llmb_common.health.needs import Needs
-from llmb_common.health.program import PYTHONS, command, parse_frames
 from support.health_fleets import needs
 from support.node_trees import NodeTrees
 

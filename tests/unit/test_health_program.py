@@ -24,17 +24,16 @@ from llmb_common.errors import RequestError, SchedulerError
 from llmb_common.executors.holding import Wanted
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
-from llmb_common.health.ask import choose, look, said_by
-from llmb_common.health.facts import Facts, Folder, read_facts
-from llmb_common.health.needs import Needs, needs_of, needs_of_site
-from llmb_common.health.program import PYTHONS, command, parse_frames
+from llmb_common.health.ask import PYTHONS, choose, command, look, parse_frames, said_by
+from llmb_common.health.facts import Facts, Folder, Needs, needs_of, needs_of_site, read_facts
 from llmb_common.machine.processes import Answer
 from llmb_common.platform.cluster_types import traits_of
 from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.submission.excluded_nodes import exclude_nodes
-from llmb_train.health import children, looks
+from llmb_train.evidence import ask
+from llmb_train.evidence.ask import call_all, frames
+from llmb_train.health import looks
 from llmb_train.health.__main__ import main
-from llmb_train.health.children import call_all, frames
 from support.documented_jobs import documented_rows, plan_of
 from support.functions import plan as function_plan
 
@@ -83,8 +82,8 @@ def test_all_that_a_node_needs_travels() -> None:
     code = zlib.decompress(base64.b64decode(command({}, [])[4])).decode()
     said = set(re.findall(r'"(llmb_train[.\w]*)": \[', code.replace("\\", "")))
     assert {name.removeprefix("llmb_train") for name in said} == {
-        *("", ".evidence", ".evidence.ask", ".evidence.gpus", ".evidence.machine", ".evidence.nccl", ".health"),
-        *(f".health.{name}" for name in ("__main__", "children", "looks", "stress", "ranks")),
+        *("", ".evidence", ".evidence.ask", ".evidence.gpus", ".evidence.machine", ".health"),
+        *(".health.__main__", ".health.looks", ".health.stress"),
     }
 
 
@@ -105,13 +104,13 @@ def test_a_look_that_hangs_is_killed_and_the_others_answer() -> None:
 
 
 def test_a_look_that_cannot_be_killed_is_named_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "_KILL_SECONDS", 0.05)
+    monkeypatch.setattr(ask, "_KILL_SECONDS", 0.05)
 
     def not_waited_for(pid: int, options: int) -> tuple[int, int]:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # dead, however busy the machine is, and still a zombie
         return 0, 0
 
-    monkeypatch.setattr(children.os, "waitpid", not_waited_for)
+    monkeypatch.setattr(ask.os, "waitpid", not_waited_for)
     found = call_all({"hangs": (_sleeps, 0.1), "quick": (lambda: 7, 60.0)})
     assert found["hangs"]["hung"] == "cannot be killed: state Z", "in truth it is only not waited for"
 
@@ -185,7 +184,7 @@ def test_counters_of_ports_count_by_how_much_they_grow(tmp_path: Path, monkeypat
 
 
 def test_what_a_look_says_too_much_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "MOST_BYTES", 20)
+    monkeypatch.setattr(ask, "MOST_SAID", 20)
     calls = {
         "just": (lambda: "x" * 7, 60.0),
         "much": (lambda: "x" * 200_000, 60.0),
@@ -196,7 +195,7 @@ def test_what_a_look_says_too_much_or_not_at_all(monkeypatch: pytest.MonkeyPatch
     lost = {"error": "it died, or said too much"}
     assert found.pop("strange")["error"].startswith("TypeError: Object of type set")
     assert found == {"just": {"value": "x" * 7}, "much": lost, "dies": lost, "prints": {"value": 1}}
-    assert (children._state(os.getpid()), children._state(1 << 23)) == ("R", "unknown")
+    assert (ask._state(os.getpid()), ask._state(1 << 23)) == ("R", "unknown")
 
 
 def test_a_stage_that_cannot_begin_says_why(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +343,7 @@ def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
         look(Queue({}, Steps([])), Needs(), ["n1"])  # type: ignore[arg-type]
 
 
-OLD = ("evidence/ask", "evidence/gpus", "evidence/machine", "health/__main__", "health/children", "health/looks")
+OLD = ("evidence/ask", "evidence/gpus", "evidence/machine", "health/__main__", "health/looks")
 """What a node's own Python runs, which may be 3.6."""
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
@@ -23,9 +22,7 @@ from llmb_common.health.stress import measured_lines, stressed
 from llmb_common.machine.processes import Answer
 from llmb_common.results import references as kept
 from llmb_common.results.references import Baseline, BaselineRun
-from llmb_train import health
-from llmb_train.health import stress as at_node
-from llmb_train.health.children import frames
+from llmb_train.evidence.ask import frames
 from support.health_fleets import fleet, needs
 
 NODES = tuple(f"n{number}" for number in range(1, 9))
@@ -329,77 +326,69 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     return fake
 
 
-def _ranks() -> Any:
-    file = Path(health.__file__).parent / "ranks.py"
-    spec = importlib.util.spec_from_file_location("ranks_without_torch", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def at_node(torch: MagicMock) -> Iterator[Any]:
+    """The program of the second stage, without torch."""
+    yield importlib.import_module("llmb_train.health.stress")
+    del sys.modules["llmb_train.health.stress"]
 
 
-def test_what_a_gpu_does_alone_in_its_units(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = _ranks()
-    monkeypatch.setattr(ranks, "_times", lambda work, device, *more: (work(), 0.5)[1])
+def test_what_a_gpu_does_alone_in_its_units(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_node, "_times", lambda work, device, *more: (work(), 0.5)[1])
     gib = 2**29 / 1e9
     usual = {"tflops": 2 * 8192**3 / 0.5e12, "copy": 2 * gib / 0.5, "to_gpu": gib / 0.5, "from_gpu": gib / 0.5}
-    assert ranks.alone("cuda", 3) == pytest.approx(usual)
+    assert at_node.alone("cuda", 3) == pytest.approx(usual)
     torch.cuda.set_device.assert_called_once_with(3)
     assert {call.kwargs["device"] for call in (*torch.ones.mock_calls, *torch.randn.mock_calls)} == {"cuda"}
     assert {call.kwargs["dtype"] for call in (*torch.ones.mock_calls, *torch.randn.mock_calls)} == {torch.bfloat16}
     assert torch.empty.mock_calls[-1].kwargs == {"dtype": torch.uint8, "pin_memory": True}
     torch.ones.side_effect = lambda *shape, **kind: Filled(1)
     with pytest.raises(ValueError, match="a matrix product is wrong"):
-        ranks.alone("cuda", 3)
+        at_node.alone("cuda", 3)
 
 
-def test_what_gpus_reduce_together_in_its_units(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks, dist = _ranks(), torch.distributed
-    monkeypatch.setattr(ranks, "_times", lambda work, device, repeats: (work(), 0.5)[1])
+def test_what_gpus_reduce_in_its_units(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dist = torch.distributed
+    monkeypatch.setattr(at_node, "_times", lambda work, device, repeats: (work(), 0.5)[1])
     noted = ["NCCL version 2.29", "of no interest", "x" * 400 + " via NET/IB", "[0] via NET/IB " + "y" * 400]
-    monkeypatch.setattr(ranks.nccl, "write_log", lambda env, log: log.write_text("\n".join(noted)))
+    monkeypatch.setattr(at_node.machine, "log_nccl", lambda env, log: log.write_text("\n".join(noted)))
     spec = {"device": "cuda", "gpus": 8, "addresses": {"n1": "10.0.0.1"}}
     group = {"nodes": ["n1", "n2"], "port": 7}
     torch.full.side_effect = lambda shape, value, device: Filled(136)
-    found = ranks.together(spec, group, 8, 0)
+    found = at_node.together(spec, group, 8, 0)
     assert found["gbps"] == pytest.approx(2 * 15 / 16 * 2**28 / 1e9 / 0.5)
     assert [line[:20] for line in found["log"]] == [noted[0][:20], noted[2][:20], noted[3][:20]]
     torch.full.assert_called_once_with((2**26,), 9.0, device="cuda")
-    wait = ranks.RENDEZVOUS
+    wait = at_node.RENDEZVOUS
     dist.TCPStore.assert_called_once_with("10.0.0.1", 7, 16, False, timeout=wait, wait_for_workers=False)
     store = dist.TCPStore.return_value
     dist.init_process_group.assert_called_once_with("nccl", store=store, rank=8, world_size=16, timeout=wait)
     dist.barrier.assert_called_once_with()
-    assert ranks.together(spec, group, 0, 1)["log"] == [], "the first of a node has said it"
+    assert at_node.together(spec, group, 0, 1)["log"] == [], "the first of a node has said it"
     assert dist.TCPStore.mock_calls[-1].args[3] is True
     torch.full.side_effect = lambda shape, value, device: Filled(135)
     with pytest.raises(ValueError, match="an all-reduce gave a wrong sum"):
-        ranks.together(spec, group, 8, 1)
+        at_node.together(spec, group, 8, 1)
 
 
-def test_work_is_timed_by_its_median_when_it_is_done(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks, work = _ranks(), Mock()
+def test_work_is_timed_by_its_median(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Mock()
     moments = iter([0, 9, 10, 11, 20, 22])
-    monkeypatch.setattr(ranks.time, "perf_counter", lambda: next(moments))
-    assert ranks._times(work, "cuda", repeats=3) == 2
+    monkeypatch.setattr(at_node.time, "perf_counter", lambda: next(moments))
+    assert at_node._times(work, "cuda", repeats=3) == 2
     assert torch.cuda.synchronize.call_count == 6
     assert work.call_count > 3, "also before it counts"
 
 
-def test_gpus_at_work_are_looked_at_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_at_work_are_looked_at_three_times(at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_node.time, "sleep", Mock())
     monkeypatch.setattr(at_node.gpus, "snapshot", lambda: {"time": 1.0, "missing": None, "gpus": []})
     assert at_node._looks_under_load() == [at_node.gpus.changing(at_node.gpus.snapshot())] * 3
 
 
-def test_a_node_works_alone_and_in_its_groups(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
-    works = SimpleNamespace(
-        alone=lambda device, index: [device, index, os.environ["HERE"]],
-        together=lambda spec, group, rank, index: [group["port"], rank, index],
-    )
-    monkeypatch.setitem(sys.modules, "llmb_train.health.ranks", works)
-    monkeypatch.setattr(health, "ranks", works, raising=False)
+def test_a_node_works_alone_and_in_its_groups(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_node, "alone", lambda device, index: [device, index, os.environ["HERE"]])
+    monkeypatch.setattr(at_node, "together", lambda spec, group, rank, index: [group["port"], rank, index])
     monkeypatch.setattr(at_node, "_looks_under_load", lambda: ["warm"])
     monkeypatch.setattr(os, "sched_setaffinity", free := Mock())
     monkeypatch.setenv("SLURMD_NODENAME", "n2")

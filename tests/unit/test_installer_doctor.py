@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.health.needs import Needs
+from llmb_common.health.facts import Needs
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.detect import Site, parse_sinfo
 from llmb_install.doctor.checks import all_checks

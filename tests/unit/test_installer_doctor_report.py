@@ -26,7 +26,7 @@ from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.command import doctor
 from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, slurm_limits
 from llmb_install.doctor.node import Node, ask_one_node
-from llmb_train.health.children import frames
+from llmb_train.evidence.ask import frames
 
 ROOT = Path(__file__).resolve().parents[2]
 

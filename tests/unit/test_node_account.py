@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from llmb_common.runs.evidence.nodes import read_nodes
-from llmb_common.runs.evidence.peaks import read_peaks
+from llmb_common.runs.evidence.nodes import read_nodes, read_peaks
 from llmb_common.timing.iterations import memory_prints, read_log
 from llmb_common.timing.log_files import open_log
-from llmb_train.evidence import machine, nccl
+from llmb_train.evidence import machine
 from llmb_train.evidence.node import LOAD_STEP, Node
 from llmb_train.ranks import Rank
 from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
@@ -171,7 +170,7 @@ def test_nccl_writes_its_own_log(tmp_path: Path) -> None:
 
 def test_nccl_does_not_expand_the_path() -> None:
     environ: dict[str, str] = {}
-    assert nccl.write_log(environ, Path("/runs/100%h/x")) is None
+    assert machine.log_nccl(environ, Path("/runs/100%h/x")) is None
     assert environ["NCCL_DEBUG_FILE"] == "/runs/100%%h/x"
 
 

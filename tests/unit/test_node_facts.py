@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmb_train.evidence import energy, gpus, machine
+from llmb_train.evidence import gpus, machine, node
 from llmb_train.evidence.ask import NoAnswer
 from llmb_train.evidence.node import LAST_LOAD_STEP, LOAD_STEP, Node
 from llmb_train.ranks import Rank
@@ -375,19 +375,19 @@ def test_energy_is_logged_where_the_image_can_read_it_and_never_ends_a_run(monke
     megatron = types.ModuleType("megatron.core.energy_monitor")
     megatron.EnergyMonitor = monitor  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(energy, "importable", lambda name: False)
-    energy.log_energy(config)
+    monkeypatch.setattr(node, "importable", lambda name: False)
+    node.log_energy(config)
     assert config.logger.log_energy is False, "no pynvml"
 
-    monkeypatch.setattr(energy, "importable", lambda name: name == "pynvml")
+    monkeypatch.setattr(node, "importable", lambda name: name == "pynvml")
     for name in ("megatron", "megatron.core", "megatron.core.energy_monitor"):
         monkeypatch.setitem(sys.modules, name, None)
-    energy.log_energy(config)
+    node.log_energy(config)
     assert config.logger.log_energy is False, "a release without it"
 
     for name in ("megatron", "megatron.core", "megatron.core.energy_monitor"):
         monkeypatch.setitem(sys.modules, name, megatron)
-    energy.log_energy(config)
+    node.log_energy(config)
     assert config.logger.log_energy is True
     monitor().setup()
     monitor().shutdown()

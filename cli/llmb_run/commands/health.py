@@ -15,7 +15,7 @@ from llmb_common.errors import RequestError
 from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.checks import CHECKS
-from llmb_common.health.needs import Needs, needs_of, needs_of_site
+from llmb_common.health.facts import Needs, needs_of, needs_of_site
 from llmb_common.health.stress import MINUTES, measured_lines, stressed
 from llmb_common.index.search import find_run
 from llmb_common.planning.job_plan import JobPlan

@@ -10,8 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from llmb_common.causes.answer import Diagnosis, Evidence
-from llmb_common.causes.counting import count
+from llmb_common.causes.answer import Diagnosis, Evidence, count
 from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.table import signatures
 from llmb_common.command.outcome import Result

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmb_common import __version__
-from llmb_common.causes.flight import FLIGHT, dump_as_json
+from llmb_common.causes.hangs import FLIGHT, dump_as_json
 from llmb_common.command.words import SECRET_SHAPES, is_secret_name
 from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
 from llmb_common.machine.files import read_plain

@@ -9,8 +9,8 @@ from dataclasses import replace
 from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
+from llmb_common.health.facts import needs_of
 from llmb_common.health.judge import Verdict
-from llmb_common.health.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.runs.hostlist import compress

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.deciding import Outcome, decide, outcome_of
-from llmb_common.causes.hangs import find_stuck
+from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Complaint, Reading, read_complaints
-from llmb_common.causes.stacks import RankFile, read_ranks
 from llmb_common.errors import LLMBError
 from llmb_common.runs.evidence.nodes import FOLDER, read_nodes
 from llmb_common.runs.finding import attempts_of

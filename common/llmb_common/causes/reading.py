@@ -18,9 +18,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from llmb_common.causes.lines import Line, Place, parse, place_of, plain, printer_of
+from llmb_common.causes.lines import Line, Place, Waits, parse, place_of, plain, printer_of
 from llmb_common.causes.table import Signature, signature_of
-from llmb_common.causes.waits import Waits
 from llmb_common.timing.log_files import find_markers, open_log
 from llmb_common.timing.records import MARKERS
 

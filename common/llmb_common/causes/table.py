@@ -9,14 +9,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.causes.answer import Fault, Role, Sure
 from llmb_common.decoding.strict_yaml import load_struct
 from llmb_common.decoding.structs import from_json
 
 SIGNATURES = Path(__file__).parent / "signatures.yaml"
 XIDS = Path(__file__).parent / "xid.json"
 
-
+Role: TypeAlias = Literal["root", "cascade", "witness", "killed", "ended", "teardown", "noise"]
+Sure: TypeAlias = Literal["certain", "likely", "possible"]
+Fault: TypeAlias = Literal["run", "node", "network", "storage", "site", "scheduler"]
 Trait: TypeAlias = Literal["vague", "everyday", "hardware"]
 
 

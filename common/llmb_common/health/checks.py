@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from llmb_common.command.printable import size
-from llmb_common.health.facts import Facts, Level, Links
-from llmb_common.health.needs import Needs
+from llmb_common.health.facts import Facts, Level, Links, Needs
 from llmb_common.platform.gpus import GPUS
 from llmb_common.runs.evidence.nodes import Gpu
 from llmb_common.runs.hostlist import compress

@@ -13,11 +13,9 @@ import msgspec
 
 from llmb_common.decoding.structs import from_plain
 from llmb_common.executors.holding import Container, Held
-from llmb_common.health.ask import Health, said_by
-from llmb_common.health.facts import Level, Remark
+from llmb_common.health.ask import PYTHONS, Health, command, said_by
+from llmb_common.health.facts import Level, Needs, Remark
 from llmb_common.health.judge import evidence_remarks, with_remarks
-from llmb_common.health.needs import Needs
-from llmb_common.health.program import PYTHONS, command
 from llmb_common.results.references import baselines, unlike_site
 from llmb_common.runs.evidence.account import summarize
 from llmb_common.runs.evidence.nccl_log import parse_nccl_log

@@ -35,8 +35,7 @@ from llmb_common.results.configuration import configuration_key, image_marks, so
 from llmb_common.results.decision import level, steady_error
 from llmb_common.results.scatter import PastRuns
 from llmb_common.results.steps import StepTime
-from llmb_common.runs.evidence.account import Account, account_of
-from llmb_common.runs.evidence.expected import held_against, setup_of
+from llmb_common.runs.evidence.account import Account, account_of, held_against, setup_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord
 

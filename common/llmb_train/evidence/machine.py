@@ -1,12 +1,13 @@
-"""What the kernel reports about a node: names, CPUs, memory, driver, network adapters. Reads files only. Starts on
-Python 3.6."""
+"""What a node's kernel reports in files (names, CPUs, memory, driver, network adapters), and where NCCL says which
+network it chose. Starts on Python 3.6.
+"""
 
 import os
 import platform
 import re
 import socket
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, MutableMapping, Optional
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _MOST_ADAPTERS = 64
@@ -89,3 +90,21 @@ def read(path: Path) -> Optional[str]:
             return stream.read(_MOST_BYTES).decode("utf-8", "replace").strip() or None
     except OSError:
         return None
+
+
+SUBSYSTEMS = "INIT,ENV"
+"""INIT has the version, the adapters and the transport of every channel ("via NET/IB/0/GDRDMA"); ENV what it read of
+the environment. Both are printed while communicators are made and connected; a collective that runs prints in COLL
+(NCCL 2.26 to 2.29: src/transport/net.cc, p2p.cc, shm.cc, nvls.cc, init.cc; the level is compared before anything is
+formatted, src/include/debug.h: INFO)."""
+
+
+def log_nccl(environ: MutableMapping[str, str], file: Path) -> Optional[str]:
+    """Have NCCL, which reads ``environ`` when it is first used, write to ``file``; or say why not."""
+    taken = [name for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS") if environ.get(name)]
+    if taken:
+        return f"{', '.join(taken)} set by the job: NCCL's messages go where that says"
+    environ["NCCL_DEBUG"] = "INFO"
+    environ["NCCL_DEBUG_SUBSYS"] = SUBSYSTEMS
+    environ["NCCL_DEBUG_FILE"] = str(file).replace("%", "%%")  # %h and %p are filled in by NCCL
+    return None

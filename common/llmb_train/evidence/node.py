@@ -1,4 +1,8 @@
-"""The node's file: written when the ranks start, under load, and after training."""
+"""What the ranks of a node record while they train: the node's file, the peak memory of every rank's GPU, and energy.
+
+``nodes/<host>.json`` is written when the ranks start, under load, and after training; each rank adds a line to
+``nodes/<host>.memory.jsonl``.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from llmb_train.evidence import gpus, machine, memory, nccl
+from llmb_train.evidence import gpus, machine
 from llmb_train.ranks import Rank
+from llmb_train.versions import importable
 
 SCHEMA = 1
 FOLDER = "nodes"
@@ -70,7 +75,7 @@ class Node:
             self._memory.unlink(missing_ok=True)
             log = self._folder / f"{self._file.stem}.nccl.log"
             log.unlink(missing_ok=True)  # an earlier start of this job
-            missing = nccl.write_log(self._environ, log) if uses_nccl else "NCCL is for GPUs"
+            missing = machine.log_nccl(self._environ, log) if uses_nccl else "NCCL is for GPUs"
             self._content["nccl"] = {"log": log.name, "missing": missing}
         self._in_thread(self._look_at_start)
 
@@ -94,11 +99,17 @@ class Node:
         self._join(_SECONDS_AFTER + 1)
 
     def _say_memory(self) -> None:
-        start = {name: self._content[name] for name in ("job", "restart", "rank")}
+        """A line is one write of one process of one machine: the ranks do not wait for each other."""
+        line = {name: self._content[name] for name in ("job", "restart", "rank")}
         with contextlib.suppress(Exception):
-            import torch
+            from torch import cuda
 
-            memory.append(self._memory, start | memory.peaks(torch.cuda))
+            # Since the process began: Megatron-Bridge never resets these peaks (0.3.1, 0.6.0).
+            line |= {"allocated": cuda.max_memory_allocated(), "reserved": cuda.max_memory_reserved()}
+            line["device"] = cuda.mem_get_info()[1]
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+            with os.fdopen(os.open(self._memory, flags, 0o644), "wb", buffering=0) as stream:
+                stream.write(f"{json.dumps(line)}\n".encode())
 
     def _join(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -152,3 +163,33 @@ def _write(file: Path, text: str) -> None:
 
 def _whole(text: str | None) -> int:
     return int(text) if text and text.isdigit() else 0
+
+
+def log_energy(config: Any) -> None:
+    """Make each iteration line report J and W per GPU, where the image can read them. Imports Megatron.
+
+    All ranks decide by what is in the image, so alike: core sums over them (energy_monitor.py, core 0.16.1), and one
+    that did not take part would hang the others. It reads a counter that the GPU keeps anyway, between two steps, where
+    the logger has just waited for all ranks.
+    """
+    if not importable("pynvml"):
+        return
+    try:
+        from megatron.core.energy_monitor import EnergyMonitor
+    except ImportError:
+        return
+    _forgive(EnergyMonitor, "setup")
+    _forgive(EnergyMonitor, "shutdown")
+    config.logger.log_energy = True
+
+
+def _forgive(cls: Any, name: str) -> None:
+    """Make the method fail silently: without NVML in the container it would end the run. Then nothing is read, and
+    the sum is too small."""
+    method = getattr(cls, name)
+
+    def forgiving(self: Any) -> None:
+        with contextlib.suppress(Exception):
+            method(self)
+
+    setattr(cls, name, forgiving)

@@ -4,32 +4,29 @@ import json
 import os
 import sys
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
+from llmb_train.evidence.ask import call_all, frames
 from llmb_train.evidence.machine import node_name
-from llmb_train.health.children import call_all, frames
 from llmb_train.health.looks import calls
 
 
 def main(spec: Dict[str, Any]) -> None:
     """Check this node, or put it under load, and print what was found."""
     begun = time.time()
-    if spec["stage"] == "look":
-        found = call_all(calls(spec))
-    else:
-        from llmb_train.health.stress import stress
-
-        found = _tried(stress, spec)
+    found = call_all(calls(spec)) if spec["stage"] == "look" else _under_load(spec)
     node = node_name(os.environ)
     said = {"node": node, "begun": begun, "ended": time.time(), "looks": found}
     sys.stdout.write("\n".join(frames(node, said)) + "\n")
     sys.stdout.flush()
 
 
-def _tried(stage: Callable[[Dict[str, Any]], Dict[str, Any]], spec: Dict[str, Any]) -> Dict[str, Any]:
-    """What a stage gives, or why it gives nothing: no torch in this Python, for instance."""
+def _under_load(spec: Dict[str, Any]) -> Dict[str, Any]:
+    """What the second stage gives, or why it gives nothing: no torch in this Python, for instance."""
     try:
-        return stage(spec)
+        from llmb_train.health.stress import stress
+
+        return stress(spec)
     except Exception as error:  # noqa: BLE001 - whoever asked reports it
         return {"error": f"{type(error).__name__}: {error}"}
 

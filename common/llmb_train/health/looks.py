@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from llmb_train.evidence import gpus, machine
-from llmb_train.evidence.ask import Hangs, NoAnswer, ask
+from llmb_train.evidence.ask import Call, Hangs, NoAnswer, ask
 from llmb_train.evidence.machine import names, read
-from llmb_train.health.children import Call
 
 TOOL_SECONDS = 15.0
 """No answer of a tool in so long, and it is killed."""

@@ -14,10 +14,9 @@ from typing import Any
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.holding import Container, Held, Wanted
 from llmb_common.executors.slurm.hold import hold
+from llmb_common.health.ask import PYTHONS, command, parse_frames
 from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Facts, Folder, read_facts
-from llmb_common.health.needs import Needs, needs_of_site
-from llmb_common.health.program import PYTHONS, command, parse_frames
+from llmb_common.health.facts import Facts, Folder, Needs, needs_of_site, read_facts
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer
 from llmb_common.platform.cluster_types import SLURM, traits_of

@@ -1,11 +1,13 @@
-"""A run's evidence in short, as the record keeps it and commands show it."""
+"""A run's evidence in short, as the record keeps it and commands show it; and where it is unlike an accepted run's:
+a fault that all nodes share.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,11 +15,9 @@ import msgspec
 from llmb_common.command.printable import printable
 from llmb_common.decoding.structs import from_plain
 from llmb_common.run_states import is_live
-from llmb_common.runs.evidence.findings import NodeFinding, find
+from llmb_common.runs.evidence.findings import NodeFinding, Severity, domains_of, find, used_adapters
 from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun, held_clock
-from llmb_common.runs.evidence.network import domains_of, used_adapters
-from llmb_common.runs.evidence.nodes import Node, Nodes, read_nodes
-from llmb_common.runs.evidence.peaks import GIB
+from llmb_common.runs.evidence.nodes import GIB, Node, Nodes, read_nodes
 from llmb_common.runs.record import RunRecord
 
 _MOST_DOMAINS = 4
@@ -203,3 +203,44 @@ def _usual(values: Iterable[str | None]) -> str:
     if len(counts) < 2:
         return next(iter(counts), "")
     return " / ".join(f"{value} ({count})" for value, count in counts.most_common(4))
+
+
+EXPECTATION = "expectation"
+CLOCK = "clock_mhz"
+SLOWER = 0.9
+"""The median clock under load below this share of the accepted run's: between runs of a job it differs by less."""
+
+_FACTS: dict[str, tuple[Severity, str]] = {
+    "driver": ("note", "driver"),
+    "adapters": ("problem", "network adapters in use"),
+    "gpudirect": ("problem", "GPUDirect RDMA"),
+    "nvlink": ("problem", "NVLink joins"),
+    "fabric": ("problem", "NVLink fabric"),
+    "pcie": ("problem", "PCIe"),
+    "power_limit": ("problem", "power limit"),
+    "clocks": ("problem", "clocks"),
+}
+_OF_THE_JOB = ("gpudirect", "nvlink")
+"""What also depends on the job, as clocks under load do: only runs of the same configuration are held against it."""
+
+
+def setup_of(accounts: Sequence[Account]) -> dict[str, str | float]:
+    """What the nodes of accepted runs were, as far as those agree; empty where they left no account."""
+    setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
+    kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
+    clocks = [account.clock_mhz for account in accounts if account.clock_mhz]
+    return kept | ({CLOCK: sum(clocks) / len(clocks)} if clocks else {})
+
+
+def held_against(account: Account, setup: Mapping[str, str | float], what: str, *, same_job: bool) -> list[NodeFinding]:
+    """Where the run's nodes are not as they were in an accepted run, which ``what`` names. What either does not know is
+    not compared."""
+    found: list[tuple[Severity, str]] = []
+    for name, (severity, word) in _FACTS.items():
+        was, now = setup.get(name), getattr(account, name)
+        if was and now and was != now and (same_job or name not in _OF_THE_JOB):
+            found.append((severity, f"{word} {now}, and {was} in {what}"))
+    clock = setup.get(CLOCK)
+    if same_job and isinstance(clock, float) and account.clock_mhz and account.clock_mhz < SLOWER * clock:
+        found.append(("problem", f"clocks under load {account.clock_mhz:.0f} MHz, and {clock:.0f} in {what}"))
+    return [NodeFinding(EXPECTATION, severity, printable(text)[:500]) for severity, text in found]

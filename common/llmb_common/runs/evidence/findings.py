@@ -1,4 +1,6 @@
-"""What in the nodes' account speaks against a result: one table of rules, each from facts to a finding."""
+"""What in the nodes' account speaks against a result: one table of rules, each from facts to a finding. Most are of the
+network between GPUs: adapters, GPUDirect RDMA, NVLink over nodes.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,129 @@ import msgspec
 
 from llmb_common.command.printable import first_few, printable
 from llmb_common.platform.gpus import GPUS, type_of
-from llmb_common.runs.evidence import gpu_run, network
+from llmb_common.runs.evidence import gpu_run
 from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun
-from llmb_common.runs.evidence.nodes import Node, Nodes
+from llmb_common.runs.evidence.nodes import Adapter, Node, Nodes
+
+_UP = "ACTIVE"
+"""The state of a port that carries data."""
+
+
+def used_adapters(node: Node) -> dict[str, Adapter | None]:
+    """The adapters that NCCL uses there, with what the system says of them; all of EFA, of which it names none."""
+    ports = {port.name: port for port in node.machine.adapters}
+    if node.nccl is None:
+        return {}
+    names = ports if node.nccl.network == "EFA" else node.nccl.adapters
+    # NCCL names an adapter without its port, the account with it where there are several.
+    return {
+        name: next((port for port in ports.values() if port.name.partition(":")[0] == name.partition(":")[0]), None)
+        for name in names
+    }
+
+
+def adapter_count(node: Node) -> int | None:
+    return len(used_adapters(node)) or None
+
+
+def sockets(case: Case) -> Iterator[str]:
+    if case.plan.nodes > 1:
+        yield from (node.host for node in case.nodes if node.nccl and node.nccl.sockets)
+
+
+def indirect(case: Case) -> Iterator[str]:
+    return (f"{node.host} ({node.nccl.network})" for node in case.nodes if node.nccl and node.nccl.direct is False)
+
+
+def unknown_network(case: Case) -> Iterator[str]:
+    silent = [node for node in case.nodes if node.nccl is None]
+    if case.plan.nodes > 1 and len(silent) == len(case.nodes):
+        yield next((node.nccl_missing for node in silent if node.nccl_missing), None) or "NCCL wrote no log"
+
+
+def _together(plan: Expected) -> int:
+    """How many nodes of the job NVLink is to join; 1: that of each node is its own."""
+    known = GPUS.get(plan.gpu_type)
+    if known is None or known.nvlink_nodes == 1:
+        return 1
+    return (plan.scheduler and plan.scheduler.nvlink_nodes) or min(plan.nodes, known.nvlink_nodes)
+
+
+def domains_of(nodes: Iterable[Node]) -> Counter[str]:
+    """How many nodes each NVLink domain has GPUs of."""
+    return Counter(domain for node in nodes for domain in {gpu.domain for gpu in node.gpus if gpu.domain})
+
+
+def apart(case: Case) -> Iterator[str]:
+    """Nodes that NVLink should join and does not: by the fabric's ids, and by what NCCL makes of them."""
+    together, nodes = _together(case.plan), len(case.nodes)
+    if together < 2 or nodes < 2:
+        return
+    domains = domains_of(case.nodes)
+    if len(domains) > -(-nodes // together):
+        yield f"{nodes} nodes are in {len(domains)} NVLink domains, and {together} of them should share one"
+    for node in case.nodes:
+        log = node.nccl
+        if log is None or not log.transports:
+            continue
+        over_network = any(name.startswith("NET/") for name in log.transports)
+        if log.clique is not None and log.clique <= case.plan.gpus_per_node:
+            yield f"NCCL joins {log.clique} GPUs on {node.host}"
+        elif log.clique is None and "P2P/MNNVL" not in log.transports and over_network:
+            yield f"NCCL reaches no other node that way from {node.host}"
+        elif over_network and together >= case.plan.nodes:
+            yield f"NCCL goes over the network from {node.host}"
+
+
+def unused(case: Case) -> Iterator[str]:
+    """Adapters that could serve a GPU each and are idle: alike, active, and with those in use as many as GPUs."""
+    for node in case.nodes:
+        used = {port.name: port for port in used_adapters(node).values() if port}
+        kinds = {(port.type, port.layer, port.rate_gbps) for port in used.values()}
+        idle = [
+            port.name
+            for port in node.machine.adapters
+            if port.name not in used and port.state == _UP and (port.type, port.layer, port.rate_gbps) in kinds
+        ]
+        if used and len(used) < len(node.gpus) <= len(used) + len(idle):
+            yield f"{node.host} ({len(used)} of {len(used) + len(idle)})"
+
+
+def ports(what: str, *, known: bool = True) -> Callable[[Case], Iterator[tuple[str, object]]]:
+    """Ports that differ from those of the same name on the other nodes: of the adapters that NCCL uses on any node, for
+    where one is down NCCL does not name it. Not ``known``: of all, where nobody knows which it uses."""
+
+    def differing(case: Case) -> Iterator[tuple[str, object]]:
+        used = {name for node in case.nodes for name in used_adapters(node)}
+        if bool(used) != known:
+            return
+        bare = {name.partition(":")[0] for name in used}
+        ports = [(node.host, port) for node in case.nodes for port in node.machine.adapters]
+        for name in dict.fromkeys(port.name for _, port in ports):
+            if not known or name.partition(":")[0] in bare:
+                values = ((host, getattr(port, what)) for host, port in ports if port.name == name)
+                others, usual = outliers(values)
+                yield from ((f"{host} {name}", f"{value} instead of {usual}") for host, value in others)
+
+    return differing
+
+
+def outliers(items: Iterable[tuple[str, object]]) -> tuple[list[tuple[str, str]], str]:
+    """Who has another value than most, and that of most; who has none at all is not asked.
+
+    Of two halves, as of two nodes, the better one is usual: links, limits and adapters are lost, and not won.
+    """
+    known = [(where, value) for where, value in items if value is not None]
+    counts = Counter(value for _, value in known)
+    if len(counts) < 2:
+        return [], ""
+    usual = max(counts, key=lambda value: (counts[value], value if isinstance(value, float | int) else value == _UP))
+    return [(where, _value(value)) for where, value in known if value != usual], _value(usual)
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)[:80]
+
 
 SLOW_CLOCK = 0.9
 """Under load a GPU's clock below this share of the median GPU's: all others wait for it."""
@@ -83,7 +205,7 @@ def _applied(plan: Expected, found: Nodes) -> Iterator[tuple[_Rule | _Same, list
         if isinstance(rule, _Rule):
             items, usual = list(rule.items(case)), ""
         else:
-            others, usual = network.outliers(rule.values(case))
+            others, usual = outliers(rule.values(case))
             items = [f"{value} on {where}" for where, value in others]
         if items:
             yield rule, items, usual
@@ -150,7 +272,7 @@ def _power_capped(case: Case) -> Iterator[str]:
 
 
 def _port_rule(severity: Severity, what: str, word: str, *, known: bool = True) -> _Rule:
-    values = network.ports(what, known=known)
+    values = ports(what, known=known)
     text = f"network adapters: {word} {{}}"
     return _Rule("adapter", severity, text, lambda case: (f"{value} on {where}" for where, value in values(case)))
 
@@ -197,22 +319,22 @@ _ON_GPUS: tuple[_Rule | _Same, ...] = (
     _Rule("ecc", "problem", "memory errors: {}", _each(gpu_run.new_memory_errors)),
     _Rule("ecc", "note", "memory errors before the run: {}", _each(gpu_run.old_memory_errors)),
     _Rule("fabric", "problem", "GPUs outside the NVLink fabric: {}", _each(gpu_run.outside_fabric)),
-    _Rule("nvlink", "problem", "NVLink does not join the nodes as planned: {}", network.apart),
-    _Rule("socket", "problem", "NCCL sends through TCP sockets between nodes: {}", network.sockets),
+    _Rule("nvlink", "problem", "NVLink does not join the nodes as planned: {}", apart),
+    _Rule("socket", "problem", "NCCL sends through TCP sockets between nodes: {}", sockets),
     _Rule(
         "no-gpudirect",
         "problem",
         "no GPUDirect RDMA between adapters and GPUs: {}",
-        network.indirect,
+        indirect,
     ),
-    _Rule("unknown-network", "note", "which network NCCL used is not known: {}", network.unknown_network),
+    _Rule("unknown-network", "note", "which network NCCL used is not known: {}", unknown_network),
     _port_rule("problem", "state", "state"),
     _port_rule("problem", "rate_gbps", "rate in Gbit/s"),
     _port_rule("note", "firmware", "firmware"),
     _port_rule("note", "state", "state", known=False),
     _port_rule("note", "rate_gbps", "rate in Gbit/s", known=False),
-    _node_rule("adapter-count", "problem", "network adapters in use:", network.adapter_count),
-    _Rule("adapter-count", "problem", "network adapters alike and active, but not used by NCCL: {}", network.unused),
+    _node_rule("adapter-count", "problem", "network adapters in use:", adapter_count),
+    _Rule("adapter-count", "problem", "network adapters alike and active, but not used by NCCL: {}", unused),
 )
 
 KINDS = frozenset(rule.kind for rule in (*_ANY, *_ON_GPUS))

@@ -1,20 +1,56 @@
 """The files in ``nodes/``, which the ranks wrote. Anybody may have: sizes are bounded, and nothing in them is believed
-to be of the right kind."""
+to be of the right kind.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from llmb_common.decoding.structs import from_plain
+from llmb_common.decoding.structs import from_json, from_plain
 from llmb_common.machine.files import open_plain
 from llmb_common.runs.evidence.nccl_log import NcclLog, read_nccl_log
-from llmb_common.runs.evidence.peaks import Peak, read_peaks
+
+GIB = 2**30
+_MOST_OF_PEAKS = 1 << 16
+
+
+class Peak(msgspec.Struct, frozen=True):
+    """Of one rank, in bytes. ``job`` and ``restart`` are the start's of which it is."""
+
+    rank: int
+    allocated: int
+    reserved: int
+    device: int
+    job: str | None = None
+    restart: int = 0
+
+
+def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
+    """The peaks of one start, by rank. Never raises because of the file's content."""
+    try:
+        with open_plain(file, follow=False) as stream:
+            lines = stream.read(_MOST_OF_PEAKS).splitlines()
+    except OSError:
+        return ()
+    found = (peak for peak in _parsed(lines) if (peak.job, peak.restart) == (job, restart))
+    return tuple(sorted(found, key=lambda peak: peak.rank))
+
+
+def _parsed(lines: list[bytes]) -> Iterator[Peak]:
+    for line in lines:
+        try:
+            peak: Peak = from_json(line, Peak)
+        except msgspec.MsgspecError:
+            continue
+        if 0 < peak.allocated <= peak.reserved:
+            yield peak
+
 
 FOLDER = "nodes"
 _MOST_NODES = 8192
