@@ -1,15 +1,47 @@
-"""Every generated file at once: ``python -m tools [--write]``; without ``--write`` it names those that are out of date.
+"""Every generated file: ``python -m tools [--write] [PART ...]``.
 
-After a change of a recipe, a GPU type, a column, a signature or a published result.
+After a change of a recipe, a GPU type, a column, a signature or a published result. Without ``--write``
+it names those that are out of date. The parts are ``step_times``, ``readmes`` and ``reference``; by default, all.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from tools import readme_tables, reference, step_times
+from llmb_common.command.guard import guarded
+
+from llmb_common.machine.files import write_atomic
+from tools import readmes, reference, step_times
+
+# Bands come first: tables of READMEs may show what they predict.
+PARTS: dict[str, Callable[[], dict[Path, str]]] = {
+    "step_times": step_times.files,
+    "readmes": readmes.files,
+    "reference": reference.files,
+}
+
+
+def main(words: list[str]) -> int:
+    """The exit status: 1 where a file was out of date and was not written."""
+    parser = argparse.ArgumentParser(prog="python -m tools", description="write the generated files")
+    parser.add_argument("--write", action="store_true", help="write them; else they are only compared")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    asked = parser.parse_args(words)
+    return max(update(PARTS[name](), write=asked.write) for name in asked.parts or PARTS)
+
+
+def update(wanted: dict[Path, str], *, write: bool) -> int:
+    """Write the files that are not as wanted, or only name them; 1 if there was one to name."""
+    old = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    for path in old:
+        if write:
+            write_atomic(path, wanted[path])
+        print(f"{path}: {'written' if write else 'out of date; run python -m tools --write'}")
+    return int(bool(old) and not write)
+
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    # Bands come first: tables of READMEs may show what they predict.
-    sys.exit(max(step_times.main(words), readme_tables.main(words), reference.main("--write" in words)))
+    sys.exit(guarded(lambda: main(sys.argv[1:])))

@@ -1,13 +1,19 @@
-"""``docs/llmb.schema.json``: JSON Schema of what ``--json`` prints, from ``tools.json_data`` and structs of the code.
+"""``docs/llmb.schema.json``: JSON Schema of what ``--json`` prints, from ``docs/reference.md`` and structs of the code.
+
+The page has a table of ``data`` for each command: each key, its type and what it is. ``name[]`` is a list of objects,
+whose own keys are ``name[].key``; ``name?`` is not always there. Types are JSON's; ``[string]`` is a list of them.
+Objects in a list of ``run``, ``result`` or ``group`` also have the keys of a run, of a run in ``results``, or of
+repeats. ``plan`` and ``diagnosis`` are structs of the code.
 
 The tests hold every JSON that a command prints against it (``support.cli``).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import fastjsonschema
@@ -21,19 +27,26 @@ from llmb_common.platform.cluster_types import ways
 from llmb_run.columns import RUN_KEYS, Column, Form
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN
-from tools.json_data import DATA
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 _STRUCTS = {"plan": JobPlan, "diagnosis": Diagnosis, "run": RunRow}
 
 
-def schema_page() -> Iterator[str]:
-    yield json.dumps(document(), indent=1)
+def data() -> dict[str, dict[str, str]]:
+    """By command, for each key ``type: what it is``: the tables of the page's part about JSON."""
+    found: dict[str, dict[str, str]] = {}
+    for section in PAGE.read_text(encoding="utf-8").split("\n### ")[1:]:
+        heading, *lines = section.splitlines()
+        rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("| `")]
+        keys = {key.strip(" `"): f"{kind.strip()}: {means.strip()}".replace("\\|", "|") for key, kind, means in rows}
+        found |= dict.fromkeys(re.findall("`([^`]+)`", heading), keys)
+    return found
 
 
 @cache
 def document() -> dict[str, Any]:
     """The envelope, whose ``command`` decides what ``data`` is; a command's data is ``#/definitions/results``."""
-    commands = {name: _data(keys) for names, keys in DATA.items() for name in names.split(", ")}
+    commands = {name: _data(keys) for name, keys in data().items()}
     answers: dict[str, list[dict[str, Any]]] = {}
     for name in commands:  # both programs have a list
         answers.setdefault(name.removeprefix("llmb-install "), []).append(_reference(_key(name)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from llmb_common.errors import RecipeError
@@ -12,7 +12,7 @@ from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, Entry, read_validation
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedRow, read_published
-from tools.readme_variables import table
+from tools.markdown import table
 
 
 def models(recipe: Recipe) -> list[str]:
@@ -155,7 +155,7 @@ def _models(catalogue: Catalogue, names: list[str]) -> list[str]:
     return sorted({f"`{catalogue.entry(name).model}`" for name in names})
 
 
-TABLES = {
+TABLES: dict[str, Callable[..., list[str]]] = {
     "releases": releases,
     "functions": models,
     "precisions": precisions,

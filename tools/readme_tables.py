@@ -1,64 +1,30 @@
 """The tables of a recipe's README, generated from its ``recipe.yaml``.
 
-A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; everything in between is generated::
-
-    sizes                       parameters and architecture of every model size
-    variants                    how each variant's runs are named, measured and profiled
-    configurations VARIANT GPU  the configuration rows
-    results VARIANT GPU         the published results; corrected values are marked and explained
-    checkpoints                 sizes and tested scales
-    defaults                    the variables of launch.sh whose defaults are this recipe's own
-    engines                     the releases of Megatron-Bridge that it runs on, and the results of each
-    functions, precisions, named, newest, containers, validation
-                                models, variants and results of a catalogue: see ``readme_functions``
-
-Figures in the text between the tables work the same way: see ``readme_figures``.
-
-``python -m tools.readme_tables [--write | --check] [FOLDER ...]``; without folders, all recipes.
+sizes                       parameters and architecture of every model size
+variants                    how each variant's runs are named, measured and profiled
+configurations VARIANT GPU  the configuration rows
+results VARIANT GPU         the published results; corrected values are marked and explained
+checkpoints                 sizes and tested scales
+defaults                    the variables of launch.sh whose defaults are this recipe's own
+engines                     the releases of Megatron-Bridge that it runs on, and the results of each
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import LLMBError, RecipeError
-from llmb_common.machine.files import write_atomic
+from llmb_common.errors import RecipeError
+from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import Result, Row, precision
-from tools.readme_figures import fill_figures
-from tools.readme_functions import TABLES
-from tools.readme_variables import defaults, engines, table
-
-_MARKED = re.compile(r"(<!-- table: (?P<name>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
-_OPEN = re.compile(r"<!-- table: ")
-
-
-class Footnotes:
-    """Numbered footnotes of a table; equal texts share a number."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-
-    def mark(self, text: str) -> str:
-        if text not in self._texts:
-            self._texts.append(text)
-        return f"[{self._texts.index(text) + 1}]"
-
-    def lines(self) -> list[str]:
-        if not self._texts:
-            return []
-        return ["", *(f"- [{n}] {text[0].upper()}{text[1:]}." for n, text in enumerate(self._texts, 1))]
+from llmb_common.recipes.rows import Result, Row, Variant, precision
+from llmb_common.request.variables import VARIABLES
+from tools.markdown import Footnotes, table
 
 
 def sizes(recipe: Recipe) -> list[str]:
@@ -270,72 +236,81 @@ def checkpoints(recipe: Recipe) -> list[str]:
     return [*table(header, rows), *notes.lines()]
 
 
-def render(recipe: Recipe, name: str, where: str) -> list[str]:
-    """The lines of the table ``name``.
-
-    Raises:
-        RecipeError: there is no such table; it names ``where`` the mark is.
-    """
-    kind, *arguments = name.split()
-    plain = {"sizes": sizes, "variants": variants, "checkpoints": checkpoints, "defaults": defaults}
-    plain |= {"engines": engines, **TABLES}
-    selected = {"configurations": configurations, "results": results}
-    if kind in plain and not arguments:
-        return plain[kind](recipe)
-    if kind in selected and len(arguments) == 2:
-        return selected[kind](recipe, arguments[0], arguments[1])
-    raise RecipeError(
-        f"{where}: no table {name!r}",
-        remedy="one of " + ", ".join([*plain, *(f"{s} VARIANT GPU" for s in selected)]),
-    )
+def defaults(recipe: Recipe) -> list[str]:
+    """The variables whose default is a recipe's own; ``docs/reference.md`` has all of them."""
+    own = _own_defaults(recipe)
+    rows = [
+        [f"`{name}`", variable.in_table, variable.default.format(**own)]
+        for name, variable in VARIABLES.items()
+        if "{" in variable.default and _applies(recipe, name)
+    ]
+    return table(["variable", "meaning", "default"], rows)
 
 
-def fill(text: str, recipe: Recipe, where: str) -> str:
-    """``text`` (a README) with every marked table and figure regenerated.
-
-    Raises:
-        RecipeError: a mark is wrong or not closed.
-    """
-    found = list(_MARKED.finditer(text))
-    if len(_OPEN.findall(text)) != len(found) or any("<!--" in match["body"] for match in found):
-        raise RecipeError(f"{where}: a table mark has no <!-- end -->", remedy="close every table mark")
-
-    def made(match: re.Match[str]) -> str:
-        return match[1] + "\n".join(["", *render(recipe, match["name"], where), "", ""]) + match[4]
-
-    return fill_figures(_MARKED.sub(made, text), recipe, where)
+def _applies(recipe: Recipe, name: str) -> bool:
+    """Whether the recipe has more than one answer to it."""
+    if name == "CONFIG_VARIANT":
+        return len(recipe.variants) > 1
+    return name != "LLMB_ENGINE" or len(recipe.engines) > 1 or bool(recipe.releases)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.readme_tables", description="tables of the READMEs")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--write", action="store_true", help="write the tables into the READMEs")
-    what.add_argument("--check", action="store_true", help="only report which READMEs differ (the default)")
-    parser.add_argument("folders", nargs="*", type=Path, help="recipe folders (default: all)")
-    arguments = parser.parse_args(argv)
-    differ = 0
-    try:
-        folders = arguments.folders or list(recipe_folders(recipes_root()))
-        generated = {folder / "README.md": _filled(folder) for folder in folders}
-        for path, new in generated.items():
-            if path.is_file() and new == read_text(path, RecipeError):
-                continue
-            if arguments.write:
-                write_atomic(path, new)
-                print(f"{path}: written")
-            else:
-                differ = 1
-                print(f"{path}: differs from recipe.yaml (run with --write)")
-    except LLMBError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return problem.exit_status
-    return differ
+def engines(recipe: Recipe) -> list[str]:
+    """The releases of Megatron-Bridge that a recipe runs on, and which published results belong to each."""
+    documents = [recipe.document(result) for result in recipe.results]
+    measured = {(document.container or "", document.framework) for document in documents}
+    rows = []
+    for engine, image in recipe.engines.items():
+        own = {
+            (container, framework)
+            for container, framework in measured
+            if framework == "Megatron-Bridge" and same_release(container, container_release(image))
+        }
+        name = f"`{engine}`" + (", the default" if engine == recipe.engine else f": `LLMB_ENGINE={engine}`")
+        rows.append([name, f"`{image}`", _software(own) or "none", _software(measured - own)])
+    return table(["engine", "image", "references", "of other software, an indication only"], rows)
 
 
-def _filled(folder: Path) -> str:
-    readme = folder / "README.md"
-    return fill(read_text(readme, RecipeError), load_recipe(folder), str(readme))
+def _software(found: Iterable[tuple[str, str]]) -> str:
+    """``nemo:25.11 25.09 (Megatron-Bridge), nemo:25.02.01 (NeMo 2)``; 25.09 and 25.09.00 are one."""
+    named = {(release_order(container), framework): container for container, framework in sorted(found, reverse=True)}
+    containers: dict[str, list[str]] = {}
+    for (_, framework), container in sorted(named.items(), reverse=True):
+        containers.setdefault(framework, []).append(container)
+    return ", ".join(f"nemo:{' '.join(names)} ({framework})" for framework, names in containers.items())
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def _own_defaults(recipe: Recipe) -> dict[str, str]:
+    """The recipe's own values for the braces in the variables' defaults."""
+    d = recipe.defaults
+    return {
+        "gpu_type": f"`{d.gpu_type}`" if d.gpu_type else "required on Slurm",
+        "model_size": f"`{d.model_size}`",
+        "dtype": f"`{d.dtype}`",
+        "fp8_recipe": _each(recipe, lambda v: f"`{v.fp8_recipe}`"),
+        "max_steps": _each(recipe, lambda v: str(v.max_steps)),
+        "time_limit": recipe.variants[0].time_limit,
+        "image": f"`{recipe.image}`",
+        "engine": f"`{recipe.engine}` (of {', '.join((*recipe.engines, *recipe.releases))})",
+        "profile_start": _each(recipe, lambda v: str(v.profiling.start)),
+        "profile_stop": _each(recipe, lambda v: str(v.profiling.stop)),
+        "profile_ranks": _each(recipe, lambda v: v.profiling.ranks),
+        "workload_folder": f"`$LLMB_INSTALL/workloads/{recipe.workload}`",
+    }
+
+
+def _each(recipe: Recipe, value: Callable[[Variant], str]) -> str:
+    values = {variant.name: value(variant) for variant in recipe.variants}
+    if len(set(values.values())) == 1:
+        return value(recipe.variants[0])
+    return ", ".join(f"{text} ({name})" for name, text in values.items())
+
+
+TABLES: dict[str, Callable[..., list[str]]] = {
+    "sizes": sizes,
+    "variants": variants,
+    "checkpoints": checkpoints,
+    "defaults": defaults,
+    "engines": engines,
+    "configurations": configurations,
+    "results": results,
+}

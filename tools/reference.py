@@ -1,16 +1,14 @@
-"""Writes the pages and drawings of ``docs/`` that are made from the code: ``python -m tools.reference --write``.
-
-Without ``--write`` it names the pages that are out of date, exit status 1; a test does the same.
-"""
+"""The tables of ``docs/`` that are made from the code, and the JSON Schema: ``python -m tools --write reference``."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import sys
+import json
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,8 @@ import click
 import msgspec
 
 from llmb_common.causes.table import numbers, signatures
-from llmb_common.command.outcome import SCHEMA
-from llmb_common.errors import EXIT_STATUS
+from llmb_common.decoding.strict_yaml import read_text
+from llmb_common.errors import EXIT_STATUS, RecipeError
 from llmb_common.platform.cluster_types import ways
 from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES
 from llmb_common.run_states import OWN_STATES, STATES
@@ -32,12 +30,20 @@ from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, STEP
 from llmb_run.results.series import HISTORY, SCALING
 from llmb_run.tuning.run import ARM
-from tools import pictures
-from tools.json_data import DATA
-from tools.json_schema import schema_page
+from tools import json_schema
+from tools.markdown import fill
+
+PAGES = ("columns.md", "failures.md", "reference.md")
 
 _SHARED = 4
 """An option that so many commands have is listed once."""
+
+
+def files() -> dict[Path, str]:
+    """The pages with their tables, and the schema."""
+    docs = json_schema.PAGE.parent
+    found = {docs / name: fill(read_text(docs / name, RecipeError), name, TABLES, {}) for name in PAGES}
+    return {**found, docs / "llmb.schema.json": json.dumps(json_schema.document(), indent=1) + "\n"}
 
 
 class _Recipe(dict[str, str]):
@@ -47,34 +53,43 @@ class _Recipe(dict[str, str]):
         return "the recipe's"
 
 
-def reference_page() -> Iterator[str]:
-    yield _TEXT["head"]
-    yield from _variables()
-    yield _TEXT["site"]
-    yield from _settings()
-    yield _TEXT["options"]
-    yield from _options()
-    yield _TEXT["installer"]
-    for question in QUESTIONS:
-        yield f"| `{question.flag}` | `{question.field}` | {' '.join(question.choices)} | {_cell(question.help)} |"
-    yield _TEXT["states"]
-    for kind, means in (("waiting", "has no nodes"), ("running", "has nodes"), ("ended", "is over")):
-        yield f"| {kind}: it {means} | {' '.join(f'`{name}`' for name, of in STATES.items() if of == kind)} |"
-    yield "\n| LLMB's own | kind | meaning |\n|---|---|---|"
-    yield from (f"| `{name}` | {kind} | {means} |" for name, (kind, means) in OWN_STATES.items())
-    yield _TEXT["statuses"]
-    yield from (f"| {status} | {means} |" for status, means in EXIT_STATUS.items())
-    yield _TEXT["findings"]
-    yield _TEXT["json"].replace("SCHEMA", str(SCHEMA))
-    yield from (f"| `{key}` | {means} |" for key, means in RUN_KEYS.items())
-    for command, keys in DATA.items():
-        yield f"\n### `{command.replace(', ', '`, `')}`\n\n| key | type | what it is |\n|---|---|---|"
-        for key, told in keys.items():
-            kind, _, means = told.partition(": ")
-            yield f"| `{key}` | {_cell(kind)} | {means} |"
+def _columns(columns: Iterable[Column[Any]]) -> Iterator[str]:
+    """What each figure is, and where it is shown."""
+    yield from ("| JSON | CSV | tables | what it is |", "|---|---|---|---|")
+    for column in columns:
+        json_name = f"`{column.key}`" if Form.JSON in column.forms else ""
+        csv_name = f"`{column.csv_name or column.key}`" if Form.CSV in column.forms else ""
+        yield f"| {json_name} | {csv_name} | {column.heading} | {column.means} |"
+
+
+def _causes() -> Iterator[str]:
+    yield from ("| cause | it says | what it means | what to do | whose fault |", "|---|---|---|---|---|")
+    for item in signatures():
+        if item.role == "root":
+            sure = "" if item.sure == "certain" else f" ({item.sure})"
+            cells = (_line(item.examples[0]), item.cause, _cell(item.remedy), item.fault)
+            yield f"| `{item.id}`: {item.what}{sure} | {' | '.join(cells)} |"
+
+
+def _no_causes() -> Iterator[str]:
+    yield from ("| kind | it says | what it means |", "|---|---|---|")
+    for item in signatures():
+        if item.role != "root":
+            yield f"| `{item.id}` ({item.role}) | {_line(item.examples[0])} | {item.cause} |"
+
+
+def _line(text: str) -> str:
+    plain = _cell(text).replace("`", "'")
+    return f"`{plain[:160]}`"
+
+
+def _xids() -> Iterator[str]:
+    yield from ("| Xid | meaning | role | what to do | NVIDIA's resolution |", "|---|---|---|---|---|")
+    yield from (f"| {xid.xid} | {xid.meaning} | {xid.role} | {xid.remedy} | {xid.nvidia} |" for xid in numbers().xids)
 
 
 def _variables() -> Iterator[str]:
+    yield from ("| variable | meaning | default | `llmb-run` |", "|---|---|---|---|")
     for name, variable in VARIABLES.items():
         if name not in COLUMNS:
             option = f"`{variable.option}`" if variable.option else ""
@@ -89,6 +104,7 @@ def _variables() -> Iterator[str]:
 
 
 def _settings() -> Iterator[str]:
+    yield from ("| key | default | meaning |", "|---|---|---|")
     parts = (
         ("", ClusterConfig),
         *((f"{way.name}.", way.settings_type) for way in ways().values()),
@@ -124,6 +140,7 @@ def docstrings(struct: type) -> dict[str, str]:
 
 
 def _options() -> Iterator[str]:
+    yield from ("| option | meaning | command |", "|---|---|---|")
     where: dict[tuple[str, str], list[str]] = defaultdict(list)
     for called, command in _commands():
         for option in command.params:
@@ -151,203 +168,50 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-_TEXT = {
-    "head": """\
-# Reference
+def _questions() -> Iterator[str]:
+    yield from ("| flag | key | values | meaning |", "|---|---|---|---|")
+    for question in QUESTIONS:
+        yield f"| `{question.flag}` | `{question.field}` | {' '.join(question.choices)} | {_cell(question.help)} |"
 
-Generated from the code by `python -m tools --write`. Elsewhere: [columns of results](columns.md),
-[causes of failures](failures.md), [words](glossary.md).
 
-## Variables
+def _states() -> Iterator[str]:
+    yield from ("| kind | states |", "|---|---|")
+    for kind, means in (("waiting", "has no nodes"), ("running", "has nodes"), ("ended", "is over")):
+        yield f"| {kind}: it {means} | {' '.join(f'`{name}`' for name, of in STATES.items() if of == kind)} |"
 
-`launch.sh` and `llmb-run` read these from the environment; options of `llmb-run` take precedence. A value from a fixed
-list may be in upper or lower case; switches take `true` or `false`. A misspelt name or an impossible value is an
-error. Each recipe's README has its own defaults. `NCCL_*`, `UCX_*`, `NVTE_*`, `TORCH_*` and similar variables in your
-shell are passed to the job and recorded in the plan.
 
-| variable | meaning | default | `llmb-run` |
-|---|---|---|---|""",
-    "site": """
-## cluster_config.yaml
+def _own_states() -> Iterator[str]:
+    yield from ("| LLMB's own | kind | meaning |", "|---|---|---|")
+    yield from (f"| `{name}` | {kind} | {means} |" for name, (kind, means) in OWN_STATES.items())
 
-| key | default | meaning |
-|---|---|---|""",
-    "options": """
-## Options of llmb-run
 
-`llmb-run COMMAND --help` shows those of one command. Options without a command below belong to several.
+def _statuses() -> Iterator[str]:
+    yield from ("| status | meaning |", "|---|---|")
+    yield from (f"| {status} | {means} |" for status, means in EXIT_STATUS.items())
 
-| option | meaning | command |
-|---|---|---|""",
-    "installer": """
-## Questions of the installer
 
-Each is a flag of `./installer.py` and a key of a play file. `./installer.py --help` shows the other flags.
+def _run() -> Iterator[str]:
+    yield from ("| key | what it is |", "|---|---|")
+    yield from (f"| `{key}` | {means} |" for key, means in RUN_KEYS.items())
 
-| flag | key | values | meaning |
-|---|---|---|---|""",
-    "states": """
-## States of a run
 
-Slurm's own words, also for jobs on this machine:
-
-| kind | states |
-|---|---|""",
-    "statuses": """
-## Exit statuses
-
-| status | meaning |
-|---|---|""",
-    "findings": """
-## Findings, checks, causes, verdicts
-
-| what | where |
-|---|---|
-| findings of a run's nodes | [evidence](evidence.md#what-is-found) |
-| checks of `llmb-run health` | [health](health.md#what-is-checked) |
-| causes of failures, Xids | [failures](failures.md) |
-| verdicts and remarks | [verdicts](verdicts.md) |
-| statuses of a log (`Success`, `Failed`, ...) | [log parsers](../common/README.md) |""",
-    "json": """
-## JSON
-
-With `--json`, a command prints one object, also when it fails:
-
-| key | what it is |
-|---|---|
-| `schema` | SCHEMA; it grows when old readers could not take a change. Keys may be added without that |
-| `command` | what was called |
-| `ok` | whether the exit status is 0 |
-| `data` | the answer, below; null if there is none |
-| `error` | null, or `code`, `message`, `remedy`, `exit_status` and, for a wrong request, `field` |
-| `notices` | the lines that people saw on stderr |
-
-The same is in [llmb.schema.json](llmb.schema.json), a JSON Schema (Draft 7) against which the tests check every answer.
-`name[]` is a list of objects, `[string]` a list of strings, and `name?` is not always there. Objects in a list of type
-`run`, `result` or `group` also have the keys of a run, those of [Runs](columns.md#runs), or those of
-[Configurations](columns.md#configurations). The schema describes `plan` and `diagnosis` in full. Times are seconds
-unless they say otherwise.
-
-A run has these keys wherever one is printed:
-
-| key | what it is |
-|---|---|""",
+TABLES: dict[str, Callable[..., Iterable[str]]] = {
+    "runs": partial(_columns, RUN),
+    "steps": partial(_columns, STEP),
+    "configurations": partial(_columns, GROUP),
+    "scaling": partial(_columns, SCALING),
+    "history": partial(_columns, HISTORY),
+    "acceptance": partial(_columns, WORKLOAD),
+    "tuning": partial(_columns, ARM),
+    "causes": _causes,
+    "no_causes": _no_causes,
+    "xids": _xids,
+    "variables": _variables,
+    "settings": _settings,
+    "options": _options,
+    "questions": _questions,
+    "states": _states,
+    "own_states": _own_states,
+    "statuses": _statuses,
+    "run": _run,
 }
-
-
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-
-TABLES: tuple[tuple[str, str, Iterable[Column[Any]]], ...] = (
-    ("Runs", "`results`, `show`, `report`, and `runs` in JSON", RUN),
-    ("Steps", "`results --iterations`", STEP),
-    ("Configurations", "the verdicts of `results`, and `results --group`", GROUP),
-    ("Scaling", "`results --scaling`", SCALING),
-    ("History", "`results --history`", HISTORY),
-    ("Acceptance", "the workloads of `accept`", WORKLOAD),
-    ("Tuning", "the table of `tune`", ARM),
-)
-
-
-def columns_page() -> Iterator[str]:
-    """``docs/columns.md``: what each figure is, and where it is shown."""
-    yield "# Columns of results\n"
-    yield "In JSON and CSV times are seconds, shares are fractions (0.05 is 5 %), and dates are UTC. A figure that does"
-    yield "not exist is empty or null. Made by `tools.reference`.\n"
-    for title, shown_by, columns in TABLES:
-        yield f"## {title}\n"
-        yield f"Shown by {shown_by}.\n"
-        yield "| JSON | CSV | tables | what it is |"
-        yield "|---|---|---|---|"
-        yield from map(_line, columns)
-        yield ""
-
-
-def _line(column: Column[Any]) -> str:
-    csv_name = column.csv_name or column.key
-    names = [
-        f"`{name}`" if form in column.forms else "" for form, name in ((Form.JSON, column.key), (Form.CSV, csv_name))
-    ]
-    return f"| {' | '.join([*names, column.heading, column.means])} |"
-
-
-_FAILURES = """\
-# Why a run failed
-
-`llmb-run why RUN` reads everything that a run left behind: its logs and events, the scheduler's state, what its nodes
-and ranks wrote, kernel messages if they are readable, stacks, and PyTorch's flight recorders. It names the first line
-that is a cause of its own (a *root*), its rank and node, and what to do. It never names a line that only follows
-another failure, or a complaint after which iterations continued. If nothing names a cause, the answer is *unknown*,
-with the lines that might help. `llmb-run why --since 7d` counts causes by kind and node, and says which nodes to
-avoid. `llmb-run why job.out` reads logs that LLMB did not write.
-
-This page is generated from the tables that the command uses: `signatures.yaml` and `xid.json` in `llmb_common/causes`.
-
-## My run failed
-
-| cause | it says | what it means | what to do | whose fault |
-|---|---|---|---|---|
-"""
-_NO_CAUSES = """
-## Lines that are no cause
-
-| kind | it says | what it means |
-|---|---|---|
-"""
-_XIDS = """
-## Xids
-
-For Xids 144 to 150, NVIDIA's table of NVLink 5 events decides, based on the text of the line. Fatal SXids of the
-NVSwitch driver are roots.
-
-| Xid | meaning | role | what to do | NVIDIA's resolution |
-|---|---|---|---|---|
-"""
-
-
-def failures_page() -> Iterator[str]:
-    """``docs/failures.md``: what ``llmb-run why`` knows."""
-    yield _FAILURES.rstrip()
-    for item in signatures():
-        if item.role == "root":
-            sure = "" if item.sure == "certain" else f" ({item.sure})"
-            cells = (_code(item.examples[0]), item.cause, item.remedy.replace("|", "\\|"), item.fault)
-            yield f"| `{item.id}`: {item.what}{sure} | {' | '.join(cells)} |"
-    yield _NO_CAUSES.rstrip()
-    yield from (
-        f"| `{item.id}` ({item.role}) | {_code(item.examples[0])} | {item.cause} |"
-        for item in signatures()
-        if item.role != "root"
-    )
-    yield _XIDS.rstrip()
-    yield from (f"| {xid.xid} | {xid.meaning} | {xid.role} | {xid.remedy} | {xid.nvidia} |" for xid in numbers().xids)
-
-
-def _code(line: str) -> str:
-    plain = line.replace("|", "\\|").replace("`", "'")
-    return f"`{plain[:160]}`"
-
-
-PAGES: dict[str, Callable[[], Iterator[str]]] = {
-    "columns.md": columns_page,
-    "failures.md": failures_page,
-    "reference.md": reference_page,
-    "llmb.schema.json": schema_page,
-    "images/sweep.svg": pictures.sweep,
-    "images/verdict.svg": pictures.verdict,
-    "images/flow.svg": pictures.flow,
-}
-
-
-def main(write: bool) -> int:
-    texts = {DOCS / name: "\n".join(make()).rstrip() + "\n" for name, make in PAGES.items()}
-    stale = [page for page, text in texts.items() if not page.is_file() or page.read_text(encoding="utf-8") != text]
-    for page in stale:
-        if write:
-            page.parent.mkdir(exist_ok=True)
-            page.write_text(texts[page], encoding="utf-8")
-        print(f"{'written' if write else 'out of date'}: {page.relative_to(DOCS.parent)}")
-    return 1 if stale and not write else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main("--write" in sys.argv[1:]))

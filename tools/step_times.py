@@ -1,7 +1,7 @@
-"""What published step times say of step times in general: ``python -m tools.step_times --write``.
+"""What published step times say of step times in general: ``python -m tools --write step_times``.
 
-It writes ``step_times.json``, which plans read, and the table in docs/planning.md; without ``--write`` it says whether
-they are up to date, exit status 1 where not. Run it after results were added to ``mbridge/published.json`` or a recipe.
+It writes ``step_times.json``, which plans read, and the table in docs/planning.md. Run it after results were added to
+``mbridge/published.json`` or a recipe.
 
 The weights of the parts of a step are a least-squares fit of the relative errors, in which each configuration counts
 once, outliers little (Huber), and each weight is drawn to a stated one. A prediction whose error is counted knows
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from llmb_common.machine.files import write_atomic
 from llmb_common.planning import step_time
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.step_time import (
@@ -44,10 +43,10 @@ from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedRow, Result, read_published
 from llmb_common.request.columns import Columns
+from tools.markdown import fill
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs" / "planning.md"
-BEGIN, END = "<!-- step times -->\n", "<!-- end -->\n"
 
 WEIGHTS = {
     "hopper bf16": 1.4,
@@ -370,7 +369,7 @@ def as_text(what: Learned) -> str:
     return head.replace('"rows": []', f'"rows": [\n{rows}\n]') + "\n"
 
 
-def as_table(what: Learned) -> str:
+def as_table(what: Learned) -> list[str]:
     lines = ["| class | kind | predictions | of | median error | 90 % band | inside a band made without them |"]
     lines.append("|---|---|---|---|---|---|---|")
     for name, kinds in what.bands.items():
@@ -379,23 +378,11 @@ def as_table(what: Learned) -> str:
             band = f"+{math.expm1(known.half):.0%} / −{-math.expm1(-known.half):.0%}"
             cells = (name, kind, known.rows, f"{known.groups} {of}", f"{math.expm1(known.median):.1%}", band)
             lines.append(f"| {' | '.join(map(str, cells))} | {known.coverage:.1%} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    write = "--write" in (sys.argv[1:] if arguments is None else arguments)
+def files() -> dict[Path, str]:
+    """The file that plans read, and the table on its page."""
     what = learn(points())
-    print(as_table(what), end="")
-    docs = DOCS.read_text(encoding="utf-8")
-    before, _, rest = docs.partition(BEGIN)
-    wanted = {FILE: as_text(what), DOCS: before + BEGIN + as_table(what) + END + rest.partition(END)[2]}
-    old = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    for path in old:
-        if write:
-            write_atomic(path, wanted[path])
-        print(f"{path}: {'written' if write else 'out of date; run with --write'}")
-    return 1 if old and not write else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    page = fill(DOCS.read_text(encoding="utf-8"), DOCS.name, {"bands": lambda: as_table(what)}, {})
+    return {FILE: as_text(what), DOCS: page}

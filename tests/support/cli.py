@@ -17,7 +17,7 @@ from tools.json_schema import problem
 def assert_as_documented(command: str, data: Any) -> None:
     """It is as ``docs/llmb.schema.json`` has it; a command that failed has none."""
     found = "" if data is None else problem(command, data)
-    assert found == "", f"{found}: describe it in tools/json_data.py, then run python -m tools --write"
+    assert found == "", f"{found}: describe it in docs/reference.md, then run python -m tools --write"
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ from pathlib import Path
 from llmb_common.errors import did_you_mean
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from tools.readme_variables import defaults
+from tools.readme_tables import defaults
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request

@@ -16,9 +16,10 @@ from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import find_row
 from llmb_common.recipes.rows import Result
 from llmb_common.request.variables import VARIABLES
-from tools.readme_figures import fill_figures, render_figure
+from tools import readmes
+from tools.__main__ import main, update
 from tools.readme_functions import TABLES
-from tools.readme_tables import fill, main
+from tools.readmes import fill_readme
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["grok1", "llama3.1", "llama4", "mbridge", "nemotron4"]
@@ -29,9 +30,8 @@ def test_these_are_all_recipes():
     assert [folder.name for folder in recipe_folders(ROOT)] == RECIPES
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_tables_of_the_readme_are_those_of_the_recipe(name: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["--check", str(ROOT / name)]) == 0, capsys.readouterr().out + "python -m tools.readme_tables --write"
+def test_tables_of_the_readmes_are_those_of_the_recipes():
+    assert update(readmes.files(), write=False) == 0, "python -m tools --write"
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -69,21 +69,22 @@ def test_readme_shows_every_documented_command(example: dict[str, str]):
     assert example["command"] in commands
 
 
-def test_an_outdated_table_is_found_and_regenerated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_an_outdated_table_is_found_and_regenerated(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("LLMB_REPO", str(tmp_path))
     folder = tmp_path / "grok1"
     shutil.copytree(ROOT / "grok1", folder)
     recipe = folder / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("step_seconds: 5.298", "step_seconds: 5.299"))
-    assert main(["--check", str(folder)]) == 1
-    assert "differs from recipe.yaml" in capsys.readouterr().out
-    assert main(["--write", str(folder)]) == 0
+    assert main(["readmes"]) == 1
+    assert capsys.readouterr().out == f"{folder}/README.md: out of date; run python -m tools --write\n"
+    assert main(["--write", "readmes"]) == 0
     assert capsys.readouterr().out == f"{folder}/README.md: written\n"
     assert "| 5.299" in (folder / "README.md").read_text()
-    assert main(["--check", str(folder)]) == 0
+    assert main(["readmes"]) == 0
 
 
 def test_a_corrected_figure_comes_with_the_printed_one_and_the_reason():
-    text = fill("<!-- table: results nemo2 gb200 -->\n<!-- end -->\n", load_recipe(ROOT / "llama4"), "README.md")
+    text = fill_readme("<!-- table: results nemo2 gb200 -->\n<!-- end -->", load_recipe(ROOT / "llama4"), "README.md")
     assert "**37.43** (printed 18.71)" in text
     assert "- [1] NVIDIA's 25.05.04 README divides the BF16 run by the FP8 peak" in text
 
@@ -103,22 +104,22 @@ def test_a_corrected_figure_comes_with_the_printed_one_and_the_reason():
 )
 def test_a_wrong_mark_is_an_error(text: str, message: str):
     with pytest.raises(RecipeError, match=re.escape(message)) as caught:
-        fill(text, load_recipe(ROOT / "grok1"), "README.md")
+        fill_readme(text, load_recipe(ROOT / "grok1"), "README.md")
     assert caught.value.remedy
 
 
-def test_without_folders_all_recipes_are_checked_and_the_first_problem_ends_it(tmp_path, monkeypatch, capsys):
+def test_all_recipes_are_checked_and_the_first_problem_ends_it(tmp_path, monkeypatch, capsys):
     for name in ("grok1", "llama4"):
         shutil.copytree(ROOT / name, tmp_path / name)
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
-    assert main([]) == 0
+    assert main(["readmes"]) == 0
     readme = tmp_path / "llama4" / "README.md"
     readme.write_text(readme.read_text().replace("<!-- table: sizes -->", "<!-- table: sizs -->"))
-    assert main([]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"error: {readme}: no table 'sizs'\n  -> one of sizes, variants, checkpoints, defaults,")
-    assert "results VARIANT GPU" in said.err
+    with pytest.raises(RecipeError, match=re.escape(f"{readme}: no table 'sizs'")) as caught:
+        main(["readmes"])
+    assert capsys.readouterr().out == ""
+    assert caught.value.remedy.startswith("one of sizes, variants, checkpoints, defaults,")
+    assert "results VARIANT GPU" in caught.value.remedy
 
 
 @pytest.mark.parametrize("script", ["launch.sh", "setup.sh"])
@@ -183,7 +184,8 @@ def test_large_numbers_in_the_text_are_generated_or_printed_by_nvidia(name: str)
     ],
 )
 def test_single_figures(name: str, figure: str, text: str) -> None:
-    assert render_figure(load_recipe(ROOT / name), figure, "README.md") == text
+    marks = (f"<!-- figure: {figure} -->", "<!-- end -->")
+    assert fill_readme("3".join(marks), load_recipe(ROOT / name), "README.md") == text.join(marks)
 
 
 @pytest.mark.parametrize(
@@ -202,14 +204,8 @@ def test_single_figures(name: str, figure: str, text: str) -> None:
 )
 def test_a_figure_with_a_wrong_mark_is_an_error(text: str, message: str) -> None:
     with pytest.raises(RecipeError, match=re.escape(message)) as caught:
-        fill_figures(text, LLAMA, "README.md")
+        fill_readme(text, LLAMA, "README.md")
     assert caught.value.remedy
-
-
-def test_an_outdated_figure_is_regenerated_with_the_tables() -> None:
-    assert fill("<!-- figure: flops 70b -->3.946E+15<!-- end -->", LLAMA, "x") == (
-        "<!-- figure: flops 70b -->3.944E+15<!-- end -->"
-    )
 
 
 # What NVIDIA really divided by, not quite what the READMEs print: rounded model FLOPs and, for Llama 3.1, other peaks.

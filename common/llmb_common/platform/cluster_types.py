@@ -24,7 +24,7 @@ LOCAL = ClusterType("local")
 @dataclass(frozen=True)
 class Variable:
     """``meaning`` is a phrase, or the values that there are. ``default`` is for people, ``{...}`` in it the recipe's
-    own (see ``tools.readme_variables``)."""
+    own (see ``tools.readme_tables``)."""
 
     meaning: str | tuple[str, ...]
     default: str = "-"
