@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from llmb_common.command.guard import guarded
-
+from llmb_common.command.outcome import guarded
 from llmb_common.machine.files import write_atomic
 from tools import readmes, reference, step_times
 
