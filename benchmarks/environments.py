@@ -21,10 +21,9 @@ from pathlib import Path
 
 from timed import cpu_seconds
 
-from llmb_install.parts.environments.engine import KINDS, cpu_engine
-from llmb_install.parts.environments.environment import Environment
-from llmb_install.parts.environments.lock_files import HASHED
-from llmb_install.parts.environments.tool import tool_environment
+from llmb_install.parts.engine import KINDS, cpu_engine, tool_environment
+from llmb_install.parts.environment import Environment
+from llmb_install.parts.environment_build import HASHED
 from llmb_install.working.reporter import Reporter
 
 CLONE = Path(__file__).resolve().parent.parent

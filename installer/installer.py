@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Install LLMB: ``./installer.py --quickstart``, or ``./installer.py`` for the questions, ``--help`` for all options.
 
-Standard library only. This file and ``llmb_install/parts/packages`` start on Python 3.6 (the python3 of RHEL 8), to go
-on with a newer Python that is already there or that uv fetches; everything else may use what Python 3.10 has.
+Standard library only. This file and ``uv``, ``pythons`` and ``package_index`` start on Python 3.6 (the python3 of
+RHEL 8), to go on with a newer Python that is already there or that uv fetches; everything else may use what Python
+3.10 has.
 """
 
 import os
@@ -18,7 +19,7 @@ def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 d
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.path[:0] = [str(CLONE / "installer"), str(CLONE / "common")]
-    from llmb_install.parts.packages import pythons
+    from llmb_install.parts import pythons
 
     if sys.version_info < pythons.TOOL_MINIMUM:
         newer = pythons.find_python(pythons.is_tool_python)

@@ -1,25 +1,31 @@
 """The command line of ``installer.py`` and ``llmb-install``. Standard library only: the bootstrap parses it too, so
-that ``--help`` and mistakes are answered before anything is installed."""
+that ``--help`` and mistakes are answered before anything is installed.
+
+The command layer's last line: every failure becomes a message on standard error and an exit status.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import os
+import pwd
 import re
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from llmb_common import __version__
+from llmb_common.command.outcome import settled
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.machine.files import open_plain, user_path
-from llmb_install.answers import used_folder
+from llmb_install.answers import checks
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.parts import bundles
-from llmb_install.parts.secrets.credentials import KEPT
+from llmb_install.parts.credentials import KEPT
 
 DEFAULT_FOLDER = "llmb_install"
 COMMANDS = {
@@ -181,7 +187,7 @@ def _add_install_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--play", metavar="FILE", help="take the answers from FILE and ask nothing")
     parser.add_argument("--record", metavar="FILE", help="write the answers to FILE and install nothing")
-    parser.add_argument(used_folder.FLAG, action="store_true", help="install into a directory that is not empty")
+    parser.add_argument(checks.INTO_USED_FOLDER, action="store_true", help="install into a directory that is not empty")
     parser.add_argument("--no-site-check", action="store_true", help="do not check the answers against Slurm")
     parser.add_argument("--list-workloads", action="store_true", help="list the workloads and exit")
     answers = parser.add_argument_group("answers", "each question of the dialogue as a flag")
@@ -270,3 +276,33 @@ def _description(command: str) -> str:
 def _commands(name: str) -> str:
     lines = [f"  {command:11}{text}" for command, text in COMMANDS.items() if command != "install"]
     return f"other commands ({name} COMMAND --help):\n" + "\n".join(lines)
+
+
+_AGAIN = "run the same command again to continue"
+
+
+def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool = False) -> int:
+    """``work()``'s exit status, or that of the error it raised: 130 for Ctrl-C and signals, 3 for a file that cannot
+    be written, and so on. ``as_json``: the error also in the envelope of ``command``."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not os.environ.get("HOME"):
+        os.environ["HOME"] = _home()
+    # Nothing that jobs will run may be writable by everybody, whatever the caller's umask; a group may share.
+    os.umask(os.umask(0o077) | 0o002)
+    return settled(
+        work,
+        command=command,
+        as_json=as_json,
+        os_remedy="check permissions, free space and quota there, or choose another folder with --install-path; "
+        f"then {_AGAIN}",
+        again=_AGAIN,
+    )
+
+
+def _home() -> str:
+    """The user's, as the machine knows it; of a user without a name one that nobody can write to, and messages name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return "/nonexistent"

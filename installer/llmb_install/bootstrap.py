@@ -17,18 +17,16 @@ from llmb_common.machine.files import require_trusted, user_path
 from llmb_common.machine.processes import loopback_problem
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_install import arguments
-from llmb_install.answers import checks, draft, questions, site_checks, used_folder
+from llmb_install.answers import checks, detect, questions
 from llmb_install.answers.questions import Given
-from llmb_install.guard import guarded
+from llmb_install.arguments import guarded
 from llmb_install.parts.bundles import bundled_image
-from llmb_install.parts.environments.engine import cpu_engine
-from llmb_install.parts.environments.tool import shared_tool, tool_environment
-from llmb_install.parts.folders import ANSWERS_FILE
-from llmb_install.parts.images.image import Image
-from llmb_install.working import steps
-from llmb_install.working.artefact import Artefact
+from llmb_install.parts.engine import cpu_engine, shared_tool, tool_environment
+from llmb_install.parts.files import ANSWERS_FILE
+from llmb_install.parts.image import Image
+from llmb_install.working import artefact
+from llmb_install.working.artefact import Artefact, lacking, raise_all
 from llmb_install.working.install_lock import install_lock
-from llmb_install.working.readiness import lacking, raise_all
 from llmb_install.working.reporter import Reporter
 
 
@@ -53,7 +51,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     if asked.command == "install" and asked.quickstart:
         if problem := checks.path_problem("install_path", str(install), {}):
             raise RequestError(f"install_path: {problem}", remedy="choose another path")
-        used_folder.require_free(install, agreed=asked.into_used_folder)
+        checks.require_free_folder(install, agreed=asked.into_used_folder)
     home = install
     environment = tool_environment(clone, home)
     usable = environment.is_usable()
@@ -66,10 +64,10 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
             with Reporter(None) as reporter, install_lock(home, reporter):
                 environment.prune()
     missing = [] if usable else [environment]
-    lacks = lacking([*missing, *steps.missing(_planned(asked, given, clone, install))])
+    lacks = lacking([*missing, *artefact.missing(_planned(asked, given, clone, install))])
     if getattr(asked, "quickstart", False) and (lack := loopback_problem()):
         lacks.append(lack)
-    draft.refuse([*wrong, *lacks], given if wrong and not asked.play else {})
+    checks.refuse([*wrong, *lacks], given if wrong and not asked.play else {})
     if not usable:
         new = home != install or asked.command == "install"
         with Reporter(None, verbose=asked.verbose) as reporter, install_lock(home, reporter, create=new):
@@ -112,11 +110,11 @@ def _wrong(asked: argparse.Namespace, clone: Path, given: Given, lines: Lines) -
     if asked.record:
         return []
     install = user_path(given["install_path"], "install_path")
-    used = used_folder.problems(install, agreed=asked.into_used_folder or asked.dry_run)
+    used = checks.used_folder_problems(install, agreed=asked.into_used_folder or asked.dry_run)
     raise_all([*checks.path_problems(given), *used])
     if asked.no_site_check or (install / ANSWERS_FILE).exists():
         return []
-    return list(site_checks.slurm_problems(given))
+    return list(detect.slurm_problems(given))
 
 
 def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:

@@ -9,22 +9,17 @@ import msgspec
 
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.recipes.recipe import Recipe
-from llmb_install.answers.answers import Answers, to_yaml
-from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
+from llmb_install.answers.answers import ANSWERS_FILE, Answers, load_recipes, to_yaml
+from llmb_install.parts import credentials
 from llmb_install.parts.bundles import bundled_image
-from llmb_install.parts.environments.engine import KINDS, Engine, OwnEngine, cpu_engine
-from llmb_install.parts.environments.environment import Environment
-from llmb_install.parts.environments.tool import tool_environment
-from llmb_install.parts.folders import AnswersFile, WorkloadFolders
+from llmb_install.parts.credentials import Secrets, secret_files
+from llmb_install.parts.engine import KINDS, Engine, OwnEngine, cpu_engine, tool_environment
+from llmb_install.parts.environment import Environment
+from llmb_install.parts.files import AnswersFile, Commands, WorkloadFolders
 from llmb_install.parts.hugging_face import ModelFiles
-from llmb_install.parts.images.image import Image
-from llmb_install.parts.receipts import read_receipt
-from llmb_install.parts.secrets import credentials
-from llmb_install.parts.secrets.credentials import Secrets
-from llmb_install.parts.secrets.secret_files import secret_files
+from llmb_install.parts.image import Image
 from llmb_install.parts.site_config import SiteConfig
-from llmb_install.parts.wrappers import Commands
-from llmb_install.working.artefact import Artefact
+from llmb_install.working.artefact import Artefact, read_receipt
 
 
 class Installation:

@@ -11,8 +11,8 @@ from pathlib import Path
 from llmb_common.command.outcome import Result, print_result
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import arguments
-from llmb_install.answers import used_folder
-from llmb_install.guard import guarded
+from llmb_install.answers import checks
+from llmb_install.arguments import guarded
 
 Command = Callable[[argparse.Namespace, Path, Path], Result]
 
@@ -56,7 +56,7 @@ def _command(asked: argparse.Namespace, clone: Path, install: Path) -> Command:
     if asked.command == "install" and asked.quickstart:
         from llmb_install.commands.quickstart import quickstart
 
-        used_folder.require_free(install, agreed=asked.into_used_folder)
+        checks.require_free_folder(install, agreed=asked.into_used_folder)
         return quickstart
     if asked.command == "bundle":
         from llmb_install.commands.bundle import bundle

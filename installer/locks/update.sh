@@ -21,13 +21,13 @@ have_wheels() {
         --target "${scratch}" --python-version "$1" --python-platform "$2-manylinux_$3" --requirements -
 }
 
-# Whether each engine has a wheel of every package for what llmb_install.parts.environments.engine states: its Pythons, glibc and both
+# Whether each engine has a wheel of every package for what llmb_install.parts.engine states: its Pythons, glibc and both
 # machines. Not of torch, which is elsewhere (torch-cpu.txt).
 check() {
     local kinds name python glibc newer machine status=0
     kinds="$(
         PYTHONPATH=..:../../common python3 -c '
-from llmb_install.parts.environments.engine import KINDS, MINIMUM_GLIBC
+from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC
 for kind in KINDS.values():
     (major, oldest), (_, newest) = kind.pythons
     for minor in range(oldest, newest + 1):

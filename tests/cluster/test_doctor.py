@@ -9,11 +9,10 @@ import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.site.cluster import cluster_config
-from llmb_install.detect import Site, detect_site
-from llmb_install.doctor import node as asking
+from llmb_install.answers.detect import Site, detect_site
+from llmb_install.doctor import facts as asking
 from llmb_install.doctor.checks import all_checks
-from llmb_install.doctor.facts import Facts, Workload, slurm_limits
-from llmb_install.doctor.node import ask_one_node
+from llmb_install.doctor.facts import Facts, Workload, ask_one_node, slurm_limits
 from llmb_install.doctor.node_checks import Check
 from support.gpu_nodes import smi_answer
 from support.images import PROGRAMS, build_image

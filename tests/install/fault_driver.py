@@ -102,7 +102,7 @@ def wrap(fault: Fault, name: str) -> None:
 
 def quick_environment(fault: Fault) -> None:
     """Building the tool's environment becomes: two folders and a link to this interpreter."""
-    from llmb_install.parts.environments import environment_build
+    from llmb_install.parts import environment_build
 
     def build(environment: object, folder: Path, reporter: object, step: object) -> None:
         (folder / "bin").mkdir(parents=True)
@@ -119,10 +119,10 @@ def main(kind: str, at: str, install: str, *arguments: str) -> int:
     fault = Fault(kind, int(at), install)
     quick_environment(fault)
     from llmb_install import main
-    from llmb_install.working import steps
+    from llmb_install.working import artefact
 
     # One step after the other: the N-th event must be the same one each time.
-    steps._SIDE_BY_SIDE = 1
+    artefact._SIDE_BY_SIDE = 1
     for name in ("write", "fsync"):
         wrap(fault, name)
     sys.addaudithook(fault.hook)

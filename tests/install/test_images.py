@@ -16,9 +16,9 @@ import pytest
 from install_world import IMAGE_NAME, NEMO, World
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts.images import image as images
-from llmb_install.parts.images.image import Image
-from llmb_install.parts.images.squashfs import BadImage, Inspector, check_superblock
+from llmb_install.parts import image as images
+from llmb_install.parts.image import Image
+from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working.reporter import Reporter
 from support.images import add_to_registry, build_image
 

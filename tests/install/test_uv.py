@@ -12,8 +12,8 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_install.arguments import parse
 from llmb_install.commands import bundle as bundle_module
 from llmb_install.parts import bundles
-from llmb_install.parts.environments.environment import Environment, installed_packages
-from llmb_install.parts.environments.lock_files import extract
+from llmb_install.parts.environment import Environment, installed_packages
+from llmb_install.parts.environment_build import extract
 from llmb_install.working.reporter import Reporter
 
 LOCKS = Path(__file__).resolve().parents[2] / "installer" / "locks"

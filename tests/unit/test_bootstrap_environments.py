@@ -20,14 +20,13 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts.environments import environment as environments
-from llmb_install.parts.environments.engine import KINDS, Kind
-from llmb_install.parts.environments.environment import RECEIPT, Environment, installed_packages
-from llmb_install.parts.environments.lock_files import count_for_here, lock_requirements, with_hashes
-from llmb_install.parts.environments.package_records import damaged_files
-from llmb_install.parts.environments.shared_packages import link_packages
-from llmb_install.parts.packages import uv
-from llmb_install.working.readiness import require_ready
+from llmb_install.parts import environment as environments
+from llmb_install.parts import uv
+from llmb_install.parts.engine import KINDS, Kind
+from llmb_install.parts.environment import RECEIPT, Environment, installed_packages
+from llmb_install.parts.environment_build import count_for_here, lock_requirements, with_hashes
+from llmb_install.parts.package_files import damaged_files, link_packages
+from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
 from support.wheels import MODULE, locked, tiny_wheel
 

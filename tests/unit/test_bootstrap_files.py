@@ -15,10 +15,10 @@ import pytest
 
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import load_cluster_config
+from llmb_install.parts.files import Commands
 from llmb_install.parts.site_config import absent_keys, apply_site_values, site_values_are_applied, update_site_config
-from llmb_install.parts.wrappers import Commands
-from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import remove_leftovers
 from support.processes import wait_until
 
 
@@ -131,7 +131,7 @@ def test_a_killed_import_is_ended_and_what_it_unpacked_is_removed(tmp_path: Path
     kept = scratch / "llmb-import.1"
     kept.mkdir()
     program = (
-        "from llmb_install.working.leftovers import import_folder; from pathlib import Path; import os, sys, time\n"
+        "from llmb_install.working.transaction import import_folder; from pathlib import Path; import os, sys, time\n"
     )
     program += (
         "with import_folder(*map(Path, sys.argv[1:])) as env: os.execvpe('sleep', ['sleep', '1000'], os.environ | env)"

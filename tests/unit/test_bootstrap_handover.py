@@ -13,12 +13,11 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import bootstrap as module
-from llmb_install.answers import draft, site_checks
+from llmb_install.answers import checks, detect
+from llmb_install.answers.detect import parse_sinfo
 from llmb_install.arguments import KEPT
 from llmb_install.bootstrap import bootstrap, scratch_home
-from llmb_install.detect import parse_sinfo
-from llmb_install.parts.environments.engine import Engine
-from llmb_install.parts.environments.tool import TOOL_BYTES
+from llmb_install.parts.engine import TOOL_BYTES, Engine
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
 
@@ -262,13 +261,13 @@ def test_secrets_travel_in_the_environment(stage: Callable[..., Stage]) -> None:
 
 
 def test_room_is_needed_where_it_is_built(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: TOOL_BYTES - 1)
+    monkeypatch.setattr("llmb_install.working.artefact.free_bytes", lambda folder: TOOL_BYTES - 1)
     done = stage("list")
     assert (done.status, done.made) == (3, []), done.err
     assert (
         f"245 MB of space are needed in {done.cache}/venvs (environment llmb 245 MB), and 245 MB are free" in done.err
     )
-    monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: TOOL_BYTES)
+    monkeypatch.setattr("llmb_install.working.artefact.free_bytes", lambda folder: TOOL_BYTES)
     assert stage("list").made
 
 
@@ -291,7 +290,7 @@ SLURM = ("--cluster-type", "slurm", "--account", "a", "--gpu-partition", "p", "-
     ids=["quickstart", "cpu", "two engines", "unchecked", "images", "images on a node"],
 )
 def test_all_that_will_be_made_is_counted_before_the_first_byte(stage, monkeypatch, words, parts, tmp_path):
-    monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: 10**8)
+    monkeypatch.setattr("llmb_install.working.artefact.free_bytes", lambda folder: 10**8)
     monkeypatch.setenv("ENROOT_TEMP_PATH", str(tmp_path))
     done = stage(*words)
     assert (done.status, done.made) == (3, []), done.err
@@ -316,8 +315,8 @@ def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster with one partition and one account, and a machine without Enroot."""
     monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == "enroot" else f"/bin/{name}")
-    monkeypatch.setattr(site_checks, "all_partitions", lambda: parse_sinfo("gpu|up|1:00|8|gpu:8"))
-    monkeypatch.setattr(site_checks, "accounts_of_user", lambda: ("bench",))
+    monkeypatch.setattr(detect, "all_partitions", lambda: parse_sinfo("gpu|up|1:00|8|gpu:8"))
+    monkeypatch.setattr(detect, "accounts_of_user", lambda: ("bench",))
 
 
 CLUSTER = {"cluster_type": "slurm", "gpu_type": "h100", "account": "bench", "gpu_partition": "gpu", "workloads": "all"}
@@ -362,7 +361,7 @@ def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(sta
     ]
     assert done.err.startswith("error: 3 things are wrong:\n")
     assert "the answers are kept: ./installer.py without any continues with them in a terminal" in done.err
-    assert draft.read()["account"] == "bnech"
+    assert checks.read_draft()["account"] == "bnech"
 
 
 @pytest.mark.usefixtures("slurm")
@@ -372,7 +371,7 @@ def test_of_a_play_file_too_and_it_is_kept_already(stage: Callable[..., Stage], 
     assert done.err.startswith(
         "error: account: 'bnech' is not one of your accounts\n  -> yours are bench; or give --no-"
     )
-    assert (done.status, done.made, draft.read()) == (2, [], {})
+    assert (done.status, done.made, checks.read_draft()) == (2, [], {})
     assert stage("--play", "play.yaml").status == 3, "Enroot alone: the machine lacks it"
     assert stage("--play", "play.yaml", "--install-method", "srun").became
     assert stage("--play", "play.yaml", "--account", "bnech", "--record", "other.yaml").became, "for another site"

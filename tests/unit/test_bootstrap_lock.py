@@ -25,8 +25,8 @@ import pytest
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.working import install_lock as module
 from llmb_install.working.install_lock import _Lease, install_lock
-from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import remove_leftovers
 
 HOLD = (
     "import sys, time; from pathlib import Path\n"

@@ -14,7 +14,7 @@ import pytest
 
 from llmb_common.command.printable import size
 from llmb_common.errors import Interrupted
-from llmb_install.guard import guarded
+from llmb_install.arguments import guarded
 from llmb_install.working import command
 from llmb_install.working import reporter as module
 from llmb_install.working.reporter import Reporter
@@ -93,7 +93,7 @@ def is_gone(note: Path) -> bool:
 def start_family(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[Path]]:
     program = (
         "import sys; from llmb_install.working import command; from llmb_install.working.reporter import Reporter\n"
-        "from llmb_install.guard import guarded\n"
+        "from llmb_install.arguments import guarded\n"
         "family = ['bash', '-c', sys.argv[2], sys.argv[1]]\n"
         "sys.exit(guarded(lambda: command.run(family, Reporter(None), patience=0.5).status))"
     )

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.parts.environments.tool import TOOL_IMPORTS
+from llmb_install.parts.engine import TOOL_IMPORTS
 
 CLONE = Path(__file__).resolve().parents[2]
 INSTALLER = CLONE / "installer.py"
 _PACKAGES = ("__init__", "pythons", "uv", "package_index")
-OLD = ("__init__", "parts/__init__", *(f"parts/packages/{name}" for name in _PACKAGES))
+OLD = ("__init__", "parts/__init__", *(f"parts/{name}" for name in _PACKAGES))
 """What an old Python imports."""
 
 
@@ -118,7 +118,7 @@ def test_mistakes_are_reported_before_anything_is_installed(tmp_path: Path) -> N
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("module", ["llmb_install.bootstrap", "llmb_install.guard"])
+@pytest.mark.parametrize("module", ["llmb_install.bootstrap", "llmb_install.arguments"])
 def test_ctrl_c_during_start_up_gives_no_traceback(module: str) -> None:
     program = (
         "import os, runpy, signal, sys\n"

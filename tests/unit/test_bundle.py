@@ -17,15 +17,14 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
-from llmb_install.answers.answers import complete, to_yaml
-from llmb_install.answers.stored import load_recipes
+from llmb_install.answers.answers import complete, load_recipes, to_yaml
 from llmb_install.arguments import parse
 from llmb_install.commands.bundle import bundle
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
-from llmb_install.parts.images.image import Image
-from llmb_install.parts.packages.package_index import Sources, settings
-from llmb_install.working.readiness import require_ready
+from llmb_install.parts.image import Image
+from llmb_install.parts.package_index import Sources, settings
+from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
 from support.cli import assert_as_documented
 

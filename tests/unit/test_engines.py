@@ -17,7 +17,7 @@ from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.installation import engine_values
-from llmb_install.parts.environments.engine import KINDS
+from llmb_install.parts.engine import KINDS
 from llmb_install.parts.site_config import apply_site_values
 from llmb_train.job import FunctionJob, Job, parse_job
 from llmb_train.releases import DOCUMENTED, RELEASES

@@ -105,7 +105,7 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.site.machine import Machine
 from llmb_install.answers import answers, questions, suggestions
-from llmb_install.detect import Site, parse_sinfo
+from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_run.main import main
 
 install, root = Path(sys.argv[1]), Path(sys.argv[2])

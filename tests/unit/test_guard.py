@@ -16,7 +16,7 @@ import pytest
 
 from llmb_common.command.outcome import Result, envelope, guarded, interruptible, noted, print_result, settled
 from llmb_common.errors import CheckFailed, Interrupted, RequestError
-from llmb_install.guard import guarded as guarded_installer
+from llmb_install.arguments import guarded as guarded_installer
 
 
 def raises(error: BaseException) -> object:

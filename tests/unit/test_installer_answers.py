@@ -11,10 +11,9 @@ from llmb_common.errors import ConfigError, RequestError
 from llmb_common.platform import cluster_types
 from llmb_common.platform.gpus import gpu_types
 from llmb_install import arguments
-from llmb_install.answers.answers import Answers, complete, read_play, to_yaml
+from llmb_install.answers.answers import Answers, complete, load_recipes, read_play, to_yaml
+from llmb_install.answers.detect import gpus_in, parse_sinfo
 from llmb_install.answers.questions import QUESTIONS, merged, missing, recipe_heads
-from llmb_install.answers.stored import load_recipes
-from llmb_install.detect import gpus_in, parse_sinfo
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)

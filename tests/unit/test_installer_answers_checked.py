@@ -10,12 +10,21 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import ConfigError, EnvironmentLacks, RequestError
-from llmb_install.answers import site_checks, suggestions
-from llmb_install.answers.answers import Answers, complete, has_rows, read_play, to_yaml
+from llmb_install.answers import detect, suggestions
+from llmb_install.answers.answers import (
+    ANSWERS_FILE,
+    Answers,
+    complete,
+    has_rows,
+    load_recipes,
+    read_play,
+    required_answers,
+    stored_answers,
+    to_yaml,
+)
 from llmb_install.answers.checks import engine_problem, folder_problem, path_problem, path_problems
+from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.answers.questions import QUESTIONS, expand_workloads, merged, missing, on_slurm, plain, uses_images
-from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
-from llmb_install.detect import Site, parse_sinfo
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)
@@ -234,8 +243,8 @@ Slurm = Callable[..., None]
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     def slurm(partitions: str = "gpu|up|1:00|8|gpu:8\ncpu|up|1:00|4|(null)", accounts: str = "bench,other") -> None:
         monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
-        monkeypatch.setattr(site_checks, "all_partitions", lambda: parse_sinfo(partitions))
-        monkeypatch.setattr(site_checks, "accounts_of_user", lambda: tuple(filter(None, accounts.split(","))))
+        monkeypatch.setattr(detect, "all_partitions", lambda: parse_sinfo(partitions))
+        monkeypatch.setattr(detect, "accounts_of_user", lambda: tuple(filter(None, accounts.split(","))))
 
     slurm()
     return slurm
@@ -252,20 +261,20 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     ],
 )  # fmt: skip
 def test_what_slurm_does_not_have_is_refused(slurm: Slurm, change: dict[str, Any], message: str, remedy: str) -> None:
-    (found,) = site_checks.slurm_problems({**SLURM, **change})
+    (found,) = detect.slurm_problems({**SLURM, **change})
     assert found.message.startswith(message)
     assert found.remedy.startswith(remedy)
 
 
 def test_all_that_slurm_does_not_have_is_said_at_once(slurm: Slurm) -> None:
     wrong = {"account": "mine", "gpu_partition": "gpus", "cpu_partition": "night"}
-    fields = [found.message.partition(":")[0] for found in site_checks.slurm_problems({**SLURM, **wrong})]
+    fields = [found.message.partition(":")[0] for found in detect.slurm_problems({**SLURM, **wrong})]
     assert fields == ["gpu_partition", "cpu_partition", "account"]
 
 
 def test_what_slurm_has_or_does_not_say_is_accepted(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     def problems(**change: Any) -> list[RequestError]:
-        return list(site_checks.slurm_problems({**SLURM, **change}))
+        return list(detect.slurm_problems({**SLURM, **change}))
 
     for change in ({"gres": True}, {"cpu_partition": "cpu", "account": "other"}, {"gpu_partition": "cpu"}):
         assert not problems(**change)
@@ -279,17 +288,17 @@ def test_what_slurm_has_or_does_not_say_is_accepted(slurm: Slurm, monkeypatch: p
 
 
 def test_a_single_machine_is_not_compared_with_slurm(slurm: Slurm) -> None:
-    assert not list(site_checks.slurm_problems(LOCAL))
+    assert not list(detect.slurm_problems(LOCAL))
 
 
 def test_workloads_that_the_gpus_cannot_run_are_refused() -> None:
-    assert not list(site_checks.row_problems(SLURM, RECIPES))
-    assert not list(site_checks.row_problems({**SLURM, "gpu_type": "b200", "workloads": "all"}, RECIPES))
-    (found,) = site_checks.row_problems({**SLURM, "gpu_type": "B200", "workloads": "grok1"}, RECIPES)
+    assert not list(detect.row_problems(SLURM, RECIPES))
+    assert not list(detect.row_problems({**SLURM, "gpu_type": "b200", "workloads": "all"}, RECIPES))
+    (found,) = detect.row_problems({**SLURM, "gpu_type": "B200", "workloads": "grok1"}, RECIPES)
     known = sorted({row.gpu for row in RECIPES["pretrain_grok1"].configurations} - {"any"})
     assert found.message == f"pretrain_grok1 has no configuration for b200; it has some for {', '.join(known)}"
     assert found.remedy.startswith("leave it out, or correct gpu_type, or give --no-site-check")
-    assert site_checks.without_rows(["pretrain_grok1", "gone"], RECIPES, "b200") == ["pretrain_grok1"]
+    assert detect.without_rows(["pretrain_grok1", "gone"], RECIPES, "b200") == ["pretrain_grok1"]
 
 
 # Questions

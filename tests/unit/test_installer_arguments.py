@@ -14,7 +14,7 @@ import pytest
 
 from llmb_common.errors import ConfigError, RequestError
 from llmb_install import arguments
-from llmb_install.answers.stored import stored_answers
+from llmb_install.answers.answers import stored_answers
 from llmb_install.arguments import given_by_flags, parse
 from support.golden import GOLDEN, check_golden
 

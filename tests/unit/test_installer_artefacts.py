@@ -12,16 +12,13 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import ConfigError, EnvironmentLacks
-from llmb_install.answers.answers import complete
-from llmb_install.answers.stored import load_recipes
+from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.installation import Installation
-from llmb_install.parts.environments.engine import OwnEngine
-from llmb_install.parts.folders import AnswersFile, WorkloadFolders
-from llmb_install.parts.secrets.credentials import Secrets
-from llmb_install.parts.secrets.secret_files import ClosedFiles, HuggingFaceToken, RegistryKey, RegistryReference
+from llmb_install.parts.credentials import ClosedFiles, HuggingFaceToken, RegistryKey, RegistryReference, Secrets
+from llmb_install.parts.engine import OwnEngine
+from llmb_install.parts.files import AnswersFile, Commands, WorkloadFolders
 from llmb_install.parts.site_config import SiteConfig
-from llmb_install.parts.wrappers import Commands
-from llmb_install.working import steps
+from llmb_install.working import artefact
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 
@@ -171,9 +168,9 @@ def test_each_is_made_after_those_it_needs_and_only_what_is_missing():
     artefacts = [_Noted("last", made, ("middle",)), _Noted("middle", made, ("there", "first")), _Noted("first", made)]
     artefacts.append(_Noted("there", made))
 
-    assert steps.make_missing(artefacts, Reporter(None)) == ["first", "middle", "last"]
+    assert artefact.make_missing(artefacts, Reporter(None)) == ["first", "middle", "last"]
     assert made == ["there", "first", "middle", "last"]
-    assert steps.make_missing(artefacts, Reporter(None)) == []
+    assert artefact.make_missing(artefacts, Reporter(None)) == []
 
 
 def test_after_a_failure_nothing_new_is_begun():
@@ -181,7 +178,7 @@ def test_after_a_failure_nothing_new_is_begun():
     artefacts = [_Noted("bad", made, fails=True), _Noted("next", made, ("bad",)), _Noted("beside", made)]
 
     with pytest.raises(EnvironmentLacks, match="bad fails"):
-        steps.make_missing(artefacts, Reporter(None))
+        artefact.make_missing(artefacts, Reporter(None))
 
     assert made == ["beside"]
 

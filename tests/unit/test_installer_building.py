@@ -11,14 +11,11 @@ import pytest
 
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.doctor.node import parse_node
-from llmb_install.parts.environments import environment_build, lock_files, package_records, shared_packages
-from llmb_install.parts.environments.environment_build import smoke_problem
-from llmb_install.parts.environments.environment_content import Content
-from llmb_install.parts.environments.environment_packages import CPU_TORCH_INDEX
-from llmb_install.parts.packages import uv
-from llmb_install.parts.packages.package_index import Settings, Unavailable
-from llmb_install.parts.receipts import read_receipt
+from llmb_install.doctor.facts import parse_node
+from llmb_install.parts import environment_build, package_files, uv
+from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
+from llmb_install.parts.package_index import Settings, Unavailable
+from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter, Step
 
 HASH = "--hash=sha256:" + 64 * "0"
@@ -329,7 +326,7 @@ def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
     rows = [f"good.py,{empty},0", f"bent.py,{empty},0", f"gone.py,{empty}=,0", "free.py,,", f"folder.py,{empty},0"]
     rows += ["odd.py,whirl=x,0", "half", f"good.py,{empty}=,0"]
     (metadata / "RECORD").write_text("\n".join(rows) + "\n")
-    assert list(package_records.damaged_files(tmp_path)) == [
+    assert list(package_files.damaged_files(tmp_path)) == [
         *("bent.py has changed", "gone.py is missing", "folder.py cannot be read (Is a directory)")
     ]
 
@@ -337,18 +334,19 @@ def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
 def test_a_part_of_a_lock(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text(f"torch-extra==1 \\\n    {HASH}\ntorch==2 \\\n    {HASH}\nlast==3")
-    part = lock_files.extract(lock, "torch", tmp_path)
+    part = environment_build.extract(lock, "torch", tmp_path)
     assert part == tmp_path / ".llmb-lock-torch.txt"
     assert part.read_text() == f"torch==2 \\\n    {HASH}\n"
-    assert lock_files.extract(lock, "tor.h", tmp_path) is None
-    assert lock_files.with_hashes(lock.read_text(), "last") == "last==3"
+    assert environment_build.extract(lock, "tor.h", tmp_path) is None
+    assert environment_build.with_hashes(lock.read_text(), "last") == "last==3"
     assert (
-        lock_files.count_for_here(["a==1 ; sys_platform == 'emscripten'", "b==1 ; python_version < '3.11'", "c"]) == 1
+        environment_build.count_for_here(["a==1 ; sys_platform == 'emscripten'", "b==1 ; python_version < '3.11'", "c"])
+        == 1
     )
 
 
 def test_an_environment_without_packages_shares_none(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
-    assert shared_packages.link_packages(tmp_path / "old", tmp_path / "new", {"a==1"}) == []
-    assert shared_packages.link_packages(tmp_path / "old", tmp_path / "none", {"a==1"}) == []
+    assert package_files.link_packages(tmp_path / "old", tmp_path / "new", {"a==1"}) == []
+    assert package_files.link_packages(tmp_path / "old", tmp_path / "none", {"a==1"}) == []

@@ -14,11 +14,10 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import arguments
-from llmb_install.answers.answers import complete, to_yaml
-from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
+from llmb_install.answers.answers import ANSWERS_FILE, complete, load_recipes, to_yaml
 from llmb_install.installation import Installation
 from llmb_install.main import main
-from llmb_install.parts.folders import AnswersFile
+from llmb_install.parts.files import AnswersFile
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter

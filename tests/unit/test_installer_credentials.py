@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import RequestError
-from llmb_install.parts.secrets.credentials import (
+from llmb_install.parts.credentials import (
     KEPT,
     Secrets,
     close_secret_files,
@@ -26,7 +26,7 @@ from llmb_install.parts.secrets.credentials import (
     store_ngc_key,
     stored_hf_token,
 )
-from llmb_install.parts.secrets.netrc_text import added, entries, reached, without
+from llmb_install.parts.enroot_files import added, entries, reached, without
 
 KEY = Secret("nvapi-abc")
 LINES = """machine nvcr.io login $oauthtoken password nvapi-abc

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.machine.processes import Answer
-from llmb_install import detect
-from llmb_install.detect import Partition, Site, detect_site, mpi_type, mpi_types, parse_sinfo
-from llmb_install.parts import enroot_settings
-from llmb_install.parts.secrets.credentials import enroot_credentials_path
+from llmb_install.answers import detect
+from llmb_install.answers.detect import Partition, Site, detect_site, mpi_type, mpi_types, parse_sinfo
+from llmb_install.parts import enroot_files
+from llmb_install.parts.credentials import enroot_credentials_path
 
 SAID = {
     "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ncpu|up|infinite|4|(null)\n",
@@ -38,7 +38,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
         monkeypatch.setattr(detect, "ask", ask)
         monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in on_path else None)
-        monkeypatch.setattr("llmb_install.detect.user_name", lambda _: "ann")
+        monkeypatch.setattr("llmb_install.answers.detect.user_name", lambda _: "ann")
         monkeypatch.setattr("platform.machine", lambda: "riscv64")
 
     return machine
@@ -148,7 +148,7 @@ def test_what_a_site_knows_of_a_partition(machine: Machine) -> None:
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "enroot.conf"
-    monkeypatch.setattr(enroot_settings, "CONFIG", path)
+    monkeypatch.setattr(enroot_files, "CONFIG", path)
     return path
 
 
@@ -166,13 +166,13 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_administrators_choice_counts(conf: Path, line: str, folder: str) -> None:
     conf.write_text(f"# site\n{line}\n")
-    assert enroot_settings.temporary_folder({"USER": "ann"}) == Path(folder)
+    assert enroot_files.temporary_folder({"USER": "ann"}) == Path(folder)
 
 
 def test_a_variable_wins_over_the_file_and_the_file_over_its_drop_ins(conf: Path) -> None:
     (conf.parent / "enroot.conf.d").mkdir()
     (conf.parent / "enroot.conf.d" / "10-site.conf").write_text("ENROOT_CACHE_PATH /b\nENROOT_CONFIG_PATH /c\n")
     conf.write_text("ENROOT_CACHE_PATH /a\n")
-    assert enroot_settings.cache_folder({}) == Path("/a")
-    assert enroot_settings.cache_folder({"ENROOT_CACHE_PATH": "/x"}) == Path("/x")
+    assert enroot_files.cache_folder({}) == Path("/a")
+    assert enroot_files.cache_folder({"ENROOT_CACHE_PATH": "/x"}) == Path("/x")
     assert enroot_credentials_path({}) == Path("/c/.credentials")

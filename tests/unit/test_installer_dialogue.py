@@ -15,15 +15,13 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
-from llmb_install.answers import draft
-from llmb_install.answers.answers import Answers
-from llmb_install.answers.dialogue import Dialogue
-from llmb_install.answers.keyboard import Back
+from llmb_install.answers import checks
+from llmb_install.answers.answers import Answers, load_recipes
+from llmb_install.answers.detect import Partition, Site
+from llmb_install.answers.dialogue import Back, Dialogue
 from llmb_install.answers.questions import QUESTIONS
-from llmb_install.answers.stored import load_recipes
 from llmb_install.answers.suggestions import OTHER, choices_of, earlier, suggestions
-from llmb_install.detect import Partition, Site
-from llmb_install.parts.secrets.credentials import Secrets
+from llmb_install.parts.credentials import Secrets
 
 RECIPES = load_recipes(Path(__file__).resolve().parents[2])
 GPU = Partition("gpu", is_default=False, up=True, time_limit="4:00:00", nodes=16, gpus_per_node=8, gpu_name="h100")
@@ -138,7 +136,7 @@ def test_enter_accepts_what_was_detected(talk: Any, tmp_path: Path, capsys: pyte
     assert secrets == Secrets(keep=frozenset({"ngc_api_key"}))
     assert "the summary" in capsys.readouterr().err
     assert terminal.asked[-1] == "Go on?"
-    assert not draft.read(), "an answered dialogue leaves no draft"
+    assert not checks.read_draft(), "an answered dialogue leaves no draft"
 
 
 # One screen
@@ -151,8 +149,8 @@ def test_what_was_detected_is_one_screen_and_one_question(talk, tmp_path, capsys
     assert (answers.gpu_type, answers.gres, answers.workloads) == ("h100", True, tuple(sorted(RECIPES)))
     assert secrets == Secrets()
     assert "the summary" in capsys.readouterr().err
-    assert draft.last()["account"] == "bench"
-    assert not draft.read()
+    assert checks.last_answers()["account"] == "bench"
+    assert not checks.read_draft()
 
 
 def test_change_leads_to_all_questions_and_then_to_one_of_them(talk: Any) -> None:
@@ -166,8 +164,8 @@ def test_change_leads_to_all_questions_and_then_to_one_of_them(talk: Any) -> Non
 def test_quitting_the_screen_installs_nothing(talk: Any) -> None:
     with pytest.raises(Interrupted, match="nothing was installed"):
         talk(one_screen=True, Go_on=["quit"])
-    assert draft.last() == {}
-    assert draft.read()["account"] == "bench", "its message says that answers are kept"
+    assert checks.last_answers() == {}
+    assert checks.read_draft()["account"] == "bench", "its message says that answers are kept"
 
 
 def test_only_what_nobody_knows_is_asked_before_it(talk: Any, tmp_path: Path) -> None:
@@ -294,14 +292,14 @@ def test_leaving_keeps_the_answers_for_next_time(talk: Any, tmp_path: Path) -> N
 
 
 def test_a_draft_that_is_refused_is_what_enter_accepts(talk: Any) -> None:
-    draft.keep({"account": "other", "unknown": "x"})
+    checks.keep_draft({"account": "other", "unknown": "x"})
     answers, _, terminal = talk(Continue_with=[False])
     assert "Slurm account" in terminal.asked
     assert answers.account == "other"
 
 
 def test_a_flag_comes_before_a_draft(talk: Any) -> None:
-    draft.keep({"account": "other"})
+    checks.keep_draft({"account": "other"})
     answers, _, terminal = talk(given={"account": "third"})
     assert answers.account == "third"
     assert not terminal.asked[0].startswith("Continue")
@@ -311,8 +309,8 @@ def test_ctrl_c_says_that_the_answers_are_kept(talk: Any) -> None:
     with pytest.raises(Interrupted, match="interrupted; your answers so far are kept") as caught:
         talk(GPU_type=[KeyboardInterrupt()])
     assert caught.value.remedy == "run the same command again to continue with them"
-    assert draft.read()["account"] == "bench"
-    assert "gpu_type" not in draft.read()
+    assert checks.read_draft()["account"] == "bench"
+    assert "gpu_type" not in checks.read_draft()
 
 
 def test_a_draft_that_cannot_be_read_is_none(talk: Any, tmp_path: Path) -> None:
@@ -320,13 +318,13 @@ def test_a_draft_that_cannot_be_read_is_none(talk: Any, tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     for text in ("{", "[]", '{"schema": 1}'):
         path.write_text(text)
-        assert draft.read() == {}
-    draft.keep({"account": "a"})
+        assert checks.read_draft() == {}
+    checks.keep_draft({"account": "a"})
     assert path.stat().st_mode & 0o777 == 0o600
-    assert draft.read() == {"account": "a"}
-    draft.finish({"account": "b"})
-    draft.finish({"account": "b"})
-    assert (draft.read(), draft.last()) == ({}, {"account": "b"})
+    assert checks.read_draft() == {"account": "a"}
+    checks.finish_draft({"account": "b"})
+    checks.finish_draft({"account": "b"})
+    assert (checks.read_draft(), checks.last_answers()) == ({}, {"account": "b"})
 
 
 def test_a_folder_with_other_things_in_it_is_a_question(talk: Any, tmp_path: Path) -> None:

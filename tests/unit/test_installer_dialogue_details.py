@@ -13,9 +13,9 @@ from test_installer_dialogue import BACK, CLUSTER, ENTER, GPU, LAPTOP, talk  # n
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
-from llmb_install.answers import dialogue, draft, keyboard
-from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
-from llmb_install.parts.secrets.credentials import Secrets
+from llmb_install.answers import checks, dialogue
+from llmb_install.answers.dialogue import Back, forget_keys, with_way_back
+from llmb_install.parts.credentials import Secrets
 
 # ruff: noqa: F811
 
@@ -23,7 +23,7 @@ from llmb_install.parts.secrets.credentials import Secrets
 def test_only_what_can_be_taken_back_has_a_way_back(talk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "x").touch()
-    draft.keep({"account": "other"})
+    checks.keep_draft({"account": "other"})
     with_one: list[str] = []
     monkeypatch.setattr(dialogue, "with_way_back", lambda question: with_one.append(question.text) or question)
     original = talk.__closure__  # the terminal is made when the dialogue begins
@@ -103,7 +103,7 @@ def test_a_path_may_be_relative_or_at_home(talk: Any, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     answers, _, _ = talk(Where_to_install=["  here "], Folder_of_container=["~/images"])
     assert (answers.install_path, answers.image_folder) == (f"{tmp_path}/here", f"{tmp_path}/images")
-    assert draft.read() == {}
+    assert checks.read_draft() == {}
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_the_prompt(talk, tmp_path, monkeypatch):
@@ -194,10 +194,10 @@ def test_keys_that_were_typed_too_early_are_dropped(monkeypatch: pytest.MonkeyPa
     import prompt_toolkit.input.typeahead as typeahead
 
     dropped: list[object] = []
-    monkeypatch.setattr(keyboard.termios, "tcflush", lambda *given: dropped.append(given))
+    monkeypatch.setattr(dialogue.termios, "tcflush", lambda *given: dropped.append(given))
     monkeypatch.setattr(typeahead, "clear_typeahead", lambda given: dropped.append(given))
     forget_keys()
-    assert dropped[0] == (sys.stdin, keyboard.termios.TCIFLUSH)
+    assert dropped[0] == (sys.stdin, dialogue.termios.TCIFLUSH)
     assert len(dropped) == 2
     monkeypatch.delitem(sys.modules, "prompt_toolkit")
     forget_keys()
@@ -206,20 +206,20 @@ def test_keys_that_were_typed_too_early_are_dropped(monkeypatch: pytest.MonkeyPa
 
 def test_without_a_terminal_there_are_no_keys_to_drop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "prompt_toolkit", raising=False)
-    for error in (OSError("closed"), ValueError("no file"), keyboard.termios.error("no terminal")):
+    for error in (OSError("closed"), ValueError("no file"), dialogue.termios.error("no terminal")):
 
         def refuse(*_: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(keyboard.termios, "tcflush", refuse)
+        monkeypatch.setattr(dialogue.termios, "tcflush", refuse)
         forget_keys()
 
 
 def test_answers_of_last_time_that_cannot_be_are_not_offered(talk: Any, tmp_path: Path) -> None:
     kept = {"gpu_partition": ["gpu"], "account": {"a": 1}, "gres": "yes", "workloads": 5, "cluster_type": "cloud"}
     for name in ("installer-draft.json", "installer-answers.json"):
-        draft.keep({**kept, "gpu_type": "h100"}, name)
-        assert draft.read(name) == {"gpu_type": "h100"}
+        checks.keep_draft({**kept, "gpu_type": "h100"}, name)
+        assert checks.read_draft(name) == {"gpu_type": "h100"}
     assert talk()[0].gpu_type == "h100"
 
 

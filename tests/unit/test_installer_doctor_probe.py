@@ -12,8 +12,7 @@ import pytest
 from llmb_common.health.facts import Facts, Folder, Software
 from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_common.site.cluster import cluster_config
-from llmb_install.doctor.facts import limit_minutes, workloads_here
-from llmb_install.doctor.node import parse_node, values_of
+from llmb_install.doctor.facts import limit_minutes, parse_node, values_of, workloads_here
 from llmb_train.health.looks import _unpacked
 from support.health_fleets import fleet
 

@@ -20,12 +20,11 @@ from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.machine.processes import Answer
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
-from llmb_install.detect import parse_sinfo
+from llmb_install.answers.detect import parse_sinfo
 from llmb_install.doctor import command
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.command import doctor
-from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, slurm_limits
-from llmb_install.doctor.node import Node, ask_one_node
+from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, Node, ask_one_node, gather, slurm_limits
 from llmb_train.evidence.ask import frames
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,8 +254,8 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine()
-    monkeypatch.setattr("llmb_install.detect.ask", machine.ask)
-    monkeypatch.setattr("llmb_install.doctor.node.hold", machine.hold)
+    monkeypatch.setattr("llmb_install.answers.detect.ask", machine.ask)
+    monkeypatch.setattr("llmb_install.doctor.facts.hold", machine.hold)
     monkeypatch.setattr("shutil.which", lambda name: name if name in machine.on_path else None)
     monkeypatch.setattr("llmb_install.doctor.facts.free_bytes", lambda folder: len(str(folder)))
     monkeypatch.setattr("llmb_install.doctor.facts.load_recipes", lambda clone: {})

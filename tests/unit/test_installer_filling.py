@@ -14,19 +14,15 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import Answer
-from llmb_install.parts.environments import environment as environments
-from llmb_install.parts.environments import environment_build, environment_packages
-from llmb_install.parts.environments.environment import RECEIPT, Environment, installed_packages
-from llmb_install.parts.environments.environment_build import build
-from llmb_install.parts.environments.environment_content import Content
-from llmb_install.parts.environments.environment_packages import Progress
-from llmb_install.parts.environments.tool import shared_tool
-from llmb_install.parts.packages import uv
-from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts import environment as environments
+from llmb_install.parts import environment_build, uv
+from llmb_install.parts.engine import shared_tool
+from llmb_install.parts.environment import RECEIPT, Environment, installed_packages
+from llmb_install.parts.environment_build import Content, Progress, build
+from llmb_install.working.artefact import read_receipt, require_ready
 from llmb_install.working.command import Finished
-from llmb_install.working.leftovers import remove_leftovers
-from llmb_install.working.readiness import require_ready
 from llmb_install.working.reporter import Reporter, Step
+from llmb_install.working.transaction import remove_leftovers
 
 HASH = "--hash=sha256:" + 64 * "0"
 HASHED = ["--require-hashes", "--no-deps"]
@@ -88,7 +84,7 @@ def test_packages_of_a_newer_python_are_installed_beside_the_others(ran: Uv, tmp
 
 def test_what_another_environment_has_is_linked_first(ran: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linked: list[tuple[Path, Path, set[str]]] = []
-    monkeypatch.setattr(environment_packages, "link_packages", lambda *given: linked.append(given))
+    monkeypatch.setattr(environment_build, "link_packages", lambda *given: linked.append(given))
     shares = (tmp_path / "one", tmp_path / "two")
     made(ran, content(tmp_path, "six==1", "h11==4 ; python_version > '3'", shares=shares))
     assert linked == [(other, ran.folder, {"six==1", "h11==4"}) for other in shares]

@@ -13,12 +13,11 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import Answer
-from llmb_install.parts import enroot_settings
+from llmb_install.parts import enroot, enroot_files, squashfs
+from llmb_install.parts import image as images
 from llmb_install.parts.hugging_face import PATTERNS
-from llmb_install.parts.images import image as images
-from llmb_install.parts.images import registry, squashfs
-from llmb_install.parts.images.image import Image
-from llmb_install.parts.images.squashfs import Inspector
+from llmb_install.parts.image import Image
+from llmb_install.parts.squashfs import Inspector
 from llmb_install.working import install_lock
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
@@ -27,7 +26,7 @@ from support.other_user import OTHER, as_other_user, shared_folder
 
 @pytest.fixture(autouse=True)
 def no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "ask", lambda *_: lambda: None)
+    monkeypatch.setattr(enroot, "ask", lambda *_: lambda: None)
 
 
 @pytest.fixture
@@ -193,16 +192,16 @@ def test_tokenizers_of_every_kind_are_fetched_and_weights_never() -> None:
 
 
 def test_where_enroot_works_without_any_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(enroot_settings, "CONFIG", tmp_path / "none")
+    monkeypatch.setattr(enroot_files, "CONFIG", tmp_path / "none")
     monkeypatch.setenv("HOME", "/home/ann")
-    assert enroot_settings.temporary_folder({}) == Path("/tmp")
-    assert enroot_settings.temporary_folder({"TMPDIR": "/scratch"}) == Path("/scratch")
-    assert enroot_settings.cache_folder({"HOME": "/h"}) == Path("/h/.cache/enroot")
-    assert enroot_settings.cache_folder({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/enroot")
-    assert enroot_settings.cache_folder({}) == Path("/.cache/enroot")
-    assert enroot_settings.config_folder({"HOME": "/h"}) == Path("/h/.config/enroot")
-    assert enroot_settings.config_folder({}) == Path("/home/ann/.config/enroot")
-    assert enroot_settings.config_folder({"XDG_CONFIG_HOME": "/x"}) == Path("/x/enroot")
+    assert enroot_files.temporary_folder({}) == Path("/tmp")
+    assert enroot_files.temporary_folder({"TMPDIR": "/scratch"}) == Path("/scratch")
+    assert enroot_files.cache_folder({"HOME": "/h"}) == Path("/h/.cache/enroot")
+    assert enroot_files.cache_folder({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/enroot")
+    assert enroot_files.cache_folder({}) == Path("/.cache/enroot")
+    assert enroot_files.config_folder({"HOME": "/h"}) == Path("/h/.config/enroot")
+    assert enroot_files.config_folder({}) == Path("/home/ann/.config/enroot")
+    assert enroot_files.config_folder({"XDG_CONFIG_HOME": "/x"}) == Path("/x/enroot")
 
 
 @pytest.mark.parametrize(
@@ -219,9 +218,9 @@ def test_where_enroot_works_without_any_setting(monkeypatch: pytest.MonkeyPatch,
     ],
 )
 def test_values_of_enroots_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
-    monkeypatch.setattr(enroot_settings, "CONFIG", tmp_path / "enroot.conf")
+    monkeypatch.setattr(enroot_files, "CONFIG", tmp_path / "enroot.conf")
     (tmp_path / "enroot.conf").write_text(f"ENROOT_DATA_PATHS /no\nENROOT_DATA_PATH {value}\n")
-    assert enroot_settings.setting("ENROOT_DATA_PATH", {"USER": "ann"}) == text
+    assert enroot_files.setting("ENROOT_DATA_PATH", {"USER": "ann"}) == text
 
 
 # unsquashfs

@@ -12,11 +12,11 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_install.answers.used_folder import described, other_things, require_free
-from llmb_install.parts.belongings import belongings, remove_if_empty
+from llmb_install.answers.checks import described, other_things, require_free_folder
+from llmb_install.commands.removal import belongings, remove_if_empty
+from llmb_install.parts.enroot import Watch, bad_result, explain
 from llmb_install.parts.hugging_face import ModelFiles, check_token
-from llmb_install.parts.images.enroot_errors import Watch, bad_result, explain
-from llmb_install.parts.images.squashfs import BadImage, Inspector, check_superblock
+from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Step
 
@@ -299,15 +299,15 @@ def test_a_folder_is_free_where_it_holds_only_what_is_expected(tmp_path: Path) -
     for name in ("workloads", "images", "cluster_config.yaml", "lost+found", ".snapshot"):
         (tmp_path / name).mkdir()
     assert other_things(tmp_path) == []
-    require_free(tmp_path, agreed=False)
+    require_free_folder(tmp_path, agreed=False)
     (tmp_path / "b").touch()
     (tmp_path / "a").touch()
     assert other_things(tmp_path) == ["a", "b"]
-    require_free(tmp_path, agreed=True)
+    require_free_folder(tmp_path, agreed=True)
     with pytest.raises(
         RequestError, match=r"install_path: .* is not empty: it contains a, b\n  -> .*--into-used-folder"
     ):
-        require_free(tmp_path, agreed=False)
+        require_free_folder(tmp_path, agreed=False)
     (tmp_path / ".llmb").mkdir()
     assert other_things(tmp_path) == [], "an installation was begun here"
     assert other_things(tmp_path / "nowhere") == []

@@ -13,8 +13,8 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.files import sha256_of
-from llmb_install.parts.images import registry
-from llmb_install.parts.images.image import Image
+from llmb_install.parts import enroot
+from llmb_install.parts.image import Image
 from llmb_install.working.reporter import Reporter
 
 SOURCE = "nvcr.io#nvidia/nemo:26.02.01"
@@ -54,7 +54,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "head").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little"))
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(registry, "ask", lambda *_: lambda: registry.Manifest("sha256:5e1f", ()))
+    monkeypatch.setattr(enroot, "ask_registry", lambda *_: lambda: enroot.Manifest("sha256:5e1f", ()))
     return folder
 
 
@@ -291,7 +291,7 @@ def test_a_damaged_image_stays_until_there_is_another(image: Image, world: Path)
 
 def test_room_is_asked_for_before_the_import(image: Image, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = {"images": 24_000_000_000}
-    monkeypatch.setattr("llmb_install.parts.images.image.free_bytes", lambda folder: room.get(folder.name, 10**12))
+    monkeypatch.setattr("llmb_install.parts.image.free_bytes", lambda folder: room.get(folder.name, 10**12))
     scratch = world.parent / "scratch"
     scratch.mkdir()
     careful = replace(image, space_check=True, env=dict(os.environ) | {"TMPDIR": str(scratch)})

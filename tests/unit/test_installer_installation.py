@@ -11,20 +11,24 @@ from typing import Any
 import pytest
 
 from llmb_common.command.words import Secret
-from llmb_install.answers.answers import complete
-from llmb_install.answers.stored import load_recipes
+from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.installation import Installation, engine_values
-from llmb_install.parts.environments import engine as engine_module
-from llmb_install.parts.environments.engine import KINDS, Engine, OwnEngine, cpu_engine
-from llmb_install.parts.environments.environment import Environment
-from llmb_install.parts.environments.tool import TOOL_BYTES, TOOL_IMPORTS, tool_environment
-from llmb_install.parts.folders import AnswersFile, WorkloadFolders
+from llmb_install.parts import engine as engine_module
+from llmb_install.parts.credentials import (
+    ClosedFiles,
+    HuggingFaceToken,
+    RegistryKey,
+    RegistryReference,
+    Secrets,
+    hf_token_path,
+    store_hf_token,
+)
+from llmb_install.parts.engine import KINDS, TOOL_BYTES, TOOL_IMPORTS, Engine, OwnEngine, cpu_engine, tool_environment
+from llmb_install.parts.environment import Environment
+from llmb_install.parts.files import AnswersFile, Commands, WorkloadFolders
 from llmb_install.parts.hugging_face import ModelFiles
-from llmb_install.parts.images.image import Image
-from llmb_install.parts.secrets.credentials import Secrets, hf_token_path, store_hf_token
-from llmb_install.parts.secrets.secret_files import ClosedFiles, HuggingFaceToken, RegistryKey, RegistryReference
+from llmb_install.parts.image import Image
 from llmb_install.parts.site_config import SiteConfig
-from llmb_install.parts.wrappers import Commands
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
 

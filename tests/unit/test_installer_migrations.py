@@ -11,13 +11,12 @@ from ruamel.yaml import YAML
 
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import FILE_NAME, load_cluster_config
-from llmb_install.answers.answers import read_play
-from llmb_install.answers.stored import ANSWERS_FILE, stored_answers
+from llmb_install.answers.answers import ANSWERS_FILE, read_play, stored_answers
 from llmb_install.parts import migrations
 from llmb_install.parts.migrations import Migration
 from llmb_install.parts.site_config import SiteConfig, apply_site_values, site_values_are_applied, update_site_config
+from llmb_install.working.artefact import problem_in, verify_all
 from llmb_install.working.reporter import Reporter
-from llmb_install.working.steps import problem_in, verify_all
 
 
 def write(folder: Path, text: str) -> Path:

@@ -15,15 +15,14 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
-from llmb_install.answers.answers import Answers, complete, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, Answers, complete, load_recipes, required_answers, to_yaml
+from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.answers.questions import Given
-from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers
 from llmb_install.commands import operations
 from llmb_install.commands.operations import describe
-from llmb_install.detect import Site, parse_sinfo
 from llmb_install.installation import Installation
 from llmb_install.main import main
-from llmb_install.parts.secrets.credentials import KEPT, Secrets
+from llmb_install.parts.credentials import KEPT, Secrets
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 from support.file_part import Part
@@ -65,7 +64,7 @@ def run(install: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     for module in ("installation", "commands.operations", "commands.upkeep"):
         monkeypatch.setattr(f"llmb_install.{module}.load_recipes", lambda clone: RECIPES)
     monkeypatch.setattr("shutil.which", lambda name, *_, **__: None)
-    monkeypatch.setattr("llmb_install.detect.mpi_type", lambda: "pmix_v5")
+    monkeypatch.setattr("llmb_install.answers.detect.mpi_type", lambda: "pmix_v5")
     monkeypatch.setenv("XDG_STATE_HOME", str(install.parent / "state"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
 
@@ -203,7 +202,7 @@ def test_answers_that_somebody_gave_are_not_mixed_with_what_another_command_did(
 
 def test_whether_jobs_ask_for_gpus_is_what_slurm_says_unless_somebody_does(run, part, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "llmb_install.detect.all_partitions", lambda: parse_sinfo("g|up|1:00|8|gpu:8\nx|up|1:00|8|(null)")
+        "llmb_install.answers.detect.all_partitions", lambda: parse_sinfo("g|up|1:00|8|gpu:8\nx|up|1:00|8|(null)")
     )
     play = tmp_path / "play.yaml"
     play.write_text("cluster_type: slurm\ngpu_type: h100\naccount: a\ngpu_partition: g\nworkloads: grok1\n")
@@ -221,7 +220,7 @@ def test_whether_jobs_ask_for_gpus_is_what_slurm_says_unless_somebody_does(run, 
 
 def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to(run, part, monkeypatch):
     asked: list[Given] = []
-    monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: asked.append(given) or [])
+    monkeypatch.setattr("llmb_install.answers.detect.slurm_problems", lambda given: asked.append(given) or [])
     b200 = [*SLURM[:2], "--gpu-type", "b200", *SLURM[4:], "--workloads", "grok1"]
     status, _, err = run(*b200)
     assert (status, "pretrain_grok1 has no configuration for b200" in err, len(asked)) == (2, True, 1)
@@ -233,7 +232,7 @@ def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to
 
 def test_an_installation_is_not_questioned_again(run, part, install, monkeypatch):
     asked: list[Given] = []
-    monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: asked.append(given) or [])
+    monkeypatch.setattr("llmb_install.answers.detect.slurm_problems", lambda given: asked.append(given) or [])
     stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100", mpi="pmix")
     run("--dry-run", "--no-space-check")
     assert asked == []
@@ -363,7 +362,7 @@ def sit_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch, run: Run) -> type[Asking]:
-    monkeypatch.setattr("llmb_install.detect.detect_site", lambda: None)
+    monkeypatch.setattr("llmb_install.answers.detect.detect_site", lambda: None)
     monkeypatch.setattr("llmb_install.answers.dialogue.Dialogue", Asking)
     monkeypatch.setattr(Asking, "begun", [])
     return Asking
@@ -387,7 +386,7 @@ def test_in_a_terminal_what_is_missing_is_asked(run, part, terminal, install, mo
 
 def test_what_slurm_does_not_have_is_said_while_it_can_be_corrected(run, part, terminal, monkeypatch):
     sit_at_a_terminal(monkeypatch)
-    monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: [RequestError("no account x")])
+    monkeypatch.setattr("llmb_install.answers.detect.slurm_problems", lambda given: [RequestError("no account x")])
 
     def confirm(self: Asking, secrets: Secrets, summary: Callable[..., str]) -> tuple[Answers, Secrets]:
         with pytest.raises(RequestError, match="no account x"):

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from llmb_install.parts.images import enroot_progress, registry
-from llmb_install.parts.images.registry import Manifest
+from llmb_install.parts import enroot
+from llmb_install.parts.enroot import Manifest
 from support.processes import wait_until
 
 LAYERS = (("a" * 64, 2_000_000), ("b" * 64, 10_000_000), ("c" * 64, 8_000_000))
@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(enroot_progress, "time", clock)
+    monkeypatch.setattr(enroot, "time", clock)
     return clock
 
 
@@ -43,7 +43,7 @@ def test_a_download_tells_its_total_rate_and_time_left(tmp_path: Path, clock: Cl
     cache = tmp_path / "cache"
     put(cache, "a" * 64, 1_900_000)
     put(cache, "b" * 64 + ".killed", 9_000_000)
-    text = enroot_progress.shown(DOWNLOADING, tmp_path / "x", cache, None, lambda: Manifest("", LAYERS))
+    text = enroot.shown(DOWNLOADING, tmp_path / "x", cache, None, lambda: Manifest("", LAYERS))
     assert callable(text)
     assert text() == f"{DOWNLOADING}, 18 MB", "what was there before has not come now"
     clock.now = 2.0
@@ -55,25 +55,23 @@ def test_a_download_tells_its_total_rate_and_time_left(tmp_path: Path, clock: Cl
 
 
 def test_where_the_registry_does_not_say_the_growth_is_shown(tmp_path: Path, clock: Clock) -> None:
-    text = enroot_progress.shown(DOWNLOADING, tmp_path / "x", tmp_path / "cache", None, lambda: None)
+    text = enroot.shown(DOWNLOADING, tmp_path / "x", tmp_path / "cache", None, lambda: None)
     assert callable(text)
     assert text() == DOWNLOADING
     clock.now = 3.0
     put(tmp_path / "cache", "a" * 64 + ".x", 3_000_000)
     assert text() == f"{DOWNLOADING}, 3 MB, 1 MB/s"
-    text = enroot_progress.shown("Creating squashfs filesystem", tmp_path / "x", tmp_path / "cache", None, lambda: None)
+    text = enroot.shown("Creating squashfs filesystem", tmp_path / "x", tmp_path / "cache", None, lambda: None)
     clock.now = 5.0
     put(tmp_path, "x", 5_000_000)
     assert callable(text)
     assert text() == "Creating squashfs filesystem, 5 MB, 2 MB/s"
-    assert (
-        enroot_progress.shown("Converting whiteouts", tmp_path, tmp_path, None, lambda: None) == "Converting whiteouts"
-    )
+    assert enroot.shown("Converting whiteouts", tmp_path, tmp_path, None, lambda: None) == "Converting whiteouts"
 
 
 def test_layers_that_are_unpacked_count_from_the_uppermost(tmp_path: Path, clock: Clock) -> None:
     doing = "Extracting image layers"
-    text = enroot_progress.shown(doing, tmp_path / "x", tmp_path / "cache", tmp_path, lambda: Manifest("", LAYERS))
+    text = enroot.shown(doing, tmp_path / "x", tmp_path / "cache", tmp_path, lambda: Manifest("", LAYERS))
     assert callable(text)
     assert text() == f"{doing}, 20 MB"
     clock.now = 4.0
@@ -137,7 +135,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 def test_the_registry_is_asked_as_enroot_asks_it(hub: tuple[str, list[tuple[str, str]]], env: dict[str, str]) -> None:
     host, seen = hub
-    answer = registry.ask(f"{host}#lab/nemo:1", "x86_64", env)
+    answer = enroot.ask_registry(f"{host}#lab/nemo:1", "x86_64", env)
     wait_until(lambda: answer() is not None, "an answer", 20)
     assert answer() == Manifest("sha256:1157", LAYERS)
     assert [path for path, _ in seen] == [
@@ -150,15 +148,15 @@ def test_the_registry_is_asked_as_enroot_asks_it(hub: tuple[str, list[tuple[str,
 def test_a_password_goes_where_enroot_sends_it(hub, env, tmp_path):
     host, seen = hub
     (tmp_path / ".credentials").write_text("machine 127.0.0.1 login ann password $KEY\n")
-    assert registry._manifest(f"{host}#basic/nemo:1", "x86_64", env).digest == "sha256:1157"
+    assert enroot._manifest(f"{host}#basic/nemo:1", "x86_64", env).digest == "sha256:1157"
     assert seen[-1][1] == "Basic " + base64.b64encode(b"ann:k").decode()
     with pytest.raises(ValueError, match="Bearer"):
-        registry._manifest(f"{host}#lab/nemo:1", "x86_64", env)
+        enroot._manifest(f"{host}#lab/nemo:1", "x86_64", env)
     assert not [path for path, _ in seen if path.startswith("/token")], "never in clear to where tokens are made"
 
 
 def test_a_registry_that_does_not_answer_is_enroots_affair(env: dict[str, str]) -> None:
     threads = threading.active_count()
-    answers = [registry.ask(source, "x86_64", env) for source in ("127.0.0.1:1#a/b:1", "no source", "#")]
+    answers = [enroot.ask_registry(source, "x86_64", env) for source in ("127.0.0.1:1#a/b:1", "no source", "#")]
     wait_until(lambda: threading.active_count() <= threads, "the end of the questions", 20)
     assert [answer() for answer in answers] == [None, None, None]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmb_install.parts.packages import pythons
+from llmb_install.parts import pythons
 
 
 def test_which_pythons_fit() -> None:

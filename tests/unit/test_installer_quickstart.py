@@ -13,8 +13,7 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.answers.answers import complete, to_yaml
-from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
+from llmb_install.answers.answers import ANSWERS_FILE, complete, load_recipes, to_yaml
 from llmb_install.main import main
 from llmb_install.parts.hugging_face import PATTERNS, ModelFiles
 from llmb_install.working.reporter import Reporter

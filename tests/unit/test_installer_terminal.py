@@ -16,7 +16,7 @@ import pytest
 
 from llmb_common.command.printable import size
 from llmb_common.errors import CheckFailed, EnvironmentLacks
-from llmb_install.working import live_lines, readiness, steps
+from llmb_install.working import artefact, live_lines
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step
 
@@ -152,10 +152,10 @@ def test_room_is_looked_for_where_the_folder_will_be(tmp_path: Path, monkeypatch
         return SimpleNamespace(free=3 * 10**9)
 
     monkeypatch.setattr("shutil.disk_usage", usage)
-    assert readiness.free_bytes(tmp_path / "a" / "b") == 3 * 10**9
+    assert artefact.free_bytes(tmp_path / "a" / "b") == 3 * 10**9
     assert looked == [tmp_path]
     monkeypatch.chdir(tmp_path)
-    readiness.free_bytes(Path("c"))
+    artefact.free_bytes(Path("c"))
     assert looked[-1] == tmp_path
 
 
@@ -220,7 +220,7 @@ def test_every_error_is_told_and_the_first_is_raised() -> None:
     shown = io.StringIO()
     parts = [Part("a", fails=EnvironmentLacks("no room")), Part("b", fails=EnvironmentLacks("no network"))]
     with pytest.raises(EnvironmentLacks) as caught:
-        steps.make_missing(parts, Reporter(None, stream=shown))
+        artefact.make_missing(parts, Reporter(None, stream=shown))
     said = {"no room", "no network"}
     assert caught.value.message in said
     (other,) = said - {caught.value.message}
@@ -228,28 +228,28 @@ def test_every_error_is_told_and_the_first_is_raised() -> None:
 
 
 def test_parts_that_wait_for_each_other_are_a_mistake_in_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps.command, "stop_all", lambda: None)  # it would stop the programs of all later tests
+    monkeypatch.setattr(artefact.command, "stop_all", lambda: None)  # it would stop the programs of all later tests
     with pytest.raises(AssertionError, match="artefacts that wait for each other: a, b"):
-        steps.make_missing([Part("a", "b"), Part("b", "a")], Reporter(None, stream=io.StringIO()))
+        artefact.make_missing([Part("a", "b"), Part("b", "a")], Reporter(None, stream=io.StringIO()))
 
 
 def test_an_interruption_ends_all_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
-    monkeypatch.setattr(steps.command, "stop_all", lambda: ended.append(True))
+    monkeypatch.setattr(artefact.command, "stop_all", lambda: ended.append(True))
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(steps, "wait", interrupted)
+    monkeypatch.setattr(artefact, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        steps.make_missing([Part("a")], Reporter(None, stream=io.StringIO()))
+        artefact.make_missing([Part("a")], Reporter(None, stream=io.StringIO()))
     assert ended == [True]
 
 
 def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
     shown = io.StringIO()
     parts = [Part("bad", fails=EnvironmentLacks("cannot look")), Part("closed", fails=OSError(13, "denied"))]
-    found = steps.verify_all([*parts, Part("good"), Part("gone", "x")], Reporter(None, stream=shown))
+    found = artefact.verify_all([*parts, Part("good"), Part("gone", "x")], Reporter(None, stream=shown))
     assert found == {"bad": "cannot look", "closed": "[Errno 13] denied", "good": None, "gone": "it is gone"}
     assert shown.getvalue().splitlines() == [
         "failed  checking bad: cannot look (0 s)",
@@ -257,7 +257,7 @@ def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
         "    ok  checking good (0 s)",
         "failed  checking gone: it is gone (0 s)",
     ]
-    error = steps.problem_in(found, "repair it")
+    error = artefact.problem_in(found, "repair it")
     assert isinstance(error, CheckFailed)
     assert error.message.splitlines() == [
         "3 of 4 parts of the installation are damaged or missing:",
@@ -265,7 +265,7 @@ def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
         "    closed: [Errno 13] denied",
         "    gone: it is gone",
     ]
-    assert steps.problem_in({"good": None}, "") is None
+    assert artefact.problem_in({"good": None}, "") is None
 
 
 # What is missing
@@ -275,16 +275,16 @@ def test_everything_that_is_missing_is_one_list(tmp_path: Path, monkeypatch: pyt
     free = 10**9
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     a, b = Room(tmp_path / "a", 6 * 10**8, "the tool"), Room(tmp_path / "b" / "c", 5 * 10**8, "an engine")
-    readiness.require_ready([Part("1", rooms=(a,)), Part("2", rooms=(b._replace(bytes=4 * 10**8),))])
+    artefact.require_ready([Part("1", rooms=(a,)), Part("2", rooms=(b._replace(bytes=4 * 10**8),))])
     with pytest.raises(EnvironmentLacks) as caught:
-        readiness.require_ready([Part("1", rooms=(a,)), Part("2", rooms=(b,))])
+        artefact.require_ready([Part("1", rooms=(a,)), Part("2", rooms=(b,))])
     room = f"1.1 GB of space are needed in {tmp_path / 'a'} (the tool 600 MB, an engine 500 MB), and 1.0 GB are free"
     assert caught.value.message == room, "they share a file system"
     assert "--install-path" in caught.value.remedy
     network, python = EnvironmentLacks("no network", remedy="get one"), EnvironmentLacks("no Python", remedy="buy one")
     again = EnvironmentLacks("no network", remedy="get one")
     with pytest.raises(EnvironmentLacks) as caught:
-        readiness.require_ready([Part("1", rooms=(a, b), errors=(network,)), Part("2", errors=(again, python))])
+        artefact.require_ready([Part("1", rooms=(a, b), errors=(network,)), Part("2", errors=(again, python))])
     assert caught.value.message.splitlines() == [
         "3 things are missing on this machine:",
         f"    - {room}",
@@ -297,14 +297,14 @@ def test_everything_that_is_missing_is_one_list(tmp_path: Path, monkeypatch: pyt
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentLacks, match=f"{tmp_path}/file/x cannot be written: {tmp_path}/file is not a direc"):
-        readiness.require_ready([Part("1", rooms=(Room(tmp_path / "file" / "x", 0, "it"),))])
+        artefact.require_ready([Part("1", rooms=(Room(tmp_path / "file" / "x", 0, "it"),))])
     monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK | os.X_OK)
     with pytest.raises(EnvironmentLacks, match=f"{tmp_path}/x cannot be written: {tmp_path} is read-only for you"):
-        readiness.require_ready([Part("1", rooms=(Room(tmp_path / "x", 0, "it"),))])
+        artefact.require_ready([Part("1", rooms=(Room(tmp_path / "x", 0, "it"),))])
 
 
 def test_nothing_is_begun_where_something_is_missing() -> None:
     parts = [Part("1"), Part("2", errors=(EnvironmentLacks("no network"),))]
     with pytest.raises(EnvironmentLacks, match="no network"):
-        steps.make_missing(parts, Reporter(None))
+        artefact.make_missing(parts, Reporter(None))
     assert not any(part.made for part in parts)

@@ -15,10 +15,9 @@ from test_installer_operations import LOCAL, RECIPES, Part, Run, install, part, 
 from llmb_common.command.outcome import Result
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.answers.answers import to_yaml
-from llmb_install.answers.stored import ANSWERS_FILE
+from llmb_install.answers.answers import ANSWERS_FILE, to_yaml
 from llmb_install.installation import Installation
-from llmb_install.parts.secrets.credentials import store_ngc_key
+from llmb_install.parts.credentials import store_ngc_key
 from llmb_install.working.reporter import Reporter
 
 # ruff: noqa: F811  (fixtures)
@@ -135,7 +134,7 @@ def test_nobody_confirms_without_a_terminal(run, install, monkeypatch, where):
 
 def test_what_is_listed_knows_a_whole_image(run: Run, install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100")
-    monkeypatch.setattr("llmb_install.parts.images.image.Image.is_complete", lambda self: True)
+    monkeypatch.setattr("llmb_install.parts.image.Image.is_complete", lambda self: True)
     lines = run("list")[1].splitlines()
     assert lines[1].split() == ["pretrain_grok1", "Grok-1", "installed"]
     assert [line[2:30].strip() for line in lines[1:]] == sorted(RECIPES)
@@ -167,9 +166,9 @@ def test_both_secrets_are_hidden_whatever_prints_them(run: Run, part: Part, monk
 
 def test_the_doctor_needs_no_clone(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
-    monkeypatch.setattr("llmb_install.detect.ask", lambda *_: pytest.fail("Slurm is not here"))
+    monkeypatch.setattr("llmb_install.answers.detect.ask", lambda *_: pytest.fail("Slurm is not here"))
     monkeypatch.setattr("llmb_install.doctor.facts.output", lambda *_: "")
-    monkeypatch.setattr("llmb_install.detect.output", lambda *_: "")
+    monkeypatch.setattr("llmb_install.answers.detect.output", lambda *_: "")
     status, out, _ = run("doctor")
     assert (status, "training engine" in out) == (1, True)
 

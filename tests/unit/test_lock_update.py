@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.parts.environments.engine import KINDS, MINIMUM_GLIBC
+from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("tool.txt", "tool-build.txt", "uv.txt", "engine-cpu.txt", "engine-cpu-0.6.txt")

@@ -17,8 +17,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import FILE_NAME
-from llmb_install.answers.answers import complete
-from llmb_install.answers.stored import load_recipes
+from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.installation import Installation
 from llmb_train.job import FunctionJob, Job, parse_job
 from support import plans

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.parts.packages import package_index, uv
-from llmb_install.parts.packages.package_index import Settings, Sources, Unavailable, settings
+from llmb_install.parts import package_index, uv
+from llmb_install.parts.package_index import Settings, Sources, Unavailable, settings
 
 NONE = {"PIP_CONFIG_FILE": os.devnull}
 
@@ -374,16 +374,16 @@ def test_a_proxy_is_asked_where_pip_is_told_of_one(index: Index, proxied: bool) 
 
 
 def test_uv_itself_may_be_called(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
-    """``python -m llmb_install.parts.packages.uv`` is uv with pip's settings."""
+    """``python -m llmb_install.parts.uv`` is uv with pip's settings."""
     program = stand_in('#!/bin/sh\necho "$* $UV_DEFAULT_INDEX $PYTHONPATH"\n')
     python = program.with_name("python")
     python.symlink_to(sys.executable)
-    installer = str(Path(uv.__file__).resolve().parents[3])
+    installer = str(Path(uv.__file__).resolve().parents[2])
     env = {**os.environ, **NONE, "PYTHONPATH": installer, "PIP_INDEX_URL": "http://127.0.0.1:1"}
     env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
 
     def called() -> subprocess.CompletedProcess[str]:
-        argv = [str(python), "-S", "-m", "llmb_install.parts.packages.uv", "pip", "x"]
+        argv = [str(python), "-S", "-m", "llmb_install.parts.uv", "pip", "x"]
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
     assert called().stdout == "pip x http://127.0.0.1:1 \n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llmb_common.command.printable import csv_cell, first_few, printable, printable_json, printable_lines
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.guard import guarded
+from llmb_install.arguments import guarded
 from llmb_install.working.reporter import Reporter
 from llmb_run.terminal import table
 from support.cli import Cli

@@ -18,7 +18,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts.environments.package_records import damaged_files
+from llmb_install.parts.package_files import damaged_files
 from llmb_run.place import Place
 from llmb_run.reporting import charts_library
 from llmb_run.reporting import forms as html_form

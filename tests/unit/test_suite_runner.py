@@ -24,7 +24,7 @@ PYTHON = """#!/bin/bash
 case "$*" in
   --version) echo "Python 3.11.2" ;;
   *"print("*) echo 3.11 ;;
-  "-m llmb_install.parts.packages.uv "*) PYTHONPATH= exec "$SANDBOX/tools/uv" "${@:3}" ;;
+  "-m llmb_install.parts.uv "*) PYTHONPATH= exec "$SANDBOX/tools/uv" "${@:3}" ;;
   "-m pytest"*)
     echo "pytest ${*:3}" >> "$SANDBOX/calls"
     env > "$SANDBOX/pytest.env"
@@ -97,7 +97,7 @@ class Sandbox:
         for version in VERSIONS:
             (tools / f"python{version}").symlink_to("python3")
         # Where the machine's own Python is preferred, it starts the stand-ins as well.
-        parts = self.root / "clone" / "installer" / "llmb_install" / "parts" / "packages"
+        parts = self.root / "clone" / "installer" / "llmb_install" / "parts"
         parts.mkdir(parents=True)
         (parts / "uv.py").write_text(f"import os, sys\nos.execv('{tools}/uv', ['uv', *sys.argv[1:]])\n")
         words = "['engine', 'engine-cpu', './installer.py', *sys.argv[1:]]"

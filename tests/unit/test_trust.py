@@ -11,9 +11,9 @@ from llmb_common.errors import ConfigError
 from llmb_common.machine import files
 from llmb_common.machine.files import require_trusted, why_not_trusted
 from llmb_common.site.cluster import load_cluster_config
-from llmb_install.answers.stored import ANSWERS_FILE, stored_answers
+from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.bootstrap import bootstrap
-from llmb_install.parts.images.image import Image
+from llmb_install.parts.image import Image
 from llmb_run.main import main
 from llmb_run.place import find_install
 from support.other_user import OTHER

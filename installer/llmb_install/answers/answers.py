@@ -1,10 +1,13 @@
 """The answers that define an installation: one strict, typed set, wherever they come from.
 
 Prompts, flags and play files all fill the same ``Answers``; ``questions`` lists its fields for people.
+
+What is on disk already: the recipes of a clone, the answers of an installation.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +16,16 @@ import msgspec
 
 from llmb_common.command.words import Secret
 from llmb_common.decoding.strict_yaml import Lines, convert
-from llmb_common.errors import ConfigError, RequestError
-from llmb_common.machine.files import user_path
+from llmb_common.errors import ConfigError, EnvironmentLacks, RequestError
+from llmb_common.machine.files import require_trusted, user_path
 from llmb_common.platform.cluster_types import ClusterType, traits_of
+from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers.checks import SECRETS, check, listed_engines, read_given
+from llmb_install.answers.detect import has_rows
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_architecture, expand_workloads, on_slurm
-from llmb_install.answers.site_checks import has_rows
-from llmb_install.parts.secrets.credentials import Secrets
+from llmb_install.parts.credentials import Secrets
+from llmb_install.parts.files import ANSWERS_FILE as ANSWERS_FILE
 
 Architecture = Literal["x86_64", "aarch64"]
 Method = Literal["local", "srun"]
@@ -149,3 +154,42 @@ def to_yaml(answers: Answers) -> str:
     data = {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
     header = "# Answers for the installer: ./installer.py --play THIS_FILE. Secrets are never recorded.\n"
     return header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=4096)
+
+
+def load_recipes(clone: Path) -> dict[str, Recipe]:
+    """All recipes of the clone, by workload name."""
+    recipes = [load_recipe(folder) for folder in recipe_folders(clone)]
+    if not recipes:
+        raise EnvironmentLacks(
+            f"{clone} contains no recipe", remedy="run ./installer.py of the clone, or set LLMB_REPO to the clone"
+        )
+    return {recipe.workload: recipe for recipe in recipes}
+
+
+def stored_answers(install: Path) -> Answers | None:
+    """The answers that the installation was made with, with its present path; None where there is none.
+
+    Raises:
+        ConfigError: the file was damaged by hand, is of a newer release (with file and line), or not to be trusted.
+    """
+    path = install / ANSWERS_FILE
+    if not os.path.lexists(path):
+        return None
+    require_trusted(path, install)
+    data, lines = read_given(path)
+    return convert({**data, "install_path": str(install)}, lines, Answers, str(path), ConfigError)
+
+
+def required_answers(install: Path) -> Answers:
+    """As ``stored_answers``, for commands that need an installation.
+
+    Raises:
+        EnvironmentLacks: there is none.
+    """
+    answers = stored_answers(install)
+    if answers is None:
+        raise EnvironmentLacks(
+            f"there is no installation in {install}",
+            remedy="set LLMB_INSTALL or --install-path to one, or make one with ./installer.py",
+        )
+    return answers

@@ -1,10 +1,17 @@
 """What is wrong with answers, wherever they come from: values, contradictions, what is missing.
 
 Standard library only: the bootstrap reports it before anything is installed.
+
+Whether a folder is free for an installation. Standard library only: checked before anything is created there.
+
+The answers of a dialogue that was interrupted, and of the last that ended, in the user's state folder. No secret is
+among them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -12,8 +19,8 @@ from pathlib import Path
 
 from llmb_common.command.words import is_slurm_name, line_problem, mount_problem
 from llmb_common.decoding.strict_yaml import Lines, load_text
-from llmb_common.errors import ConfigError, RequestError, did_you_mean
-from llmb_common.machine.files import user_path
+from llmb_common.errors import ConfigError, LLMBError, RecordError, RequestError, did_you_mean
+from llmb_common.machine.files import read_json, user_path, write_atomic
 from llmb_common.platform.cluster_types import traits_of
 from llmb_install.answers.questions import (
     PATHS,
@@ -27,7 +34,7 @@ from llmb_install.answers.questions import (
 )
 from llmb_install.parts import migrations
 from llmb_install.parts.migrations import Loader
-from llmb_install.working.readiness import raise_all
+from llmb_install.working.artefact import raise_all
 
 FIELDS = frozenset({"schema", "space_check", *(question.field for question in QUESTIONS)})
 """The keys of a file of answers."""
@@ -211,3 +218,92 @@ def path_problem(field: str, text: str, given: Given) -> str:
 
 def _choices(question: Question) -> str:
     return f" [{', '.join(question.choices)}]" if question.choices else ""
+
+
+INTO_USED_FOLDER = "--into-used-folder"
+
+# What may be there before: results of an earlier installation, images that somebody has brought, a site's settings.
+_EXPECTED = {"workloads", "images", "cluster_config.yaml", "lost+found", ".snapshot"}
+_SHOWN = 4
+
+
+def other_things(install: Path) -> list[str]:
+    """Names in ``install`` that no installation put there; none if an installation was begun there before."""
+    if (install / ".llmb").is_dir():
+        return []
+    try:
+        return sorted({path.name for path in install.iterdir()} - _EXPECTED)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def described(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def require_free_folder(install: Path, *, agreed: bool) -> None:
+    """Raise RequestError if ``install`` holds other things and the user has not ``agreed`` to that."""
+    for problem in used_folder_problems(install, agreed=agreed):
+        raise problem
+
+
+def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
+    """An error if the folder holds other things and nobody has ``agreed`` to that."""
+    names = [] if agreed else other_things(install)
+    if not names:
+        return []
+    return [
+        RequestError(
+            f"install_path: {install} is not empty: it contains {described(names)}",
+            remedy=f"choose a new or empty directory, or give {INTO_USED_FOLDER} to install there anyway",
+        )
+    ]
+
+
+_DRAFT, _LAST = "installer-draft.json", "installer-answers.json"
+
+
+def keep_draft(given: Given, name: str = _DRAFT) -> None:
+    path = _draft_path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(given, indent=2), mode=0o600)
+
+
+def refuse(found: Iterable[LLMBError], given: Given) -> None:
+    """Raise what was found. The answers ``given`` on the command line are kept for a dialogue."""
+    problems = list(found)
+    more = ""
+    if problems and given:
+        with contextlib.suppress(RecordError, OSError):
+            keep_draft(given)
+            more = "; the answers are kept: ./installer.py without any continues with them in a terminal"
+    raise_all(problems, more)
+
+
+def finish_draft(given: Given) -> None:
+    """The dialogue has ended: its answers are what the next one offers."""
+    with contextlib.suppress(RecordError, OSError):
+        keep_draft(given, _LAST)
+    _draft_path(_DRAFT).unlink(missing_ok=True)
+
+
+def last_answers() -> Given:
+    """The answers of this user's last dialogue that ended; empty if there was none."""
+    return read_draft(_LAST)
+
+
+def read_draft(name: str = _DRAFT) -> Given:
+    """The saved answers that are possible; empty if there are none or they cannot be read."""
+    try:
+        draft = read_json(_draft_path(name))
+    except RecordError:
+        return {}
+    known = {question.field: question for question in QUESTIONS}
+    found = draft.items() if isinstance(draft, dict) else ()
+    return {field: value for field, value in found if field in known and not value_problem(known[field], value)}
+
+
+def _draft_path(name: str) -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "llmb" / name

@@ -1,12 +1,16 @@
 """The questions in a terminal: one screen of what was detected, then, to change it, every question with its default.
 
 Answers are checked at the prompt, and a draft of them survives Ctrl-C.
+
+The keyboard of a dialogue: keys pressed too early, and the way back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import termios
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +21,48 @@ from llmb_common.errors import Interrupted, RequestError
 from llmb_common.machine.files import user_path
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers import answers as answers_module
-from llmb_install.answers import draft, used_folder
+from llmb_install.answers import checks
 from llmb_install.answers.answers import Answers
 from llmb_install.answers.checks import engine_problem, folder_problem, path_problem
-from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
+from llmb_install.answers.detect import Site, has_rows
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, on_slurm, plain, uses_images
-from llmb_install.answers.site_checks import has_rows
 from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
-from llmb_install.detect import Site
-from llmb_install.parts.secrets.credentials import Secrets
-from llmb_install.working.readiness import free_bytes
+from llmb_install.parts.credentials import Secrets
+from llmb_install.working.artefact import free_bytes
 
 if TYPE_CHECKING:
     import questionary
+
+
+class Back(Exception):
+    """The user wants the question before this one."""
+
+
+def forget_keys() -> None:
+    """Drop keys typed before the question was shown: they would answer it, and those after it."""
+    with contextlib.suppress(termios.error, OSError, ValueError):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    if "prompt_toolkit" in sys.modules:
+        # The keys that came together with the last answer: prompt_toolkit keeps them for the next question.
+        from prompt_toolkit.application.current import get_app_session
+        from prompt_toolkit.input.typeahead import clear_typeahead
+
+        clear_typeahead(get_app_session().input)
+
+
+def with_way_back(question: Any) -> Any:
+    """The questionary question, with Shift-Tab raising ``Back``."""
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
+
+    keys = KeyBindings()
+
+    @keys.add("s-tab", eager=True)
+    def _back(event: KeyPressEvent) -> None:
+        event.app.exit(exception=Back())
+
+    application = question.application
+    application.key_bindings = merge_key_bindings([*filter(None, [application.key_bindings]), keys])
+    return question
 
 
 _WAY_OUT = {"engine_python": " (without one, GPU jobs on this machine cannot run: go back and choose cpu, or slurm)"}
@@ -64,7 +97,7 @@ class Dialogue:
             raise Interrupted(
                 "interrupted; your answers so far are kept", remedy="run the same command again to continue with them"
             ) from None
-        draft.finish(self._given)
+        checks.finish_draft(self._given)
         return answers, secrets
 
     def _until_confirmed(
@@ -123,10 +156,10 @@ class Dialogue:
 
     def _is_meant(self, folder: Path) -> bool:
         """Whether to install into ``folder``: a question only where it holds other things."""
-        names = used_folder.other_things(folder)
+        names = checks.other_things(folder)
         if not names:
             return True
-        text = f"{folder} is not empty (it contains {used_folder.described(names)}). Install there anyway?"
+        text = f"{folder} is not empty (it contains {checks.described(names)}). Install there anyway?"
         return bool(_answer(_questionary().confirm(text, default=False), way_back=False))
 
     def _ask_if_needed(self, question: Question) -> None:
@@ -164,7 +197,7 @@ class Dialogue:
         if field not in PATHS:
             return [text]
         path = user_path(text, text)
-        return [] if field == "install_path" and used_folder.other_things(path) else [str(path)]
+        return [] if field == "install_path" and checks.other_things(path) else [str(path)]
 
     def _fitting(self) -> list[str]:
         """The workloads that have a configuration for the GPU type."""
@@ -304,7 +337,7 @@ class Dialogue:
         return suggestions(self._site, self._given).get(question.field, "")
 
     def _offer_draft(self) -> None:
-        kept = draft.read()
+        kept = checks.read_draft()
         fresh = {key: value for key, value in kept.items() if key not in self._fixed}
         if not fresh:
             return
@@ -315,7 +348,7 @@ class Dialogue:
             self._defaults = {**self._defaults, **fresh}
 
     def _save_draft(self) -> None:
-        draft.keep(self._given)
+        checks.keep_draft(self._given)
 
 
 def _questionary() -> Any:

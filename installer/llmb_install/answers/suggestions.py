@@ -6,8 +6,8 @@ import shutil
 
 from llmb_common.platform import gpus
 from llmb_common.site.machine import way_here
+from llmb_install.answers.detect import Partition, Site
 from llmb_install.answers.questions import Given, Question, default_architecture, on_slurm
-from llmb_install.detect import Partition, Site
 
 OTHER = "another one"
 """The choice after which an answer is typed."""

@@ -31,20 +31,17 @@ from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.machine.files import sha256_of, user_path, write_atomic, write_json
 from llmb_common.platform.cluster_types import SLURM
 from llmb_common.platform.engines import DEFAULT_ENGINE
-from llmb_install.answers.answers import Answers
+from llmb_install.answers.answers import Answers, load_recipes, stored_answers
 from llmb_install.answers.questions import expand_workloads
-from llmb_install.answers.stored import load_recipes, stored_answers
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
-from llmb_install.parts.environments.engine import KINDS, MINIMUM_GLIBC, python_for
-from llmb_install.parts.environments.environment_content import child_environment, not_had
-from llmb_install.parts.environments.environment_packages import CPU_TORCH_INDEX
-from llmb_install.parts.environments.lock_files import lock_requirements
-from llmb_install.parts.images.image import Image
-from llmb_install.parts.packages.package_index import Sources, Unavailable, settings
-from llmb_install.parts.packages.pythons import TOOL_MINIMUM, is_tool_python, running_version, spelt, version_of
-from llmb_install.parts.packages.pythons import Version as Python
-from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC, python_for
+from llmb_install.parts.environment_build import CPU_TORCH_INDEX, child_environment, lock_requirements, not_had
+from llmb_install.parts.image import Image
+from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.pythons import TOOL_MINIMUM, is_tool_python, running_version, spelt, version_of
+from llmb_install.parts.pythons import Version as Python
+from llmb_install.working.artefact import read_receipt
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
 

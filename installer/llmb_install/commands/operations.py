@@ -19,20 +19,18 @@ from llmb_common.machine.files import write_output
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
 from llmb_install.answers import answers as answers_module
-from llmb_install.answers import site_checks, used_folder
-from llmb_install.answers.answers import Answers
+from llmb_install.answers import checks, detect
+from llmb_install.answers.answers import Answers, load_recipes, required_answers, stored_answers
 from llmb_install.answers.checks import listed_engines, path_problems
 from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, on_slurm, plain
-from llmb_install.answers.stored import load_recipes, required_answers, stored_answers
-from llmb_install.commands import live_runs, removal
-from llmb_install.commands.transaction import transaction
+from llmb_install.commands import removal
 from llmb_install.installation import Installation
-from llmb_install.parts.secrets import credentials
-from llmb_install.parts.secrets.credentials import Secrets
-from llmb_install.working import steps
-from llmb_install.working.artefact import Artefact
-from llmb_install.working.readiness import free_bytes, raise_all
+from llmb_install.parts import credentials
+from llmb_install.parts.credentials import Secrets
+from llmb_install.working import artefact
+from llmb_install.working.artefact import Artefact, free_bytes, raise_all
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import transaction
 
 _WELCOME = """\
 LLMB installer. Enter accepts the highlighted choice, Shift-Tab goes back, Ctrl-C quits and keeps the answers.
@@ -50,7 +48,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         return Result({"recorded": asked.record}, remarks=[told])
     answers = msgspec.structs.replace(answers, install_path=str(arguments.real_path(Path(answers.install_path))))
     raise_all(_site_problems(asked, answers, clone, path))
-    used_folder.require_free(Path(answers.install_path), agreed=asked.into_used_folder or asked.dry_run)
+    checks.require_free_folder(Path(answers.install_path), agreed=asked.into_used_folder or asked.dry_run)
     found = stored_answers(Path(answers.install_path))
 
     def decide() -> Installation:
@@ -98,13 +96,13 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
                 f"{absent[0]} is not installed", remedy=f"installed: {', '.join(old.workloads) or 'nothing'}"
             )
         if installed and not asked.despite_runs:
-            live_runs.require_none(path, f"cannot remove {', '.join(installed)}", installed)
+            removal.require_none(path, f"cannot remove {', '.join(installed)}", installed)
         left = tuple(name for name in old.workloads if name not in removed)
         before, after = Installation(clone, old), Installation(clone, msgspec.structs.replace(old, workloads=left))
         removal.finish(before, reporter)
         removal.begin(before, after)
         # Only what records the choice: something else that is missing is not this command's business.
-        steps.make_missing([part for part in after.artefacts() if part.id in ("answers", "site-config")], reporter)
+        artefact.make_missing([part for part in after.artefacts() if part.id in ("answers", "site-config")], reporter)
         removal.finish(after, reporter)
         for name in removed:
             reporter.note(f"removed {name}; its results remain in {before.workload_folder(name)}")
@@ -143,7 +141,7 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
     holder, because another command may have come first. ``repair``: also what only the thorough check finds damaged.
     """
     installation = decide()
-    todo = steps.missing(installation.artefacts())
+    todo = artefact.missing(installation.artefacts())
     data: dict[str, Any] = {"install_path": str(installation.path)}
     if asked.dry_run:
         rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
@@ -157,7 +155,7 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
             installation = decide()
             removal.finish(installation, reporter)
             artefacts = installation.artefacts()
-            ran = steps.make_missing(artefacts, reporter, _damaged(artefacts, reporter) if repair else None)
+            ran = artefact.make_missing(artefacts, reporter, _damaged(artefacts, reporter) if repair else None)
             removal.prune(installation, reporter)
     text = f"nothing to do: {installation.path} is complete\n" if not ran else _done_text(installation)
     remarks = [
@@ -194,7 +192,7 @@ def describe(installation: Installation) -> str:
     secrets = installation.secrets
     lines += [f"  {'hf_token':16}given"] if secrets.hf_token else []
     lines += [f"  {'ngc_api_key':16}given"] if secrets.ngc_api_key else []
-    todo = steps.missing(installation.artefacts())
+    todo = artefact.missing(installation.artefacts())
     free = f"{size(free_bytes(installation.path))} free in {installation.path}"
     return "\n".join(["", *lines, "", f"  {_estimate(todo)}; {free}", ""])
 
@@ -225,14 +223,14 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         defaults |= _found_on(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
-        from llmb_install.answers import draft
+        from llmb_install.answers import checks
+        from llmb_install.answers.detect import detect_site
         from llmb_install.answers.dialogue import Dialogue
         from llmb_install.answers.suggestions import earlier
-        from llmb_install.detect import detect_site
 
         print(_WELCOME, file=sys.stderr)
         site = detect_site()
-        offered = merged(defaults if stored else {**earlier(draft.last(), site), **defaults}, flags)
+        offered = merged(defaults if stored else {**earlier(checks.last_answers(), site), **defaults}, flags)
         dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
@@ -258,15 +256,15 @@ def _site_problems(asked: argparse.Namespace, answers: Answers, clone: Path, pat
         return found
     recipes = load_recipes(clone)
     if asked.workloads or asked.play or stored is None:
-        found += site_checks.row_problems(given, recipes)
-    elif names := site_checks.without_rows(answers.workloads, recipes, answers.gpu_type):
+        found += detect.row_problems(given, recipes)
+    elif names := detect.without_rows(answers.workloads, recipes, answers.gpu_type):
         print(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}", file=sys.stderr)
-    return [*found, *site_checks.slurm_problems(given)]
+    return [*found, *detect.slurm_problems(given)]
 
 
 def _found_on(given: Given) -> Given:
     """What Slurm tells, so that nobody is asked: how ``srun`` starts ranks here, whether GPUs are asked for."""
-    from llmb_install.detect import all_partitions, mpi_type
+    from llmb_install.answers.detect import all_partitions, mpi_type
 
     if given.get("cluster_type") is not None and not on_slurm(given):
         return {}
@@ -301,7 +299,7 @@ def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
 
 def _damaged(artefacts: list[Artefact], reporter: Reporter) -> dict[str, str | None]:
     """What the thorough check finds damaged, with the problem. It stays as it is until there is another."""
-    found = steps.verify_all([part for part in artefacts if part.is_complete()], reporter)
+    found = artefact.verify_all([part for part in artefacts if part.is_complete()], reporter)
     return {name: problem for name, problem in found.items() if problem}
 
 

@@ -16,16 +16,15 @@ from llmb_common.errors import CheckFailed
 from llmb_common.machine.processes import Answer, ask
 from llmb_common.request.variables import VARIABLES
 from llmb_common.timing.records import iterations_in
-from llmb_install.answers.answers import Answers, complete
-from llmb_install.answers.stored import load_recipes, stored_answers
+from llmb_install.answers.answers import Answers, complete, load_recipes, stored_answers
 from llmb_install.installation import Installation
-from llmb_install.parts.environments.tool import TOOL
+from llmb_install.parts.engine import TOOL
 from llmb_install.parts.site_config import update_site_config
 from llmb_install.working import command
+from llmb_install.working.artefact import make_missing
 from llmb_install.working.install_lock import install_lock
-from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter
-from llmb_install.working.steps import make_missing
+from llmb_install.working.transaction import remove_leftovers
 
 WORKLOAD = "pretrain_llama3.1"
 RANKS = 2

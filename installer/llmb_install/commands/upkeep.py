@@ -11,16 +11,16 @@ from typing import Any
 
 from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError
-from llmb_install.answers.keyboard import forget_keys
-from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
-from llmb_install.commands import live_runs
-from llmb_install.commands.transaction import transaction
+from llmb_install.answers.answers import ANSWERS_FILE, load_recipes, required_answers, stored_answers
+from llmb_install.answers.dialogue import forget_keys
+from llmb_install.commands import removal
+from llmb_install.commands.removal import belongings, remove_if_empty
 from llmb_install.installation import Installation
-from llmb_install.parts.belongings import belongings, remove_if_empty
-from llmb_install.parts.secrets import credentials
-from llmb_install.working import steps
+from llmb_install.parts import credentials
+from llmb_install.working import artefact
 from llmb_install.working.install_lock import at_work
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import transaction
 
 
 def show(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
@@ -55,11 +55,11 @@ def verify(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=asked.verbose)
     busy = at_work(path)
-    found = steps.verify_all(installation.artefacts(), reporter)
+    found = artefact.verify_all(installation.artefacts(), reporter)
     remedy = "run llmb-install update, which repairs what is missing or damaged"
     if busy := busy or at_work(path):
         remedy = f"look again later: another installer is working in it ({busy})"
-    error = steps.problem_in(found, remedy)
+    error = artefact.problem_in(found, remedy)
     text = "" if error else f"{path}: all {len(found)} parts are intact\n"
     return Result({"install_path": str(path), "parts": found}, text, error=error)
 
@@ -92,7 +92,7 @@ def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 def _require_no_runs(asked: argparse.Namespace, path: Path) -> None:
     if not asked.despite_runs:
-        live_runs.require_none(path, f"cannot uninstall {path}")
+        removal.require_none(path, f"cannot uninstall {path}")
 
 
 def _targets(asked: argparse.Namespace, path: Path) -> list[Path]:

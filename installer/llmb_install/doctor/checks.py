@@ -8,10 +8,10 @@ from llmb_common.command.printable import size
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import SLURM, Traits, traits_of
-from llmb_install.detect import Partition
+from llmb_install.answers.detect import Partition
 from llmb_install.doctor.facts import Facts, Workload, limit_minutes
 from llmb_install.doctor.node_checks import Check, node_checks, release
-from llmb_install.parts.images.image import IMAGE_BYTES
+from llmb_install.parts.image import IMAGE_BYTES
 
 _PYXIS_OPTIONS = ("container-image", "container-mounts", "container-mount-home")
 _OLDEST_SLURM = (21, 8)

@@ -14,7 +14,7 @@ from llmb_common.errors import RequestError
 from llmb_common.platform.cluster_types import LOCAL, SLURM, traits_of
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.site.machine import way_here
-from llmb_install.detect import detect_site
+from llmb_install.answers.detect import detect_site
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.facts import gather
 from llmb_install.doctor.node_checks import Check

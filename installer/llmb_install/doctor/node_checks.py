@@ -10,8 +10,7 @@ from typing import Literal
 
 from llmb_common.command.printable import size
 from llmb_common.platform import gpus
-from llmb_install.doctor.facts import Facts
-from llmb_install.doctor.node import Node
+from llmb_install.doctor.facts import Facts, Node
 
 Level = Literal["ok", "doubt", "blocks"]
 

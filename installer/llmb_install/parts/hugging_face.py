@@ -10,8 +10,7 @@ from llmb_common.command.printable import size
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.files import write_json
-from llmb_install.parts.receipts import read_receipt
-from llmb_install.working.artefact import Artefact
+from llmb_install.working.artefact import Artefact, read_receipt
 from llmb_install.working.reporter import Reporter
 
 PATTERNS = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.tiktoken")

@@ -1,16 +1,24 @@
 """What an installation consists of: artefacts, each of which says what it is, whether it is there, and makes itself.
 
-Standard library only: the first stage makes one.
+What this machine lacks to make them is told all at once, before the first is begun. Those that do not need each other
+are made side by side. When one fails, those that are being made are finished, then its error is raised. All of it is
+safe to repeat any number of times. Standard library only: the first stage makes one.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.command.printable import size
+from llmb_common.errors import CheckFailed, EnvironmentLacks, LLMBError, RecordError, RequestError
+from llmb_common.machine.files import read_json
+from llmb_install.working import command
 from llmb_install.working.reporter import Reporter
 
 
@@ -64,3 +72,179 @@ class Artefact(ABC):
     @abstractmethod
     def show(self) -> str:
         """What ``ensure`` would do, for a dry run."""
+
+
+def require_ready(artefacts: Iterable[Artefact]) -> None:
+    """Raise EnvironmentLacks with everything that is missing here to make ``artefacts``."""
+    raise_all(lacking(artefacts))
+
+
+def lacking(artefacts: Iterable[Artefact]) -> list[EnvironmentLacks]:
+    """Everything that is missing here to make ``artefacts``."""
+    wanted = list(artefacts)
+    rooms = [room for artefact in wanted for room in artefact.room()]
+    folders = dict.fromkeys(room.folder for room in rooms)
+    found = [*_space(rooms), *filter(None, map(_unwritable, folders))]
+    return found + [lack for artefact in wanted for lack in artefact.lacks()]
+
+
+def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
+    """Raise what was found before anything was begun as one error, a table where there are several.
+
+    ``more`` is added to its remedy. What the user can correct decides the exit status.
+    """
+    distinct = list({problem.message: problem for problem in found}.values())
+    if not distinct:
+        return
+    requests = [problem for problem in distinct if problem.exit_status == RequestError.exit_status]
+    if len(distinct) == 1:
+        distinct[0].remedy += more
+        raise distinct[0]
+    lines = "\n".join(f"- {problem.message}\n-> {problem.remedy}" for problem in distinct).splitlines()
+    listed = "\n".join(f"    {line}" if line.startswith("- ") else f"      {line}" for line in lines)
+    kind, what = (RequestError, "wrong") if requests else (EnvironmentLacks, "missing on this machine")
+    raise kind(
+        f"{len(distinct)} things are {what}:\n{listed}",
+        remedy=f"{'correct' if requests else 'supply'} them, then run the same command again; nothing has been "
+        f"installed yet{more}",
+    )
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes free where ``folder`` is or will be."""
+    return shutil.disk_usage(existing(folder)).free
+
+
+def existing(folder: Path) -> Path:
+    """``folder``, or the directory in which it would have to be made."""
+    absolute = folder.absolute()
+    return next(path for path in (absolute, *absolute.parents) if path.exists())
+
+
+def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
+    """One for each file system that is too small for all that comes to it."""
+    devices: dict[int, list[Room]] = {}
+    for room in rooms:
+        devices.setdefault(existing(room.folder).stat().st_dev, []).append(room)
+    found = []
+    for there in devices.values():
+        needed, free = sum(room.bytes for room in there), free_bytes(there[0].folder)
+        if free < needed:
+            parts = ", ".join(f"{room.what} {size(room.bytes)}" for room in there)
+            found.append(
+                EnvironmentLacks(
+                    f"{size(needed)} of space are needed in {there[0].folder} ({parts}), and {size(free)} are free",
+                    remedy="free some space, or choose another directory (--install-path, --image-folder, "
+                    "ENROOT_TEMP_PATH); --no-space-check tries all the same",
+                )
+            )
+    return found
+
+
+def _unwritable(folder: Path) -> EnvironmentLacks | None:
+    place = existing(folder)
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return None
+    return EnvironmentLacks(
+        f"{folder} cannot be written: {place} is {'read-only for you' if place.is_dir() else 'not a directory'}",
+        remedy="choose another folder (--install-path, --image-folder; for what is kept between commands, "
+        "XDG_CACHE_HOME), or ask for write permission there",
+    )
+
+
+_SIDE_BY_SIDE = 3
+
+
+def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
+    """The artefacts that are not complete."""
+    return [artefact for artefact in artefacts if not artefact.is_complete()]
+
+
+def make_missing(
+    artefacts: Iterable[Artefact], reporter: Reporter, damaged: Mapping[str, str | None] | None = None
+) -> list[str]:
+    """Make what is missing, and anew what ``damaged`` names with its problem, each artefact after those it needs.
+    Returns the ids of those that were made.
+
+    Ctrl-C ends every program that one of them has started.
+
+    Raises:
+        EnvironmentLacks: what is missing on this machine for any of them; nothing was begun.
+        CheckFailed: what is damaged and not the installer's to make again.
+        LLMBError: the error of the first that failed.
+    """
+    damaged = damaged or {}
+    waiting = {artefact.id: artefact for artefact in artefacts if artefact.id in damaged or not artefact.is_complete()}
+    require_ready(waiting.values())
+    ran: list[str] = []
+    stay: dict[str, str | None] = {}
+    errors: list[BaseException] = []
+    running: dict[Future[bool], str] = {}
+    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
+        try:
+            while running or (waiting and not errors):
+                blocked = set(waiting) | set(running.values())
+                for ready in [] if errors else [a for a in waiting.values() if not blocked & set(a.needs)]:
+                    begun = pool.submit(ready.ensure, reporter, anew=ready.id in damaged)
+                    running[begun] = waiting.pop(ready.id).id
+                if not running:
+                    raise AssertionError(f"artefacts that wait for each other: {', '.join(waiting)}")
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    name = running.pop(future)
+                    error = future.exception()
+                    if error is not None:
+                        errors.append(error)
+                    elif name in damaged and not future.result():
+                        stay[name] = damaged[name]
+                    else:
+                        ran.append(name)
+        except BaseException:
+            # Ctrl-C or SIGTERM while waiting: end the programs, or leaving the pool would wait for them.
+            command.stop_all()
+            raise
+    if errors:
+        for other in errors[1:]:
+            reporter.note(f"error: {other}")
+        raise errors[0]
+    if problem := problem_in(stay, "correct that by hand: the installer does not make it again"):
+        raise problem
+    return ran
+
+
+def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, str | None]:
+    """The thorough look at every artefact: what is wrong with each, or None."""
+    found: dict[str, str | None] = {}
+    for artefact in artefacts:
+        with reporter.step(f"checking {artefact.id}") as shown:
+            try:
+                found[artefact.id] = artefact.verify()
+            except (LLMBError, OSError) as error:
+                found[artefact.id] = str(error)
+            shown.update(found[artefact.id] or "")
+            shown.is_wrong = bool(found[artefact.id])
+    return found
+
+
+def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | None:
+    """The error that names what ``verify_all`` found wrong, if anything; ``remedy`` for what no hand has to correct."""
+    bad = [f"    {name}: {problem}" for name, problem in found.items() if problem]
+    if not bad:
+        return None
+    # An error has its own remedy: a mistake by hand, which no update takes out of a file.
+    by_hand = [line for line in bad if "\n  -> " in line]
+    remedies = ["correct by hand what has a line to write"] if by_hand else []
+    remedies += [remedy] if len(by_hand) < len(bad) else []
+    return CheckFailed(
+        "\n".join([f"{len(bad)} of {len(found)} parts of the installation are damaged or missing:", *bad]),
+        remedy="; then ".join(remedies),
+    )
+
+
+def read_receipt(path: Path) -> dict[str, Any] | None:
+    """The receipt in ``path``; None where it is missing, unreadable or of another schema."""
+    try:
+        receipt = read_json(path)
+    except RecordError:
+        return None
+    return receipt if isinstance(receipt, dict) and receipt.get("schema") == 1 else None

@@ -1,19 +1,24 @@
 """Secrets: where they come from, and on disk Enroot's own credentials file and one file of the installation, both mode
-0600. Only what was given to LLMB (flag, play file, dialogue) is kept; what the environment has is used from there."""
+0600. Only what was given to LLMB (flag, play file, dialogue) is kept; what the environment has is used from there.
+
+The artefacts that keep secrets: a token's file, Enroot's credentials, and that only their owner reads them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.machine.files import read_json, write_atomic, write_json
-from llmb_install.parts.enroot_settings import config_folder, expanded
-from llmb_install.parts.secrets import netrc_text
+from llmb_install.parts import enroot_files
+from llmb_install.parts.enroot_files import config_folder, expanded
+from llmb_install.working.artefact import Artefact
+from llmb_install.working.reporter import Reporter
 
 NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
 """NGC hands out its tokens on another host than the images: Enroot needs the key for both."""
@@ -57,7 +62,7 @@ def enroot_credentials_path(env: Mapping[str, str]) -> Path:
 def enroot_login(host: str, env: Mapping[str, str]) -> tuple[str, str] | None:
     """Login and password that Enroot has for a host, whose port it does not look at."""
     name = host.partition(":")[0]
-    entry = next((e for e in netrc_text.entries(_read(enroot_credentials_path(env))) if e.host == name), None)
+    entry = next((e for e in enroot_files.entries(_read(enroot_credentials_path(env))) if e.host == name), None)
     if entry is None:
         return None
     password = expanded(entry.password, env) if entry.password.startswith("$") else entry.password
@@ -92,14 +97,14 @@ def has_ngc_credentials(env: Mapping[str, str]) -> bool:
 
 
 def _hosts_without_credentials(env: Mapping[str, str]) -> list[str]:
-    known = {entry.host for entry in netrc_text.reached(_read(enroot_credentials_path(env)))}
+    known = {entry.host for entry in enroot_files.reached(_read(enroot_credentials_path(env)))}
     return [host for host in NGC_HOSTS if host not in known]
 
 
 def ngc_key_is_stored(key: Secret, env: Mapping[str, str]) -> bool:
     """Whether Enroot's file has this key for both hosts, and is readable by its owner alone."""
     path = enroot_credentials_path(env)
-    found = {entry.host: entry.password for entry in netrc_text.reached(_read(path))}
+    found = {entry.host: entry.password for entry in enroot_files.reached(_read(path))}
     return _is_private(path) and all(found.get(host) == key.reveal() for host in NGC_HOSTS)
 
 
@@ -114,10 +119,10 @@ def remove_ngc_key(install: Path) -> Path | None:
         text = _read(path)
     except (RecordError, KeyError, TypeError, OSError):
         return None
-    ours = [e.host for e in netrc_text.entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
+    ours = [e.host for e in enroot_files.entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
     if not ours:
         return None
-    rest = netrc_text.without(text, ours)
+    rest = enroot_files.without(text, ours)
     if rest.strip():
         write_atomic(path, _bytes(rest), mode=0o600)
     else:
@@ -127,13 +132,13 @@ def remove_ngc_key(install: Path) -> Path | None:
 
 def _write_ngc_lines(password: str, env: Mapping[str, str], install: Path, hosts: Sequence[str] = NGC_HOSTS) -> None:
     path = enroot_credentials_path(env)
-    kept = netrc_text.without(_read(path), hosts)
+    kept = enroot_files.without(_read(path), hosts)
     # One line each: Enroot itself looks for "machine HOST login USER " in one line.
     lines = "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
     (install / _NOTE).parent.mkdir(parents=True, exist_ok=True)
     write_json(install / _NOTE, {"schema": 1, "path": str(path), "sha256": _digest(password)}, mode=0o600)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(path, _bytes(netrc_text.added(kept, lines)), mode=0o600)
+    write_atomic(path, _bytes(enroot_files.added(kept, lines)), mode=0o600)
 
 
 def _require_ngc_key(key: Secret) -> None:
@@ -229,3 +234,105 @@ def _variable(field: str) -> str:
     """The variable that carries a secret now, by the name of its field; empty where none does."""
     candidates = {"hf_token": ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), "ngc_api_key": ("NGC_API_KEY", "NGC_CLI_API_KEY")}
     return next((name for name in candidates[field] if os.environ.get(name)), "")
+
+
+def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Iterator[Artefact]:
+    """The artefacts for ``secrets``, and always the check that no file of ours with a secret is open to others."""
+    if secrets.hf_token and "hf_token" in secrets.keep:
+        yield HuggingFaceToken(install, secrets.hf_token)
+    if secrets.ngc_api_key and uses_images:
+        if "ngc_api_key" in secrets.keep:
+            yield RegistryKey(install, secrets.ngc_api_key)
+        else:
+            yield RegistryReference(install, secrets.ngc_variable)
+    yield ClosedFiles(install)
+
+
+@dataclass(frozen=True)
+class HuggingFaceToken(Artefact):
+    """The token, in a file of the installation."""
+
+    install: Path
+    token: Secret
+
+    id = "hugging-face-token"
+
+    def is_complete(self) -> bool:
+        return hf_token_is_stored(self.token, self.install)
+
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        return store_hf_token(self.token, self.install)
+
+    def verify(self) -> str | None:
+        return None if self.is_complete() else f"{hf_token_path(self.install)} is missing or changed"
+
+    def show(self) -> str:
+        return f"write {hf_token_path(self.install)} (mode 0600)"
+
+
+@dataclass(frozen=True)
+class RegistryKey(Artefact):
+    """The NGC key, in Enroot's own file: it was given to LLMB."""
+
+    install: Path
+    key: Secret
+
+    id = REGISTRY
+
+    def is_complete(self) -> bool:
+        return ngc_key_is_stored(self.key, os.environ)
+
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        return store_ngc_key(self.key, os.environ, self.install)
+
+    def verify(self) -> str | None:
+        path = enroot_credentials_path(os.environ)
+        return None if self.is_complete() else f"{path} does not have the NGC key"
+
+    def show(self) -> str:
+        return f"write {enroot_credentials_path(os.environ)} (mode 0600)"
+
+
+@dataclass(frozen=True)
+class RegistryReference(Artefact):
+    """The name of the variable that has the NGC key, in Enroot's own file: the key itself is stored nowhere."""
+
+    install: Path
+    variable: str
+
+    id = REGISTRY
+
+    def is_complete(self) -> bool:
+        return has_ngc_credentials(os.environ)
+
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        return refer_to_ngc_key(self.variable, os.environ, self.install)
+
+    def verify(self) -> str | None:
+        path = enroot_credentials_path(os.environ)
+        return None if self.is_complete() else f"{path} does not say where the NGC key is"
+
+    def show(self) -> str:
+        return f"write {enroot_credentials_path(os.environ)}: the key is in {self.variable}"
+
+
+@dataclass(frozen=True)
+class ClosedFiles(Artefact):
+    """The check that nobody else can read the files with secrets."""
+
+    install: Path
+
+    id = "secret-files"
+
+    def is_complete(self) -> bool:
+        return self.verify() is None
+
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        return close_secret_files(self.install, os.environ)
+
+    def verify(self) -> str | None:
+        loose = loose_secret_files(self.install, os.environ)
+        return f"other users can read {', '.join(map(str, loose))}" if loose else None
+
+    def show(self) -> str:
+        return "make the files with secrets readable by you only"

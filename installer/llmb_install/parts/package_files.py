@@ -1,4 +1,8 @@
-"""Packages that two environments have in the same version: linked from one into the other.
+"""pip's record of every file that it installed, compared with what is on disk.
+
+Standard library only, as ``environments``, which asks.
+
+Packages that two environments have in the same version: linked from one into the other.
 
 The CPU engines have torch and sixty more packages in common, 1.5 GB of them. Hard links take neither room nor the
 minute that unpacking and compiling takes. pip only ever replaces files, so that neither environment changes the other.
@@ -8,15 +12,49 @@ Standard library only, as ``environment_build``, which calls this.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import csv
+import hashlib
 import io
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
-from llmb_install.parts.environments.package_records import damaged_files
+
+def damaged_files(environment: Path) -> Iterator[str]:
+    """Each file of an environment that is gone or has changed since its package was installed, as ``PATH is missing``.
+
+    Read from the ``RECORD`` of every package (https://packaging.python.org/specifications/recording-installed-packages):
+    files that it lists without a hash, such as compiled ones, may change.
+    """
+    for record in sorted(environment.glob("lib/python3.*/site-packages/*.dist-info/RECORD")):
+        packages = record.parent.parent
+        with record.open(encoding="utf-8", newline="") as stream:
+            for row in csv.reader(stream):
+                if len(row) == 3 and row[1]:
+                    problem = _problem(packages / row[0], row[1])
+                    if problem:
+                        yield f"{row[0]} {problem}"
+
+
+def _problem(path: Path, expected: str) -> str:
+    algorithm, _, value = expected.partition("=")
+    try:
+        digest = hashlib.new(algorithm)
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except ValueError:
+        return ""  # a hash that this Python does not know
+    found = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+    return "" if found == value.rstrip("=") else "has changed"
+
 
 _METADATA = ".dist-info"
 

@@ -25,19 +25,10 @@ from llmb_common.command.printable import first_few, size
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.machine.files import write_json
 from llmb_common.machine.processes import ask, uses
-from llmb_install.parts.environments import environment_build, package_records
-from llmb_install.parts.environments.environment_content import (
-    Content,
-    build_names,
-    cache_name,
-    child_environment,
-    is_ours,
-    no_uv,
-)
-from llmb_install.parts.packages import uv
-from llmb_install.parts.packages.package_index import Sources, Unavailable, settings
-from llmb_install.parts.receipts import read_receipt
-from llmb_install.working.artefact import Artefact, Room
+from llmb_install.parts import environment_build, package_files, uv
+from llmb_install.parts.environment_build import Content, build_names, cache_name, child_environment, is_ours, no_uv
+from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.working.artefact import Artefact, Room, read_receipt
 from llmb_install.working.reporter import Reporter, Step
 
 RECEIPT = ".llmb-receipt.json"
@@ -155,7 +146,7 @@ class Environment(Content, Artefact):
         """The receipt's check, every file's hash, and a real import; what is wrong, or None."""
         if not self.is_complete():
             return f"{self.link} is missing, unfinished or changed"
-        if damage := first_few(list(package_records.damaged_files(self.folder))):
+        if damage := first_few(list(package_files.damaged_files(self.folder))):
             return f"{self.link} is damaged: {damage}"
         return self._smoke_problem()
 

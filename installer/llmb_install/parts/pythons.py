@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Callable, Iterator, List, Optional, TextIO, Tuple
 
-from llmb_install.parts.packages import uv
+from llmb_install.parts import uv
 
 OS_RELEASE = Path("/etc/os-release")
 

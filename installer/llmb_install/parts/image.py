@@ -24,17 +24,15 @@ from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name, write_json
 from llmb_common.machine.processes import ask
-from llmb_install.parts.enroot_settings import cache_folder, temporary_folder
-from llmb_install.parts.images import enroot_cache, enroot_errors, enroot_progress, registry
-from llmb_install.parts.images.registry import Manifest
-from llmb_install.parts.images.squashfs import BadImage, Inspector, check_superblock
-from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts import enroot
+from llmb_install.parts.enroot import Manifest
+from llmb_install.parts.enroot_files import cache_folder, temporary_folder
+from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
-from llmb_install.working.artefact import Artefact, Room
+from llmb_install.working.artefact import Artefact, Room, free_bytes, read_receipt
 from llmb_install.working.install_lock import install_lock, open_lock_as_folder
-from llmb_install.working.leftovers import import_folder
-from llmb_install.working.readiness import free_bytes
 from llmb_install.working.reporter import Reporter, Step
+from llmb_install.working.transaction import import_folder
 
 IMAGE_BYTES = 25_000_000_000
 """Room for one NeMo image (an estimate; the registry does not say before the download)."""
@@ -278,24 +276,24 @@ def _take(image: Image, origin: Path, step: Step) -> None:
 def _import(image: Image, reporter: Reporter, step: Step) -> None:
     folder, env = image.path.parent, image.env
     _remove_leftovers(image)
-    enroot_cache.remove_abandoned(cache_folder(env))
+    enroot.remove_abandoned(cache_folder(env))
     fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
-    known = registry.ask(image.source, image.architecture, env)
+    known = enroot.ask_registry(image.source, image.architecture, env)
     try:
         done, watch = _run_enroot(image, fresh, reporter, step, known)
-        if done.status != 0 and watch.was_unpacking and (broken := enroot_cache.remove_broken(cache_folder(env))):
+        if done.status != 0 and watch.was_unpacking and (broken := enroot.remove_broken(cache_folder(env))):
             for layer in broken:
                 reporter.note(f"        layer {layer} was damaged and is removed: importing again")
             done, watch = _run_enroot(image, fresh, reporter, step, known)
         if done.status != 0:
-            raise enroot_errors.explain(image.asked_for, done, watch, env, remote=bool(image.prefix))
+            raise enroot.explain(image.asked_for, done, watch, env, remote=bool(image.prefix))
         if not fresh.is_file():
-            raise enroot_errors.bad_result(image.asked_for, "there is none", watch)
+            raise enroot.bad_result(image.asked_for, "there is none", watch)
         step.update("checking it")
         try:
             image.inspector.check(fresh, image.architecture)
         except BadImage as problem:
-            raise enroot_errors.bad_result(image.asked_for, str(problem), watch) from problem
+            raise enroot.bad_result(image.asked_for, str(problem), watch) from problem
         step.update("reading it for its receipt")
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -315,12 +313,10 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
 
 def _run_enroot(
     image: Image, output: Path, reporter: Reporter, step: Step, known: Callable[[], Manifest | None]
-) -> tuple[command.Finished, enroot_errors.Watch]:
+) -> tuple[command.Finished, enroot.Watch]:
     with _unpacked(image) as place:
         folder = Path(place["ENROOT_TEMP_PATH"]) if place else None
-        watch = enroot_errors.Watch(
-            step, lambda doing: enroot_progress.shown(doing, output, cache_folder(image.env), folder, known)
-        )
+        watch = enroot.Watch(step, lambda doing: enroot.shown(doing, output, cache_folder(image.env), folder, known))
         argv = image.import_command(output)
         return command.run(argv, reporter, env={**image.env, **place}, on_line=watch), watch
 

@@ -18,12 +18,12 @@ import zipfile
 from pathlib import Path
 from typing import Iterable, List, Mapping, Optional
 
-from llmb_install.parts.packages import package_index
-from llmb_install.parts.packages.package_index import Settings, Sources, Unavailable
+from llmb_install.parts import package_index
+from llmb_install.parts.package_index import Settings, Sources, Unavailable
 
 _PYTHON_SECONDS = 600
 
-LOCK = Path(__file__).resolve().parents[3] / "locks" / "uv.txt"
+LOCK = Path(__file__).resolve().parents[2] / "locks" / "uv.txt"
 
 BESIDE = Path(sys.executable).parent
 """The programs of the Python that runs this."""

@@ -1,22 +1,32 @@
-"""The CPU training engines: torch and Megatron-Bridge for a machine without GPUs, one for each release in use."""
+"""The CPU training engines: torch and Megatron-Bridge for a machine without GPUs, one for each release in use.
+
+The tool's own environment: llmb-run, llmb-install and what they import.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.platform.engines import DEFAULT_ENGINE
-from llmb_install.parts.environments.environment import Environment
-from llmb_install.parts.environments.environment_content import cache_name, child_environment, not_had
-from llmb_install.parts.environments.environment_packages import CPU_TORCH_INDEX, cpu_torch_remedy
-from llmb_install.parts.packages import pythons, uv
-from llmb_install.parts.packages.package_index import Sources, Unavailable, settings
-from llmb_install.parts.packages.pythons import Version
+from llmb_install.parts import pythons, uv
+from llmb_install.parts.environment import Environment
+from llmb_install.parts.environment_build import (
+    CPU_TORCH_INDEX,
+    cache_name,
+    child_environment,
+    cpu_torch_remedy,
+    not_had,
+)
+from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.pythons import Version
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter
 
@@ -201,3 +211,70 @@ def _glibc() -> tuple[int, int] | None:
         return None
     found = re.match(r"glibc (\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
+
+
+TOOL = "llmb"
+"""The name of the environment in ``venvs``."""
+
+TOOL_BYTES = 245_000_000
+"""Free space to ask for: what is left of it, and what makes that."""
+
+TOOL_IMPORTS = (
+    *("msgspec", "yaml", "click", "rich"),
+    *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina", "packaging"),
+)
+"""The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
+
+
+@dataclass(frozen=True)
+class Tool(Environment):
+    """``venvs/llmb``: the clone itself, editable, with its dependencies as locked."""
+
+    id = "tool"
+    download = 67_000_000
+    disk = 66_000_000
+
+    def room(self) -> list[Room]:
+        return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
+
+    def show(self) -> str:
+        return f"environment {self.link} with LLMB from {self.editable}"
+
+
+@dataclass(frozen=True)
+class SharedTool(Tool):
+    """What the tool needs, without a clone: whose lock is the same has the same one. It is used by its folder, because
+    the link leads to that of the lock which came last."""
+
+    def show(self) -> str:
+        return f"environment {self.link} with what LLMB needs"
+
+    def _is_linked(self) -> bool:
+        return True
+
+    def note_use(self) -> None:
+        with contextlib.suppress(OSError):
+            os.utime(self.folder)
+
+    def earlier_builds(self) -> list[Path]:
+        """Builds of other locks that nobody has used for four weeks."""
+        before = time.time() - 28 * 86400
+        return [folder for folder in super().earlier_builds() if folder.stat().st_mtime < before]
+
+
+def shared_tool(clone: Path, home: Path) -> SharedTool:
+    whole = tool_environment(clone, home)
+    return SharedTool(whole.link, whole.python, whole.lock, TOOL_IMPORTS)
+
+
+def tool_environment(clone: Path, install: Path) -> Tool:
+    python = pythons.find_python(pythons.is_tool_python)
+    assert python is not None, "the caller runs on such a Python"
+    return Tool(
+        link=install / "venvs" / TOOL,
+        python=python,
+        lock=clone / "installer" / "locks" / "tool.txt",
+        build_lock=clone / "installer" / "locks" / "tool-build.txt",
+        smoke=("llmb_common", "llmb_install", "llmb_run", "llmb_charts", *TOOL_IMPORTS),
+        editable=clone,
+    )

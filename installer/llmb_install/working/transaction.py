@@ -1,5 +1,8 @@
-"""What a killed installer leaves behind: temporary files under names that will never be used again, and an import with
-its processes and its unpacked layers."""
+"""How a command changes an installation: alone, in one go, and without what a killed one has left behind.
+
+That is temporary files under names that will never be used again, and an import with its processes and its unpacked
+layers.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import ProcessId, end_processes, with_variable
+from llmb_install.working.install_lock import install_lock
+from llmb_install.working.reporter import Reporter
 
 # files.write_atomic: .NAME.PID.8HEX   environments: .NAME.PID   install_lock: lock.owner.16HEX, lock.owner.stale.16HEX
 # Only for the names that the installer itself writes in each folder: an installation may share its folder with others.
@@ -109,3 +114,28 @@ def _is_own(path: Path, *kinds: Callable[[int], bool]) -> bool:
     except FileNotFoundError:
         return False
     return status.st_uid == os.geteuid() and any(is_kind(status.st_mode) for is_kind in kinds)
+
+
+@contextmanager
+def transaction(
+    install: Path, *, verbose: bool, hidden: tuple[str, ...] = (), new: bool = False, log: bool = True
+) -> Iterator[Reporter]:
+    """Hold the installation's lock. What a command goes by (answers, belongings, runs) it reads in here: another may
+    have come first.
+
+    ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be no installation yet.
+
+    Raises:
+        EnvironmentLacks: the lock is held for too long; or the installation was removed meanwhile.
+    """
+    with Reporter(None, verbose=verbose) as reporter, install_lock(install, reporter, create=new):
+        if log:  # not before: while we wait, the folder may be removed
+            reporter.log_into(install / ".llmb" / "logs")
+        for secret in hidden:
+            reporter.hide(secret)
+        try:
+            remove_leftovers(install)
+            yield reporter
+        except BaseException:
+            reporter.say_where_the_log_is()
+            raise

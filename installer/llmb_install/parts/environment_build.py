@@ -1,0 +1,401 @@
+"""What an environment is made of, and what belongs to making it: its cache, its variables, what a failure says.
+
+Standard library only, as ``environment_build``.
+
+Making an environment: creating it, installing what its lock says, importing the result.
+
+Standard library only, as ``environments``, which decides when this happens.
+
+Installing what an environment's lock says, with uv: torch for CPUs first, then the rest.
+
+Standard library only, as ``environment_build``.
+
+Lock files: requirements with the hash of every file that a package index has of them, as ``locks/update.sh`` makes.
+
+Standard library only: the bootstrap reads them before anything is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.machine.processes import ask
+from llmb_install.parts import uv
+from llmb_install.parts.package_files import link_packages
+from llmb_install.parts.package_index import Settings, Sources, Unavailable, settings, unreached
+from llmb_install.working import command
+from llmb_install.working.reporter import Reporter, Step
+
+_REACH = (
+    "check the network and the proxy, name an index that this machine reaches, as pip and uv are told (PIP_INDEX_URL, "
+    "UV_DEFAULT_INDEX), or install from a bundle: --from DIR, see docs/administrators.md"
+)
+
+
+@dataclass(frozen=True)
+class Content:
+    """The packages of a Python environment, and how they are checked.
+
+    ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
+    one, the project folder ``editable``, whose dependencies the lock has. ``build_lock``: what making it needs beside
+    that, the project's build backend for instance, and what does not stay.
+    ``smoke``: modules that must import at the end. ``of_newer_python``: packages of the lock that are installed as if
+    for Python 3.12. ``shares``: environments whose packages may be linked instead of installed. ``link`` leads to the
+    environment once it is complete.
+    """
+
+    link: Path
+    python: str
+    lock: Path
+    smoke: tuple[str, ...]
+    of_newer_python: tuple[str, ...] = ()
+    shares: tuple[Path, ...] = ()
+    editable: Path | None = None
+    build_lock: Path | None = None
+    kind: str = "venv"
+    """Who makes it: ``conda``, or uv (``uv`` and ``venv``, which earlier releases told apart)."""
+
+    @property
+    def name(self) -> str:
+        return self.link.name
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build: what is made, where, and who is told."""
+
+    environment: Content
+    folder: Path
+    reporter: Reporter
+    step: Step
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    @property
+    def cache(self) -> Path:
+        """What uv has fetched, for the next attempt: see ``cache_name``."""
+        return self.folder.with_name(cache_name(self.environment.name))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Indexes and links that this machine's pip and uv are configured to use."""
+        return settings(child_environment())
+
+    @cached_property
+    def uv(self) -> str:
+        """The program that installs, fetched where it is not at hand.
+
+        Raises:
+            EnvironmentLacks: no index has it.
+        """
+        try:
+            return uv.obtained(self.cache, self.settings)
+        except Unavailable as problem:
+            raise no_uv(problem) from problem
+
+    def run(self, argv: list[str], on_line: Callable[[str], None] | None = None, **more: str) -> command.Finished:
+        """Run a program with this machine's settings for packages. ``more``: further variables."""
+        env = {**child_environment(), **self.settings.variables, **more}
+        # uv reads the settings of a project in the current folder, whoever's that is.
+        cwd = self.folder if self.folder.is_dir() else self.folder.parent
+        return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
+
+
+def not_had(what: str, problem: Unavailable, remedy: str) -> EnvironmentLacks:
+    """What to say where ``what`` cannot be had; an index that cannot be reached is reason enough, whatever it has."""
+    if problem.silent:
+        return EnvironmentLacks(str(problem), remedy=_REACH)
+    return EnvironmentLacks(f"{what}:\n{indented(problem)}", remedy=remedy)
+
+
+def no_uv(problem: Unavailable) -> EnvironmentLacks:
+    """What to say where uv, without which nothing is installed, cannot be had."""
+    what = "uv, which installs everything else, cannot be fetched"
+    remedy = "check the index settings of pip or uv (PIP_INDEX_URL, UV_DEFAULT_INDEX), or put a uv on PATH"
+    return not_had(what, problem, remedy)
+
+
+def indented(text: object) -> str:
+    return "\n".join(f"    {line}" for line in str(text).splitlines())
+
+
+def cache_name(environment: str) -> str:
+    """The folder beside the environment ``environment`` from which uv links its files; gone when they are complete."""
+    return f".uv-{environment}"
+
+
+def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[str]:
+    """Matches the folders that the environment ``environment`` is built in; ``content``: only those of this hash."""
+    return re.compile(rf"{re.escape(environment)}-{content}(-[0-9a-f]{{6}})?\Z")
+
+
+def is_ours(link: Path) -> bool:
+    """Whether ``link`` is one that leads to an environment of its name."""
+    return link.is_symlink() and build_names(link.name).match(str(link.readlink())) is not None
+
+
+def child_environment() -> dict[str, str]:
+    """The caller's variables without those that would send uv or Python elsewhere."""
+    drop = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX")
+    return {name: value for name, value in os.environ.items() if name not in drop} | {"PYTHONNOUSERSITE": "1"}
+
+
+def disk_is_full(done: command.Finished) -> bool:
+    return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
+
+
+def failure(build: Build, what: str, done: command.Finished, remedy: str) -> EnvironmentLacks:
+    """``what``, with the last lines of the program that failed; where uv reached no index, that alone."""
+    told = "\n".join(done.tail)
+    place = re.search(r"Failed to fetch: `?([^\s`]+)", told)
+    if place and "error sending request" in told:
+        why = re.sub(r"^\s*(cause|Caused by): ", "", done.tail[-1])
+        return not_had(what, unreached({Sources(build.settings).configured(place[1]): why}), remedy)
+    if disk_is_full(done):
+        remedy = f"free space under {build.folder.parent}, then run the same command again"
+    cause = indented("\n".join(done.tail[-8:])) or f"    (no output, exit status {done.status})"
+    return EnvironmentLacks(f"environment {build.environment.name}: {what}\n{cause}", remedy=remedy)
+
+
+HASHED = ("--require-hashes", "--no-deps")
+"""What pip and uv are told of every lock: nothing that it does not name, and no file with another content."""
+
+
+def lock_requirements(text: str) -> list[str]:
+    """The requirements of a lock file, each on one line without its hashes; environment markers stay."""
+    joined = re.sub(r"\\\n\s*", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    lines = (re.split(r"\s--hash=|\s#", line)[0].strip() for line in joined.splitlines())
+    return [line for line in lines if line]
+
+
+def count_for_here(requirements: list[str]) -> int:
+    """How many packages to announce: lines for the oldest Python alone, and for other systems, are left out."""
+    other = re.compile(r"< ?['\"]3\.11|emscripten|win32")
+    return sum(other.search(line.partition(";")[2].replace("!= 'emscripten'", "")) is None for line in requirements)
+
+
+def with_hashes(text: str, name: str) -> str:
+    """The part of a lock file that is about package ``name``, hashes included; empty where there is none."""
+    found = re.search(rf"^{re.escape(name)}==(?:.*\\\n)*.*\n?", text, re.MULTILINE)
+    return found[0] if found else ""
+
+
+def extract(lock: Path, name: str, folder: Path) -> Path | None:
+    """A lock file in ``folder`` with nothing but package ``name`` of ``lock``; None where it has no such package."""
+    text = with_hashes(lock.read_text(encoding="utf-8"), name)
+    if not text:
+        return None
+    part = folder / f".llmb-lock-{name}.txt"
+    part.write_text(text, encoding="utf-8")
+    return part
+
+
+CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of CPU builds, where uv looks if told of that backend."""
+
+
+def install(build: Build) -> None:
+    """Everything that the lock says, and nothing else.
+
+    Raises:
+        EnvironmentLacks: something could not be installed; the cause is in the message.
+    """
+    lock = build.environment.lock
+    pinned = lock_requirements(lock.read_text(encoding="utf-8"))
+    total = count_for_here(pinned)
+    if build.environment.editable is not None:
+        _add(build, [*HASHED, "-r", str(lock)], "the tool", total)
+        _install_clone(build, build.environment.editable)
+        return
+    for other in build.environment.shares:
+        build.step.update(f"linking what {other.name} has")
+        link_packages(other, build.folder, {requirement.partition(";")[0].strip() for requirement in pinned})
+    torch = next((requirement for requirement in pinned if requirement.startswith("torch==")), None)
+    if torch is not None:
+        _install_cpu_torch(build, torch)
+    arguments = [*HASHED, "-r", str(lock)]
+    # A package without a wheel is built with the setuptools of the lock, not with today's.
+    if backend := extract(lock, "setuptools", build.folder):
+        _add(build, [*HASHED, "-r", str(backend)], "setuptools")
+        arguments = ["--no-build-isolation", *arguments]
+    if build.environment.of_newer_python:
+        rest = _install_as_if_newer(build, lock.read_text(encoding="utf-8"))
+        arguments = [str(rest) if part == str(lock) else part for part in arguments]
+    _add(build, arguments, "packages", total)
+
+
+def _install_clone(build: Build, clone: Path) -> None:
+    """The clone as it is, and the script of its charts; what makes them lies beside and goes again."""
+    beside = build.folder / ".llmb-build"
+    _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
+    # Its build backend is among that: nothing is fetched here, so nothing unchecked.
+    arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(clone)]
+    _add(build, arguments, "the clone", PYTHONPATH=str(beside))
+    done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
+    if done.status != 0:
+        raise failure(build, "the script that draws charts could not be made", done, "run the same command again")
+    shutil.rmtree(beside, ignore_errors=True)
+
+
+def _install_as_if_newer(build: Build, lock: str) -> Path:
+    """Install the packages that say they are for Python 3.12 alone; returns a lock of the others."""
+    parts = [with_hashes(lock, name) for name in build.environment.of_newer_python]
+    newer, rest = build.folder / ".llmb-lock-newer.txt", build.folder / ".llmb-lock-rest.txt"
+    newer.write_text("".join(parts), encoding="utf-8")
+    for part in parts:
+        lock = lock.replace(part, "")
+    rest.write_text(lock, encoding="utf-8")
+    _add(build, [*HASHED, "--python-version", "3.12", "-r", str(newer)], "Megatron-Bridge")
+    return rest
+
+
+def _install_cpu_torch(build: Build, torch: str) -> None:
+    """PyTorch's CPU build, from wherever this machine gets it. Never falls back to a build with CUDA."""
+    hashed = [*HASHED, "-r", str(extract(build.environment.lock, "torch", build.folder))]
+    for source, arguments in (
+        ("this machine's index", hashed),
+        ("PyTorch's CPU builds", ["--torch-backend", "cpu", *hashed]),
+    ):
+        build.step.update(f"{torch} from {source}")
+        done = _run(build, arguments, torch)
+        if done.status == 0:
+            return
+        if disk_is_full(done):
+            break
+    raise failure(build, f"{torch} could not be installed", done, cpu_torch_remedy())
+
+
+def cpu_torch_remedy() -> str:
+    return (
+        "make the CPU build of PyTorch available (an index or find-links with it, as pip or uv are told; publicly "
+        f"{CPU_TORCH_INDEX}), then run the same command again"
+    )
+
+
+def _add(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> None:
+    """Install what ``arguments`` name."""
+    build.step.update(f"installing {what}")
+    done = _run(build, arguments, what, total, **env)
+    if done.status != 0:
+        raise failure(
+            build,
+            f"{what} could not be installed",
+            done,
+            "check the network, the proxy and the index settings of pip or uv, then run the same command again; "
+            "what is already downloaded is not downloaded again",
+        )
+
+
+def _run(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
+    argv = uv.install_argv(build.uv, build.python, build.cache, build.settings, arguments)
+    return build.run(argv, Progress(build.step, what, total), **env)
+
+
+class Progress:
+    """What uv prints while it works, as something short for the progress line.
+
+    Called with each line; ``total`` packages are expected, 0: unknown.
+    """
+
+    def __init__(self, step: Step, what: str, total: int = 0) -> None:
+        self._step = step
+        self._what = f"{what} ({total})" if total else what
+
+    def __call__(self, line: str) -> None:
+        text = line.strip()
+        if download := re.match(r"Downloading (\S+) \((.*)\)", text):
+            self._step.update(f"{self._what}: downloading {download[1]} ({download[2]})")
+        elif text.startswith("Building "):
+            self._step.update(f"{self._what}: {text.lower()}")
+        elif text.startswith("Installed "):
+            self._step.update(f"{self._what}: compiling")
+
+
+def build(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
+    """Make the environment in ``folder``, where nothing is yet.
+
+    Raises:
+        EnvironmentLacks: it could not be made; the cause is in the message.
+    """
+    build = Build(environment, folder, reporter, step)
+    _create(build)
+    install(build)
+    _smoke_test(build)
+    shutil.rmtree(build.cache, ignore_errors=True)
+    (folder / ".lock").unlink(missing_ok=True)  # uv's, open to everybody
+
+
+def _create(build: Build) -> None:
+    build.folder.parent.mkdir(parents=True, exist_ok=True)
+    if not uv.at_hand(build.cache):
+        build.step.update("fetching uv")
+    program = build.uv  # conda's environments are filled with it, too
+    build.step.update("creating it")
+    argv = [program, "venv", "--cache-dir", str(build.cache), "--python", build.environment.python, str(build.folder)]
+    if build.environment.kind == "conda":
+        python = f"python={_version(build.environment.python)}"
+        argv = [conda(build.environment.name), "create", "--yes", "--prefix", str(build.folder), python]
+    done = build.run(argv)
+    if done.status != 0:
+        raise failure(build, f"{Path(argv[0]).name} could not create it", done, "correct what it says, then try again")
+
+
+def conda(environment: str) -> str:
+    """The program that makes an environment of kind ``conda``.
+
+    Raises:
+        EnvironmentLacks: there is none.
+    """
+    found = next((path for name in ("conda", "mamba", "micromamba") if (path := shutil.which(name))), None)
+    if found is None:
+        raise EnvironmentLacks(
+            f"environment {environment}: neither conda, mamba nor micromamba is on PATH",
+            remedy="load or install one of them, or choose --env-type venv",
+        )
+    return found
+
+
+def _version(python: str) -> str:
+    """``3.11`` of an interpreter."""
+    answer = ask([python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], 60)
+    if not answer.ok:
+        raise EnvironmentLacks(
+            f"{python} does not say its version: {answer.complaint}", remedy="run the installer with another Python"
+        )
+    return answer.output.strip()
+
+
+def _smoke_test(build: Build) -> None:
+    build.step.update("checking that it imports")
+    done = build.run(_smoke_argv(build.environment, build.folder))
+    if done.status != 0:
+        raise failure(
+            build,
+            f"its packages do not import ({', '.join(build.environment.smoke)})",
+            done,
+            "run the same command again, which builds the environment afresh",
+        )
+
+
+def _smoke_argv(environment: Content, folder: Path) -> list[str]:
+    program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    # -I: a json.py in the current folder is not the environment's.
+    return [str(folder / "bin" / "python"), "-I", "-c", program, *environment.smoke]
+
+
+def smoke_problem(environment: Content, folder: Path) -> str | None:
+    """Why the packages of the environment in ``folder`` do not import, or None when they do."""
+    answer = ask(_smoke_argv(environment, folder), 300, env=child_environment())
+    if answer.problem:
+        return f"{environment.link} does not run: {answer.why}"
+    lines = answer.errors.strip().splitlines()
+    return None if answer.ok else f"{environment.link} does not import: {lines[-1] if lines else '?'}"

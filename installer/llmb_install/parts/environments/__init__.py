@@ -1,1 +1,0 @@
-"""Environments: the tool's own and those of the training engines."""

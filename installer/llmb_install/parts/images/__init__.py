@@ -1,1 +1,0 @@
-"""Container images, imported with Enroot and checked."""

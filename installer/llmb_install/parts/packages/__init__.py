@@ -1,1 +1,0 @@
-"""Where packages come from: the index, uv, and a Python that fits."""

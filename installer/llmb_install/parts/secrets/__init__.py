@@ -1,1 +1,0 @@
-"""Tokens: where they come from, and the files that keep them."""
