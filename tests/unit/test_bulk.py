@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from llmb_common.errors import ConfigError
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
-from llmb_run.starting.task_files import keys_of, parse_text, read_tasks
+from llmb_run.starting.task_files import parse_text, read_tasks
+from support import instant
 from support.cli import Cli
+from support.run_site import RunSite
 
 
 @pytest.fixture
@@ -29,7 +31,8 @@ def read(tmp_path: Path, place: Place, text: str) -> list[Ask]:
 
 
 def brief(asks: list[Ask]) -> list[tuple[str, str | None, str | None, str | None]]:
-    return [(ask.workload.removeprefix("pretrain_"), ask.size, ask.dtype, ask.scale) for ask in asks]
+    said = (ask.settings for ask in asks)
+    return [(it["workload"].removeprefix("pretrain_"), *map(it.get, ("size", "dtype", "scale"))) for it in said]
 
 
 TEXT = """\
@@ -57,7 +60,7 @@ def test_the_short_form(tmp_path: Path, place: Place) -> None:
         ("grok1", "314b", "bf16", "512"),
         ("nemotron4", None, "bf16", "16"),
     ]
-    assert [ask.profile for ask in asks] == [False] * 4 + [True] * 2 + [False] * 2
+    assert [ask.settings.get("profile") for ask in asks] == [None] * 4 + ["true"] * 2 + [None] * 2
     assert [ask.repeat for ask in asks[:4]] == [1, 2, 1, 2]
 
 
@@ -69,7 +72,7 @@ def test_a_size_may_hold_the_character_before_it(tmp_path: Path, place: Place) -
 def test_one_task_file_has_jobs_of_both_engines(tmp_path: Path, place: Place) -> None:
     task = "workload: llama3.1, size: 8b, scale: 8"
     asks = read(tmp_path, place, f'tasks:\n  - {{{task}}}\n  - {{{task}, engine: "0.6"}}\n')
-    assert [ask.engine for ask in asks] == [None, "0.6"]
+    assert [ask.settings.get("engine") for ask in asks] == [None, "0.6"]
 
 
 WRONG_TEXT = {
@@ -127,17 +130,14 @@ tasks:
 def test_the_yaml_form(tmp_path: Path, place: Place) -> None:
     asks = read(tmp_path, place, YAML)
     assert len(asks) == 2 * 2 * 2 * 2 + 2
-    assert {ask.gpu_type for ask in asks} == {"h100"}
-    plain = asks[0]
-    assert (plain.time_limit, plain.max_steps) == ("2:00:00", "60")
-    assert plain.environment == {"NCCL_DEBUG": "INFO", "UCX_TLS": "rc"}
-    changed = [ask for ask in asks if ask.columns]
+    plain = {"gpu_type": "h100", "time_limit": "2:00:00", "max_steps": "60", "NCCL_DEBUG": "INFO", "UCX_TLS": "rc"}
+    assert asks[0].settings.items() > plain.items()
+    changed = [ask for ask in asks if "gbs" in ask.settings]
     assert brief(changed) == [("llama3.1", "70b", dtype, "128") for dtype in ("fp8", "fp8", "bf16", "bf16")]
-    assert changed[0].time_limit == "150"
-    assert changed[0].columns == {"gbs": "512", "fsdp": "false"}
+    assert changed[0].settings.items() > {"time_limit": "150", "gbs": "512", "fsdp": "false"}.items()
     assert changed[0].slurm == {"qos=high": "slurm", "exclusive": "slurm"}
     assert brief(asks[-2:]) == [("grok1", None, None, "512"), ("nemotron4", None, None, "512")]
-    assert asks[-1].profile
+    assert asks[-1].settings["profile"] == "true"
 
 
 def test_a_list_anywhere_is_a_sweep(tmp_path: Path, place: Place) -> None:
@@ -154,13 +154,13 @@ tasks:
 """
     asks = read(tmp_path, place, text)
     assert len(asks) == 2 * 2 * 2 * 2
-    assert {(ask.columns["tp"], ask.scale) for ask in asks} == {("4", "512"), ("8", "1024")}
+    assert {(ask.settings["tp"], ask.settings["scale"]) for ask in asks} == {("4", "512"), ("8", "1024")}
     first, second = asks[:2]
     assert first.varied == {"NCCL_ALGO": "Ring", "engine": "0.3", "mbs": "1", "tp": "4", "scale": "512"}
     assert second.varied == first.varied | {"tp": "8", "scale": "1024"}
-    (overridden,) = (ask for ask in asks if ask.max_steps)
-    assert overridden.environment == {"NCCL_ALGO": "NVLS"}
-    assert (overridden.columns, overridden.engine) == ({"mbs": "1", "fsdp": "false", "tp": "8"}, "0.6")
+    (overridden,) = (ask.settings for ask in asks if "max_steps" in ask.settings)
+    wanted = {"NCCL_ALGO": "NVLS", "mbs": "1", "fsdp": "false", "tp": "8", "engine": "0.6"}
+    assert overridden.items() > wanted.items()
 
 
 WRONG_YAML = {
@@ -204,13 +204,13 @@ def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, place: Place
     bounds = "  - {workload: grok1, max_scale: 512}\n"
     asks = read(tmp_path, place, f"defaults: {{min_scale: 1024}}\ntasks:\n{own}")
     asks += read(tmp_path, place, f"defaults: {{scale: 8}}\ntasks:\n{own}{bounds}")
-    assert [ask.scale for ask in asks] == ["512"] * 3
+    assert [ask.settings["scale"] for ask in asks] == ["512"] * 3
     assert [ask.where.rpartition(":")[2] for ask in asks] == ["3", "3", "4"]
 
 
 def test_a_variable_of_a_job_may_be_empty(tmp_path: Path, place: Place) -> None:
     (ask,) = read(tmp_path, place, 'tasks:\n  - {workload: grok1, env: {NCCL_ALGO: ""}}\n')
-    assert ask.environment == {"NCCL_ALGO": ""}
+    assert ask.settings["NCCL_ALGO"] == ""
 
 
 def test_a_job_that_cannot_be_planned_has_its_line(cli: Cli, tmp_path: Path) -> None:
@@ -225,17 +225,25 @@ def test_a_job_that_cannot_be_planned_has_its_line(cli: Cli, tmp_path: Path) -> 
 
 
 def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Place) -> None:
-    path = tmp_path / "tasks"
-    short = read(tmp_path, place, "pretrain_grok1:\n(fp8, 512, 2)\n(fp8, 512, 1)\n")
-    before = keys_of(path, short)
-    longer = read(
-        tmp_path, place, "pretrain_nemotron4:\n(bf16, 16, 1)\npretrain_grok1:\n(fp8, 512, 2)\n(fp8, 512, 1)\n"
-    )
-    after = keys_of(path, longer)
+    tasks = "pretrain_grok1:\n(fp8, 512, 2)\n(fp8, 256, 1)\n"
+    before = [ask.digest("tasks") for ask in read(tmp_path, place, tasks)]
+    after = [ask.digest("tasks") for ask in read(tmp_path, place, "pretrain_nemotron4:\n(bf16, 16, 1)\n" + tasks)]
     assert len(set(after)) == 4
     assert after[1:] == before
-    assert not set(keys_of(path, short, "again")) & set(before)
-    assert not set(keys_of(tmp_path / "other", short)) & set(before)
+    assert not set(before) & {ask.digest("tasks", "again") for ask in read(tmp_path, place, tasks)}
+
+
+def test_no_job_is_there_twice_when_one_before_it_is_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instant.install_executor(monkeypatch, tmp_path / "instant")
+    site, path = Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys), tmp_path / "tasks.yaml"
+    for tp in (3, 2):
+        path.write_text(
+            "".join(["tasks:\n", *(f"  - {{workload: llama3.1, scale: 2, set: {{tp: {n}}}}}\n" for n in (tp, 1))])
+        )
+        assert site("bulk", path, "--skip-unsupported").status == 0
+    assert len(instant.accepted()) == 2
 
 
 def test_a_dry_run_of_a_file(cli: Cli, tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ MISTAKES = {
     "no pair": (["--env", "NCCL_DEBUG"], "--env 'NCCL_DEBUG' is not NAME=VALUE"),
     "secret": (["--env", "HF_TOKEN=hf_x"], "--env: HF_TOKEN looks like a secret"),
     "script's own": (["--slurm-arg", "nodes=4"], "error: --slurm-arg: --nodes is set by the job script"),
+    "column's name": (["--env", "tp=4"], "--env: tp is not a variable\n  -> --env TP=4"),
     "line break": (["--env", "A=b\nc"], "--env 'A=b\\nc' contains a line break"),
     "column twice": (["--set", "tp=4", "--set", "TP=4"], "--set: tp is given twice"),
     "variable twice": (["--env", "NCCL_ALGO=a", "--env", "NCCL_ALGO=b"], "--env: NCCL_ALGO is given twice"),

@@ -1,21 +1,25 @@
-"""``llmb-run sweep``: what will run and what will not, before anything starts, and no job twice."""
+"""``llmb-run sweep``: what may be varied, what will run and what will not, and no job twice."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from llmb_common.decoding.structs import from_plain
+from llmb_common.errors import RequestError
 from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.configuration import configuration_key
 from llmb_run.main import main
 from llmb_run.starting.command_line import command_for
+from llmb_run.starting.requests import Ask
+from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of
 from support import instant
 from support.cli import Cli
 from support.crashes import start
@@ -23,19 +27,8 @@ from support.plans import ROOT, plan
 from support.run_site import RunSite
 
 H100 = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--scale", "8", "--gpu-type", "h100", "--dry-run")
-SMOKE = (
-    "sweep",
-    "-w",
-    "llama3.1",
-    "-s",
-    "smoke",
-    "--scale",
-    "2",
-    "--vary",
-    "tp=1,2,3",
-    "--vary",
-    "NCCL_ALGO=Ring,Tree",
-)
+SMOKE = ("sweep", "-w", "llama3.1", "-s", "smoke", "--scale", "2")
+WIDE = (*SMOKE, "--vary", "tp=1,2,3", "--vary", "NCCL_ALGO=Ring,Tree", "--no-array")
 
 
 @pytest.fixture
@@ -66,6 +59,12 @@ def test_programs_read_the_same(cli: Cli) -> None:
     assert {item["error"]["code"] for item in data["refused"]} == {"does-not-divide"}
 
 
+def test_a_combination_that_is_the_same_job_is_refused(cli: Cli) -> None:
+    done = cli(*H100, "--vary", "fsdp=false,0")
+    assert "not run: fsdp=0: the same job as fsdp=false\n" in done.out
+    assert "1 job, nothing started" in done.err
+
+
 def test_nothing_that_can_run_is_an_error(cli: Cli) -> None:
     done = cli(*H100, "--vary", "tp=3,5")
     assert done.status == 2
@@ -92,6 +91,69 @@ def test_a_mistake_names_what_to_write(cli: Cli, words: tuple[str, ...], said: s
     assert said in done.err
 
 
+def test_everything_that_may_be_varied_changes_the_job() -> None:
+    changes = {"tp": "2", "size": "8b", "engine": "0.6", "image": "/a.sqsh", "NCCL_ALGO": "Ring"}
+    ask = changed(Ask(settings={"workload": "llama3.1"}), changes)
+    options = {"TP": "2", "MODEL_SIZE": "8b", "LLMB_ENGINE": "0.6", "RUN_CONF_IMAGE": "/a.sqsh"}
+    assert (ask.options, ask.environment) == (options, {"NCCL_ALGO": "Ring"})
+    assert ask.varied == changes
+
+
+NAMES = {
+    **{"TP": "tp", "cuda-graph": "cuda_graph", "JOB_TOTAL_GPUS": "scale", "MODEL_SIZE": "size", "model-size": "size"},
+    **{"LLMB_ENGINE": "engine", "RUN_CONF_IMAGE": "image", "NCCL_ALGO": "NCCL_ALGO", "FP8_RECIPE": "FP8_RECIPE"},
+}
+
+
+@pytest.mark.parametrize("said", NAMES)
+def test_a_dimension_has_one_name(said: str) -> None:
+    assert dimension(said) == NAMES[said]
+
+
+WRONG = {
+    "tpp=1,2": "'tpp' cannot be varied (did you mean 'tp'?)",
+    "fp8_recipe=cs,mx": "'fp8_recipe' cannot be varied (did you mean 'FP8_RECIPE'?)",
+    "max_steps=5,10": "'max_steps' cannot be varied",
+    "TIME_LIMIT=5,10": "'TIME_LIMIT' cannot be varied",
+    "tp": "--vary 'tp' is not NAME=VALUE,VALUE",
+    "=1": "--vary '=1' is not NAME=VALUE,VALUE",
+    "tp=": "--vary tp: a value of '' is empty",
+    "tp=1,,2": "--vary tp: a value of '1,,2' is empty",
+    "tp=1,2,1": "tp: 1 is given twice",
+    "HF_TOKEN=a,b": "HF_TOKEN: HF_TOKEN looks like a secret",
+    "DRY_RUN=true,false": "DRY_RUN: DRY_RUN cannot be set for a job",
+    f"mbs={','.join(map(str, range(MOST + 1)))}": f"{MOST + 1} combinations ({MOST + 1} mbs) are more than {MOST}",
+}
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_what_cannot_be_varied_is_named(word: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        [changed(Ask(), changes) for changes in combinations(dimensions_of([word], "--vary"))]
+    assert caught.value.message.startswith(WRONG[word])
+    assert caught.value.remedy
+
+
+def test_values_may_hold_commas() -> None:
+    found = dimensions_of(['NCCL_DEBUG_SUBSYS="COLL,NET", ALL', "NCCL_ALGO=Ring,[Tree,NVLS]"], "--vary")
+    assert found == {"NCCL_DEBUG_SUBSYS": ["COLL,NET", "ALL"], "NCCL_ALGO": ["Ring", "[Tree,NVLS]"]}
+
+
+@pytest.mark.parametrize(
+    ("zipped", "said"),
+    [
+        ({"tp": ["1", "2"], "pp": ["4"]}, "tp has 2, pp has 1"),
+        ({"tp": ["1", "2"]}, "tp has 2"),
+        ({"tp": ["1", "1"], "pp": ["2", "2"]}, "tp and pp: 1 2 is given twice"),
+        ({"mbs": ["1", "2"], "tp": ["1", "2"]}, "mbs: varied twice"),
+    ],
+)
+def test_what_cannot_change_together(zipped: Mapping[str, Sequence[str]], said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        combinations({"mbs": ["1", "2"]}, [zipped])
+    assert said in caught.value.message
+
+
 def test_a_list_elsewhere_names_the_sweep(cli: Cli) -> None:
     single = ("single", "-w", "llama3.1", "--scale", "8")
     assert (
@@ -103,20 +165,20 @@ def test_a_list_elsewhere_names_the_sweep(cli: Cli) -> None:
 
 def test_killed_and_run_again_no_job_is_there_twice(site: Cli) -> None:
     (instant.folder() / "die after").touch()
-    child = start(lambda: main([*SMOKE, "--no-array"]))
+    child = start(lambda: main([*WIDE]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert 1 <= len(instant.accepted()) < 4
     (instant.folder() / "die after").unlink()
-    done = site(*SMOKE, "--no-array")
+    done = site(*WIDE)
     assert (done.status, len(instant.accepted())) == (0, 4), done.err
     assert "not run: tp=3 NCCL_ALGO=Ring; tp=3 NCCL_ALGO=Tree: 2 GPUs are not divisible" in done.err
     runs = find_runs(site.install)
     assert sorted((run.key.count(":"), run.key.rpartition(".")[2]) for run in runs) == [(2, "1")] * 4
-    assert site(*SMOKE, "--no-array").status == 0
+    assert site(*WIDE).status == 0
     assert len(instant.accepted()) == 8, "all are on record: the same command is a new request"
 
 
-SPEEDS = (*SMOKE[:7], "--vary", "tp=1,2", "--vary", "STEP_MS=100,100.1,110,120", "--repeats", "2", "--no-array")
+SPEEDS = (*SMOKE, "--vary", "tp=1,2", "--vary", "STEP_MS=100,100.1,110,120", "--repeats", "2", "--no-array")
 
 
 def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
@@ -154,7 +216,7 @@ def test_what_no_job_has_cannot_be_asked_for(cli: Cli, where: str, message: str)
 
 def test_runs_that_verdicts_leave_out_are_ranked_all_the_same(site: Cli) -> None:
     """Nothing is judged by a baseline that it is part of, and verdicts look after certain numbers of runs only."""
-    three = (*SPEEDS[:7], "--vary", "STEP_MS=100,110", "--repeats", "3", "--no-array")
+    three = (*SMOKE, "--vary", "STEP_MS=100,110", "--repeats", "3", "--no-array")
     assert site(*three).status == 0
     before = site("results", "--rank", "--json").data["boards"][0]["lines"]
     assert site("baseline", "set", before[0]["run_ids"][0]).status == 0

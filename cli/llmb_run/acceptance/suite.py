@@ -348,7 +348,7 @@ def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> 
     # What the tests must reach is nothing to the pre-screen: it only has to run.
     other = Defaults(repeats=1, reruns=1, reference="none") if prescreen else defaults
     return Entry(
-        ask=Ask(workload=""),
+        ask=Ask(),
         where=where,
         repeats=_said(item.repeats, other.repeats, REPEATS),
         reruns=_said(item.reruns, other.reruns, RERUNS),
@@ -361,7 +361,7 @@ def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> 
 def _swept(entry: Entry, item: SuiteTest, path: str, defaults: Defaults, place: Place, at: At) -> list[Entry]:
     """Every workload of one test."""
     asks = [ask for ask in asks_of_task(item, defaults, place, path, at) if ask.repeat == 1]
-    if any(ask.profile for ask in asks):
+    if any("profile" in ask.settings for ask in asks):
         raise ConfigError(f"{entry.where}: a profiled run is slower, and proves nothing", remedy="leave profile out")
     return [replace(entry, ask=ask) for ask in asks]
 

@@ -30,12 +30,11 @@ from llmb_run import completion, options
 from llmb_run.app import Command
 from llmb_run.place import Place
 from llmb_run.selecting import one_folder, require_own, select_rows
-from llmb_run.starting.submitting import announce, report_started, say_doubts, start_round
+from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
 from llmb_run.starting.sweeps import check_apart, spread_over
 from llmb_run.terminal import table
 
-_COMPARED = ("llmb", "git", "recipe_sha256", "code_sha256", "image")
-_WORDS = {
+_COMPARED = {
     "llmb": "version of LLMB",
     "git": "commit of the clone",
     "recipe_sha256": "recipe.yaml",
@@ -63,10 +62,10 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
         lines = difflib.unified_diff(then.splitlines(), now.splitlines(), "then", "now", lineterm="", n=1)
         found.append(Difference("batch script", "as submitted", "as rendered today", "\n".join(lines)))
     today = make_manifest(record.plan, recipe_folder, training_code())
-    for key in _COMPARED:
+    for key, what in _COMPARED.items():
         before, after = record.manifest.get(key), today.get(key)
         if before != after:
-            found.append(Difference(_WORDS[key], _short(before), _short(after)))
+            found.append(Difference(what, _short(before), _short(after)))
     return found
 
 
@@ -123,8 +122,7 @@ def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
         )
         return replace(compared, error=error)
     say_doubts([record.plan])
-    started = submission.submit(record.plan, entry.folder, submission.Options(detach=detach), on_record=announce)
-    result = report_started([(record.plan.experiment_name, started)])
+    result = start_one(submission.Job(record.plan, entry.folder, submission.Options(detach=detach)))
     return replace(result, remarks=[*in_words(found), *result.remarks])
 
 
@@ -152,17 +150,16 @@ def retry_command(
     without: str | None,
     repeats: int,
     spread: int | None,
-    spread_nodes: bool,
     without_failed: bool,
     resume: bool,
-    detach: bool,
+    **settings: Any,
 ) -> Result:
     """Start runs again with the same plan.
 
     Uses today's training code and site settings; repeat insists on the original ones.
     """
-    check_apart(repeats, apart=spread_nodes)
-    place = Place()
+    how, place = StartOptions.taken(settings), Place()
+    check_apart(repeats, how.apart)
     rows = select_rows(place, runs, RunFilter())
     require_own(row.folder for row in rows)
     records = refresh(load_record(row.folder) for row in rows)
@@ -174,10 +171,8 @@ def retry_command(
         )
     jobs: list[submission.Job] = []
     for record in records:
-        hosts = [without] if without else []
-        if without_failed:
-            hosts.append(_failed_nodes(record))
-        options_ = submission.Options(exclude=",".join(hosts), detach=detach)
+        hosts = [without or "", _failed_nodes(record) if without_failed else ""]
+        each = submission.Options(exclude=",".join(filter(None, hosts)), detach=how.detach)
         plan = submission.resuming(record.plan, record.paths) if resume else record.plan
         if plan.checkpoint.resume:
             if repeats > 1:
@@ -189,12 +184,9 @@ def retry_command(
             _require_alone(plan, place)
         folder = place.workload(plan.workload).folder
         plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
-        jobs += [submission.Job(each, folder, options_) for each in plans]
+        jobs += [submission.Job(begun, folder, each) for begun in plans]
     say_doubts(job.plan for job in jobs)
-    if len(jobs) > 1:
-        return start_round("retry", jobs, place, apart=spread_nodes)
-    started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
-    return report_started([(started.plan.experiment_name, started)])
+    return start_round("retry", jobs, place, how) if len(jobs) > 1 else start_one(jobs[0])
 
 
 def _require_alone(plan: JobPlan, place: Place) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -202,7 +202,7 @@ def plan_command(**settings: Any) -> Result:
         if error.code != "does-not-fit":
             raise
         refused = error
-        asked = plan_ask(replace(ask, preflight="warn"), place)
+        asked = plan_ask(ask.having({"preflight": "warn"}), place)
     if refused is None:
         say_warnings([asked])
     outlook = outlook_of(asked, place)

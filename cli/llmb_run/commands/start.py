@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,9 +19,9 @@ from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, Asked, Refused, one_job, plan_each
-from llmb_run.starting.submitting import check_followed, start, start_planned
-from llmb_run.starting.sweeps import Dimensions, dimensions_of, many_jobs, once_each, sweep
-from llmb_run.starting.task_files import keys_of, read_tasks
+from llmb_run.starting.submitting import StartOptions, check_followed, start, start_planned
+from llmb_run.starting.sweeps import Dimensions, check_apart, dimensions_of, many_jobs, once_each, sweep
+from llmb_run.starting.task_files import read_tasks
 from llmb_run.terminal import say, table
 
 
@@ -34,13 +33,7 @@ from llmb_run.terminal import say, table
 @options.dry_run
 @options.detach
 @options.json
-def single_command(
-    after: tuple[str, ...],
-    health: bool,
-    dry_run: bool,
-    detach: bool,
-    **settings: Any,
-) -> Result:
+def single_command(**settings: Any) -> Result:
     """Start one job.
 
     \b
@@ -48,7 +41,8 @@ def single_command(
 
     All variables of launch.sh work here too; options take precedence.
     """
-    return start("single", [one_job(**settings)], after=after, dry_run=dry_run, detach=detach, health=health)
+    how = StartOptions.taken(settings)
+    return start("single", [one_job(**settings)], Place(), how)
 
 
 _FROM_1 = click.IntRange(min=1)
@@ -64,7 +58,7 @@ _FROM_1 = click.IntRange(min=1)
 @options.job_settings
 @options.after
 @click.option(
-    "--resume-chain",
+    *("--resume-chain", "chain"),
     metavar="N",
     type=click.IntRange(1, 1000),
     default=1,
@@ -76,21 +70,7 @@ _FROM_1 = click.IntRange(min=1)
 @options.detach
 @options.no_array
 @options.json
-def submit_command(
-    min_scale: int | None,
-    max_scale: int | None,
-    repeats: int,
-    spread: int,
-    spread_nodes: bool,
-    after: tuple[str, ...],
-    resume_chain: int,
-    skip_unsupported: bool,
-    dry_run: bool,
-    again: bool,
-    detach: bool,
-    no_array: bool,
-    **settings: Any,
-) -> Result:
+def submit_command(min_scale: int | None, max_scale: int | None, repeats: int, spread: int, **settings: Any) -> Result:
     """Start jobs for several workloads, sizes, dtypes and numbers of GPUs.
 
     Every combination is planned before the first one is started; one that cannot be planned stops them all.
@@ -98,33 +78,13 @@ def submit_command(
     \b
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
     """
-    place = Place()
+    how, place = StartOptions.taken(settings), Place()
     base, lists = many_jobs(**settings)
-    if resume_chain > 1:
-        base = replace(base, environment={"ENABLE_CHECKPOINT": "true", **base.environment})
-    asks = sweep(
-        base,
-        place,
-        lists,
-        min_scale=min_scale,
-        max_scale=max_scale,
-        repeats=repeats,
-        spread=spread,
-        apart=spread_nodes,
-    )
-    return start(
-        "submit",
-        asks,
-        place=place,
-        again=again,
-        after=after,
-        chain=resume_chain,
-        dry_run=dry_run,
-        skip_unsupported=skip_unsupported,
-        detach=detach,
-        arrays=not no_array,
-        apart=spread_nodes,
-    )
+    check_apart(repeats, how.apart)
+    if how.chain > 1:
+        base = base.having({"ENABLE_CHECKPOINT": "true", **base.settings})
+    asks = sweep(base, place, lists, min_scale=min_scale, max_scale=max_scale, repeats=repeats, spread=spread)
+    return start("submit", asks, place, how)
 
 
 def dimensions_said(
@@ -138,7 +98,7 @@ def dimensions_said(
     groups: list[Dimensions] = [dimensions_of(vary, "--vary")]
     groups += (dimensions_of(text.split(), "--zip") for text in zipped)
     for name in (name for group in groups for name in group):
-        value = ",".join(lists.get(name, [])) or base.value(name)
+        value = ",".join(lists.get(name, [])) or base.settings.get(name)
         if value is not None:
             raise RequestError(f"{name} is varied, and set to {value}", remedy="leave one of them out")
     if not any(groups) and not any(len(values) > 1 for values in lists.values()):
@@ -148,13 +108,13 @@ def dimensions_said(
     return {**lists, **groups[0]}, groups[1:]
 
 
-def start_sweep(asks: Sequence[Ask], place: Place, *, dry_run: bool, **settings: Any) -> Result:
+def start_sweep(asks: Sequence[Ask], place: Place, how: StartOptions) -> Result:
     """Plan all, show what will run and what will not, and start the former, the first repeats of all before the second.
 
     Raises:
         RequestError: nothing of it can be planned
     """
-    planned, refused = once_each(plan_each([replace(ask, dry_run=dry_run) for ask in asks], place))
+    planned, refused = once_each(plan_each([replace(ask, dry_run=how.dry_run) for ask in asks], place))
     if not planned:
         raise RequestError(
             f"none of {counted(len(refused), 'combination')} can be planned:\n{_reasons(refused)}".rstrip(),
@@ -166,13 +126,13 @@ def start_sweep(asks: Sequence[Ask], place: Place, *, dry_run: bool, **settings:
         "refused": [{"combination": item.ask.varied, "error": item.error.as_dict()} for item in refused],
     }
     shown = _table(planned) + _reasons(refused)
-    if dry_run or planned[0].request.dry_run:
-        check_followed(planned, place, settings.get("after"))
+    if planned[0].request.dry_run:
+        check_followed(planned, place, how)
         remark = f"{counted(len(planned), 'job')}, nothing started (dry run)"
         return Result({"dry_run": True, **found}, shown, remarks=[remark])
     say(shown)
     in_turn = sorted(planned, key=lambda item: item.ask.repeat)
-    done = start_planned("sweep", in_turn, place, swept=asks, **settings)
+    done = start_planned("sweep", in_turn, place, how, swept=asks)
     hint = f"{done.hint}\nwhen they are over: llmb-run results --rank".lstrip()
     return replace(done, data={**found, **done.data}, hint=hint)
 
@@ -232,18 +192,7 @@ def _reasons(refused: Sequence[Refused]) -> str:
 @options.detach
 @options.no_array
 @options.json
-def sweep_command(
-    vary: tuple[str, ...],
-    zipped: tuple[str, ...],
-    repeats: int,
-    spread_nodes: bool,
-    after: tuple[str, ...],
-    dry_run: bool,
-    again: bool,
-    detach: bool,
-    no_array: bool,
-    **settings: Any,
-) -> Result:
+def sweep_command(vary: tuple[str, ...], zipped: tuple[str, ...], repeats: int, **settings: Any) -> Result:
     """Try every combination of settings, and rank them with `results --rank`.
 
     All are planned before anything starts. Combinations that cannot run (the batch does not divide, the model does not
@@ -253,13 +202,11 @@ def sweep_command(
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
     """
-    place = Place()
+    how, place = StartOptions.taken(settings), Place()
     base, lists = many_jobs(**settings)
-    dimensions, zipped_dimensions = dimensions_said(vary, zipped, base, lists)
-    asks = sweep(base, place, dimensions, zipped_dimensions, repeats=repeats, apart=spread_nodes)
-    return start_sweep(
-        asks, place, dry_run=dry_run, again=again, after=after, detach=detach, arrays=not no_array, apart=spread_nodes
-    )
+    dimensions, groups = dimensions_said(vary, zipped, base, lists)
+    check_apart(repeats, how.apart)
+    return start_sweep(sweep(base, place, dimensions, groups, repeats=repeats), place, how)
 
 
 @click.command(cls=Command)
@@ -271,31 +218,11 @@ def sweep_command(
 @options.detach
 @options.no_array
 @options.json
-def bulk_command(
-    file: Path,
-    again: bool,
-    after: tuple[str, ...],
-    skip_unsupported: bool,
-    dry_run: bool,
-    detach: bool,
-    no_array: bool,
-) -> Result:
+def bulk_command(file: Path, **settings: Any) -> Result:
     """Start the jobs of a task file.
 
     After an interruption run it again: recorded jobs are not started twice, and tasks added to the file
     since then are started.
     """
     place = Place()
-    asks = read_tasks(file, place)
-    return start(
-        "bulk",
-        asks,
-        place=place,
-        task_file=str(file.resolve()),
-        keys=keys_of(file, asks, str(time.time_ns()) if again else ""),
-        after=after,
-        dry_run=dry_run,
-        skip_unsupported=skip_unsupported,
-        detach=detach,
-        arrays=not no_array,
-    )
+    return start("bulk", read_tasks(file, place), place, StartOptions.taken(settings), task_file=str(file.resolve()))

@@ -252,22 +252,22 @@ def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
     """What asks for the job of a run again, as it would be planned today."""
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
-    return Ask(
-        workload=plan.workload,
-        size=plan.model_size,
-        dtype=plan.dtype,
-        scale=str(plan.gpus),
-        gpu_type=plan.gpu_type if plan.device == "cuda" else None,
-        variant=plan.variant,
-        engine=plan.engine,
-        image=plan.image,
-        max_steps=str(plan.max_steps),
-        time_limit=plan.time_limit,
-        environment=environment,
-        columns={name: as_said(getattr(plan, name)) for name in plan.overridden},
-        megatron={name: setting_said(item) for name, item in plan.megatron.items()},
-        force=True,  # it has run
-    )
+    said = {
+        "workload": plan.workload,
+        "size": plan.model_size,
+        "dtype": plan.dtype,
+        "scale": str(plan.gpus),
+        "gpu_type": plan.gpu_type if plan.device == "cuda" else None,
+        "variant": plan.variant,
+        "engine": plan.engine,
+        "image": plan.image,
+        "max_steps": str(plan.max_steps),
+        "time_limit": plan.time_limit,
+        "force": "true",  # it has run
+    }
+    columns = {name: as_said(getattr(plan, name)) for name in plan.overridden}
+    megatron = {name: setting_said(item) for name, item in plan.megatron.items()}
+    return Ask().having({**said, **environment, **columns, **megatron})
 
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
@@ -279,17 +279,4 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
 
 def with_base(record: RunRecord, recipe: Recipe, said: Ask) -> Ask:
     """The ask of a run, with what the command line says beside it."""
-    base = ask_of_run(record, recipe)
-    own = {
-        name: value
-        for name in ("size", "dtype", "scale", "variant", "engine", "image", "max_steps", "time_limit")
-        if (value := getattr(said, name))
-    }
-    return replace(
-        base,
-        **own,
-        environment={**base.environment, **said.environment},
-        columns={**base.columns, **said.columns},
-        megatron={**base.megatron, **said.megatron},
-        slurm={**base.slurm, **said.slurm},
-    )
+    return replace(ask_of_run(record, recipe).having(said.settings), slurm=said.slurm)

@@ -17,6 +17,7 @@ from llmb_common.index.runs import RunFilter
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import bridge_release, container_release, minor, same_release
 from llmb_common.recipes.recipe import Recipe
+from llmb_common.request.values import is_setting
 from llmb_common.request.variables import COLUMNS
 from llmb_common.results.comparison import EVIDENCE, Change, compare_times, facts, facts_of_plan, unequal_work
 from llmb_common.results.decision import level
@@ -34,15 +35,14 @@ from llmb_run.comparing.ab import ask_of_run
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, measure
 from llmb_run.selecting import load_rows, select_rows
-from llmb_run.starting.command_line import VARIABLE_OF, command_for
+from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, command_for
 from llmb_run.starting.requests import Ask, Asked, plan_ask, plan_each
 
 MOST = 200
 """Newest runs among which the best is looked for."""
 
 NAMED = ("dtype", "variant", "engine", "image")
-_MAPS = {"environment": "env ", "columns": "", "megatron": "megatron."}
-"""Fields of an ``Ask``, and how what they hold is called among the facts of a run."""
+"""Settings of a job that have options, and are facts of its runs."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def best_run(record: RunRecord, own: Measured, today: Asked | None, place: Place
     here, there = (replace(time, stalls=(), steps=0, mean=0.0) for time in (own.good, best.good))
     change = compare_times([here], [there], own.past.scatter(own.configuration))
     run_id = best.record.paths.run_id
-    ask = ask_of_run(best.record, today.entry.recipe) if today else Ask(workload=plan.workload)
+    ask = ask_of_run(best.record, today.entry.recipe) if today else Ask(settings={"workload": plan.workload})
     return Other(ask, facts(best.record), f"--base {run_id}", change, run_id)
 
 
@@ -95,7 +95,8 @@ def published_job(here: Asked, own: Measured, place: Place) -> Other | None:
     kept = {name: value for name, value in here.ask.environment.items() if name.startswith("SBATCH_")}
     if recipe.measured_as(here.plan.variant).vboost:
         kept["ENABLE_VBOOST"] = "true"
-    asked = planned_or_none(replace(here.ask, columns={}, megatron={}, environment=kept), place)
+    kept |= {name: value for name, value in here.ask.settings.items() if name == "workload" or name in FIELDS.values()}
+    asked = planned_or_none(replace(here.ask, settings=kept), place)
     known = by_preference(published_references(asked.plan, recipe)) if asked else []
     if asked is None or not known or own.good is None:
         return None
@@ -119,7 +120,7 @@ def _change_to(own: Measured, time: StepTime, seconds: float) -> Change:
 def _in_its_software(asked: Asked, reference: Reference, place: Place) -> Asked | None:
     image = _image_of(reference, asked.entry.recipe)
     held = bridge_release(image)
-    wanted = replace(asked.ask, image=image, engine=minor(held) if held else None)
+    wanted = asked.ask.having({"image": image, "engine": minor(held) if held else None})
     return planned_or_none(wanted, place) if image else None
 
 
@@ -153,22 +154,23 @@ def can_take(names: Sequence[str], here: Ask, there: Ask) -> bool:
 
 def said_of(ask: Ask) -> dict[str, str]:
     """What is said of the job, by the names of facts."""
-    facts_by_variable = {f"env {variable}": name for name, variable in VARIABLE_OF.items()}
-    said = {name: value for name in NAMED if (value := getattr(ask, name)) is not None}
-    for field, prefix in _MAPS.items():
-        said |= {f"{prefix}{name}": value for name, value in getattr(ask, field).items()}
-    return {facts_by_variable.get(name, name): value for name, value in said.items()}
+    return {_fact_of(name): value for name, value in ask.settings.items()}
+
+
+def _fact_of(name: str) -> str:
+    """What the facts of a run call a setting of its job; empty for what is none."""
+    if name in COLUMNS.values() or name in NAMED:
+        return name
+    if name == "workload" or name in FIELDS.values():
+        return ""
+    facts = {variable: fact for fact, variable in VARIABLE_OF.items()}
+    return facts.get(name, f"megatron.{name}" if is_setting(name) else f"env {name}")
 
 
 def taken(ask: Ask, other: Ask, names: Iterable[str]) -> Ask:
     """``ask``, which says of ``names`` what ``other`` says, or nothing where that does."""
-    wanted = {f"env {VARIABLE_OF[name]}" if name in VARIABLE_OF else name for name in names}
-    found = {name: getattr(other, name) for name in NAMED if name in wanted}
-    for field, prefix in _MAPS.items():
-        own, theirs = getattr(ask, field), getattr(other, field)
-        kept = {name: value for name, value in own.items() if f"{prefix}{name}" not in wanted}
-        found[field] = kept | {name: value for name, value in theirs.items() if f"{prefix}{name}" in wanted}
-    return replace(ask, **found)
+    kept = {name: value for name, value in ask.settings.items() if _fact_of(name) not in names}
+    return replace(ask, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
 
 
 def dimension_of(name: str) -> str:
@@ -311,7 +313,7 @@ def _listed(
                 apart = {name: pair for name, pair in apart.items() if name not in _OF_IMAGE}
         given = {name: pair[1] for name, pair in apart.items() if name.startswith("env ") and pair[1] != "-"}
         variables = {name.removeprefix("env "): value for name, value in given.items()}
-        there = replace(there, environment={**there.environment, **variables})
+        there = there.having(variables)
 
         def legal(names: Sequence[str]) -> bool:
             return planned_or_none(taken(here.ask, there, names), place) is not None

@@ -17,6 +17,24 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.runs.hostlist import expand
 
+FIELDS = {
+    "MODEL_SIZE": "size",
+    "DTYPE": "dtype",
+    "JOB_TOTAL_GPUS": "scale",
+    "GPU_TYPE": "gpu_type",
+    "CONFIG_VARIANT": "variant",
+    "LLMB_ENGINE": "engine",
+    "RUN_CONF_IMAGE": "image",
+    "MAX_STEPS": "max_steps",
+    "TIME_LIMIT": "time_limit",
+    "ENABLE_PROFILE": "profile",
+    "FORCE": "force",
+    "PREFLIGHT": "preflight",
+}
+"""The variables of ``launch.sh`` that have an option of their own, and what an ``Ask`` and task files call them."""
+VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
+"""Those of the columns, too: each by its name there."""
+
 
 def environment_of(values: Sequence[str]) -> dict[str, str]:
     """``--env NAME=VALUE`` options.
@@ -29,6 +47,8 @@ def environment_of(values: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not is_variable_name(name):
             raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
+        if name in VARIABLES_OF:
+            raise RequestError(f"--env: {name} is not a variable", remedy=f"--env {VARIABLES_OF[name]}={value}")
         check_job_variable(name, value, "--env")
         _refuse_twice(name, result, "--env")
         result[name] = value

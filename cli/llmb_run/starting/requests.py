@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,51 +14,20 @@ from llmb_common.executors.slurm.options import override_additional
 from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import Request
-from llmb_common.request.values import settings_in, settings_of, settings_text
+from llmb_common.request.values import is_setting, settings_in, settings_of, settings_text
 from llmb_common.request.variables import VARIABLES, FieldNames
 from llmb_run.place import CatalogEntry, Place
-from llmb_run.starting.command_line import columns_of, environment_of, slurm_of
-
-FIELDS = {
-    "MODEL_SIZE": "size",
-    "DTYPE": "dtype",
-    "JOB_TOTAL_GPUS": "scale",
-    "GPU_TYPE": "gpu_type",
-    "CONFIG_VARIANT": "variant",
-    "LLMB_ENGINE": "engine",
-    "RUN_CONF_IMAGE": "image",
-    "MAX_STEPS": "max_steps",
-    "TIME_LIMIT": "time_limit",
-    "ENABLE_PROFILE": "profile",
-    "FORCE": "force",
-    "PREFLIGHT": "preflight",
-}
-"""The variables of ``launch.sh`` that have an option of their own, and the field of an ``Ask`` that it fills."""
+from llmb_run.starting.command_line import VARIABLES_OF, as_said, columns_of, environment_of, slurm_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One job as asked for on a command line or in a task file. None: not said."""
+    """One job as asked for on a command line or in a task file."""
 
-    workload: str
-    size: str | None = None
-    dtype: str | None = None
-    scale: str | None = None
-    profile: bool = False
-    gpu_type: str | None = None
-    variant: str | None = None
-    engine: str | None = None
-    image: str | None = None
-    max_steps: str | None = None
-    time_limit: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    columns: Mapping[str, str] = field(default_factory=dict)
-    megatron: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the framework, by section and field."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What is said of it: by the fields of options (``FIELDS``), columns, settings of the framework and variables."""
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Parts of ADDITIONAL_SLURM_PARAMS, and the option that each was given with."""
-    force: bool = False
-    preflight: str | None = None
     dry_run: bool = False
     days: int = 0
     """It begins so many days from now."""
@@ -66,18 +36,39 @@ class Ask:
     where: str = field(default="", compare=False)
     """File and line of the task."""
     varied: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The combination of a sweep that this is: its value in each dimension (``starting.varying``)."""
+    """The combination of a sweep that this is: its value in each dimension (``starting.sweeps``)."""
+
+    def having(self, settings: Mapping[str, str | None]) -> Ask:
+        """The same job with other settings; None: nothing is said of it."""
+        said = {**self.settings, **settings}
+        return replace(self, settings={name: value for name, value in said.items() if value is not None})
+
+    @property
+    def workload(self) -> str:
+        return self.settings.get("workload", "")
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The variables of ``launch.sh`` that options of their own and columns set, which win over all others."""
+        return {VARIABLES_OF[name]: value for name, value in self.settings.items() if name in VARIABLES_OF}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The other variables: of ``launch.sh``, and of the job."""
+        known = {*VARIABLES_OF, "workload"}
+        return {name: text for name, text in self.settings.items() if name not in known and not is_setting(name)}
+
+    def digest(self, *more: object) -> str:
+        """The same for equal jobs, wherever they are asked for, and for equal ``more``."""
+        said = (sorted(self.settings.items()), sorted(self.slurm.items()), self.repeat, more)
+        return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
     @property
     def title(self) -> str:
-        words = [self.where and f"{self.where}:", self.workload, self.size, self.dtype]
-        words.append(self.scale and f"{self.scale} GPUs")
-        return " ".join([*(word for word in words if word), *self._changes("workload", "size", "dtype", "scale")])
-
-    def value(self, dimension: str) -> str | None:
-        """What is asked for in ``dimension`` (``starting.varying``); None: not said."""
-        named: str | None = getattr(self, dimension, None) if dimension in FIELDS.values() else None
-        return named or {**self.environment, **self.megatron, **self.columns}.get(dimension)
+        named = ("workload", "size", "dtype", "scale")
+        words = [self.where and f"{self.where}:", *(self.settings.get(name) for name in named[:3])]
+        words += [f"{scale} GPUs" for scale in [self.settings.get("scale")] if scale]
+        return " ".join([*(word for word in words if word), *self._changes(*named)])
 
     @property
     def combination(self) -> str:
@@ -105,7 +96,6 @@ def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | 
 
 def ask_of(
     *,
-    workload: str = "",
     env: Sequence[str],
     columns: Sequence[str],
     megatron: Sequence[str],
@@ -113,21 +103,18 @@ def ask_of(
     nodelist: str | None,
     exclude: str | None,
     reservation: str | None,
-    **settings: Any,
+    dry_run: bool = False,
+    **fields: str | bool | None,
 ) -> Ask:
     """The options of ``options.job_settings``, and what else is said of a job; without a workload, of none yet.
 
     Raises:
         RequestError: a value is not what it should be
     """
-    return Ask(
-        workload=workload,
-        environment=environment_of(env),
-        columns=columns_of(columns),
-        megatron=settings_of(megatron, "--megatron"),
-        slurm=slurm_of(slurm_arg, nodelist=nodelist, exclude=exclude, reservation=reservation),
-        **settings,
-    )
+    said = {name: as_said(value) for name, value in fields.items() if value}
+    said |= environment_of(env) | columns_of(columns) | settings_of(megatron, "--megatron")
+    slurm = slurm_of(slurm_arg, nodelist=nodelist, exclude=exclude, reservation=reservation)
+    return Ask(settings=said, slurm=slurm, dry_run=dry_run)
 
 
 @dataclass(frozen=True)
@@ -150,33 +137,24 @@ class Refused:
 
 def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of ``launch.sh`` that ask for ``ask``: the caller's environment, then the options."""
-    variables = {**base, "LLMB_INSTALL": str(place.install), **ask.environment, **_said(ask)}
+    variables = {**base, "LLMB_INSTALL": str(place.install), **ask.environment, **ask.options}
     if ask.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
         variables["DRY_RUN"] = base.get("DRY_RUN") or "true"
-    variables |= {name.upper(): value for name, value in ask.columns.items()}
-    if ask.megatron:
+    if megatron := {name: value for name, value in ask.settings.items() if is_setting(name)}:
         known = settings_in(variables.get("MEGATRON_SETTINGS"), "MEGATRON_SETTINGS")
-        variables["MEGATRON_SETTINGS"] = settings_text(known | dict(ask.megatron))
+        variables["MEGATRON_SETTINGS"] = settings_text(known | megatron)
     if ask.slurm:
         given = variables.get("ADDITIONAL_SLURM_PARAMS", "")
         variables["ADDITIONAL_SLURM_PARAMS"] = override_additional(given, *ask.slurm)
     return variables
 
 
-def _said(ask: Ask) -> dict[str, str]:
-    """The variables that ``ask`` sets by options of their own, which win over all others."""
-    said = {name: getattr(ask, known) for name, known in FIELDS.items()}
-    said = {name: "true" if value is True else value for name, value in said.items() if value is not False}
-    return {name: value for name, value in said.items() if value is not None}
-
-
 def names_for(ask: Ask) -> FieldNames:
     """What messages call the fields: the options given, the variables set, and options for what nobody has said."""
-    said = _said(ask)
     options = {name: known.option for name, known in VARIABLES.items() if known.option}
     options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(ask.slurm.values())) or "--slurm-arg"
-    variables = {**os.environ, **ask.environment}
-    return FieldNames({name: option for name, option in options.items() if name in said or not variables.get(name)})
+    variables, said = {**os.environ, **ask.environment}, ask.options
+    return FieldNames({name: known for name, known in options.items() if name in said or not variables.get(name)})
 
 
 def plan_ask(ask: Ask, place: Place) -> Asked:
@@ -226,15 +204,11 @@ def plan_each(asks: Sequence[Ask], place: Place) -> Iterator[Asked | Refused]:
         if last is not None and replace(last.ask, repeat=ask.repeat) == ask:
             last = replace(last, ask=ask)
         else:
-            last = _planned_or_refused(ask, place)
+            try:
+                last = plan_ask(ask, place)
+            except RequestError as error:
+                last = Refused(ask, error)
         yield last
-
-
-def _planned_or_refused(ask: Ask, place: Place) -> Asked | Refused:
-    try:
-        return plan_ask(ask, place)
-    except RequestError as error:
-        return Refused(ask, error)
 
 
 def refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from llmb_common import submission
@@ -29,6 +31,29 @@ from llmb_run.place import Place
 from llmb_run.starting.nodes import on_different_nodes, require_health
 from llmb_run.starting.requests import Ask, Asked, plan_all
 from llmb_run.terminal import clock, notice, table
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartOptions:
+    """How jobs are started: the options that the commands which start some have in common."""
+
+    after: tuple[str, ...] = ()
+    chain: int = 1
+    """Jobs in a row, each from the newest checkpoint of the one before."""
+    health: bool = False
+    """Nodes are looked at first."""
+    apart: bool = False
+    """Repeats run on different nodes."""
+    arrays: bool = True
+    again: bool = False
+    detach: bool = False
+    skip_unsupported: bool = False
+    dry_run: bool = False
+
+    @classmethod
+    def taken(cls, settings: dict[str, Any]) -> StartOptions:
+        """Those among the arguments of a command, which are taken out of ``settings``."""
+        return cls(**{known.name: settings.pop(known.name) for known in fields(cls) if known.name in settings})
 
 
 def show_plans(asked: Sequence[Asked]) -> Result:
@@ -91,12 +116,7 @@ def announce(record: RunRecord) -> None:
         print(f"{record.paths.run_id}  {record.paths.log}", file=sys.stderr)
 
 
-def report_started(
-    results: Sequence[tuple[str, RunRecord | LLMBError]],
-    *,
-    skipped: Sequence[str] = (),
-    known: Collection[str] = (),
-) -> Result:
+def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
     """One line per job, and the next step; the exit status is the worst one.
 
     ``known`` are the keys of submissions that were on record before: their jobs were not started now.
@@ -113,7 +133,7 @@ def report_started(
         word = started[0].paths.run_id if len(started) == 1 else ""
         hint = f"next: llmb-run watch {word}".rstrip() if started[0].job_id else f"next: llmb-run results {word}"
     return Result(
-        {"dry_run": False, "jobs": [_as_dict(title, item) for title, item in results], "skipped": list(skipped)},
+        {"dry_run": False, "jobs": [_as_dict(title, item) for title, item in results], "skipped": []},
         "".join(_line(record) for record in started),
         status=max((error.exit_status for _, error in failed), default=0),
         remarks=remarks,
@@ -135,62 +155,43 @@ def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
     return {"job": title, **run_as_json(row_of(item)), "extras": extras, "error": None}
 
 
-def start(
-    command: str,
-    asks: Sequence[Ask],
-    *,
-    place: Place | None = None,
-    after: Sequence[str] | None = None,
-    dry_run: bool = False,
-    skip_unsupported: bool = False,
-    **settings: Any,
-) -> Result:
-    """Start ``asks``, or show what a dry run would start. ``settings`` are those of ``start_planned``.
+def start(command: str, asks: Sequence[Ask], place: Place, options: StartOptions, *, task_file: str = "") -> Result:
+    """Start ``asks``, or show what a dry run would start.
 
     Raises:
         LLMBError: nothing could be started; with several jobs a refusal of one is reported and the others go on
     """
-    place = place or Place()
-    asked, skipped = plan_all([replace(ask, dry_run=dry_run) for ask in asks], place, skip_unsupported=skip_unsupported)
+    asks = [replace(ask, dry_run=options.dry_run) for ask in asks]
+    asked, skipped = plan_all(asks, place, skip_unsupported=options.skip_unsupported)
     for problem in skipped:
         notice(f"skipped: {problem}")
     if any(item.request.dry_run for item in asked):
-        check_followed(asked, place, after)
+        check_followed(asked, place, options)
         return show_plans(asked)
-    return start_planned(command, asked, place, after=after, skipped=skipped, **settings)
+    result = start_planned(command, asked, place, options, task_file=task_file)
+    return replace(result, data={**result.data, "skipped": skipped})
 
 
-def check_followed(asked: Sequence[Asked], place: Place, after: Sequence[str] | None) -> None:
+def check_followed(asked: Sequence[Asked], place: Place, options: StartOptions) -> None:
     """In a dry run, what there would be to wait for.
 
     Raises:
         RequestError: there is no such job
     """
-    if after and place.install.is_dir():
-        jobs_to_follow(asked[0].plan, after)
+    if options.after and place.install.is_dir():
+        jobs_to_follow(asked[0].plan, options.after)
 
 
 def start_planned(
     command: str,
     asked: Sequence[Asked],
     place: Place,
+    options: StartOptions,
     *,
-    keys: Sequence[str] = (),
     task_file: str = "",
     swept: Sequence[Ask] = (),
-    again: bool = False,
-    after: Sequence[str] | None = None,
-    chain: int = 1,
-    skipped: Sequence[str] = (),
-    detach: bool = False,
-    arrays: bool = True,
-    health: bool = False,
-    apart: bool = False,
 ) -> Result:
-    """Start jobs that are planned.
-
-    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. ``swept``: all that a sweep asks
-    for, of which these are what can run. ``health``: look at nodes first. ``apart``: repeats on different nodes.
+    """Start jobs that are planned. ``swept``: all that a sweep asks for, of which these are what can run.
 
     Raises:
         LLMBError: nothing could be started
@@ -198,71 +199,58 @@ def start_planned(
     place.require_install()
     say_warnings(asked)
     say_doubts(item.plan for item in asked)
-    if health:
+    if options.health:
         require_health([item.plan for item in asked], place)
-    jobs = [
-        submission.Job(
-            item.plan,
-            item.entry.folder,
-            submission.Options(after=tuple(after or ()), key=keys[number] if keys else "", detach=detach),
-        )
-        for number, item in enumerate(asked)
-    ]
-    if len(jobs) == 1 and chain == 1 and not keys:
-        record = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
-        return report_started([(jobs[0].plan.experiment_name, record)], skipped=skipped)
-    return start_round(
-        command,
-        jobs,
-        place,
-        task_file=task_file,
-        swept=swept,
-        again=again,
-        chain=chain,
-        arrays=arrays,
-        skipped=skipped,
-        apart=apart,
-    )
+    each = submission.Options(after=options.after, detach=options.detach)
+    jobs = [Job(item.plan, item.entry.folder, each) for item in asked]
+    if task_file:
+        again = time.time_ns() if options.again else None
+        names = [item.ask.digest(task_file, again) for item in asked]
+        return start_round(command, jobs, place, options, digest_of_file(task_file), names, Path(task_file).stem)
+    if len(jobs) == 1 and options.chain == 1:
+        return start_one(jobs[0])
+    if swept:
+        names = [digest_of_plan(job.plan) for job in jobs]
+        return start_round(command, jobs, place, options, digest_of([], command, options.apart, *swept), names)
+    return start_round(command, jobs, place, options)
+
+
+def start_one(job: Job) -> Result:
+    """Start a job by itself; where there is no queue, follow it to its end."""
+    record = submission.submit(job.plan, job.recipe_folder, job.options, on_record=announce)
+    return report_started([(record.plan.experiment_name, record)])
 
 
 def start_round(
     command: str,
     jobs: Sequence[Job],
     place: Place,
-    *,
-    task_file: str = "",
-    swept: Sequence[Ask] = (),
-    again: bool = False,
-    chain: int = 1,
-    arrays: bool = True,
-    skipped: Sequence[str] = (),
-    apart: bool = False,
+    options: StartOptions,
+    digest: str = "",
+    names: Sequence[str] = (),
+    lasting: str = "",
 ) -> Result:
     """Start ``jobs`` together. The same command goes on with a round that was interrupted.
 
-    The jobs of a ``task_file`` have keys of their own, and stay on record for ever. Those of a sweep are known by what
-    they are: which of them can run may have changed since.
+    Args:
+        digest: tells the command from others; made of the jobs where it is not given
+        names: what tells the jobs of the round from each other, whichever of them can run; else their numbers do
+        lasting: what their keys begin with, if they stay on record for ever, as those of a task file
     """
-    said = jobs if not swept else []
-    digest = digest_of_file(task_file) if task_file else digest_of(said, command, chain, *["apart"] * apart, *swept)
-    with open_round(jobs, digest, again=again, say=notice) as this:
+    digest = digest or digest_of(jobs, command, options.chain, options.apart)
+    with open_round(jobs, digest, again=options.again, say=notice) as this:
         known = {row.key for row in find_runs(place.install, roots=experiments_of(jobs))} - {""}
-        if not task_file:
-            names = [str(number) for number in range(1, len(jobs) + 1)]
-            if swept:
-                names = _numbered([digest_of_plan(job.plan) for job in jobs])
-            jobs = [
-                replace(job, options=replace(job.options, key=f"{command}:{this.name}:{name}"))
-                for name, job in zip(names, jobs, strict=True)
-            ]
-            if this.begun is not None:
-                notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
-        if apart:  # only now: another state of the nodes is no other round
+        if this.begun is not None and not lasting:
+            notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
+        begin = lasting or f"{command}:{this.name}"
+        keys = [f"{begin}:{name}" for name in _numbered(names or ["job"] * len(jobs))]
+        jobs = [replace(job, options=replace(job.options, key=key)) for key, job in zip(keys, jobs, strict=True)]
+        if options.apart:  # only now: another state of the nodes is no other round
             jobs = on_different_nodes(jobs)
-        results = _submit_all(jobs, chain, arrays=arrays)
+        results = _submit_all(jobs, options)
         # A job that ran and failed was submitted: the same command again is meant as new ones.
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
-    result = report_started(results, skipped=skipped, known=known)
+    result = report_started(results, known)
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
@@ -278,12 +266,12 @@ def _numbered(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _submit_all(jobs: Sequence[Job], chain: int, *, arrays: bool) -> list[tuple[str, RunRecord | LLMBError]]:
-    if chain == 1:
-        started = submission.submit_many(jobs, arrays=arrays, say=notice)
+def _submit_all(jobs: Sequence[Job], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
+    if options.chain == 1:
+        started = submission.submit_many(jobs, arrays=options.arrays, say=notice)
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
     for job in jobs:
-        links = submission.submit_chain(job.plan, job.recipe_folder, chain, job.options)
+        links = submission.submit_chain(job.plan, job.recipe_folder, options.chain, job.options)
         results += [(job.plan.experiment_name, record) for record in links]
     return results

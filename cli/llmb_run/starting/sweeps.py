@@ -1,9 +1,8 @@
 """What is varied of a job: dimensions, every combination of their values, and which of these can be planned.
 
 A dimension is a column (``tp``), a variable of the job (``NCCL_ALGO``), a setting of the framework
-(``model.moe_token_dispatcher_type``), or what a job is asked for by (``size``,
-``dtype``, ``scale``, ``engine``, ``image``, ...). Dimensions that are zipped change together: ``tp=1,2 pp=4,2`` is two
-combinations.
+(``model.moe_token_dispatcher_type``), or what a job is asked for by (``size``, ``dtype``, ``scale``, ``engine``,
+``image``, ...). Dimensions that are zipped change together: ``tp=1,2 pp=4,2`` is two combinations.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.planning import choose
-from llmb_common.planning.choose import Given
+from llmb_common.planning.choose import Given, documented_scales
 from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.cluster_types import ClusterType, traits_of
@@ -31,8 +30,8 @@ from llmb_common.runs.record import RunRecord
 from llmb_common.site.machine import look_at_machine
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.place import Place
-from llmb_run.starting.command_line import check_job_variable, columns_of
-from llmb_run.starting.requests import FIELDS, Ask, Asked, Refused, ask_of, names_for, plan_each, variables_for
+from llmb_run.starting.command_line import FIELDS, check_job_variable, columns_of
+from llmb_run.starting.requests import Ask, Asked, Refused, ask_of, names_for, variables_for
 from llmb_run.terminal import split
 
 MOST = 1000
@@ -42,22 +41,7 @@ Dimensions = Mapping[str, Sequence[str]]
 """Name of each dimension, and its values."""
 
 NAMED = ("workload", "size", "dtype", "scale", "gpu_type", "variant", "engine", "image")
-"""Dimensions that are fields of an ``Ask``."""
-
-
-def vary(
-    base: Ask, place: Place, dimensions: Dimensions, zipped: Sequence[Dimensions] = ()
-) -> tuple[list[Asked], list[Refused]]:
-    """``base`` with every combination of values, planned; and which of them cannot be, or are the same job.
-
-    Dimensions are called as ``dimension`` calls them. ``Ask.varied`` of each says which combination it is.
-
-    Raises:
-        RequestError: there is no such dimension or value, or there are too many combinations
-        LLMBError: nothing can be planned here at all
-    """
-    asks = [changed(base, changes) for changes in combinations(dimensions, zipped)]
-    return once_each(plan_each(asks, place))
+"""Dimensions that have options of their own."""
 
 
 def once_each(outcomes: Iterable[Asked | Refused]) -> tuple[list[Asked], list[Refused]]:
@@ -129,19 +113,11 @@ def changed(ask: Ask, changes: Mapping[str, str]) -> Ask:
         RequestError: a dimension cannot have that value
     """
     for name, value in changes.items():
-        ask = _with(ask, name, value)
-    return replace(ask, varied={**ask.varied, **changes})
-
-
-def _with(ask: Ask, name: str, value: str) -> Ask:
-    if name in COLUMNS.values():
-        return replace(ask, columns={**ask.columns, **columns_of([f"{name}={value}"])})
-    if is_setting(name):
-        return replace(ask, megatron={**ask.megatron, name: value})
-    if name in NAMED:
-        return replace(ask, **{name: value})  # type: ignore[arg-type]  # all of them are texts
-    check_job_variable(name, value, name)
-    return replace(ask, environment={**ask.environment, name: value})
+        if name in COLUMNS.values():
+            columns_of([f"{name}={value}"])
+        elif name not in NAMED and not is_setting(name):
+            check_job_variable(name, value, name)
+    return replace(ask.having(changes), varied={**ask.varied, **changes})
 
 
 def dimension(text: str) -> str:
@@ -248,35 +224,32 @@ def sweep(
     max_scale: int | None = None,
     repeats: int = 1,
     spread: int = 0,
-    apart: bool = False,
 ) -> list[Ask]:
     """One ask per combination and repeat; a dimension without values leaves the choice to the recipe.
 
     The ``workload`` is among the dimensions. Scales are those given, or the documented ones where ``all`` or a bound is
-    given. Repeats are spread evenly over ``spread`` days, beginning today. ``apart``: they are to have different nodes.
+    given. Repeats are spread evenly over ``spread`` days, beginning today.
 
     Raises:
         RequestError: a name or a number is wrong, or no scale is within the bounds
     """
-    check_apart(repeats, apart=apart)
-    given = {name: values for name, values in dimensions.items() if values}
-    scales = given.get("scale", [])
+    scales = dimensions.get("scale", [])
     _check_scales(scales, bounded=bool(min_scale or max_scale))
     kind = place.cluster.cluster_type
     if spread > 1 and kind is not None:
         _require_queue(kind)
     assert place.install  # without one nothing can be planned: say so once
-    given = _check_names(base, place, given)
+    given = _check_names(base, place, {name: values for name, values in dimensions.items() if values})
     for name in sorted(set(given) & {name for group in zipped for name in group}):
         raise RequestError(f"{name} is given, and zipped", remedy="give its values once")
-    single = {name: values[0] for name, values in given.items() if len(values) == 1 and name != "scale"}
-    several = {name: values for name, values in given.items() if len(values) > 1 and name != "scale"}
-    base = replace(changed(base, single), varied={})
+    given.pop("scale", None)
+    base = replace(changed(base, {name: values[0] for name, values in given.items()}), varied={})
+    several = {name: values for name, values in given.items() if len(values) > 1}
     asks: list[Ask] = []
     for combination in combinations(several, zipped):
         ask = changed(base, combination)
         for gpus in _scales(ask, place, scales, min_scale, max_scale):
-            at = changed(ask, {"scale": gpus}) if len(scales) > 1 and gpus else replace(ask, scale=gpus)
+            at = changed(ask, {"scale": gpus}) if len(scales) > 1 and gpus else ask.having({"scale": gpus})
             for number in range(1, repeats + 1):
                 day = (number - 1) * spread // repeats
                 asks.append(replace(at, repeat=number, days=day))
@@ -287,7 +260,7 @@ def sweep(
     return asks
 
 
-def check_apart(repeats: int, *, apart: bool) -> None:
+def check_apart(repeats: int, apart: bool) -> None:
     """Raise RequestError where one run is to keep from the nodes of others."""
     if apart and repeats == 1:
         raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
@@ -316,7 +289,7 @@ def _check_names(base: Ask, place: Place, given: Dimensions) -> dict[str, Sequen
     if "workload" not in given and not base.workload:
         raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
     names = given.get("workload") or [base.workload]
-    recipes = [_given(replace(base, workload=name), place).recipe for name in names]
+    recipes = [_given(base.having({"workload": name}), place).recipe for name in names]
     for size in given.get("size", ()):
         # A size of one of several workloads is a combination; a size of none is a slip.
         if not any(size.lower() in recipe.sizes for recipe in recipes):
@@ -332,29 +305,20 @@ def _scales(
     ask: Ask, place: Place, scales: Sequence[str], min_scale: int | None, max_scale: int | None
 ) -> list[str | None]:
     """The scales of one combination. One that cannot be planned keeps its own: planning says why, or leaves it out."""
-    bounded = min_scale is not None or max_scale is not None
-    if not scales and not bounded:
-        return [ask.scale]
-    if not scales or "all" in [scale.lower() for scale in scales]:
-        try:
-            found = documented_scales(ask, place)
-        except RequestError:
-            found = []
-        if not found:
-            return [ask.scale]
-    else:
-        found = [int(scale) for scale in scales]
+    if scales and "all" not in [scale.lower() for scale in scales]:
+        return [*scales]
+    found: list[int] = []
+    if scales or min_scale is not None or max_scale is not None:
+        with suppress(RequestError):
+            found = documented_scales(_given(ask, place))
+    if not found:
+        return [ask.settings.get("scale")]
     return [str(n) for n in found if (min_scale or 1) <= n and (max_scale is None or n <= max_scale)]
 
 
-def documented_scales(ask: Ask, place: Place) -> list[int]:
-    """The scales that the recipe documents for ``ask`` (its own ``scale`` is not looked at)."""
-    return choose.documented_scales(_given(ask, place))
-
-
 def _given(ask: Ask, place: Place) -> Given:
-    """What there is to plan ``ask`` with: the recipe has the functions of its release."""
+    """What there is to plan ``ask`` with, at any scale: the recipe has the functions of its release."""
     recipe = place.workload(ask.workload).recipe
-    request = read_request(variables_for(replace(ask, scale=None), place), names_for(ask))
+    request = read_request(variables_for(ask.having({"scale": None}), place), names_for(ask))
     machine = look_at_machine(place.cluster, request)
     return choose_functions(Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine))

@@ -42,10 +42,9 @@ The YAML form: defaults, sweeps and overrides, read strictly.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -60,16 +59,17 @@ from llmb_run.starting.requests import Ask
 from llmb_run.starting.sweeps import NAMED, changed, dimension, sweep
 
 _HEADER = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)(?:[ \t]+(?P<size>[\w.+-]+))?[ \t]*:\Z")
-_TOKEN = re.compile(r"\s*(?:(?P<mark>[()\[\],])|'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<word>[\w.+-]+))")
+_WORD = r"""(?:'[^']*'|"[^"]*"|[\w.+-]+)"""
+_PART = rf"(?:{_WORD}|\[\s*{_WORD}(?:\s*,\s*{_WORD})*\s*,?\s*\])"
+_TASK = re.compile(rf"\(\s*{_PART}(?:\s*,\s*{_PART})*\s*,?\s*\)")
 
 MAX_REPEATS = 10000
 
 
 def is_text_form(text: str) -> bool:
     """Whether the first line with content is a header or a task of this form, rather than YAML's ``key: value``."""
-    lines = [line for line in (_strip(line) for line in text.splitlines()) if line]
-    starts_task = any(line.startswith("(") for line in lines[:2])
-    return bool(lines) and starts_task
+    lines = [line for line in map(_strip, text.splitlines()) if line]
+    return any(line.startswith("(") for line in lines[:2])
 
 
 def parse_text(text: str, where: str, place: Place) -> list[Ask]:
@@ -113,7 +113,7 @@ def _header(name: str, size: str | None, at: str, place: Place) -> Ask:
                 workload = max(begins, key=len)
                 name, size = workload, name[len(workload) + 1 :]
         recipe = place.workload(name).recipe
-        return Ask(workload=recipe.workload, size=recipe.model(size).size if size else None)
+        return Ask().having({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
 
 
 def _task(line: str, at: str, base: Ask, place: Place) -> list[Ask]:
@@ -128,48 +128,19 @@ def _task(line: str, at: str, base: Ask, place: Place) -> list[Ask]:
     dtypes, scales, repeats, *profile = values
     if len(repeats) != 1 or not re.fullmatch(r"[1-9][0-9]*", repeats[0]) or int(repeats[0]) > MAX_REPEATS:
         raise ConfigError(f"{at}: repeats is {', '.join(repeats)}", remedy=f"a whole number from 1 to {MAX_REPEATS}")
-    words = {"true": True, "false": False}
+    words = {"true": "true", "false": None}
     if profile and (len(profile[0]) != 1 or profile[0][0].lower() not in words):
         raise ConfigError(f"{at}: profile is {', '.join(profile[0])}", remedy="true or false")
-    wanted = bool(profile) and words[profile[0][0].lower()]
+    base = base.having({"profile": words[profile[0][0].lower()] if profile else None})
     with located(at):
-        return sweep(
-            replace(base, profile=wanted),
-            place,
-            {"dtype": dtypes, "scale": scales},
-            repeats=int(repeats[0]),
-        )
+        return sweep(base, place, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
 
 
 def _values(line: str, at: str) -> list[list[str]]:
     """The parts of ``(a, [b, c], d)`` as lists of words. Nothing is evaluated."""
-    tokens: list[tuple[bool, str]] = []
-    position = 0
-    while position < len(line):
-        found = _TOKEN.match(line, position)
-        if not found:
-            raise ConfigError(f"{at}: cannot read {line[position:]!r}", remedy="(dtype, [scales], repeats[, profile])")
-        position = found.end()
-        mark = found["mark"]
-        word = next((w for w in (found["single"], found["double"], found["word"]) if w is not None), "")
-        tokens.append((mark is not None, mark or word))
-    shape = "".join(text if is_mark else "w" for is_mark, text in tokens)
-    if not re.fullmatch(r"\((?:w|\[w(?:,w)*,?\])(?:,(?:w|\[w(?:,w)*,?\]))*,?\)", shape):
+    if not _TASK.fullmatch(line):
         raise ConfigError(f"{at}: {line!r} is not a task", remedy="for example (fp8, [128, 256], 3)")
-    values: list[list[str]] = []
-    inside = False
-    for is_mark, text in tokens:
-        if not is_mark:
-            if inside:
-                values[-1].append(text)
-            else:
-                values.append([text])
-        elif text == "[":
-            values.append([])
-            inside = True
-        elif text == "]":
-            inside = False
-    return values
+    return [[word.strip("'\"") for word in re.findall(_WORD, part)] for part in re.findall(_PART, line)]
 
 
 T = TypeVar("T")
@@ -280,7 +251,7 @@ def asks_of_task(task: Task, defaults: Sweep, place: Place, path: str, at: At) -
         ConfigError: something in it is wrong; with file and line
     """
     with located(at("$.defaults")):
-        base, usual = _with(Ask(workload=""), defaults), _said(defaults)
+        base, usual = _with(Ask(), defaults), _said(defaults)
     with located(at(path)):
         base, own = _with(base, task), _said(task)
         zipped = {dimension(name): _words(values) for name, values in task.zip.items()}
@@ -305,19 +276,19 @@ def asks_of_task(task: Task, defaults: Sweep, place: Place, path: str, at: At) -
                 raise ConfigError(f"{name}: an override has one value of each", remedy="a list belongs into the task")
             if not any(fits):
                 raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
-            asks = [_overridden(ask, override.use, use) if fit else ask for ask, fit in zip(asks, fits, strict=True)]
+            said = {name: values[0] for name, values in use.items()}
+            asks = [
+                _with(changed(ask, said), override.use) if fit else ask for ask, fit in zip(asks, fits, strict=True)
+            ]
     return asks
 
 
 def _words(value: Any) -> list[str]:
-    if value is None:
-        return []
-    values = value if isinstance(value, tuple) else (value,)
-    return [as_said(item) for item in values]
+    return [as_said(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
 def _fits(ask: Ask, when: Values) -> bool:
-    return all(ask.value(dimension(name)) in _words(wanted) for name, wanted in when.items())
+    return all(ask.settings.get(dimension(name)) in _words(wanted) for name, wanted in when.items())
 
 
 def _said(settings: Settings) -> dict[str, list[str]]:
@@ -334,28 +305,12 @@ def _said(settings: Settings) -> dict[str, list[str]]:
     return found
 
 
-def _overridden(ask: Ask, settings: Settings, said: Mapping[str, Sequence[str]]) -> Ask:
-    return _with(changed(ask, {name: values[0] for name, values in said.items()}), settings)
-
-
 def _with(ask: Ask, settings: Settings) -> Ask:
     """``ask`` with what ``settings`` say besides dimensions."""
-    said: Any = {name: getattr(settings, name) for name in ("profile", "force", "preflight")}
-    said = {name: value for name, value in said.items() if value is not None}
-    return replace(
-        ask,
-        **said,
-        max_steps=ask.max_steps if settings.max_steps is None else str(settings.max_steps),
-        time_limit=ask.time_limit if settings.time_limit is None else str(settings.time_limit),
-        slurm={
-            **ask.slurm,
-            **slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm"),
-        },
-    )
-
-
-_LATER = ("image", "megatron")
-"""Fields of an ``Ask`` that older versions lack: where they say nothing, jobs keep the names that those gave them."""
+    named = {name: getattr(settings, name) for name in ("profile", "force", "preflight", "max_steps", "time_limit")}
+    said = {name: as_said(value) if value else None for name, value in named.items() if value is not None}
+    slurm = slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm")
+    return replace(ask.having(said), slurm={**ask.slurm, **slurm})
 
 
 def read_tasks(path: Path, place: Place) -> list[Ask]:
@@ -370,26 +325,3 @@ def read_tasks(path: Path, place: Place) -> list[Ask]:
     if not asks:
         raise ConfigError(f"{path}:1: no task", remedy="cli/README.md shows both forms of a task file")
     return asks
-
-
-def keys_of(path: Path, asks: list[Ask], round_name: str = "") -> list[str]:
-    """A name for each job that stays the same when the file is run again, also with more tasks in it.
-
-    Equal jobs (a task written twice) are numbered. ``round_name`` makes new names, to run the same file once more.
-    """
-    seen: dict[str, int] = {}
-    keys = []
-    for ask in asks:
-        said = {field.name: getattr(ask, field.name) for field in fields(ask) if field.compare}
-        content = "\n".join(
-            f"{name}={_said_of_field(value)}" for name, value in said.items() if value or name not in _LATER
-        )
-        where = str(path.resolve())
-        digest = hashlib.sha256(f"{where}\n{round_name}\n{content}".encode()).hexdigest()[:16]
-        seen[digest] = seen.get(digest, 0) + 1
-        keys.append(f"{path.stem}:{digest}:{seen[digest]}")
-    return keys
-
-
-def _said_of_field(value: object) -> str:
-    return repr(sorted(value.items())) if isinstance(value, dict) else repr(value)

@@ -236,7 +236,7 @@ def _own(base: Asked, name: str) -> str | None:
         return base.plan.image
     known = {"size": base.plan.model_size, "dtype": base.plan.dtype, "scale": str(base.plan.gpus)}
     known["engine"] = base.plan.engine
-    return own_said(base).get(name) or known.get(name) or base.ask.value(name)
+    return own_said(base).get(name) or known.get(name) or base.ask.settings.get(name)
 
 
 def _column(of: JobPlan | Row, name: str) -> str:
