@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.outcome import Result, envelope, guarded, interruptible, noted, print_result, settled
+from llmb_common.command.outcome import Result, envelope, guarded, interruptible, print_result, settled
 from llmb_common.errors import CheckFailed, Interrupted, RequestError
+from llmb_common.machine.sessions import noted
 from llmb_install.arguments import guarded as guarded_installer
 
 

@@ -24,7 +24,6 @@ from llmb_common.errors import (
     SchedulerError,
     did_you_mean,
 )
-from llmb_common.machine import processes
 from llmb_common.platform import gpus
 from llmb_common.request.variables import VARIABLES
 
@@ -219,37 +218,6 @@ def test_a_list_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
 
 
 # Processes
-
-
-def test_without_proc_ps_says_when_a_process_began(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = tmp_path / "ps"
-    program.write_text('#!/bin/sh\n[ "$4" = 17 ] && echo " Mon Nov 22 10:00:00 2026 "\nexit 0\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-    class Elsewhere(type(Path())):  # type: ignore[misc]
-        """Paths of a system without /proc."""
-
-        def read_text(self, *arguments: Any, **options: Any) -> str:
-            raise FileNotFoundError(str(self))
-
-        def exists(self, *arguments: Any, **options: Any) -> bool:
-            return False
-
-    monkeypatch.setattr(processes, "Path", Elsewhere)
-    assert processes.identify(17) is not None
-    assert processes.identify(18) is None
-
-
-# GPUs
-
-
-PEAKS = {
-    "bf16": {"gb300": 2450, "gb200": 2450, "b300": 2250, "b200": 2250, "h200": 989, "h100": 989},
-    "fp8": {"gb300": 4900, "gb200": 4900, "b300": 4500, "b200": 4500, "h200": 1979, "h100": 1979},
-    "nvfp4": {"gb300": 14700, "gb200": 9800, "b300": 13500, "b200": 9000},
-}
-"""As the table "Peak Theoretical Throughput" prints them; H200 is H100 with more memory."""
 
 
 @pytest.mark.parametrize(

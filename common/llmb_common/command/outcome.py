@@ -11,8 +11,7 @@ blocker) has both: ``ok`` false and its ``data``. ``schema`` grows when the shap
 data changes in a way that old readers cannot take.
 
 ``guarded`` is the last line of every command: each failure becomes a message and an exit status, and no traceback.
-``interruptible`` turns SIGTERM and SIGHUP into Interrupted wherever the command is (Ctrl-C is a KeyboardInterrupt).
-``noted`` only records all three, for code that must not be left halfway and checks for them itself.
+SIGTERM and SIGHUP become Interrupted wherever the command is (Ctrl-C is a KeyboardInterrupt).
 
 Standard library only: the log parsers and the installer's first stage use it too.
 """
@@ -25,7 +24,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +32,7 @@ from typing import Any
 
 from llmb_common.command.printable import exact, printable_json, printable_lines, printable_output, silence
 from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError
+from llmb_common.machine.sessions import handled
 
 SCHEMA = 1
 
@@ -105,9 +104,6 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
     return printable_json(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
 
 
-_Handler = Callable[[int, FrameType | None], None]
-
-
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Wrap a whole command: SIGTERM and SIGHUP raise Interrupted in it."""
@@ -115,35 +111,8 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupted(f"ended by {signal.Signals(number).name}")
 
-    with _handled((signal.SIGTERM, signal.SIGHUP), interrupt):
+    with handled((signal.SIGTERM, signal.SIGHUP), interrupt):
         yield
-
-
-@contextlib.contextmanager
-def noted() -> Iterator[list[int]]:
-    """Collect signals in a list as they arrive; they have no other effect.
-
-    Only the main thread receives signals; in any other, the list stays empty.
-    """
-    numbers: list[int] = []
-    with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: numbers.append(number)):
-        yield numbers
-
-
-@contextlib.contextmanager
-def _handled(numbers: tuple[signal.Signals, ...], handler: _Handler) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # Signals that are ignored stay ignored: SIGHUP under nohup, Ctrl-C for a script's background jobs.
-    former = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
-    for number in former:
-        signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, before in former.items():
-            signal.signal(number, before)
 
 
 _BROKEN_PIPE = 1

@@ -18,15 +18,14 @@ import selectors
 import signal
 import socket
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.sessions import end_session
+from llmb_common.machine.sessions import KILL_SECONDS, end_session, noted
 
 MOST_BYTES = 256 << 20
 """More than any program that is asked has to say: the listing of a container image has 40 MB."""
@@ -80,25 +79,29 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
     ``clean_environment()``.
     """
     environment = clean_environment() if env is None else dict(env)
-    held = _HeldSignals()
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
+        # A signal that arrives while a program is being started would leave that running with nobody who knows it. A
+        # blocked mask would be inherited; handlers are not.
+        with noted() as arrived:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
-        held.release()
+        for number in arrived:
+            signal.raise_signal(number)
         return Answer(None, problem="no-program", why=f"cannot run {argv[0]}: {_reason(error, argv[0], environment)}")
     with process:
         assert process.stdout is not None
         assert process.stderr is not None
         said = {process.stdout: bytearray(), process.stderr: bytearray()}
         try:
-            held.release()
+            for number in arrived:
+                signal.raise_signal(number)
             problem = _listen(process, said, time.monotonic() + seconds, most)
         except BaseException:
             end_session(process.pid, _PATIENCE, process.poll)
@@ -120,30 +123,6 @@ def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -
         return (isinstance(error, OSError) and error.strerror) or error
     is_there = any(os.path.lexists(f"{folder or '.'}/{program}") for folder in os.get_exec_path(env))
     return os.strerror(errno.EACCES if is_there else errno.ENOENT)
-
-
-class _HeldSignals:
-    """Signals of the main thread wait until ``release``: one that arrives while a program is being started would leave
-    that running with nobody who knows it. A blocked mask would be inherited; handlers are not."""
-
-    def __init__(self) -> None:
-        self._arrived: list[int] = []
-        self._handlers: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if callable(signal.getsignal(number)):
-                    self._handlers[number] = signal.signal(number, self._note)
-
-    def _note(self, number: int, frame: object) -> None:
-        self._arrived.append(number)
-
-    def release(self) -> None:
-        """Put the handlers back, and let what has arrived take effect."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers.clear()
-        for number in self._arrived:
-            signal.raise_signal(number)
 
 
 def clean_environment() -> dict[str, str]:
@@ -183,9 +162,6 @@ def _listen(
     return ""
 
 
-_KILL_SECONDS = 5.0
-"""How long to wait for processes to disappear after SIGKILL; one stuck in the kernel never does."""
-
 _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
 
 
@@ -224,50 +200,44 @@ def is_ours_to_end(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
     except OSError:
-        return not Path("/proc/self").exists()
+        return False
+
+
+def _each(file: str) -> Iterator[tuple[Path, bytes]]:
+    """Folder and content of ``/proc/PID/FILE`` of every process that lets us read it."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            content = (entry / file).read_bytes()
+        except OSError:
+            continue
+        yield entry, content
 
 
 def runs_with(argument: str) -> bool:
-    """Whether any process on this machine has ``argument`` in its command line (needs /proc)."""
-    wanted = os.fsencode(argument)
-    for entry in Path("/proc").glob("[0-9]*"):
-        if entry.name == str(os.getpid()):
-            continue
-        try:
-            if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
-                return True
-        except OSError:
-            continue
-    return False
+    """Whether any other process on this machine has ``argument`` in its command line."""
+    wanted, own = os.fsencode(argument), str(os.getpid())
+    return any(wanted in content.split(b"\0") for entry, content in _each("cmdline") if entry.name != own)
 
 
 def uses(folder: Path) -> bool:
     """Whether a process of this machine was started with something in ``folder``, or, where we may see that, has loaded
-    code from there, by whatever link (needs /proc)."""
+    code from there, by whatever link."""
     wanted = os.fsencode(f"{os.path.realpath(folder)}/")
-    for entry in Path("/proc").glob("[0-9]*"):
-        for name in ("cmdline", "maps"):
-            with contextlib.suppress(OSError):
-                if wanted in (entry / name).read_bytes():
-                    return True
-    return False
+    return any(wanted in content for name in ("cmdline", "maps") for _, content in _each(name))
 
 
 def with_variable(name: str, value: str) -> list[ProcessId]:
-    """The caller's own processes on this machine that were started with ``name=value`` in their environment (needs
-    /proc).
+    """The caller's own processes on this machine that were started with ``name=value`` in their environment.
 
     Other users' processes are left out even for root, who could read them: their environment says whatever they like.
     """
     wanted = os.fsencode(f"{name}={value}")
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
+    for entry, content in _each("environ"):
         with contextlib.suppress(OSError):
-            if entry.stat().st_uid != os.geteuid():
-                continue
-            if wanted in (entry / "environ").read_bytes().split(b"\0") and (process := identify(int(entry.name))):
-                found.append(process)
-    return found
+            if wanted in content.split(b"\0") and entry.stat().st_uid == os.geteuid():
+                found.append(identify(int(entry.name)))
+    return [process for process in found if process is not None]
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
@@ -276,24 +246,28 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
     Raises:
         PermissionError: the process belongs to somebody else.
     """
-    try:
-        if not hasattr(os, "pidfd_open"):  # not Linux: the pid could be reused in between
-            if is_alive(process):
-                os.kill(process.pid, number)
-                return True
-            return False
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
+    descriptor = _pidfd(process.pid)
     try:
         if not is_alive(process):
             return False
-        signal.pidfd_send_signal(descriptor, number)
+        if descriptor is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
         return False
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
     return True
+
+
+def _pidfd(pid: int) -> int | None:
+    """None where there is no such process, and before Linux 5.3: there the pid could be reused between two looks."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def end_processes(
@@ -319,7 +293,7 @@ def end_processes(
                 send(process, signal.SIGTERM)
             told.update(left)
         time.sleep(0.05)
-    deadline = time.monotonic() + _KILL_SECONDS
+    deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
         killed = [send(process, signal.SIGKILL) for process in (leader, *members())]
         if not any(killed):
@@ -330,24 +304,17 @@ def end_processes(
 def _start(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None if Path("/proc/self").exists() else _start_by_ps(pid)
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in ("Z", "X") else fields[_STARTTIME]
 
 
-def _start_by_ps(pid: int) -> str | None:
-    """For systems without /proc, such as macOS."""
-    return ask(["ps", "-o", "lstart=", "-p", str(pid)], 10).output.strip() or None
-
-
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
-        return ""  # here `ps` reports the start as a date, which is enough to tell boots apart
+        return ""  # hidden, as in some containers
 
 
 def loopback_problem() -> EnvironmentLacks | None:

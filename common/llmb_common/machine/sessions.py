@@ -1,5 +1,7 @@
-"""Ending a program with everything that it has started, also in process groups of their own (GNU parallel gives one to
-each of its jobs): its session. Standard library only and quick to import: the installer's launcher does it each time.
+"""Signals, and ending a program with everything that it has started, also in process groups of their own (GNU parallel
+gives one to each of its jobs): its session.
+
+Standard library only and quick to import: the installer's launcher does it each time.
 """
 
 from __future__ import annotations
@@ -8,16 +10,45 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 
-_KILL_SECONDS = 5.0
+KILL_SECONDS = 5.0
 """How long processes may take to go after SIGKILL; one that hangs in the kernel does not."""
+
+
+@contextlib.contextmanager
+def handled(numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """``handler`` for these signals. Those that are ignored stay ignored: SIGHUP under nohup, Ctrl-C for a script's
+    background jobs. Only the main thread receives signals; in any other there is nothing to do."""
+    former = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        for number in former:
+            signal.signal(number, handler)
+    except ValueError:
+        former = {}  # not the main thread
+    try:
+        yield
+    finally:
+        for number, before in former.items():
+            signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[int]]:
+    """Collect Ctrl-C, SIGTERM and SIGHUP in a list as they arrive; they have no other effect.
+
+    For code that must not be left halfway, and checks for them itself.
+    """
+    numbers: list[int] = []
+    with handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: numbers.append(number)):
+        yield numbers
 
 
 def end_session(leader: int, patience: float, reap: Callable[[], object] = lambda: None) -> None:
     """End every process of the session that ``leader`` leads, but not the caller: SIGTERM, and SIGKILL after
     ``patience`` seconds. ``reap`` is called while waiting, where the leader is the caller's own child."""
-    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _KILL_SECONDS)):
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, KILL_SECONDS)):
         deadline = time.monotonic() + seconds
         told: set[int] = set()
         while time.monotonic() < deadline:
@@ -33,17 +64,9 @@ def end_session(leader: int, patience: float, reap: Callable[[], object] = lambd
 
 
 def _members(session: int) -> set[int]:
-    """The other processes of a session that have not ended; without /proc its leader's process group, as ``os.kill``
-    takes it."""
+    """The other processes of a session that have not ended."""
     found: set[int] = set()
-    try:
-        names = os.listdir("/proc")  # noqa: PTH208 - half the time, with thousands of processes
-    except FileNotFoundError:
-        with contextlib.suppress(OSError):
-            os.killpg(session, 0)
-            return {-session}
-        return found
-    for name in filter(str.isdigit, names):
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - half the time, with thousands of processes
         with contextlib.suppress(OSError):
             if os.getsid(int(name)) == session and int(name) != os.getpid() and not _has_ended(name):
                 found.add(int(name))

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.command.outcome import noted
 from llmb_common.command.printable import unfiltered
 from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, LLMBError, RecordError
 from llmb_common.machine.processes import ProcessId, end_processes, identify, is_alive, is_ours_to_end, with_variable
+from llmb_common.machine.sessions import noted
 from llmb_common.runs.finding import Finding, give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord, update_record
 from llmb_common.timing.job_events import JobEvents, read_events
@@ -135,7 +135,7 @@ def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]
     with paths.batch_log.open("ab") as output:
         # No stdin: a job must not consume the caller's input. Own session: Ctrl-C is ours to pass on, once.
         return subprocess.Popen(
-            [*(launcher if sys.platform == "linux" and not detach else []), "bash", str(paths.script)],
+            [*([] if detach else launcher), "bash", str(paths.script)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
