@@ -414,7 +414,7 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
     monkeypatch.setattr("llmb_common.submission.submit", submit)
     assert cli("retry", run, "--without-failed", "--without", "x7").status == 0
     assert started == ["x7,gpu[3-4]"]
-    assert "--nodes gpu[1-8] --states=down,drain,fail,no_respond" in slurm.asked.read_text()
+    assert "--nodes=gpu[1-8] --states=down,drain,fail,no_respond" in slurm.asked.read_text()
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,15 @@ def test_a_list_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
         read_list(file, "things", int, "a list of things")
 
 
-# Processes
+# GPUs
+
+
+PEAKS = {
+    "bf16": {"gb300": 2450, "gb200": 2450, "b300": 2250, "b200": 2250, "h200": 989, "h100": 989},
+    "fp8": {"gb300": 4900, "gb200": 4900, "b300": 4500, "b200": 4500, "h200": 1979, "h100": 1979},
+    "nvfp4": {"gb300": 14700, "gb200": 9800, "b300": 13500, "b200": 9000},
+}
+"""As the table "Peak Theoretical Throughput" prints them; H200 is H100 with more memory."""
 
 
 @pytest.mark.parametrize(

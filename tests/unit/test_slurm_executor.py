@@ -136,7 +136,7 @@ def test_a_program_that_is_not_there_has_submitted_nothing(record, slurm, code, 
 def test_each_task_finds_its_run_by_its_number(plan: JobPlan, slurm: Slurm) -> None:
     records = tasks(plan, 3, "ab000001")
     slurm.answers = [Answer(0, b"7;cluster\n", b"charged to a")]
-    started = submit.start_array(records)
+    started = submit.start_together(records)
     assert [(item.job_id, item.state, item.detail) for item in started] == [
         (f"7_{index}", "SUBMITTED", "charged to a") for index in range(3)
     ]
@@ -152,7 +152,7 @@ def test_a_refused_array_leaves_no_folder(plan: JobPlan, slurm: Slurm) -> None:
     records = tasks(plan, 2, "ab000002")
     slurm.answers = [Answer(1, b"", b"invalid partition specified")]
     with pytest.raises(SchedulerError, match="invalid partition"):
-        submit.start_array(records)
+        submit.start_together(records)
     assert not records[0].paths.array("ab000002").folder.exists()
 
 
@@ -160,7 +160,7 @@ def test_a_lost_answer_is_on_record_of_each_and_the_folder_stays(plan: JobPlan, 
     records = tasks(plan, 2, "ab000003")
     slurm.answers = [Answer(124)]
     with pytest.raises(AnswerLost):
-        submit.start_array(records)
+        submit.start_together(records)
     assert ["unknown" in load_record(item.paths.folder).detail for item in records] == [True, True]
     assert records[0].paths.array("ab000003").script.is_file()
 
@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made_says_how_to_do_without(plan: JobPlan, slur
     folder = records[0].paths.array("ab000004").folder
     folder.touch()
     with pytest.raises(RecordError) as caught:
-        submit.start_array(records)
+        submit.start_together(records)
     assert caught.value.message == f"cannot write {folder}: File exists"
     assert "(--no-array)" in caught.value.remedy
     assert slurm.called == []
@@ -184,7 +184,7 @@ def test_half_a_folder_is_removed(plan: JobPlan, slurm: Slurm, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "symlink_to", fail)
     with pytest.raises(RecordError, match="No space left on device"):
-        submit.start_array(records)
+        submit.start_together(records)
     assert not records[0].paths.array("ab000005").folder.exists()
 
 
@@ -196,7 +196,7 @@ def after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_runs_that_took_long_to_make_are_confirmed_first(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
     slurm.answers = [Answer(0, b"7\n")]
-    (first, _) = submit.start_array(tasks(plan, 2, "ab000006"))
+    (first, _) = submit.start_together(tasks(plan, 2, "ab000006"))
     assert [(state.state, state.detail) for state in first.states] == [
         ("SUBMITTING", ""),
         ("SUBMITTING", "confirmed"),
@@ -208,7 +208,7 @@ def test_runs_that_others_gave_up_meanwhile_are_not_submitted(plan: JobPlan, slu
     records = tasks(plan, 2, "ab000007")
     update_record(records[1].paths.folder, lambda found: found.with_state("NOT_SUBMITTED"))
     with pytest.raises(AnswerLost, match=f"another process has taken {records[1].paths.name} for abandoned") as caught:
-        submit.start_array(records)
+        submit.start_together(records)
     assert caught.value.remedy == "run the same command again to settle it"
     assert slurm.called == []
 
@@ -218,7 +218,7 @@ def test_a_job_whose_record_cannot_be_written_is_not_denied(plan: JobPlan, slurm
     records[1].paths.record.unlink()
     slurm.answers = [Answer(0, b"7\n")]
     with pytest.raises(AnswerLost, match=r"^job 7_1 was accepted, but cannot read ") as caught:
-        submit.start_array(records)
+        submit.start_together(records)
     assert caught.value.remedy == "llmb-run jobs settles it"
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from llmb_common.platform.cluster_types import ClusterType, named, traits_of
 
@@ -43,24 +43,10 @@ TORCHRUN = Ranks("RANK", "LOCAL_RANK", None, job="local", node="0")
 """Ranks that ``engine.torchrun`` starts, all on one machine."""
 
 
-class Arrays(Protocol):
-    """A scheduler that takes many runs at once: those that are alike as an array, others as a series."""
-
-    def most(self) -> int:
-        """How many jobs it takes together as an array; below 2 each is submitted alone."""
-
-    def apart(self, plans: Sequence[JobPlan]) -> str:
-        """Why runs of these plans cannot take turns in one allocation; empty where they can."""
-
-    def start(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """As ``Executor.start``, for the tasks 0, 1, ... of one array, or the turns of one series."""
-
-
 class Executor(ABC):
     """A way of running jobs. It has no state: each call makes one."""
 
     ranks: Ranks = TORCHRUN
-    arrays: Arrays | None = None
 
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
         """The lines after ``#!/bin/bash`` that the scheduler reads.
@@ -116,6 +102,18 @@ class Executor(ABC):
             SchedulerError: the job was refused and does not exist; the caller removes the run.
             CheckFailed: a run that was followed failed.
         """
+
+    def most_together(self) -> int:
+        """How many runs of the same job it takes as one array; below 2 each is submitted alone."""
+        return 1
+
+    def apart(self, plans: Sequence[JobPlan]) -> str:
+        """Why runs of these plans cannot take turns in one allocation; empty where they can."""
+        return "there are no allocations here"
+
+    def start_together(self, records: Sequence[RunRecord]) -> list[RunRecord]:
+        """As ``start``, for the tasks 0, 1, ... of one array, or the turns of one series."""
+        raise NotImplementedError
 
     @abstractmethod
     def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:

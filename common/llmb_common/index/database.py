@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 BUSY_SECONDS = 10.0
 
-VERSION = 7
+VERSION = 8
 """Of the tables below: whoever changes them counts on."""
 
 _TABLES = (
@@ -29,11 +29,11 @@ _TABLES = (
         experiment_name TEXT NOT NULL, workload TEXT NOT NULL, variant TEXT NOT NULL, model_size TEXT NOT NULL,
         dtype TEXT NOT NULL, fp8_recipe TEXT, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL, nodes INTEGER NOT NULL,
         executor TEXT NOT NULL, job_id TEXT, state TEXT NOT NULL, state_time REAL NOT NULL, detail TEXT NOT NULL,
-        created REAL NOT NULL, submission_key TEXT NOT NULL, chain TEXT NOT NULL, stamp TEXT NOT NULL
+        created REAL NOT NULL, key TEXT NOT NULL, chain TEXT NOT NULL, stamp TEXT NOT NULL
     ) WITHOUT ROWID""",
     *(
         f"CREATE INDEX runs_by_{column} ON runs ({column})"
-        for column in ("created", "state", "parent", "run_id", "job_id", "submission_key")
+        for column in ("created", "state", "parent", "run_id", "job_id", "key")
     ),
     # "experiments" folders, also those outside the installation
     "CREATE TABLE roots (folder TEXT PRIMARY KEY) WITHOUT ROWID",

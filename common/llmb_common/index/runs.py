@@ -111,11 +111,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
 
 
-_COLUMN = {"key": "submission_key"}
-"""Columns that are not called as the field of a row; KEY is a word of SQL."""
-FIELDS = {name: _COLUMN.get(name, name) for name in RunRow.__struct_fields__}
-"""Field of a row -> its column."""
-_COLUMNS = [*FIELDS.values(), "parent", "stamp"]
+FIELDS = RunRow.__struct_fields__
+_COLUMNS = (*FIELDS, "parent", "stamp")
 _INSERT = f"INSERT OR REPLACE INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 _COARSE_NS = 2_000_000_000
@@ -132,9 +129,22 @@ def add_roots(connection: sqlite3.Connection, roots: Iterable[str]) -> None:
     connection.executemany("INSERT OR IGNORE INTO roots VALUES (?)", [(root,) for root in roots])
 
 
-def is_root(connection: sqlite3.Connection, folder: str) -> bool:
-    """Whether the index looks into ``folder`` already."""
-    return connection.execute("SELECT 1 FROM roots WHERE folder = ?", (folder,)).fetchone() is not None
+def is_current(connection: sqlite3.Connection, install: Path, roots: Sequence[str]) -> bool:
+    """Whether the index agrees with the run folders, those in ``roots`` among them."""
+    known = {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
+    return known.issuperset(roots) and not stale_folders(connection, install) and not changed_runs(connection)
+
+
+def update(connection: sqlite3.Connection, install: Path, roots: Iterable[str]) -> None:
+    """Read again what changed, and ``roots`` that are new."""
+    add_roots(connection, roots)
+    for folder in changed_runs(connection):
+        read_run(connection, folder)
+    # A root that is read for the first time brings its experiments; what is too young to be trusted stays stale.
+    read: set[str] = set()
+    while stale := {name: time for name, time in stale_folders(connection, install).items() if name not in read}:
+        read_folders(connection, install, stale)
+        read.update(stale)
 
 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:

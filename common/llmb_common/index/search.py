@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -16,13 +17,10 @@ from llmb_common.index.runs import (
     RunFilter,
     RunRow,
     add_roots,
-    changed_runs,
     insert,
-    is_root,
-    read_folders,
-    read_run,
+    is_current,
     row_from,
-    stale_folders,
+    update,
 )
 from llmb_common.run_states import ENDED_STATES
 from llmb_common.runs.ownership import is_ours
@@ -31,7 +29,7 @@ from llmb_common.runs.record import RunRecord
 _AT_MOST = 100
 """Runs under one name that are looked at."""
 
-_SELECT = f"SELECT {', '.join(FIELDS.values())} FROM runs"
+_SELECT = f"SELECT {', '.join(FIELDS)} FROM runs"
 
 
 def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable[Path] = ()) -> list[RunRow]:
@@ -133,60 +131,31 @@ def _ask(install: Path, query: str, values: list[Any], roots: Sequence[str] = ()
         RecordError: neither the index nor the folders can be read
     """
     try:
-        _heal(install, roots)
-        with read_index(install) as connection:
-            return [row_from(found) for found in connection.execute(query, values)]
+        return _ask_index(install, query, values, roots)
     except (sqlite3.DatabaseError, OSError) as error:
-        if isinstance(error, OSError | sqlite3.OperationalError) and "no such" not in str(error):
-            # Locked, no space, no right to write: not the file's fault.
-            return _ask_folders(install, query, values, roots)
-        try:
+        damaged = not isinstance(error, OSError | sqlite3.OperationalError) or "no such" in str(error)
+    if damaged:  # else it is locked, or there is no space or no right to write: not the file's fault
+        with contextlib.suppress(sqlite3.Error, RecordError):  # another process is at it too
             rebuild(install)
-            _heal(install, roots)
-            with read_index(install) as connection:
-                return [row_from(found) for found in connection.execute(query, values)]
-        except (sqlite3.Error, RecordError):  # another process is at it too
-            return _ask_folders(install, query, values, roots)
+            return _ask_index(install, query, values, roots)
+    with memory_index() as connection:  # from the folders alone: slow and always possible
+        update(connection, install, roots)
+        return [row_from(found) for found in connection.execute(query, values)]
 
 
-def _ask_folders(install: Path, query: str, values: list[Any], roots: Sequence[str]) -> list[RunRow]:
-    """The same from the folders alone: slow and always possible."""
-    with memory_index() as connection:
-        add_roots(connection, roots)
-        stale = stale_folders(connection, install)
-        while stale:
-            read_folders(connection, install, stale)
-            stale = {
-                folder: mtime for folder, mtime in stale_folders(connection, install).items() if folder not in stale
-            }
+def _ask_index(install: Path, query: str, values: list[Any], roots: Sequence[str]) -> list[RunRow]:
+    _heal(install, roots)
+    with read_index(install) as connection:
         return [row_from(found) for found in connection.execute(query, values)]
 
 
 def _heal(install: Path, roots: Sequence[str] = ()) -> None:
-    """Read again what changed, and ``roots`` that are new; write only when something did."""
-    try:
-        with read_index(install) as connection:
-            new = [root for root in roots if not is_root(connection, root)]
-        if new:
-            with open_index(install) as connection:
-                add_roots(connection, new)
-        with read_index(install) as connection:
-            stale = stale_folders(connection, install)
-            changed = changed_runs(connection)
-    except sqlite3.OperationalError:  # there is none
-        with open_index(install) as connection:
-            add_roots(connection, roots)
-            stale, changed = stale_folders(connection, install), []
-            read_folders(connection, install, stale)
-    # A root that is read for the first time brings its experiments.
-    while stale or changed:
-        with open_index(install) as connection:
-            read_folders(connection, install, stale)
-            for folder in changed:
-                read_run(connection, folder)
-            fresh = stale_folders(connection, install)
-        # What is too young to be trusted stays stale; once is enough.
-        stale, changed = {folder: mtime for folder, mtime in fresh.items() if folder not in stale}, []
+    """Bring the index in line with the folders; write only when something changed."""
+    with contextlib.suppress(sqlite3.OperationalError), read_index(install) as connection:  # there may be none
+        if is_current(connection, install, roots):
+            return
+    with open_index(install) as connection:
+        update(connection, install, roots)
 
 
 def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
@@ -208,7 +177,7 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
         among("state", (*sorted(ENDED_STATES), UNREADABLE), inverse=wanted.live)
     for column, value in (
         ("experiment_name", wanted.experiment_name),
-        ("submission_key", wanted.key),
+        ("key", wanted.key),
         ("chain", wanted.chain),
     ):
         if value is not None:

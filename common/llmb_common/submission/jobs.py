@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,22 +127,14 @@ LEFTOVER_SECONDS = 24 * 3600
 """For this long the same request continues an interrupted submission; after that it makes a new run."""
 
 
-@dataclass
-class _Needs:
-    """What a plan needs of the site; whoever asks while somebody looks waits for the answer."""
-
-    plan: JobPlan
-    met: bool = False
-    looking: threading.Lock = field(default_factory=threading.Lock)
-
-
 class Batch:
     """What the jobs of one command share, looked up once: interrupted submissions, origins of recipes, code."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._lock = threading.Lock()
         self._origins: dict[Path, dict[str, Any]] = {}
-        self._needs: list[_Needs] = []
+        self._checking = threading.Lock()
+        self._checked: list[JobPlan] = []
         self._by_key: dict[str, RunRow] = {}
         self._interrupted: list[RunRecord] = []
         self.arrays = True
@@ -179,15 +171,10 @@ class Batch:
     def check(self, plan: JobPlan) -> None:
         """``preflight.check``, once for plans with the same needs."""
         same = msgspec.structs.replace(plan, experiment_name="", max_steps=0)
-        with self._lock:
-            needs = next((needs for needs in self._needs if needs.plan == same), None)
-            if needs is None:
-                needs = _Needs(same)
-                self._needs.append(needs)
-        with needs.looking:
-            if not needs.met:
+        with self._checking:
+            if same not in self._checked:
                 check(plan)
-                needs.met = True
+                self._checked.append(same)
 
     def origin(self, recipe_folder: Path) -> dict[str, Any]:
         with self._lock:

@@ -14,9 +14,10 @@ from dataclasses import replace
 import msgspec
 
 from llmb_common.errors import AnswerLost, Interrupted, LLMBError, SchedulerError
-from llmb_common.executors import Arrays, executor_for
+from llmb_common.executors import executor_for
 from llmb_common.index.search import note
 from llmb_common.observe import refresh
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.folders import remove_run
 from llmb_common.runs.manifest import make_manifest
@@ -29,7 +30,7 @@ AT_ONCE = 4
 
 
 def submit_array(
-    jobs: Sequence[Job], submission: Submission, arrays: Arrays, batch: Batch, say: Callable[[str], None]
+    jobs: Sequence[Job], submission: Submission, batch: Batch, say: Callable[[str], None]
 ) -> list[RunRecord | LLMBError]:
     """Submit identical jobs as one array or, where the cluster refuses that, individually.
 
@@ -54,7 +55,7 @@ def submit_array(
         for item in created:
             if isinstance(item, LLMBError):
                 raise item
-        return start_together(records, arrays)
+        return start_together(records)
     except SchedulerError as error:
         refused = error
     except LLMBError:
@@ -72,7 +73,7 @@ def submit_array(
         return [first, *pool.map(_start_alone, records[1:])]
 
 
-def start_together(records: Sequence[RunRecord], arrays: Arrays) -> list[RunRecord | LLMBError]:
+def start_together(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     """Start runs that are on record as SUBMITTING and share a job.
 
     Raises:
@@ -82,7 +83,7 @@ def start_together(records: Sequence[RunRecord], arrays: Arrays) -> list[RunReco
     for record in records:
         check_unchanged(record, code=False)
     try:
-        return [*arrays.start(records)]
+        return [*executor_for(records[0].plan.cluster_type).start_together(records)]
     except AnswerLost as error:
         # The answer was lost, but not necessarily the job. If the scheduler shows it, all is well.
         return [error if record.job_id is None else record for record in refresh(records)]
@@ -152,8 +153,7 @@ def _groups(jobs: Sequence[Job]) -> list[list[int]]:
     groups = alike(jobs, MOST_TASKS)
     if len(groups) == len(jobs):
         return groups
-    arrays = executor_for(jobs[0].plan.cluster_type).arrays
-    most = arrays.most() if arrays is not None else 1
+    most = executor_for(jobs[0].plan.cluster_type).most_together()
     return groups if most >= MOST_TASKS else alike(jobs, most)
 
 
@@ -184,10 +184,9 @@ def _attempt_alike(jobs: Sequence[Job], batch: Batch, say: Callable[[str], None]
         new = [number for number, record in enumerate(known) if record is None]
     except LLMBError as error:
         return [error] * len(jobs)
-    arrays = executor_for(jobs[0].plan.cluster_type).arrays
-    if len(new) > 1 and arrays is not None and batch.arrays:
+    if len(new) > 1 and batch.arrays:
         try:
-            started = submit_array([jobs[number] for number in new], submission, arrays, batch, say)
+            started = submit_array([jobs[number] for number in new], submission, batch, say)
         except LLMBError as error:
             started = [error] * len(new)
     else:
@@ -225,11 +224,11 @@ def submit_series(jobs: Sequence[Job]) -> list[RunRecord | LLMBError]:
         results.append(settle(found) if found is not None and found.state == SUBMITTING else found)
     due = [n for n, found in enumerate(results) if not isinstance(found, RunRecord) or found.state == NOT_SUBMITTED]
     if due:
-        arrays = _arrays([jobs[number] for number in due])
+        _require_together([jobs[number].plan for number in due])
         for number in due:
             batch.check(jobs[number].plan)
         places = [(jobs[number], results[number]) for number in due]
-        started = _start(places, submission, arrays, batch)
+        started = _start(places, submission, batch)
         for number, result in zip(due, started, strict=True):
             results[number] = result
     found_now = [result for result in results if result is not None]
@@ -237,22 +236,13 @@ def submit_series(jobs: Sequence[Job]) -> list[RunRecord | LLMBError]:
     return found_now
 
 
-def _arrays(jobs: Sequence[Job]) -> Arrays:
-    """What submits them together.
-
-    Raises:
-        SchedulerError: code ``apart``
-    """
-    plan = jobs[0].plan
-    arrays = executor_for(plan.cluster_type).arrays if plan.traits.queued else None
-    why = "there are no allocations here" if arrays is None else arrays.apart([job.plan for job in jobs])
-    if arrays is None or why:
+def _require_together(plans: Sequence[JobPlan]) -> None:
+    if why := executor_for(plans[0].cluster_type).apart(plans):
         raise SchedulerError(f"these runs cannot share an allocation: {why}", code=APART)
-    return arrays
 
 
 def _start(
-    places: Sequence[tuple[Job, RunRecord | LLMBError | None]], submission: Submission, arrays: Arrays, batch: Batch
+    places: Sequence[tuple[Job, RunRecord | LLMBError | None]], submission: Submission, batch: Batch
 ) -> list[RunRecord | LLMBError]:
     series_id = secrets.token_hex(4)
     records: list[RunRecord] = []
@@ -265,7 +255,7 @@ def _start(
             else:
                 manifest = make_manifest(job.plan, job.recipe_folder, batch.folder, batch.origin(job.recipe_folder))
                 records.append(create_run(job.plan, batch.code, manifest, this))
-        return start_together(records, arrays)
+        return start_together(records)
     except LLMBError as error:
         for record, (_, before) in zip(records, places, strict=False):
             _withdraw(record, known=before is not None)

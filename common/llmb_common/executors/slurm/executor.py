@@ -33,32 +33,12 @@ if TYPE_CHECKING:
     from llmb_common.runs.record import RunRecord
 
 
-class SlurmArrays:
-    """Job arrays, and several runs in one allocation."""
-
-    def most(self) -> int:
-        from llmb_common.executors.slurm.submit import largest_array
-
-        return largest_array()
-
-    def apart(self, plans: Sequence[JobPlan]) -> str:
-        from llmb_common.executors.slurm.submit import apart
-
-        return apart(plans)
-
-    def start(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        from llmb_common.executors.slurm.submit import start_array
-
-        return start_array(records)
-
-
 class SlurmExecutor(Executor):
     """Submits with ``sbatch --parsable``; the job's own script does the rest."""
 
     ranks = Ranks(
         "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", job="${SLURM_JOB_ID}", node="${SLURM_NODEID}"
     )
-    arrays = SlurmArrays()
 
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
         return directives(plan, paths.job_name, output_pattern(str(paths.batch_log)))
@@ -119,6 +99,21 @@ class SlurmExecutor(Executor):
         return update_record(
             record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
         )
+
+    def most_together(self) -> int:
+        from llmb_common.executors.slurm.submit import largest_array
+
+        return largest_array()
+
+    def apart(self, plans: Sequence[JobPlan]) -> str:
+        from llmb_common.executors.slurm.submit import apart
+
+        return apart(plans)
+
+    def start_together(self, records: Sequence[RunRecord]) -> list[RunRecord]:
+        from llmb_common.executors.slurm.submit import start_together
+
+        return start_together(records)
 
     def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         from llmb_common.executors.slurm.look import look_at_slurm

@@ -130,11 +130,14 @@ def unfit_nodes(nodes: str) -> list[str]:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    states = "--states=down,drain,fail,no_respond"
-    answer = run_slurm(["sinfo", "--noheader", "--Node", "--nodes", nodes, states, "--format=%N"], ASK_SECONDS)
-    if answer.status != 0:
-        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="name the nodes with --without HOSTS")
-    return list(dict.fromkeys(answer.output.split()))  # one line for each partition
+    rows = _sinfo(
+        "%N",
+        "--Node",
+        f"--nodes={nodes}",
+        "--states=down,drain,fail,no_respond",
+        remedy="name the nodes with --without HOSTS",
+    )
+    return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
 
 def states_of_nodes(nodes: str | None, partition: str | None) -> list[tuple[str, str, str]]:
@@ -145,15 +148,10 @@ def states_of_nodes(nodes: str | None, partition: str | None) -> list[tuple[str,
         RequestError: there is no such node
         SchedulerError: the scheduler does not say
     """
-    only = [*([f"--partition={partition}"] if partition else []), *([f"--nodes={nodes}"] if nodes else [])]
-    answer = run_slurm(["sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%P|%E"], ASK_SECONDS)
-    if answer.status != 0:
-        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
-    rows = [row for line in answer.output.splitlines() if len(row := line.strip().split("|", 3)) == 4]
     found = {
         name: (name, state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
-        for name, state, where, reason in rows
-        if only or where.endswith("*")
+        for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_only(partition, nodes))
+        if partition or nodes or where.endswith("*")
     }
     unknown = [name for name in expand(nodes or "") if name not in found]
     if unknown or not found:
@@ -172,12 +170,8 @@ def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
         RequestError: there is none
         SchedulerError: the scheduler does not say
     """
-    answer = run_slurm(["sinfo", "--noheader", "--Node", f"--nodes={compress(nodes)}", "--format=%N|%R"], ASK_SECONDS)
-    if answer.status != 0:
-        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
     having: dict[str, set[str]] = {}
-    for line in answer.output.splitlines():
-        node, _, partition = line.strip().partition("|")
+    for node, partition in _sinfo("%N|%R", "--Node", f"--nodes={compress(nodes)}"):
         having.setdefault(partition, set()).add(node)
     fitting = [name for name, found in having.items() if found >= set(nodes)]
     if not fitting:
@@ -205,12 +199,8 @@ def longest_job(partition: str | None) -> int | None:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    only = [f"--partition={partition}"] if partition else []
-    answer = run_slurm(["sinfo", "--noheader", *only, "--format=%P|%l"], ASK_SECONDS)
-    if answer.status != 0:
-        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
-    rows = [line.strip().partition("|") for line in answer.output.splitlines()]
-    limits = [limit for name, _, limit in rows if only or name.endswith("*")]
+    rows = _sinfo("%P|%l", *_only(partition))
+    limits = [limit for name, limit in rows if partition or name.endswith("*")]
     spans = [span_seconds(limit if limit.count(":") > 1 else f"0:{limit}") for limit in limits]
     return max((span for span in spans if span is not None), default=None) if None not in spans else None
 
@@ -221,12 +211,20 @@ def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    only = [*([f"--partition={partition}"] if partition else []), *([f"--nodes={nodelist}"] if nodelist else [])]
-    answer = run_slurm(["sinfo", "--noheader", *only, "--format=%n|%o"], ASK_SECONDS)
+    return [(name, address) for name, address in _sinfo("%n|%o", *_only(partition, nodelist)) if name]
+
+
+def _only(partition: str | None, nodes: str | None = None) -> list[str]:
+    return [*([f"--partition={partition}"] if partition else []), *([f"--nodes={nodes}"] if nodes else [])]
+
+
+def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[list[str]]:
+    """The lines of ``sinfo`` that have all fields of ``form``; the last field may hold the character between them."""
+    answer = run_slurm(["sinfo", "--noheader", *options, f"--format={form}"], ASK_SECONDS)
     if answer.status != 0:
-        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
-    rows = (line.strip().partition("|") for line in answer.output.splitlines())
-    return [(name, address) for name, _, address in rows if name]
+        raise SchedulerError(f"sinfo: {answer.complaint}", remedy=remedy)
+    more = form.count("|")
+    return [row for line in answer.output.splitlines() if len(row := line.strip().split("|", more)) == more + 1]
 
 
 def _accounting(names: Sequence[str], since: float, *options: str, more: str = "") -> list[JobInfo]:

@@ -205,7 +205,7 @@ def largest_array() -> int:
     return min((int(size or tasks) for size, tasks in limits), default=0) if answer.status == 0 else 0
 
 
-def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
+def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array or the turns of a series; their records, saved.
 
     Raises:
