@@ -67,7 +67,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     instant.install_executor(monkeypatch, tmp_path / "instant")
     plant(monkeypatch)
     with_small_code(tmp_path, monkeypatch)
-    monkeypatch.setattr("llmb_run.campaigns.frozen.training_code", jobs.training_code)
+    monkeypatch.setattr("llmb_run.campaigns.campaign.training_code", jobs.training_code)
     monkeypatch.setattr("llmb_run.reporting.forms.charts_library", lambda: "window.vegaEmbed = () => {}")
     # The seed is a campaign's random id: one draw in 54 takes a comparison beyond its first look.
     drawn = lambda block, seed: order(block, f"test{seed[8:]}")  # noqa: E731

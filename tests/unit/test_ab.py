@@ -18,8 +18,7 @@ from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, loo
 from llmb_common.results.sequential import Attempt
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import ArrayTask
-from llmb_run.campaigns.attempts import attempt_of
-from llmb_run.campaigns.conduct import Run, held
+from llmb_run.campaigns.conduct import Run, attempt_of, held
 from llmb_run.comparing.ab import as_text
 from llmb_run.comparing.strategy import Block as Turns
 from llmb_run.comparing.strategy import InTurns, Rule
@@ -203,7 +202,7 @@ def test_six_per_cent_less_time_is_a_gain(site: Site) -> None:
     text = site(*BASE, "--change", "STEP_MS=94")
     assert re.search(r"B takes [56]\.[0-9] % less time than A \(95% interval: -", text.out)
     assert "the same work" in text.out
-    assert "this comparison is over; --again begins another one" in text.err
+    assert "this campaign is over; --again begins another one" in text.err
     assert len(instant.accepted()) == 12
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from typing import Any
@@ -14,7 +13,7 @@ from llmb_common.results.sequential import Attempt
 from llmb_common.runs.evidence.account import Account
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_run.acceptance.outcome import conclusion
-from llmb_run.campaigns.attempts import attempt_of
+from llmb_run.campaigns.conduct import attempt_of
 from llmb_run.main import main
 from llmb_run.place import Place
 from llmb_run.results.measuring import measure
@@ -340,23 +339,6 @@ def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site) -> None:
     assert site.accept("--again").status == 0
     assert len(instant.accepted()) == 12
     assert sorted(path.parent.name for path in site.install.rglob("result.json")) == ["1", "2"]
-
-
-def test_the_result_of_an_older_release_is_shown(site: Site) -> None:
-    site.suite()
-    assert site.accept().status == 0
-    file = site.campaign / "result.json"
-    result = json.loads(file.read_text())
-    for workload in result["workloads"]:
-        del workload["confidence"], workload["speed_wanted"]
-    del result["outcome"], result["indication"]
-    file.write_text(json.dumps(result))
-    done = site.accept()
-    assert (done.status, "intervals" in done.out) == (0, False), done.err
-    for workload in result["workloads"]:
-        workload["reference"] = workload["required"] = workload["performance"] = None
-    file.write_text(json.dumps(result))
-    assert site.accept("--json").status == 4, "it said accepted, and had judged nothing"
 
 
 def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:

@@ -31,7 +31,7 @@ def test_the_evidence_holds_suite_plans_verdicts_report_and_every_run(site: Site
     assert (cases[0].get("name"), cases[0].find("failure"), cases[0].find("skipped")) == ("acceptance two", None, None)
     begun_with = json.loads(inside["campaign/campaign.json"])
     assert begun_with["suite_sha256"] == hashlib.sha256(inside["campaign/suite.yaml"]).hexdigest()
-    assert [item["plan"]["gpus"] for item in begun_with["workloads"]] == [1, 2]
+    assert [item["plan"]["gpus"] for item in begun_with["arms"]] == [1, 2]
     runs = [run["run_id"] for item in verdicts["workloads"] for run in item["runs"]]
     records = [json.loads(content)["run_id"] for name, content in inside.items() if name.endswith("/run.json")]
     assert sorted(records) == sorted(runs)

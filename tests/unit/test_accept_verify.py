@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.variables import VARIABLES
 from llmb_run.acceptance import signing, verify
-from llmb_run.campaigns.frozen import plan_changes
+from llmb_run.campaigns.campaign import plan_changes
 from llmb_run.main import main
 from support import instant, packs
 from support.campaigns import SUITE, Site
@@ -137,7 +137,7 @@ def edit_required(text: bytes) -> bytes:
 
 
 def edit_reference(frozen: dict[str, Any]) -> None:
-    frozen["workloads"][0]["reference"]["seconds"] = 0.2
+    frozen["arms"][0]["reference"]["seconds"] = 0.2
 
 
 def edit_plan(record: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ def test_a_reference_that_nobody_published_is_found(site: Site, pack: Path, monk
 
     def edit(frozen: dict[str, Any]) -> None:
         frozen["suite_sha256"] = hashlib.sha256(suite.encode()).hexdigest()
-        for workload in frozen["workloads"]:
+        for workload in frozen["arms"]:
             workload["reference"]["kind"] = "published"
 
     packs.edit(pack, "suite.yaml", lambda _: suite.encode())

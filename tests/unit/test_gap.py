@@ -210,7 +210,7 @@ def test_contributions_are_measured_one_by_one_and_together(site: Site, slow: st
     assert "setting: mbs: 1 here, 2 there" in text.out
     assert "all of these together" in text.out
     assert re.search(r"-[89]\.\d ± [01]\.\d %", text.out)
-    assert "this test is over; --again begins another one" in text.err
+    assert "this campaign is over; --again begins another one" in text.err
 
 
 def test_killed_at_any_moment_the_test_goes_on(site: Site, slow: str) -> None:

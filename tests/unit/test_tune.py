@@ -43,7 +43,7 @@ def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site) -> No
 
     again = site(*TUNE)
     assert (again.status, len(instant.accepted())) == (0, len(keys))
-    assert "this tuning is over" in again.err
+    assert "this campaign is over" in again.err
     assert data["winner"]["command"] in again.out
     assert data["next"].startswith("next: llmb-run baseline set ")
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 from llmb_common.command.printable import counted
 from llmb_common.results.decision import CONFIDENCE
 from llmb_run import columns
-from llmb_run.acceptance.workloads import Frozen, Standing
+from llmb_run.acceptance.workloads import FrozenSuite, Standing
 from llmb_run.campaigns.conduct import Run
 from llmb_run.columns import Column, Form, item
 from llmb_run.results.run_columns import as_dict, reference_as_dict
@@ -33,7 +33,7 @@ STATUS: dict[Outcome, int] = {"accepted": 0, "not accepted": 1, "not judged": 4}
 _ACCEPTED: dict[Outcome, bool | None] = {"accepted": True, "not accepted": False, "not judged": False}
 
 
-def outcome(frozen: Frozen, standings: Sequence[Standing]) -> dict[str, Any]:
+def outcome(frozen: FrozenSuite, standings: Sequence[Standing]) -> dict[str, Any]:
     """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet."""
     workloads = [_workload(item) for item in standings]
     return {
@@ -122,11 +122,6 @@ def conclusion(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"outcome": ends, "accepted": _ACCEPTED.get(ends), "indication": indication, "why": why}
 
 
-def with_conclusion(result: dict[str, Any]) -> dict[str, Any]:
-    """A result that an older release wrote, with what that did not say; any other as it is."""
-    return result if "outcome" in result else result | conclusion(result["workloads"])
-
-
 def headline(result: dict[str, Any]) -> str:
     """The outcome as people read it: ``ACCEPTED AS AN INDICATION``."""
     if result["outcome"] == "under way":
@@ -154,8 +149,7 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
 def _where_all_ran(main: Sequence[dict[str, Any]]) -> tuple[Outcome, str]:
     """No workload fails: were they judged?"""
     judged = [item for item in main if item["reference"] is not None]
-    # An older result does not say what the suite wanted: of that no speed is taken for judged that was not.
-    unjudged = [item for item in main if item["reference"] is None and item.get("speed_wanted", True)]
+    unjudged = [item for item in main if item["reference"] is None and item["speed_wanted"]]
     if not judged:
         because = "there is no reference" if unjudged else "the suite compares none of them"
         return "not judged", f"{counted(len(main), 'workload')} completed; no speed was judged, because {because}"
@@ -267,8 +261,7 @@ def _remarks(item: dict[str, Any]) -> list[str]:
 def _references(result: dict[str, Any]) -> list[str]:
     """What the workloads were compared with, and how sure the answers are."""
     found = list(dict.fromkeys(_reference(item) for item in result["workloads"] if item["reference"]))
-    known = [level for item in result["workloads"] if (level := item.get("confidence"))]  # an older result has none
-    if levels := sorted({f"{level:.1%}" for level in known}):
+    if levels := sorted({f"{level:.1%}" for item in result["workloads"] if (level := item["confidence"])}):
         found.append(f"intervals are {' or '.join(levels)} intervals of the performance at the last look")
     return found
 

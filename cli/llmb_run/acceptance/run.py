@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,19 @@ from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_common.machine.files import sha256_of, write_atomic, write_json
 from llmb_common.planning.job_plan import plan_as_dict
-from llmb_run.acceptance.outcome import STATUS, as_text, conclusion, for_report, outcome, with_conclusion
+from llmb_run.acceptance.outcome import STATUS, as_text, conclusion, for_report, outcome
 from llmb_run.acceptance.signing import check_key, sign
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.acceptance.workloads import (
-    Frozen,
+    FrozenSuite,
     Judged,
     Standing,
     Workload,
-    changes,
     freeze,
-    frozen_reference,
     plan_suite,
 )
+from llmb_run.campaigns.campaign import ANEW, Campaign, answered, begin_or_go_on
 from llmb_run.campaigns.conduct import Conduct
-from llmb_run.campaigns.folder import ANEW, Campaign, open_campaign
-from llmb_run.campaigns.frozen import began_with, begin_or_go_on
 from llmb_run.place import Place
 from llmb_run.reporting.forms import junit, page
 from llmb_run.reporting.report import Report, build
@@ -117,7 +113,7 @@ HEALTH = "health.json"
 
 
 def write_pack(
-    campaign: Campaign, frozen: Frozen, result: dict[str, Any], standings: Sequence[Standing], place: Place
+    campaign: Campaign, frozen: FrozenSuite, result: dict[str, Any], standings: Sequence[Standing], place: Place
 ) -> dict[str, Any]:
     """Write pack and report into the campaign's folder; ``pack`` (its name), ``pack_sha256`` and ``report``.
 
@@ -187,19 +183,15 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         workloads = plan_suite(suite, place, dry_run=True)
         say_warnings([item.asked for item in workloads if item.asked])
         return _show_plans(workloads, suite)
-    campaigns = folder or place.require_install() / "campaigns"
-    with open_campaign(campaigns, "accept", suite.name, str(suite.path), again=again) as campaign:
-        if (result := campaign.result()) is not None:
-            _refuse_other_suite(campaign, suite)
-            notice("this campaign is over; --again begins another one")
-            return _shown(campaign, with_conclusion(result), sign_with)
+
+    def conducted(campaign: Campaign) -> dict[str, Any]:
         workloads = plan_suite(suite, place, dry_run=False)
         say_warnings([item.asked for item in workloads if item.asked])
         say_doubts(item.plan for item in workloads)
         if not campaign.frozen_file.exists():
             write_atomic(campaign.folder / "suite.yaml", suite.text)
-        frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads), changes)
-        workloads = with_frozen_references(workloads, frozen)
+        frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads))
+        workloads = frozen.frozen(workloads)
         for text in foreseen(workloads):
             notice(text)
         if suite.health and not (campaign.folder / HEALTH).exists():
@@ -208,9 +200,14 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         runs = Conduct(campaign, [item.arm for item in workloads], judged, place, notice).to_the_end()
         standings = judged.standings(runs)
         result = outcome(frozen, standings)
-        result |= write_pack(campaign, frozen, result, standings, place)
-        write_json(campaign.result_file, result)  # last: it says that nothing is left to do
-        return _shown(campaign, result, sign_with)
+        return result | write_pack(campaign, frozen, result, standings, place)
+
+    result = answered(
+        *(folder or place.require_install() / "campaigns", "accept", suite.name, str(suite.path), conducted),
+        again=again,
+        is_over=lambda result: _is_of(result, suite),
+    )
+    return _shown(result, sign_with)
 
 
 def _look_at_nodes(campaign: Campaign, workloads: Sequence[Workload], place: Place) -> None:
@@ -226,29 +223,22 @@ def _look_at_nodes(campaign: Campaign, workloads: Sequence[Workload], place: Pla
     write_json(campaign.folder / HEALTH, {"schema": 1, "nodes": msgspec.to_builtins(nodes), "why": why})
 
 
-def with_frozen_references(workloads: Sequence[Workload], frozen: Frozen) -> list[Workload]:
-    """The workloads, compared with what the campaign began with."""
-    return [
-        replace(item, reference=frozen_reference(kept), scatter=kept.scatter, earlier=kept.earlier)
-        for item, kept in zip(workloads, frozen.workloads, strict=True)
-    ]
-
-
-def _refuse_other_suite(campaign: Campaign, suite: Suite) -> None:
-    frozen = began_with(campaign, Frozen)
-    if frozen is not None and frozen.suite_sha256 != suite.sha256:
+def _is_of(result: dict[str, Any], suite: Suite) -> bool:
+    """Raise RequestError where the suite is not what it was."""
+    if result["suite_sha256"] != suite.sha256:
         raise RequestError(
             f"the campaign of {suite.path} is over, and the suite has been changed since",
             remedy=ANEW,
             code="changed-inputs",
         )
+    return True
 
 
-def _shown(campaign: Campaign, result: dict[str, Any], sign_with: Path | None) -> Result:
-    pack = campaign.folder / result["pack"]
+def _shown(result: dict[str, Any], sign_with: Path | None) -> Result:
+    pack = Path(result["folder"]) / result["pack"]
     signature = str(sign(pack, sign_with)) if sign_with is not None else None
     return Result(
-        {**result, "folder": str(campaign.folder), "signature": signature},
+        {**result, "signature": signature},
         as_text(result),
         status=STATUS[result["outcome"]],
         remarks=[

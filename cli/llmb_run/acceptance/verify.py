@@ -28,14 +28,12 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.references import Reference, published_references
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.timing.job_events import read_events
-from llmb_run.acceptance.outcome import as_text, headline, outcome, with_conclusion
-from llmb_run.acceptance.run import with_frozen_references
+from llmb_run.acceptance.outcome import as_text, headline, outcome
 from llmb_run.acceptance.signing import Signature, check
 from llmb_run.acceptance.suite import Entry, Stated, terms
-from llmb_run.acceptance.workloads import Frozen, FrozenWorkload, Judged, Standing, Workload
+from llmb_run.acceptance.workloads import FrozenSuite, FrozenWorkload, Judged, Standing, Workload
+from llmb_run.campaigns.campaign import Campaign, important, plan_changes
 from llmb_run.campaigns.conduct import Conduct
-from llmb_run.campaigns.folder import Campaign
-from llmb_run.campaigns.frozen import important, plan_changes, plan_of
 from llmb_run.place import Place
 from llmb_run.results.verifying import KINDS, Verified, verify_archive
 
@@ -218,11 +216,11 @@ class _Recomputation:
         self._problems: list[str] = []
         self._notes: list[str] = []
         self._place = _Nowhere()
-        self._frozen: Frozen = from_plain(read_json(self._folder / "campaign.json"), Frozen)
+        self._frozen: FrozenSuite = from_plain(read_json(self._folder / "campaign.json"), FrozenSuite)
         self._runs = _Packed(self._folder, self._frozen.id, "accept", unpacked.runs)
 
     def result(self) -> Recomputed:
-        said = with_conclusion(read_json(self._folder / "verdicts.json"))
+        said = read_json(self._folder / "verdicts.json")
         workloads = self._workloads()
         judged = Judged(workloads)
         arms = [item.arm for item in workloads]
@@ -239,8 +237,8 @@ class _Recomputation:
 
     def _workloads(self) -> list[Workload]:
         entries = self._entries()
-        planned = [_planned(kept, entries) for kept in self._frozen.workloads]
-        workloads = with_frozen_references(planned, self._frozen)
+        planned = [_planned(kept, entries) for kept in self._frozen.arms]
+        workloads = self._frozen.frozen(planned)
         for item in workloads:
             if item.scatter.learned:
                 about = (
@@ -257,7 +255,7 @@ class _Recomputation:
         if hashlib.sha256(content).hexdigest() != self._frozen.suite_sha256 and b"****" not in content:
             self._problems.append("campaign/suite.yaml is not the suite that the campaign began with")
         entries = {_line(entry.where): entry for entry in terms(content.decode(), "suite.yaml")}
-        if list(entries) != list(dict.fromkeys(_line(kept.where) for kept in self._frozen.workloads)):
+        if list(entries) != list(dict.fromkeys(_line(kept.where) for kept in self._frozen.arms)):
             self._problems.append("campaign/campaign.json and campaign/suite.yaml do not name the same tests")
         return entries
 
@@ -281,7 +279,7 @@ class _Recomputation:
 
     def _check_plans(self, standings: Sequence[Standing]) -> None:
         """Every run has the plan and the training code of its workload."""
-        for kept, item in zip(self._frozen.workloads, standings, strict=True):
+        for kept, item in zip(self._frozen.arms, standings, strict=True):
             for run in item.runs:
                 now = work_of(important(plan_as_dict(run.record.plan)))
                 changed = list(plan_changes(work_of(kept.plan), {name: now.get(name) for name in kept.plan}))
@@ -310,7 +308,7 @@ class _Recomputation:
 
 def _planned(kept: FrozenWorkload, entries: dict[int, Entry]) -> Workload:
     """The workload without its reference. ``entries`` by line."""
-    return Workload(replace(entries[_line(kept.where)], where=kept.where), plan_of(kept), None)
+    return Workload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, None)
 
 
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from llmb_common.command.printable import counted
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
@@ -31,9 +33,8 @@ from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_common.submission.preflight import check
 from llmb_run.acceptance.suite import Entry, Stated, Suite
-from llmb_run.campaigns import frozen
-from llmb_run.campaigns.conduct import Arm, Due, Run, Runs, refuse_slowed
-from llmb_run.campaigns.folder import Campaign
+from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, FrozenArm, frozen_now
+from llmb_run.campaigns.conduct import Due, Run, Runs, refuse_slowed
 from llmb_run.place import Place
 from llmb_run.results.kept import past_runs
 from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many
@@ -166,67 +167,51 @@ def _reference_of(
     return candidates[0] if candidates else None
 
 
-class FrozenWorkload(frozen.FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One workload of the suite as it was when the campaign began, with its reference and scatter."""
 
     where: str
-    reference: dict[str, Any] | None
+    reference: Reference | None
     scatter: Scatter = STATED
     earlier: Squares = NOTHING_SEEN
 
 
-class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of ``campaign.json``: the suite and its workloads as they were when the campaign began."""
+class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The suite and its workloads as they were when the campaign began."""
 
     suite: str
     suite_name: str
     suite_sha256: str
-    workloads: tuple[FrozenWorkload, ...]
+    arms: tuple[FrozenWorkload, ...]
+
+    def changes(self, now: FrozenSuite) -> list[str]:  # type: ignore[override]
+        """As of every campaign, and whether the suite is another."""
+        suite = [f"suite {self.suite}: its content"] if self.suite_sha256 != now.suite_sha256 else []
+        return [*suite, *Frozen.changes(self, now)]
+
+    def frozen(self, workloads: Sequence[Workload]) -> list[Workload]:
+        """The workloads, compared with what the campaign began with."""
+        return [
+            replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier)
+            for item, kept in zip(workloads, self.arms, strict=True)
+        ]
 
 
-def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[Workload]) -> Frozen:
+def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[Workload]) -> FrozenSuite:
     """The campaign's suite and workloads as they are now, to be written or compared."""
-    common, arms = frozen.now(campaign, [item.arm for item in workloads])
-    return Frozen(
-        **common,
-        suite=str(suite.path),
-        suite_name=suite.name,
-        suite_sha256=suite.sha256,
-        workloads=tuple(
-            FrozenWorkload(
-                **arm,
-                where=item.entry.where,
-                reference=_reference_as_dict(item.reference),
-                scatter=item.scatter,
-                earlier=item.earlier,
-            )
-            for arm, item in zip(arms, workloads, strict=True)
-        ),
+    now = frozen_now(campaign, [item.arm for item in workloads])
+    arms = tuple(
+        FrozenWorkload(
+            **msgspec.structs.asdict(arm),
+            where=item.entry.where,
+            reference=replace(item.reference, result=None) if item.reference else None,
+            scatter=item.scatter,
+            earlier=item.earlier,
+        )
+        for arm, item in zip(now.arms, workloads, strict=True)
     )
-
-
-def _reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
-    if reference is None:
-        return None
-    names = ("kind", "seconds", "software", "source", "same_software", "error", "notes")
-    return {name: getattr(reference, name) for name in names}
-
-
-def frozen_reference(kept: FrozenWorkload) -> Reference | None:
-    """The reference with which the campaign began; None for a workload without one."""
-    if kept.reference is None:
-        return None
-    return Reference(**kept.reference | {"notes": tuple(kept.reference.get("notes", ()))})
-
-
-def changes(then: Frozen, now: Frozen) -> list[str]:
-    """What is different, a line each, in words that say where to look."""
-    found = frozen.changes(then, now)
-    if then.suite_sha256 != now.suite_sha256:
-        found.append(f"suite {then.suite}: its content")
-    if len(then.workloads) != len(now.workloads):
-        return [*found, f"number of workloads: {len(then.workloads)} -> {len(now.workloads)}"]
-    return found + frozen.arm_changes(then.workloads, now.workloads)
+    own = {"suite": str(suite.path), "suite_name": suite.name, "suite_sha256": suite.sha256}
+    return FrozenSuite(**msgspec.structs.asdict(now) | own | {"arms": arms})
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,8 @@
 
 ::
 
-    folder     a campaign on disk: its folder, its lock, the keys of its runs
-    frozen     what must not change while a campaign lasts, and what has
-    attempts   how each run ended: with a step time, by a fault that a rerun cures, or by its own failure
-    conduct    the loop: what is on record, what a strategy says is due, submit, wait
+    campaign   on disk: its folder, its lock, the keys of its runs; what must not change while it lasts
+    conduct    how each run ended, and the loop: what is on record, what a strategy says is due, submit, wait
 
 What is due is derived from the runs on record, which carry the campaign's keys. A process that is killed at any point
 leaves a campaign that the next one continues in the same way.

@@ -1,41 +1,85 @@
-"""The loop of every campaign: look at the runs on record, ask a strategy what is due, submit that, wait, look again."""
+"""How a run of a campaign ended: with a step time, by a fault that is not the system's speed, or by its own failure.
+
+The loop of every campaign: look at the runs on record, ask a strategy what is due, submit that, wait, look again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from llmb_common import submission
+from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.observe import Observation, cancel, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.sequential import Attempt
 from llmb_common.run_states import is_live
 from llmb_common.runs.hostlist import expand
-from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.timing.job_events import read_events
-from llmb_run.campaigns.attempts import attempt_of
-from llmb_run.campaigns.folder import Campaign
+from llmb_run.campaigns.campaign import Arm, Campaign
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, beside_repeats, measure_run
 
-_UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
+_FAULTS = {
+    "NODE_FAIL": "a node failed",
+    "BOOT_FAIL": "a node did not boot",
+    "PREEMPTED": "it was preempted",
+    "REVOKED": "it was revoked",
+    CANCELLED: "it was cancelled",
+    LOST: "the scheduler has lost it",
+}
+"""States of a job that say nothing about the benchmark."""
+
+_NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter", "adapter-count", "fabric"})
+"""Problems that explain why a run failed."""
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One configuration under trial; arms are numbered from 1.
+def attempt_of(item: Measured, record: RunRecord, *, timed: bool, strict: bool) -> Attempt:
+    """How a run that has ended did.
 
-    ``timed``: its step time counts, else it is enough that it succeeds. ``strict``: what its nodes find is a failure.
+    Args:
+        item: its figures
+        record: as it is now
+        timed: its step time counts; else it is enough that it succeeded
+        strict: what its nodes have found is a failure
     """
+    status = item.timing.status
+    if status.state == "Success" and item.not_training:
+        return Attempt(failure=item.unfit)
+    problems = [finding.text for finding in item.findings if finding.severity == "problem"]
+    if timed and status.state == "Success" and item.step_time is not None:
+        return Attempt(item.step_time)
+    short = status.state == "Success" or status.reason == "window_not_reached"
+    if not timed and record.state == COMPLETED and short:
+        return Attempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else Attempt()
+    if (word := record.state.split()[0]) in _FAULTS:
+        return Attempt(fault=f"{_FAULTS[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
+    if _cut_short(record):
+        return Attempt(fault=f"its allocation ended before its own time limit ({record.state})")
+    hardware = [
+        finding.text for finding in item.findings if finding.kind in _NODE_KINDS and finding.severity == "problem"
+    ]
+    why = diagnose(record)
+    if why.of_machine:
+        hardware.append(why.said)
+    if hardware:
+        return Attempt(fault=f"a node's fault: {hardware[0]}")
+    if status.state == "Incomplete":
+        return Attempt(fault=status.message)
+    said = status.message or record.detail or record.state
+    return Attempt(failure=f"{said}: {why.said}" if record.state != COMPLETED else said)
 
-    plan: JobPlan
-    recipe_folder: Path
-    title: str
-    timed: bool = True
-    strict: bool = False
+
+def _cut_short(record: RunRecord) -> bool:
+    """Whether it had not had its time when the job that it shares with others ended."""
+    ended = record.submission.in_series and record.state.split()[0] in ("TIMEOUT", "DEADLINE")
+    return ended and not read_events(record.paths.events).timed_out
+
+
+_UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
 
 @dataclass(frozen=True)

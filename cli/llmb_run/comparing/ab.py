@@ -14,7 +14,6 @@ import msgspec
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
-from llmb_common.machine.files import write_json
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
@@ -23,9 +22,16 @@ from llmb_common.results.paired import Comparison
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
-from llmb_run.campaigns import frozen
-from llmb_run.campaigns.conduct import Arm, Conduct, Run, refuse_slowed
-from llmb_run.campaigns.folder import Campaign, open_campaign
+from llmb_run.campaigns.campaign import (
+    Arm,
+    Campaign,
+    answered,
+    begin_or_go_on,
+    frozen_now,
+    important,
+    plan_changes,
+)
+from llmb_run.campaigns.conduct import Conduct, Run, refuse_slowed
 from llmb_run.comparing.strategy import Block, InTurns, Rule, Standing
 from llmb_run.place import Place
 from llmb_run.starting.command_line import as_said, setting_said, variables_of
@@ -167,12 +173,6 @@ def _work(result: Mapping[str, Any]) -> list[str]:
     return ["loss: no iteration that both printed, so nothing shows that the work was the same"]
 
 
-class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``campaign.json``: the two sides."""
-
-    arms: tuple[frozen.FrozenArm, ...]
-
-
 @dataclass(frozen=True)
 class Wanted:
     """What is to be compared: ``base``, and the same with ``changes`` (none: with itself), until ``rule`` is met."""
@@ -193,23 +193,23 @@ def ab(wanted: Wanted, place: Place, *, again: bool, folder: Path | None, dry_ru
     if dry_run:
         return show_plans(asked)
     arms = _arms(asked, wanted.changes)
-    campaigns = folder or place.require_install() / "campaigns"
-    about = json.dumps([frozen.important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
-    name = f"ab-{arms[0].plan.workload}"
-    with open_campaign(campaigns, "ab", name, about, again=again) as campaign:
-        result = campaign.result()
-        if result is not None and result["rule"] == msgspec.to_builtins(wanted.rule):
-            notice("this comparison is over; --again begins another one")
-            return _shown(result)
+    about = json.dumps([important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
+
+    def compared(campaign: Campaign) -> dict[str, Any]:
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
             check(plan)
         say_doubts(arm.plan for arm in arms)
-        frozen.begin_or_go_on(campaign, _now(campaign, arms), _changes)
+        begin_or_go_on(campaign, frozen_now(campaign, arms))
         strategy = InTurns(campaign.id, wanted.rule)
         runs = Conduct(campaign, arms, strategy, place, notice).to_the_end()
-        result = outcome(strategy.standing(arms, runs), wanted.changes) | {"folder": str(campaign.folder)}
-        write_json(campaign.result_file, result)  # last: it says that nothing is left to do
-        return _shown(result)
+        return outcome(strategy.standing(arms, runs), wanted.changes)
+
+    result = answered(
+        *(folder or place.require_install() / "campaigns", "ab", f"ab-{arms[0].plan.workload}", about, compared),
+        again=again,
+        is_over=lambda result: result["rule"] == msgspec.to_builtins(wanted.rule),
+    )
+    return Result(result, as_text(result), status=status_of(result))
 
 
 def _arms(asked: list[Asked], changes: Mapping[str, str]) -> list[Arm]:
@@ -233,19 +233,6 @@ def refuse_untimed(plan: JobPlan, title: str) -> None:
             f"{title}: it ends before step {plan.measurement.last}, the last that is measured",
             remedy=f"--max-steps {plan.measurement.last} or more",
         )
-
-
-def _now(campaign: Campaign, arms: list[Arm]) -> Frozen:
-    common, these = frozen.now(campaign, arms)
-    return Frozen(**common, arms=tuple(frozen.FrozenArm(**arm) for arm in these))
-
-
-def _changes(then: Frozen, now: Frozen) -> list[str]:
-    return frozen.changes(then, now) + frozen.arm_changes(then.arms, now.arms)
-
-
-def _shown(result: dict[str, object]) -> Result:
-    return Result(result, as_text(result), status=status_of(result))
 
 
 def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
@@ -272,8 +259,8 @@ def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     """In what a run would be another one today, before it is the base of anything."""
-    then, now = (frozen.important(msgspec.to_builtins(plan)) for plan in (record.plan, planned))
-    for line in frozen.plan_changes(then, now):
+    then, now = (important(msgspec.to_builtins(plan)) for plan in (record.plan, planned))
+    for line in plan_changes(then, now):
         notice(f"{record.paths.run_id} would be another run today: {line}")
 
 

@@ -17,16 +17,14 @@ import msgspec
 
 from llmb_common.command.printable import counted
 from llmb_common.errors import LLMBError, RequestError
-from llmb_common.machine.files import write_json
 from llmb_common.results.configuration import title_of
 from llmb_common.results.decision import Bounded, less
 from llmb_common.results.paired import RATE, fewest
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
-from llmb_run.campaigns import frozen
-from llmb_run.campaigns.conduct import Arm, Conduct, Due, Runs
-from llmb_run.campaigns.folder import Campaign, open_campaign
+from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, answered, began_with, begin_or_go_on, frozen_now
+from llmb_run.campaigns.conduct import Conduct, Due, Runs
 from llmb_run.comparing.ab import ask_of_run, outcome, refuse_untimed, say_what_changed
 from llmb_run.comparing.gap import Difference, Found, Gap, find_gap
 from llmb_run.comparing.strategy import InTurns, Rule, Standing
@@ -188,12 +186,12 @@ def _plus_minus(found: Mapping[str, float]) -> str:
     return f"{middle:+.1f} ± {half:.1f} %"
 
 
-class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``campaign.json``. ``arms``: the run's job, with each difference that can be tested, with all where there are
-    several. The runs of a campaign may become the fastest here, and change what a gap is: it is found once."""
+class FrozenGap(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``arms``: the run's job, with each difference that can be tested, with all where there are several.
 
-    arms: tuple[frozen.FrozenArm, ...]
-    recipe_folder: str
+    The runs of a campaign may become the fastest here, and change what a gap is: it is found once.
+    """
+
     gap: Gap
 
 
@@ -203,22 +201,23 @@ def attribute(record: RunRecord, rule: Rule, place: Place, *, again: bool, folde
     Raises:
         LLMBError: it cannot be planned, begun or continued, or nothing can be tested
     """
-    campaigns, name = folder or place.require_install() / "campaigns", f"why-{record.plan.workload}"
-    with open_campaign(campaigns, "why", name, record.paths.run_id, again=again) as campaign:
-        result = campaign.result()
-        if result is not None and result["rule"] == msgspec.to_builtins(rule):
-            notice("this test is over; --again begins another one")
-            return result
+
+    def measured(campaign: Campaign) -> dict[str, Any]:
         kept = _begin_or_go_on(campaign, record, place)
-        base, *others = (Arm(frozen.plan_of(arm), Path(kept.recipe_folder), arm.title) for arm in kept.arms)
+        base, *others = (item.arm for item in kept.arms)
         _check_pairs(rule, len(others))
         notice(f"{counted(len(others), 'comparison')}, each of at most {4 * rule.most} runs: {campaign.folder}")
         arms = [arm for other in others for arm in (replace(base, title=f"A beside {other.title}"), other)]
         parts = Parts(campaign.id, rule, together=len(others) > 1)
         runs = Conduct(campaign, arms, parts, place, notice).to_the_end()
-        result = result_of(kept.gap, parts, arms, runs) | {"folder": str(campaign.folder)}
-        write_json(campaign.result_file, result)  # last: it says that nothing is left to do
-        return result
+        return result_of(kept.gap, parts, arms, runs)
+
+    campaigns, name = folder or place.require_install() / "campaigns", f"why-{record.plan.workload}"
+    return answered(
+        *(campaigns, "why", name, record.paths.run_id, measured),
+        again=again,
+        is_over=lambda result: result["rule"] == msgspec.to_builtins(rule),
+    )
 
 
 def _check_pairs(rule: Rule, count: int) -> None:
@@ -229,8 +228,8 @@ def _check_pairs(rule: Rule, count: int) -> None:
         )
 
 
-def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Place) -> Frozen:
-    then = frozen.began_with(campaign, Frozen)
+def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Place) -> FrozenGap:
+    then = began_with(campaign, FrozenGap)
     if then is None:
         found = find_gap(record, place)
         if found.here is None:
@@ -238,18 +237,13 @@ def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Place) -> Froz
         refuse_untimed(found.here.plan, "the run's job")
         check(found.here.plan)
         say_what_changed(record, found.here.plan)
-        now = _frozen(campaign, found.here, *_testable(found, place))
-        return frozen.begin_or_go_on(campaign, now, lambda then, now: [])
-    here = plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
-    plans = [here.plan, *map(frozen.plan_of, then.arms[1:])]
-    arms = [Arm(plan, here.entry.folder, arm.title) for plan, arm in zip(plans, then.arms, strict=True)]
-    common, made = frozen.now(campaign, arms)
-    now = msgspec.structs.replace(then, **common, arms=tuple(frozen.FrozenArm(**arm) for arm in made))
-    return frozen.begin_or_go_on(campaign, now, _changes)
-
-
-def _changes(then: Frozen, now: Frozen) -> list[str]:
-    return frozen.changes(then, now) + frozen.arm_changes(then.arms, now.arms)
+        gap, tests = _testable(found, place)
+        arms = _arms(found.here, tests)
+    else:
+        here = plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
+        gap, arms = then.gap, [replace(item.arm, recipe_folder=here.entry.folder) for item in then.arms]
+        arms[0] = replace(arms[0], plan=here.plan)
+    return begin_or_go_on(campaign, FrozenGap(**msgspec.structs.asdict(frozen_now(campaign, arms)), gap=gap))
 
 
 def _testable(found: Found, place: Place) -> tuple[Gap, list[tuple[str, Asked]]]:
@@ -288,16 +282,9 @@ def _test(found: Found, names: Any, place: Place) -> Asked | str:
     return asked if one != other else "the run's job has it already"
 
 
-def _frozen(campaign: Campaign, here: Asked, gap: Gap, tests: list[tuple[str, Asked]]) -> Frozen:
+def _arms(here: Asked, tests: Sequence[tuple[str, Asked]]) -> list[Arm]:
     asked = [here, *(item for _, item in tests)]
     say_warnings(asked)
     say_doubts(item.plan for item in asked)
     titles = [f"A ({title_of(here.plan)})", *(title for title, _ in tests)]
-    arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(asked, titles, strict=True)]
-    common, made = frozen.now(campaign, arms)
-    return Frozen(
-        **common,
-        arms=tuple(frozen.FrozenArm(**arm) for arm in made),
-        recipe_folder=str(here.entry.folder),
-        gap=gap,
-    )
+    return [Arm(item.plan, item.entry.folder, title) for item, title in zip(asked, titles, strict=True)]

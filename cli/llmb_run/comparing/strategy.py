@@ -13,7 +13,8 @@ from llmb_common.results import paired
 from llmb_common.results.paired import ENOUGH, RATE, Answer, Comparison, compare_blocks, look, looks, order
 from llmb_common.results.steps import whole_time
 from llmb_common.runs.record import NOT_SUBMITTED
-from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
+from llmb_run.campaigns.campaign import Arm
+from llmb_run.campaigns.conduct import Due, Run, Runs
 
 BROKEN = 4
 """Blocks that may be lost to faults of machines; each is made up for by another one."""

@@ -15,16 +15,23 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.index.runs import RunFilter
-from llmb_common.machine.files import write_atomic, write_json
+from llmb_common.machine.files import write_atomic
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import title_of
 from llmb_common.results.references import set_baselines
 from llmb_common.results.search import MOST, PROOFS, RISK, Option
 from llmb_common.results.steps import StepTime
-from llmb_common.results.surrogate import Point
-from llmb_run.campaigns import frozen
-from llmb_run.campaigns.conduct import Arm, Conduct, Run, Runs, refuse_slowed
-from llmb_run.campaigns.folder import Campaign, open_campaign
+from llmb_run.campaigns.campaign import (
+    Arm,
+    Campaign,
+    Frozen,
+    FrozenArm,
+    answered,
+    began_with,
+    begin_or_go_on,
+    frozen_now,
+)
+from llmb_run.campaigns.conduct import Conduct, Run, Runs, refuse_slowed
 from llmb_run.columns import Column, Form, item, table
 from llmb_run.place import Place
 from llmb_run.reporting.forms import page
@@ -39,25 +46,22 @@ from llmb_run.tuning.space import Space, Values, find_space, options_of
 from llmb_run.tuning.strategy import Tuning, in_order, is_full, other_work
 
 
-class FrozenChoice(frozen.FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A configuration of the space: its command, and what the search knows of it beforehand."""
 
     command: str
     changes: dict[str, str]
-    places: tuple[float | str, ...]
-    predicted: float
-    memory: float | None
-    cost: float
-    proof_cost: float
+    option: Option
 
 
-class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``campaign.json``. ``space``: what ``outcome.preview`` says of it."""
+class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tuning chooses from, found once, since predictions change with what was measured.
 
-    about: str
-    recipe_folder: str
+    ``space``: what ``preview`` says of it.
+    """
+
     space: dict[str, Any]
-    choices: tuple[FrozenChoice, ...]
+    arms: tuple[FrozenChoice, ...]
 
 
 def preview(space: Space, options: Sequence[Option], budget: float) -> dict[str, Any]:
@@ -103,7 +107,7 @@ def foreseen(said: dict[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def outcome(id: str, kept: Frozen, tuning: Tuning, runs: Runs) -> dict[str, Any]:
+def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
     """What a tuning that is over has found."""
     state = tuning.state(runs)
     leader = state.leader
@@ -118,11 +122,11 @@ def outcome(id: str, kept: Frozen, tuning: Tuning, runs: Runs) -> dict[str, Any]
     result = {
         "schema": 1,
         "campaign": id,
-        "base": {"title": kept.space["base"], "command": kept.choices[0].command},
+        "base": {"title": kept.space["base"], "command": kept.arms[0].command},
         "winner": {
             "title": arm.title,
-            "changes": kept.choices[leader].changes,
-            "command": kept.choices[leader].command,
+            "changes": kept.arms[leader].changes,
+            "command": kept.arms[leader].command,
             "run_ids": [run.record.paths.run_id for run in winner],
         },
         "ended": ended,
@@ -165,13 +169,13 @@ def _hours_said(budget: float | None) -> str:
 
 
 def _arms(
-    kept: Frozen, tuning: Tuning, runs: Runs, ranking: Sequence[tuple[int, float, float]]
+    kept: FrozenSpace, tuning: Tuning, runs: Runs, ranking: Sequence[tuple[int, float, float]]
 ) -> list[dict[str, Any]]:
     rows = [
         {
-            "title": kept.choices[at].title,
-            "changes": kept.choices[at].changes,
-            "command": kept.choices[at].command,
+            "title": kept.arms[at].title,
+            "changes": kept.arms[at].changes,
+            "command": kept.arms[at].command,
             "runs": len(runs[at + 1]),
             "ratio": ratio,
             "error": error,
@@ -182,7 +186,7 @@ def _arms(
     ranked = {at for at, *_ in ranking}
     for number, listed in runs.items():
         if listed and number - 1 not in ranked:
-            choice = kept.choices[number - 1]
+            choice = kept.arms[number - 1]
             about = {"title": choice.title, "changes": choice.changes, "command": choice.command, "runs": len(listed)}
             rows.append({**about, "ratio": None, "error": None, "what": _why(tuning, number, listed[-1], runs)})
     return rows
@@ -319,19 +323,32 @@ def tune(wanted: Wanted, *, again: bool, folder: Path | None, dry_run: bool) -> 
         space = find_space(base, place, wanted.values, only=wanted.only)
         said = preview(space, options_of(space, wanted.trial_steps), wanted.budget)
         return Result({"dry_run": True, "space": said}, foreseen(said), remarks=["nothing started (dry run)"])
-    campaigns = folder or place.require_install() / "campaigns"
-    name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
-    with open_campaign(campaigns, "tune", name, wanted.about, again=again) as campaign:
+
+    def searched(campaign: Campaign) -> dict[str, Any]:
         result = campaign.result()
-        if result is not None and not (result["ended"] == "budget" and wanted.budget > (result["budget"] or math.inf)):
-            notice("this tuning is over; --again begins another one")
-            if wanted.set_baseline and not result["baseline"]:
-                write_json(campaign.result_file, result := {**result, "baseline": _set_baseline(result, place)})
-            return _shown(campaign, result)
-        kept = _begin_or_go_on(campaign, base, wanted, place)
-        result = _searched(campaign, kept, wanted, place)
-        write_json(campaign.result_file, result)  # last: it says that nothing is left to do
-        return _shown(campaign, result)
+        if result is None or _may_go_on(result, wanted):
+            result = _searched(campaign, _begin_or_go_on(campaign, base, wanted, place), wanted, place)
+        return {**result, "baseline": _set_baseline(result, place)} if wanted.set_baseline else result
+
+    name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
+    result = answered(
+        *(folder or place.require_install() / "campaigns", "tune", name, wanted.about, searched),
+        again=again,
+        is_over=lambda result: not (_may_go_on(result, wanted) or (wanted.set_baseline and not result["baseline"])),
+    )
+    report = Path(result["folder"]) / "report.html"
+    return Result(
+        result,
+        as_text(result),
+        status=1 if result["ended"] == "base failed" else 0,
+        remarks=[f"report: {report}"] if report.exists() else [],
+        hint=result["next"],
+    )
+
+
+def _may_go_on(result: dict[str, Any], wanted: Wanted) -> bool:
+    """Whether it ended for want of GPU-hours, of which there are more now."""
+    return bool(result["ended"] == "budget" and wanted.budget > (result["budget"] or math.inf))
 
 
 def _check(base: Asked, wanted: Wanted) -> None:
@@ -349,24 +366,20 @@ def _check(base: Asked, wanted: Wanted) -> None:
         )
 
 
-def _begin_or_go_on(campaign: Campaign, base: Asked, wanted: Wanted, place: Place) -> Frozen:
-    """What the tuning chooses from: found once, since predictions change with what was measured."""
-    then = frozen.began_with(campaign, Frozen)
+def _begin_or_go_on(campaign: Campaign, base: Asked, wanted: Wanted, place: Place) -> FrozenSpace:
+    then = began_with(campaign, FrozenSpace)
     if then is None:
         space = find_space(base, place, wanted.values, only=wanted.only)
         _check_budget(base, preview(space, options_of(space, wanted.trial_steps), wanted.budget), wanted)
         now = _frozen(campaign, space, wanted)
-        _tell(now.space)
         say_warnings([base])
         say_doubts([base.plan])
-        return frozen.begin_or_go_on(campaign, now, lambda then, now: [])
-    now = _frozen(campaign, Space({}, (base,)), wanted)
-    _tell(then.space)
-
-    def changes(then: Frozen, now: Frozen) -> list[str]:
-        return [*frozen.changes(then, now), *frozen.arm_changes(then.choices[:1], now.choices)]
-
-    return frozen.begin_or_go_on(campaign, now, changes)
+    else:
+        now = _frozen(campaign, Space({}, (base,)), wanted)
+        now = msgspec.structs.replace(now, space=then.space, arms=(*now.arms, *then.arms[1:]))
+    for line in foreseen(now.space).splitlines():
+        notice(line)
+    return begin_or_go_on(campaign, now)
 
 
 def _check_budget(base: Asked, said: dict[str, Any], wanted: Wanted) -> None:
@@ -380,46 +393,29 @@ def _check_budget(base: Asked, said: dict[str, Any], wanted: Wanted) -> None:
         )
 
 
-def _tell(space: dict[str, Any]) -> None:
-    for line in foreseen(space).splitlines():
-        notice(line)
-
-
-def _frozen(campaign: Campaign, space: Space, wanted: Wanted) -> Frozen:
+def _frozen(campaign: Campaign, space: Space, wanted: Wanted) -> FrozenSpace:
     options = options_of(space, wanted.trial_steps)
-    arms = [Arm(item.plan, item.entry.folder, item.ask.combination or "base") for item in space.arms]
-    common, made = frozen.now(campaign, arms)
-    return Frozen(
-        **common,
-        about=wanted.about,
-        recipe_folder=str(space.base.entry.folder),
-        space=preview(space, options, wanted.budget),
-        choices=tuple(
-            FrozenChoice(
-                **arm,
-                command=command_for(item.plan, item.entry.recipe),
-                changes=dict(item.ask.varied),
-                places=option.point.places,
-                predicted=option.point.predicted,
-                memory=option.memory,
-                cost=option.cost,
-                proof_cost=option.proof_cost,
-            )
-            for arm, item, option in zip(made, space.arms, options, strict=True)
-        ),
+    titles = [item.ask.combination or "base" for item in space.arms]
+    arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
+    now = frozen_now(campaign, arms)
+    choices = tuple(
+        FrozenChoice(
+            **msgspec.structs.asdict(arm),
+            command=command_for(item.plan, item.entry.recipe),
+            changes=dict(item.ask.varied),
+            option=option,
+        )
+        for arm, item, option in zip(now.arms, space.arms, options, strict=True)
     )
+    found = {"space": preview(space, options, wanted.budget), "arms": choices}
+    return FrozenSpace(**msgspec.structs.asdict(now) | found)
 
 
-def _searched(campaign: Campaign, kept: Frozen, wanted: Wanted, place: Place) -> dict[str, Any]:
-    options = [
-        Option(Point(item.places, item.predicted), item.memory, item.cost, item.proof_cost) for item in kept.choices
-    ]
-    arms = [Arm(frozen.plan_of(item), Path(kept.recipe_folder), item.title) for item in kept.choices]
+def _searched(campaign: Campaign, kept: FrozenSpace, wanted: Wanted, place: Place) -> dict[str, Any]:
+    options, arms = [item.option for item in kept.arms], [item.arm for item in kept.arms]
     tuning = Tuning(options, arms, wanted.trial_steps, wanted.within, wanted.budget, notice)
     runs = Conduct(campaign, arms, tuning, place, notice).to_the_end()
     result = outcome(campaign.id, kept, tuning, runs)
-    if wanted.set_baseline:
-        result["baseline"] = _set_baseline(result, place)
     if html := report_of(result, runs, place):
         write_atomic(campaign.folder / "report.html", html)
     return result
@@ -434,14 +430,3 @@ def _set_baseline(result: dict[str, Any], place: Place) -> str | None:
     chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], place)]
     made = set_baselines(place.require_install(), [(r, t) for r, t in chosen if r is not None and t is not None])
     return made[0].key
-
-
-def _shown(campaign: Campaign, result: dict[str, Any]) -> Result:
-    report = campaign.folder / "report.html"
-    return Result(
-        {**result, "folder": str(campaign.folder)},
-        as_text(result),
-        status=1 if result["ended"] == "base failed" else 0,
-        remarks=[f"report: {report}"] if report.exists() else [],
-        hint=result["next"],
-    )

@@ -14,7 +14,8 @@ from llmb_common.results.comparison import SAME_LOSS
 from llmb_common.results.search import Option, Outcome, State, Trial, look
 from llmb_common.results.training import MATERIAL
 from llmb_common.runs.record import CANCELLED
-from llmb_run.campaigns.conduct import Arm, Due, Run, Runs
+from llmb_run.campaigns.campaign import Arm
+from llmb_run.campaigns.conduct import Due, Run, Runs
 
 _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
 """Causes of failures."""

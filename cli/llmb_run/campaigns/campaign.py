@@ -1,0 +1,353 @@
+"""A campaign on disk: its folder, its lock, its runs, and what it began with.
+
+::
+
+    campaigns/<name>-<digest of user and what it is about>/
+        .lock               who works on it now
+        1/                  the first campaign; --again begins 2/
+            campaign.json   what must not change (Frozen)
+            result.json     what it has found; the campaign is over once this exists
+
+Nothing here says which runs there are: those are found by their keys, which hold the campaign's id.
+
+All runs of a campaign are to show one system: version of LLMB, recipes, training code, images with their digests, and
+plans (and with them the site's configuration and the caller's variables) are compared whenever it goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from llmb_common.decoding.structs import from_plain
+from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
+from llmb_common.machine.files import me, read_json, try_lock, user_name, write_json
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.runs.manifest import make_manifest, origin_of
+from llmb_common.runs.ownership import is_ours
+from llmb_common.runs.paths import experiments_folder
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission import training_code
+from llmb_run.terminal import notice
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One configuration under trial; arms are numbered from 1.
+
+    ``timed``: its step time counts, else it is enough that it succeeds. ``strict``: what its nodes find is a failure.
+    """
+
+    plan: JobPlan
+    recipe_folder: Path
+    title: str
+    timed: bool = True
+    strict: bool = False
+
+
+_CLOCKS_DIFFER = 24 * 3600
+"""Seconds, generously, between the clocks of the machines that made the campaign and its runs."""
+
+ANEW = "start a new campaign with --again"
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """``folder`` is its own, numbered one; ``purpose`` the command's: ``accept``."""
+
+    folder: Path
+    id: str
+    purpose: str
+
+    @property
+    def frozen_file(self) -> Path:
+        return self.folder / "campaign.json"
+
+    @property
+    def result_file(self) -> Path:
+        return self.folder / "result.json"
+
+    def key(self, arm: int, attempt: int) -> str:
+        """The key of a run: both numbers from 1."""
+        return f"{self.purpose}:{self.id}:{arm}.{attempt}"
+
+    def numbers(self, key: str) -> tuple[int, int] | None:
+        """Arm and attempt of the run with this key; None where it is no run of this campaign."""
+        found = re.fullmatch(rf"{re.escape(f'{self.purpose}:{self.id}:')}([0-9]{{1,6}})\.([0-9]{{1,6}})", key)
+        return (int(found[1]), int(found[2])) if found else None
+
+    def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
+        """The campaign's runs, by the numbers of arm and attempt: what lies on disk, whatever an index says.
+
+        Raises:
+            RecordError: a record of ours cannot be read
+        """
+        found: dict[tuple[int, int], RunRecord] = {}
+        since = _began(self.frozen_file) - _CLOCKS_DIFFER
+        places = {(plan.workload_folder, plan.experiment_name) for plan in plans}
+        for workload_folder, name in sorted(places):
+            for folder in (experiments_folder(workload_folder) / name).glob(f"{name}_*"):
+                second = folder.name.removeprefix(f"{name}_").partition("-")[0]
+                if not second.isdecimal() or int(second) < since or not is_ours(folder):
+                    continue
+                record = load_record(folder)
+                if numbers := self.numbers(record.submission.key):
+                    found[numbers] = record
+        return found
+
+    def result(self) -> dict[str, Any] | None:
+        """What a campaign that is over has found."""
+        return _read(self.result_file, "schema", 1) if self.result_file.exists() else None
+
+
+def _read(file: Path, name: str, kind: Any) -> dict[str, Any]:
+    value = read_json(file)
+    known = value.get(name) if isinstance(value, dict) else None
+    if not (isinstance(known, kind) if isinstance(kind, type) else known == kind):
+        raise RecordError(f"{file} is not a campaign's", remedy=ANEW)
+    return dict(value)
+
+
+def _began(file: Path) -> float:
+    """No run of a campaign is older than what it began with, which is written before anything starts."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def answered(
+    campaigns: Path,
+    purpose: str,
+    name: str,
+    about: str,
+    find: Callable[[Campaign], dict[str, Any]],
+    *,
+    again: bool,
+    is_over: Callable[[dict[str, Any]], bool] = lambda result: True,
+) -> dict[str, Any]:
+    """The result of a campaign, with its folder: begun, continued, or looked up where one ``is_over``.
+
+    ``find`` carries it out, and may be called again after any crash. ``about``: see ``open_campaign``.
+
+    Raises:
+        LLMBError: it cannot be begun or continued
+    """
+    with open_campaign(campaigns, purpose, name, about, again=again) as campaign:
+        result = campaign.result()
+        if result is not None and is_over(result):
+            notice("this campaign is over; --again begins another one")
+        else:
+            result = find(campaign)
+            write_json(campaign.result_file, result)  # last: it says that nothing is left to do
+        return {**result, "folder": str(campaign.folder)}
+
+
+@contextlib.contextmanager
+def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again: bool) -> Iterator[Campaign]:
+    """The campaign that goes on, or the first or, with ``again``, another one; locked meanwhile.
+
+    ``about`` tells it from others of this name and purpose: the path of its file, or what was asked for.
+
+    Raises:
+        EnvironmentLacks: another process is working on it
+        RecordError: its folder cannot be written
+    """
+    digest = hashlib.sha256(repr((os.getuid(), about)).encode()).hexdigest()[:8]
+    home = campaigns / f"{name}-{digest}"
+    with contextlib.ExitStack() as cleanup:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(home / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            cleanup.callback(os.close, descriptor)
+            _lock(descriptor, home)
+            numbers = [int(path.name) for path in home.iterdir() if path.name.isdecimal()]
+            number = max(numbers, default=1)
+            if again and (home / str(number) / "campaign.json").exists():
+                number += 1
+            folder = home / str(number)
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RecordError(
+                f"cannot write {home}: {error.strerror or error}",
+                remedy="check free space and permissions there, or keep campaigns elsewhere: --folder DIR",
+            ) from error
+        known = Campaign(folder, "", purpose).frozen_file
+        # Not of the folder's name: who removes the folder means to start over, and not with the same runs.
+        yield Campaign(folder, _read(known, "id", str)["id"] if known.exists() else secrets.token_hex(4), purpose)
+
+
+def _lock(descriptor: int, home: Path) -> None:
+    if not try_lock(descriptor):
+        who = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
+        raise EnvironmentLacks(
+            f"this campaign is under way: {who or 'another process is working on it'}",
+            remedy="wait for it, or watch its runs: llmb-run watch",
+            code="busy",
+        )
+    text = f"process {os.getpid()} on {platform.node()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
+
+
+_UNIMPORTANT = ("preflight",)
+"""Of a plan: predictions, and warnings, which look at the machine's state."""
+
+
+class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``image``: path, size and the installer's receipt with the digest; None outside containers."""
+
+    title: str
+    plan: dict[str, Any]
+    recipe_folder: str
+    recipe_sha256: str
+    image: dict[str, Any] | None
+
+    @property
+    def arm(self) -> Arm:
+        """With its plan, but for the predictions in that."""
+        plan: JobPlan = from_plain({**self.plan, "preflight": {}}, JobPlan)
+        return Arm(plan, Path(self.recipe_folder), self.title)
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``campaign.json``. ``began`` is Unix time, ``id`` is part of the keys of its runs."""
+
+    schema: int = 1
+    id: str
+    began: float
+    user: str
+    llmb: str
+    git: dict[str, Any] | None
+    code_sha256: str
+    arms: Sequence[FrozenArm]
+
+    def changes(self, now: Frozen) -> list[str]:
+        """What is different about software and arms, a line each, in words that say where to look."""
+        about = [
+            *_one("version of LLMB", self.llmb, now.llmb),
+            *_one("training code", self.code_sha256, now.code_sha256),
+        ]
+        if len(self.arms) != len(now.arms):
+            return [*about, f"number of workloads: {len(self.arms)} -> {len(now.arms)}"]
+        for before, after in zip(self.arms, now.arms, strict=True):
+            found = (
+                *_one("recipe.yaml", before.recipe_sha256, after.recipe_sha256),
+                *_image(before.image, after.image),
+                *plan_changes(before.plan, after.plan),
+            )
+            about += [f"{before.title}: {text}" for text in found]
+        return list(dict.fromkeys(about))
+
+
+F = TypeVar("F", bound=Frozen)
+
+
+def frozen_now(campaign: Campaign, arms: Sequence[Arm]) -> Frozen:
+    """What is true now."""
+    folder = training_code()
+    origins = {arm.recipe_folder: origin_of(arm.recipe_folder, folder) for arm in arms}
+    manifests = [make_manifest(arm.plan, folder, folder, origins[arm.recipe_folder]) for arm in arms]
+    return Frozen(
+        **{name: manifests[0][name] for name in ("llmb", "git", "code_sha256")},
+        id=campaign.id,
+        began=round(time.time(), 3),
+        user=user_name(me()),
+        arms=[
+            FrozenArm(
+                title=arm.title,
+                plan=important(plan_as_dict(arm.plan)),
+                recipe_folder=str(arm.recipe_folder),
+                recipe_sha256=manifest["recipe_sha256"],
+                image=manifest["image"],
+            )
+            for arm, manifest in zip(arms, manifests, strict=True)
+        ],
+    )
+
+
+def important(plan: dict[str, Any]) -> dict[str, Any]:
+    """Of a plan as plain values what must not change."""
+    # As JSON gives it back: lists, not tuples.
+    kept = {name: value for name, value in plan.items() if name not in _UNIMPORTANT}
+    found: dict[str, Any] = json.loads(json.dumps(kept))
+    return found
+
+
+def began_with(campaign: Campaign, kind: type[F]) -> F | None:
+    """What it began with; None where it has not begun.
+
+    Raises:
+        RecordError: the file cannot be read
+    """
+    if not campaign.frozen_file.exists():
+        return None
+    try:
+        found: F = from_plain(read_json(campaign.frozen_file), kind)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"{campaign.frozen_file} is not a campaign's: {error}", remedy=ANEW) from error
+    return found
+
+
+def begin_or_go_on(campaign: Campaign, now: F) -> F:
+    """What the campaign began with, which is now where it begins.
+
+    Raises:
+        RequestError: something is not as it was then; all of that by name
+    """
+    then = began_with(campaign, type(now))
+    if then is None:
+        write_json(campaign.frozen_file, msgspec.to_builtins(now))  # from here on there is a campaign
+        return now
+    if found := then.changes(now):
+        raise RequestError(
+            "the campaign began with other inputs, and its runs would not show one system:\n  " + "\n  ".join(found),
+            remedy=f"restore them and run the same command again, or {ANEW}",
+            code="changed-inputs",
+        )
+    return then
+
+
+def _one(what: str, then: Any, now: Any) -> Iterator[str]:
+    if then != now:
+        yield f"{what}: {_short(then)} -> {_short(now)}"
+
+
+def _image(then: dict[str, Any] | None, now: dict[str, Any] | None) -> Iterator[str]:
+    before, after = then or {}, now or {}
+    yield from _one("image", before.get("path"), after.get("path"))
+    if before.get("path") == after.get("path"):
+        for name, words in (("receipt", "digest of the image"), ("bytes", "size of the image")):
+            yield from _one(words, before.get(name), after.get(name))
+
+
+def plan_changes(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """Where two plans differ, a line each."""
+    for name in dict.fromkeys([*then, *now]):
+        before, after = then.get(name), now.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            for key in dict.fromkeys([*before, *after]):
+                yield from _one(f"{name} {key}", before.get(key), after.get(key))
+        else:
+            yield from _one(name, before, after)
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    if len(text) == 64 and set(text) <= set("0123456789abcdef"):
+        return text[:12]
+    return text if len(text) <= 80 else text[:77] + "..."
