@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -176,7 +176,7 @@ def _gpu(start: dict[str, Any] | None = None, load: Any = None, end: dict[str, A
             looks.append(_snapshot(look, index, load(gpu) if callable(load) else load or {}))
         before = _snapshot(node.before, index, start or {})
         after = _snapshot(node.after, index, {**(start or {}), **(end or {})})
-        changed = replace(node, before=before, samples=tuple(looks), load=looks[0], after=after)
+        changed = msgspec.structs.replace(node, before=before, samples=tuple(looks), load=looks[0], after=after)
         return [changed if other is node else other for other in nodes]
 
     return change
@@ -187,7 +187,7 @@ def _one(**changes: Callable[[Node], Any]) -> Change:
 
     def change(nodes: list[Node], number: int, dice: random.Random) -> list[Node]:
         values = {name: value(nodes[number]) for name, value in changes.items()}
-        return [replace(node, **values) if at == number else node for at, node in enumerate(nodes)]
+        return [msgspec.structs.replace(node, **values) if at == number else node for at, node in enumerate(nodes)]
 
     return change
 

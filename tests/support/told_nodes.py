@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -41,8 +40,8 @@ def gpus(odd: dict[str, Any] | None = None, count: int = 8) -> tuple[Gpu, ...]:
 def node(host: str, **changes: Any) -> Node:
     looks = [Snapshot(time=at, gpus=gpus()) for at in (1000.0, 1100.0, 2000.0)]
     healthy = Node(host, Machine(kernel="6.8", driver="580"), *looks, nccl=IB, nccl_missing=None)
-    changed = replace(healthy, **changes)
-    return changed if "samples" in changes else replace(changed, samples=(changed.load,) * 5)
+    changed = msgspec.structs.replace(healthy, **changes)
+    return changed if "samples" in changes else msgspec.structs.replace(changed, samples=(changed.load,) * 5)
 
 
 def said(plan: JobPlan, *nodes: Node, unreadable: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:

@@ -47,7 +47,7 @@ def validate(job_file: Path) -> dict[str, Any]:
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 
     from llmb_train.errors import TrainError
-    from llmb_train.evidence.resolved import contradictions
+    from llmb_train.evidence.resolved import different, settings_of
     from llmb_train.job import load_job
 
     result: dict[str, Any] = {"file": str(job_file), "ok": False, "error": None}
@@ -66,7 +66,7 @@ def validate(job_file: Path) -> dict[str, Any]:
         "ok": True,
         "data_parallel": data_parallel,
         "microbatches": calculator.get(),
-        "contradictions": contradictions(load_job(job_file), config),
+        "contradictions": different(settings_of(load_job(job_file), config)),
         "fields": resolved_fields(config) | _asked_fusions(job_file),
     }
 

@@ -88,7 +88,7 @@ def test_sockets_do_not_matter_on_one_node(tmp_path: Path) -> None:
 
 
 def test_a_network_that_nobody_knows(run: RunRecord) -> None:
-    missing = {"nccl": {"log": "x", "missing": "NCCL_DEBUG set by the job"}}
+    missing = {"nccl_missing": "NCCL_DEBUG set by the job"}
     for number in range(1, 9):
         write_node(run.paths.folder, f"n{number}", **missing)
     assert "NCCL_DEBUG set by the job" in only(run).text

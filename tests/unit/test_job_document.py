@@ -16,7 +16,7 @@ from llmb_common.rendering.job import job_document, job_text
 from llmb_common.runs.paths import RunPaths, dry_run_paths
 from llmb_common.site.machine import Machine
 from llmb_train.errors import Contradiction
-from llmb_train.evidence.resolved import contradictions, require_agreement
+from llmb_train.evidence.resolved import different, require_agreement, settings_of
 from llmb_train.job import Job, load_job, parse_job
 from support.plans import LAPTOP, SLURM, plan
 from support.runs import plan_for
@@ -167,7 +167,7 @@ def config(job: Job) -> Any:
 
 
 def test_what_was_planned_contradicts_nothing(job: Job, config: Any) -> None:
-    assert contradictions(job, config) == []
+    assert different(settings_of(job, config)) == []
     require_agreement(job, config)
 
 
@@ -198,7 +198,7 @@ CHANGED = [
 def test_each_setting_is_compared(job: Job, config: Any, field: str, value: Any, found: tuple[str, str, str]) -> None:
     section, _, name = field.rpartition(".")
     setattr(getattr(config, section) if section else config, name, value)
-    assert contradictions(job, config) == [found]
+    assert different(settings_of(job, config)) == [found]
     with pytest.raises(Contradiction) as refused:
         require_agreement(job, config)
     assert refused.value.exit_status == 3
@@ -211,15 +211,15 @@ def test_each_setting_is_compared(job: Job, config: Any, field: str, value: Any,
 def test_offloading_and_recomputation_count_their_layers(job: Job, config: Any) -> None:
     config.model.cpu_offloading, config.model.cpu_offloading_num_layers = True, 20
     config.model.recompute_num_layers = 3
-    assert contradictions(job, config) == [("recomputed layers", "5", "3"), ("offloaded layers", "0", "20")]
+    assert different(settings_of(job, config)) == [("recomputed layers", "5", "3"), ("offloaded layers", "0", "20")]
     config.model.recompute_granularity = None
-    assert contradictions(job, config)[0] == ("recomputed layers", "5", "0")
+    assert different(settings_of(job, config))[0] == ("recomputed layers", "5", "0")
 
 
 def test_a_field_that_another_release_lacks_contradicts_nothing(job: Job, config: Any) -> None:
     empty = SimpleNamespace()
     fields = dict.fromkeys(("model", "ddp", "train", "dataset", "rng"), empty)
-    assert contradictions(job, SimpleNamespace(**fields)) == []
+    assert different(settings_of(job, SimpleNamespace(**fields))) == []
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_a_field_that_another_release_lacks_contradicts_nothing(job: Job, config
 )
 def test_scalings_of_fp8_have_our_names(job: Job, config: Any, recipe: str, name: str | None) -> None:
     config.model.fp8_recipe = recipe
-    assert contradictions(job, config) == [("precision", "fp8 (cs)", f"fp8 ({name or recipe})")]
+    assert different(settings_of(job, config)) == [("precision", "fp8 (cs)", f"fp8 ({name or recipe})")]
     config.model.fp8, config.model.bf16 = None, False
-    assert contradictions(job, config) == [("precision", "fp8 (cs)", "neither bf16, fp8 nor nvfp4")]
+    assert different(settings_of(job, config)) == [("precision", "fp8 (cs)", "neither bf16, fp8 nor nvfp4")]
 
 
 def test_experts_are_compared_where_a_model_has_them(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_experts_are_compared_where_a_model_has_them(tmp_path: Path) -> None:
     empty = SimpleNamespace()
     model = SimpleNamespace(expert_model_parallel_size=1, num_moe_experts=16, moe_router_topk=1)
     fields = dict.fromkeys(("ddp", "train", "dataset", "rng"), empty)
-    assert contradictions(grok, SimpleNamespace(model=model, **fields)) == [
+    assert different(settings_of(grok, SimpleNamespace(model=model, **fields))) == [
         ("expert parallelism", "8", "1"),
         ("experts", "8", "16"),
         ("experts a token", "2", "1"),

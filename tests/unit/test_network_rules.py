@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +95,10 @@ def test_a_pair_that_nvlink_joins_or_not(plan, changes, domains, text):
 
 def test_a_network_that_nobody_logged(plan: JobPlan) -> None:
     silent = node("a", nccl=None, nccl_missing=None)
-    assert said(plan, silent, replace(silent, host="b", nccl_missing="NCCL_DEBUG is set")) == [
+    assert said(plan, silent, msgspec.structs.replace(silent, host="b", nccl_missing="NCCL_DEBUG is set")) == [
         ("unknown-network", "note", "which network NCCL used is not known: NCCL_DEBUG is set")
     ]
-    assert said(plan, silent, replace(silent, host="b"))[0][2].endswith("NCCL wrote no log")
+    assert said(plan, silent, msgspec.structs.replace(silent, host="b"))[0][2].endswith("NCCL wrote no log")
     assert said(plan, silent, node("b")) == [], "one log is enough"
     assert said(msgspec.structs.replace(plan, nodes=1), silent) == []
 

@@ -181,7 +181,7 @@ def test_who_traces_nccl_keeps_the_trace(name: str, tmp_path: Path) -> None:
     node.start(uses_nccl=True)
     node.wait()
     assert environ == job(**{name: "WARN"})
-    assert name in account(tmp_path)["nccl"]["missing"]
+    assert name in account(tmp_path)["nccl_missing"]
 
 
 def test_adapters(tmp_path: Path) -> None:

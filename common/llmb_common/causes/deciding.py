@@ -1,4 +1,4 @@
-"""Which of all complaints began it: pure functions of what was read.
+"""Which of all complaints began it, by what was read.
 
 The earliest root wins, the surer kind before the less sure one; a cascade never does. What ranks print after a
 collective has timed out is believed only of ranks that did not wait. Where nothing is left, nobody knows.
@@ -7,14 +7,14 @@ collective has timed out is believed only of ranks that did not wait. Where noth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from llmb_common.causes.answer import Cause, Diagnosis, Evidence
 from llmb_common.causes.places import Places
-from llmb_common.causes.reading import Complaint, Reading
+from llmb_common.causes.reading import Complaint, Reading, number_of
 from llmb_common.causes.table import Signature, signatures
 from llmb_common.command.printable import counted, printable
 
@@ -23,8 +23,6 @@ _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
 _TASK = re.compile(r"srun: error: \S+: task \d+: ")
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
-
-Number = Callable[[Complaint], int | None]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -39,9 +37,7 @@ class Outcome(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
 
 
-def decide(
-    readings: Sequence[Reading], outcome: Outcome, hang: Cause | None, places: Places, number: Number
-) -> Diagnosis:
+def decide(readings: Sequence[Reading], outcome: Outcome, hang: Cause | None, places: Places) -> Diagnosis:
     """Why a run failed: its cause with rank, node and remedy, or unknown.
 
     Args:
@@ -49,14 +45,13 @@ def decide(
         outcome: the scheduler's word
         hang: the rank for which the others waited, where that is known
         places: where ranks ran
-        number: the line number of a complaint
     """
     roots = [item for item in _all(readings) if item.signature.role == "root"]
     first = _earliest(roots, readings)
     said = _by_state(outcome, places)
     chosen: Cause | None = None
     if first is not None and (said is None or _strength(first) >= _STRENGTH[said.sure]):
-        chosen = _cause(first, readings, places, number)
+        chosen = _cause(first, readings, places)
         if said is not None and chosen.node is None and chosen.kind == said.kind:  # the scheduler knows where
             chosen = msgspec.structs.replace(chosen, node=said.node, keep_out=said.keep_out)
     elif said is not None:
@@ -65,7 +60,7 @@ def decide(
         chosen = hang
     step = next((reading.step for reading in readings if reading.step is not None), None)
     chosen = chosen and msgspec.structs.replace(chosen, step=step)
-    witnesses = _witnesses(readings, places, number, chosen)
+    witnesses = _witnesses(readings, places, chosen)
     suspect = None if chosen else _suspect(witnesses)
     return Diagnosis(cause=chosen, summary=_summary(chosen, suspect, outcome), witnesses=witnesses, suspect=suspect)
 
@@ -162,7 +157,7 @@ def _with_a_place(first: Complaint, items: Sequence[Complaint]) -> Complaint:
     return next(alike, first)
 
 
-def _cause(item: Complaint, readings: Sequence[Reading], places: Places, number: Number) -> Cause:
+def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Cause:
     found, kind = item.signature, item.signature.id
     reading = next(reading for reading in readings if reading.log == item.log)
     said_by = reading.ranks.get(kind, set())
@@ -182,7 +177,7 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places, number:
         time=item.line.time,
         line=printable(item.raw),
         file=str(item.log),
-        number=number(item),
+        number=number_of(item),
         keep_out=found.keep_out and node is not None and not everywhere,
     )
 
@@ -246,23 +241,21 @@ def _of_kind(found: Signature, **known: Any) -> Cause:
     return Cause(kind=found.id, **{**words, **known})
 
 
-def _witnesses(
-    readings: Sequence[Reading], places: Places, number: Number, chosen: Cause | None
-) -> tuple[Evidence, ...]:
+def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None) -> tuple[Evidence, ...]:
     """The first line of each kind, roots that were not chosen among them."""
     found: list[Evidence] = []
     for reading in readings:
         for kind in dict.fromkeys(item.signature.id for item in reading.complaints):
             item = next(item for item in reading.complaints if item.signature.id == kind)
             if chosen is None or printable(item.raw) != chosen.line:
-                found.append(_evidence(item, reading, places, number))
+                found.append(_evidence(item, reading, places))
         if not reading.complaints and reading.last and chosen is None:
             line = Evidence(signature="", role="noise", line=printable(reading.last), file=str(reading.log))
             found.append(line)
     return tuple(found[:_MOST_WITNESSES])
 
 
-def _evidence(item: Complaint, reading: Reading, places: Places, number: Number) -> Evidence:
+def _evidence(item: Complaint, reading: Reading, places: Places) -> Evidence:
     rank, node, gpu = locate(item, places)
     found: Signature = item.signature
     ranks = tuple(sorted(reading.ranks.get(found.id, set()) | (set() if rank is None else {rank})))[:64]
@@ -271,7 +264,7 @@ def _evidence(item: Complaint, reading: Reading, places: Places, number: Number)
         role=found.role,
         line=printable(item.raw),
         file=str(item.log),
-        number=number(item),
+        number=number_of(item),
         ranks=ranks,
         node=node,
         gpu=gpu,

@@ -18,7 +18,6 @@ from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.job_events import read_events
-from llmb_common.timing.log_files import open_log
 
 _MOST_KERNEL_LOGS = 8192
 
@@ -64,7 +63,7 @@ def _diagnose(
     if readings and (places.world is None or not places.hosts):
         places.add_log(readings[0].log)
     hang = find_stuck(folder, ranks, readings, places)
-    return decide(readings, outcome, hang, places, _line_number)
+    return decide(readings, outcome, hang, places)
 
 
 def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
@@ -100,16 +99,3 @@ def _failed(record: RunRecord) -> list[str]:
     with contextlib.suppress(LLMBError):
         return [node for attempt in attempts_of(record)[-1:] for node in expand(attempt.failed or "")]
     return []
-
-
-def _line_number(item: Complaint) -> int | None:
-    """Of the line in its file; counted only for what is reported."""
-    number, left = 1, item.offset
-    try:
-        with open_log(item.log) as file:
-            while left > 0 and (block := file.read(min(left, 1 << 20))):
-                number += block.count(b"\n")
-                left -= len(block)
-    except OSError:
-        return None
-    return number

@@ -1,19 +1,20 @@
 """Which rank the others waited for: by PyTorch's flight recorders (which collective each rank was in), by the stacks in
 the ranks' own files, and by what ranks print when a collective times out.
 
-A recorder's dump is a pickle that anybody may have written to the run's folder, so it is not unpickled: a reader of our
-own knows the few instructions that PyTorch's pickler writes (torch/csrc/jit/serialization/pickler.cpp, 2.5 to 2.13),
-builds dicts, lists, tuples, numbers and text, and refuses everything else.
+A recorder's dump is a pickle that anybody may have written to the run's folder, so it is unpickled only where all its
+instructions are among the few that PyTorch's pickler writes (torch/csrc/jit/serialization/pickler.cpp, 2.5 to 2.13):
+they build dicts, lists, tuples, numbers and text, and import nothing.
 """
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
+import pickle
 import pickletools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Reading
 from llmb_common.causes.table import Sure
 from llmb_common.command.printable import counted, first_few
-from llmb_common.machine.files import open_plain
+from llmb_common.machine.files import read_plain
 
 FLIGHT = "flight"
 """The folder of a run for them."""
@@ -34,54 +35,17 @@ _MOST_VALUES = 4_000_000
 _MOST_DUMPS = 4096
 
 
+_PLAIN = {
+    *("PROTO", "FRAME", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4"),
+    *("BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING", "EMPTY_DICT"),
+    *("EMPTY_LIST", "EMPTY_TUPLE", "MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "TUPLE", "TUPLE1", "TUPLE2"),
+    *("TUPLE3", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
+}
+"""Instructions that import and call nothing."""
+
+
 class NotADumpError(ValueError):
     """It is not a flight recorder's dump, or holds more than one."""
-
-
-class _Reader:
-    """A stack machine for the part of pickle that plain values need."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
-
-    def since_mark(self) -> list[Any]:
-        at = self.marks.pop()
-        items, self.stack[at:] = self.stack[at:], []
-        return items
-
-    def set_items(self, items: list[Any]) -> None:
-        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-    def tuple_of(self, count: int) -> None:
-        self.stack[-count:] = [tuple(self.stack[-count:])]
-
-
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINSTRING"}
-_VALUES |= {"SHORT_BINSTRING", "BINUNICODE8", "LONG4"}
-_STEPS: dict[str, Callable[[_Reader, Any], None]] = {
-    "MARK": lambda reader, _: reader.marks.append(len(reader.stack)),
-    "EMPTY_DICT": lambda reader, _: reader.stack.append({}),
-    "EMPTY_LIST": lambda reader, _: reader.stack.append([]),
-    "EMPTY_TUPLE": lambda reader, _: reader.stack.append(()),
-    "APPEND": lambda reader, _: reader.stack[-2].append(reader.stack.pop()),
-    "APPENDS": lambda reader, _: (items := reader.since_mark(), reader.stack[-1].extend(items))[1],
-    "SETITEM": lambda reader, _: reader.set_items([reader.stack.pop(-2), reader.stack.pop()]),
-    "SETITEMS": lambda reader, _: reader.set_items(reader.since_mark()),
-    "TUPLE": lambda reader, _: reader.stack.append(tuple(reader.since_mark())),
-    "TUPLE1": lambda reader, _: reader.tuple_of(1),
-    "TUPLE2": lambda reader, _: reader.tuple_of(2),
-    "TUPLE3": lambda reader, _: reader.tuple_of(3),
-    "BINPUT": lambda reader, at: reader.memo.__setitem__(at, reader.stack[-1]),
-    "LONG_BINPUT": lambda reader, at: reader.memo.__setitem__(at, reader.stack[-1]),
-    "MEMOIZE": lambda reader, _: reader.memo.__setitem__(len(reader.memo), reader.stack[-1]),
-    "BINGET": lambda reader, at: reader.stack.append(reader.memo[at]),
-    "LONG_BINGET": lambda reader, at: reader.stack.append(reader.memo[at]),
-    "PROTO": lambda reader, _: None,
-    "FRAME": lambda reader, _: None,
-}
 
 
 def read_plain_pickle(content: bytes) -> Any:
@@ -90,34 +54,23 @@ def read_plain_pickle(content: bytes) -> Any:
     Raises:
         NotADumpError: it is damaged, or has anything else in it
     """
-    reader = _Reader()
     try:
-        for number, (step, argument, _) in enumerate(pickletools.genops(io.BytesIO(content))):
-            name = step.name
-            if number > _MOST_VALUES:
-                raise NotADumpError("it holds too much")
-            if name == "STOP":
-                return reader.stack.pop()
-            if name in _VALUES:
-                reader.stack.append(argument)
-            elif name in _CONSTANTS:
-                reader.stack.append(_CONSTANTS[name])
-            elif name in _STEPS:
-                _STEPS[name](reader, argument)
-            else:
-                raise NotADumpError(f"it holds the instruction {name}")
+        for number, (step, argument, _) in enumerate(pickletools.genops(content)):
+            # A value that is kept at a number far beyond all others would make a table of that size.
+            far = step.name in ("BINPUT", "LONG_BINPUT") and int(argument or 0) > number
+            if step.name not in _PLAIN or far or number > _MOST_VALUES:
+                raise NotADumpError(f"it holds the instruction {step.name} {argument}"[:200])
+        return pickle.loads(content, encoding="latin-1")
     except NotADumpError:
         raise
-    except Exception as error:  # noqa: BLE001  whatever a damaged or hostile file does to a stack
+    except Exception as error:  # noqa: BLE001  whatever a damaged or hostile file leads to
         raise NotADumpError(f"{type(error).__name__}: {error}"[:200]) from None
-    raise NotADumpError("it has no end")
 
 
 def dump_as_json(file: Path) -> bytes:
     """A dump as text, in which secrets can be masked; empty where it is none."""
     try:
-        with open_plain(file, follow=False) as stream:
-            return json.dumps(read_plain_pickle(stream.read(_MOST_BYTES))).encode()
+        return json.dumps(read_plain_pickle(read_plain(file, _MOST_BYTES))).encode()
     except (OSError, ValueError, TypeError, RecursionError):
         return b""
 
@@ -145,18 +98,13 @@ def read_dumps(folder: Path) -> dict[int, Dump]:
     """The dumps in ``folder`` by rank, which their names end with; those that cannot be read are left out."""
     found: dict[int, Dump] = {}
     try:
-        files = sorted(file for file in folder.iterdir() if re.search(r"\d{1,6}$", file.stem))
+        files = sorted(folder.iterdir())
     except OSError:
         return {}
     for file in files[:_MOST_DUMPS]:
-        rank = re.search(r"(\d{1,6})$", file.stem)
-        try:
-            with open_plain(file, follow=False) as stream:
-                content = stream.read(_MOST_BYTES + 1)
-            if rank and len(content) <= _MOST_BYTES:
-                found[int(rank[1])] = _dump(read_plain_pickle(content))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            continue
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            if rank := re.search(r"\d{1,6}$", file.stem):
+                found[int(rank[0])] = _dump(read_plain_pickle(read_plain(file, _MOST_BYTES)))
     return found
 
 
@@ -284,8 +232,7 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
 
 def _read(file: Path) -> tuple[tuple[str, int], RankFile] | None:
     try:
-        with open_plain(file, follow=False) as stream:
-            lines = stream.read(_MOST_OF_A_RANK).decode(errors="replace").splitlines()
+        lines = read_plain(file, _MOST_OF_A_RANK).decode(errors="replace").splitlines()
     except OSError:
         return None
     header = _HEADER.match(lines[0]) if lines else None

@@ -264,6 +264,19 @@ def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
     return begin + start, block[start : end if end >= 0 else len(block)]
 
 
+def number_of(item: Complaint) -> int | None:
+    """The number of its line in the file; counted only for what is reported."""
+    number, left = 1, item.offset
+    try:
+        with open_log(item.log) as file:
+            while left > 0 and (block := file.read(min(left, 1 << 20))):
+                number += block.count(b"\n")
+                left -= len(block)
+    except OSError:
+        return None
+    return number
+
+
 def _above(file: FileIO, start: int, text: str) -> Above:
     """Whether the lines of the same printer before it are a traceback, and one that a program has logged itself.
 

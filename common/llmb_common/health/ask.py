@@ -24,7 +24,6 @@ from llmb_common.machine.processes import Answer
 from llmb_common.runs.manifest import training_code
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 
-_PACKAGE = "llmb_train"
 _MODULES = (
     *("__init__", "evidence/__init__", "evidence/ask", "evidence/gpus", "evidence/machine"),
     *("health/__init__", "health/__main__", "health/looks", "health/stress"),
@@ -59,7 +58,7 @@ def _code(folder: Path) -> str:
     """The modules as one argument, which must stay below the 128 KiB that Linux allows."""
     sources = {}
     for name in _MODULES:
-        module = f"{_PACKAGE}.{name.replace('/', '.')}".removesuffix(".__init__")
+        module = f"llmb_train.{name.replace('/', '.')}".removesuffix(".__init__")
         file = folder / f"{name}.py"
         sources[module] = (file.read_text(encoding="utf-8"), str(file))  # the path is for tracebacks
     text = _START.format(sources=json.dumps(sources))
@@ -180,7 +179,9 @@ def look(
     Raises:
         SchedulerError: they are not given, or none could start anything
     """
-    with executor.hold(_wanted(needs, nodes, wait, minutes)) as held:
+    gpus, part = needs.gpus_per_node or 1, needs.scheduler
+    wanted = Wanted(name=JOB, scheduler=part, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
+    with executor.hold(wanted) as held:
         begun = time.monotonic()
         found = then(held, looked(held, needs, not_asked or {}))
         return replace(found, seconds=time.monotonic() - begun)
@@ -195,7 +196,7 @@ def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
             f"no node answered: {answer.complaint}",
             remedy="look at the nodes with sinfo, and start one by hand with srun",
         )
-    facts = _facts(said)
+    facts = {node: None if value is None else read_facts(node, value) for node, value in said.items()}
     verdicts = judge(held.nodes, facts, needs)
     complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
     known = {node: found for node, found in facts.items() if found is not None}
@@ -212,15 +213,6 @@ def said_by(
     if dead and (rest := [node for node in nodes or held.nodes if node not in said and node not in dead]):
         said |= parse_frames(held.run(argv, seconds, inside=inside, nodes=rest).output)
     return answer, said
-
-
-def _facts(said: Mapping[str, Any]) -> dict[str, Facts | None]:
-    return {node: None if value is None else read_facts(node, value) for node, value in said.items()}
-
-
-def _wanted(needs: Needs, nodes: Sequence[str], wait: int, minutes: int) -> Wanted:
-    gpus = needs.gpus_per_node or 1
-    return Wanted(name=JOB, scheduler=needs.scheduler, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
 
 
 def keep_out(install: Path, found: Health, days: float) -> None:

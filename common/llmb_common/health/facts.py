@@ -141,53 +141,37 @@ class Facts(msgspec.Struct, frozen=True):
     @property
     def evidence(self) -> Node:
         """As a run's account of a node, taken at one moment."""
-        return Node(self.node, self.machine, self.gpus, Snapshot(), self.gpus, nccl=None, nccl_missing=None)
+        return Node(self.node, self.machine, before=self.gpus, after=self.gpus)
 
 
-_KINDS: dict[str, Any] = {
-    "machine": Machine,
-    "gpus": Snapshot,
-    "nvlink": Nvlink,
-    "imex": Imex,
-    "services": dict[str, dict[str, str]],
-    "ports": tuple[Port, ...],
-    "kernel": KernelLog,
-    "system": System,
-    "software": Software,
-    "stuck": tuple[Process, ...],
-}
+_LOOKS = ("machine", "gpus", "nvlink", "imex", "services", "ports", "kernel", "system", "software", "stuck")
+_KINDS = {field.name: field.type for field in msgspec.structs.fields(Facts) if field.name in _LOOKS}
 
 
 def read_facts(node: str, said: Mapping[str, Any]) -> Facts:
     """What a node said, by what of it is as it should be."""
-    found: dict[str, Any] = {}
-    folders: dict[str, Folder] = {}
-    hung: dict[str, str] = {}
-    errors: dict[str, str] = {}
-    seconds: dict[str, float] = {}
-    looks = said.get("looks")
+    found: dict[str, Any] = {"folders": {}, "hung": {}, "errors": {}, "seconds": {}}
+    looks, begun = said.get("looks"), said.get("begun")
     for name, look in looks.items() if isinstance(looks, dict) else ():
         kind = Folder if name.startswith("folder ") else _KINDS.get(name)
         if kind is None or not isinstance(look, dict):
             continue
         if isinstance(look.get("seconds"), float | int):
-            seconds[name] = float(look["seconds"])
+            found["seconds"][name] = float(look["seconds"])
         if "value" not in look:
-            where, how = (hung, look["hung"]) if "hung" in look else (errors, look.get("error"))
-            where[name] = str(how)
+            where, how = ("hung", look["hung"]) if "hung" in look else ("errors", look.get("error"))
+            found[where][name] = str(how)
             continue
         try:
             value = from_plain(look["value"], kind)
         except msgspec.ValidationError as error:
-            errors[name] = f"unreadable: {error}"
+            found["errors"][name] = f"unreadable: {error}"
             continue
-        if isinstance(value, Folder):
-            folders[name.removeprefix("folder ")] = value
+        if kind is Folder:
+            found["folders"][name.removeprefix("folder ")] = value
         else:
             found[name] = value
-    begun = said.get("begun")
-    begun = float(begun) if isinstance(begun, float | int) else 0.0
-    return Facts(node, begun, folders=folders, hung=hung, errors=errors, seconds=seconds, **found)
+    return Facts(node, float(begun) if isinstance(begun, float | int) else 0.0, **found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -296,7 +296,9 @@ def _evidence(found: Health, node: str, said: Mapping[str, Any]) -> Node:
         load = ()
     lines = [line for group in looks.get("groups", ()) for it in group["ranks"].values() for line in _log_of(it)]
     nccl = parse_nccl_log(lines) if lines else None
-    return replace(found.facts[node].evidence, samples=load, load=load[0] if load else Snapshot(), nccl=nccl)
+    return msgspec.structs.replace(
+        found.facts[node].evidence, samples=load, load=load[0] if load else Snapshot(), nccl=nccl
+    )
 
 
 def _log_of(result: Mapping[str, Any]) -> list[str]:

@@ -137,14 +137,14 @@ def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_plain(path: Path) -> bytes:
-    """The content of a regular file.
+def read_plain(path: Path, most: int = -1) -> bytes:
+    """The content of a regular file, or its first ``most`` bytes.
 
     Raises:
         OSError: it cannot be read, or is not a regular file; links are not followed.
     """
     with open_plain(path, follow=False) as stream:
-        return stream.read()
+        return stream.read(most)
 
 
 def read_some(path: Path, most: int) -> bytes:

@@ -76,7 +76,7 @@ class Node:
             log = self._folder / f"{self._file.stem}.nccl.log"
             log.unlink(missing_ok=True)  # an earlier start of this job
             missing = machine.log_nccl(self._environ, log) if uses_nccl else "NCCL is for GPUs"
-            self._content["nccl"] = {"log": log.name, "missing": missing}
+            self._content["nccl_missing"] = missing
         self._in_thread(self._look_at_start)
 
     def wait(self) -> None:

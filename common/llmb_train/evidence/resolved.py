@@ -26,10 +26,7 @@ def require_agreement(job: Job | FunctionJob, config: Any) -> None:
     Raises:
         Contradiction: shows both, side by side.
     """
-    require_same(
-        _pairs(job, config),
-        remedy=f"see config.yaml in the run's folder; {_fitting(job)}",
-    )
+    require_same(settings_of(job, config), remedy=f"see config.yaml in the run's folder; {_fitting(job)}")
 
 
 def _fitting(job: Job | FunctionJob) -> str:
@@ -54,11 +51,6 @@ def require_same(rows: Iterable[Row], remedy: str) -> None:
     raise Contradiction(f"the framework would train something else than was planned:\n{lines}", remedy=remedy)
 
 
-def contradictions(job: Job | FunctionJob, config: Any) -> list[tuple[str, str, str]]:
-    """Setting, planned and resolved value of everything that differs."""
-    return different(_pairs(job, config))
-
-
 def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
     """The settings whose planned and resolved values differ, in words."""
     return [
@@ -68,7 +60,8 @@ def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _pairs(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
+def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
+    """Everything that decides speed and loss."""
     yield from _layout(job, config)
     yield from _of_function(job, config) if isinstance(job, FunctionJob) else _of_architecture(job, config)
     yield "precision", _planned_precision(job), _precision(config.model)

@@ -4,6 +4,7 @@ a fault that all nodes share.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections import Counter
@@ -135,21 +136,22 @@ def _memory(nodes: tuple[Node, ...]) -> dict[str, Any]:
     peaks = [peak for node in nodes for peak in node.peaks]
     if not peaks:
         return {}
-    figures = ((name, max(getattr(peak, name) for peak in peaks)) for name in ("allocated", "reserved"))
-    found = {"memory_gib" if name == "allocated" else f"memory_{name}_gib": value / GIB for name, value in figures}
-    return found | {"memory_device_gib": min(peak.device for peak in peaks) / GIB, "memory_ranks": len(peaks)}
+    return {
+        "memory_gib": max(peak.allocated for peak in peaks) / GIB,
+        "memory_reserved_gib": max(peak.reserved for peak in peaks) / GIB,
+        "memory_device_gib": min(peak.device for peak in peaks) / GIB,
+        "memory_ranks": len(peaks),
+    }
 
 
 def account_of(record: RunRecord) -> Account:
     """The account that the record keeps since the run ended, or that of the folder."""
     job = record.manifest.get("job")
     kept = job.get(KEY) if isinstance(job, dict) else None
-    if kept is not None and not is_live(record.state):
-        try:
+    with contextlib.suppress(msgspec.ValidationError):
+        if kept is not None and not is_live(record.state):
             account: Account = from_plain(kept, Account)
-        except msgspec.ValidationError:
-            return make_account(record)
-        return account
+            return account
     return make_account(record)
 
 

@@ -199,7 +199,7 @@ def find_on_nodes(plan: Expected, found: Nodes) -> Iterator[tuple[str, NodeFindi
 def _applied(plan: Expected, found: Nodes) -> Iterator[tuple[_Rule | _Same, list[str], str]]:
     """The rules that find something: what they name, and what is usual."""
     if found == Nodes():
-        return  # nothing to complain of where no node was asked: a run of an older LLMB, or one that never started
+        return  # of a run that never started, say
     case = Case(plan, found)
     for rule in (*_ANY, *_ON_GPUS) if plan.device == "cuda" else _ANY:
         if isinstance(rule, _Rule):

@@ -83,7 +83,7 @@ class GpuRun:
 def runs_of(node: Node) -> Iterator[GpuRun]:
     """The node's GPUs."""
     before, end = _by_index(node.before), _by_index(node.after)
-    looks = [_by_index(look) for look in node.samples or (node.load,)]
+    looks = [_by_index(look) for look in node.samples]
     for gpu in node.gpus:
         samples = tuple(look[gpu.index] for look in looks if gpu.index in look)
         elapsed = node.after.time - node.before.time

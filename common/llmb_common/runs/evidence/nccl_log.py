@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.machine.files import open_plain
+from llmb_common.machine.files import read_plain
 
 MOST_BYTES = 16 << 20
 """Of one log; communicators are made at the start, and further ones look alike."""
@@ -92,8 +92,7 @@ class NcclLog(msgspec.Struct, frozen=True):
 def read_nccl_log(file: Path) -> NcclLog | None:
     """What ``file`` says; None where there is no such file, or nothing of NCCL in it."""
     try:
-        with open_plain(file, follow=False) as stream:
-            text = stream.read(MOST_BYTES).decode("utf-8", "replace")
+        text = read_plain(file, MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
     found = parse_nccl_log(text.splitlines())

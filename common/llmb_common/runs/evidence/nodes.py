@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from llmb_common.decoding.structs import from_json, from_plain
-from llmb_common.machine.files import open_plain
+from llmb_common.machine.files import read_plain
 from llmb_common.runs.evidence.nccl_log import NcclLog, read_nccl_log
 
 GIB = 2**30
@@ -34,8 +34,7 @@ class Peak(msgspec.Struct, frozen=True):
 def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
     """The peaks of one start, by rank. Never raises because of the file's content."""
     try:
-        with open_plain(file, follow=False) as stream:
-            lines = stream.read(_MOST_OF_PEAKS).splitlines()
+        lines = read_plain(file, _MOST_OF_PEAKS).splitlines()
     except OSError:
         return ()
     found = (peak for peak in _parsed(lines) if (peak.job, peak.restart) == (job, restart))
@@ -135,43 +134,26 @@ class Snapshot(msgspec.Struct, frozen=True):
     gpus: tuple[Gpu, ...] = ()
 
 
-class _Nccl(msgspec.Struct, frozen=True):
-    log: str | None = None
-    missing: str | None = None
+class Node(msgspec.Struct, frozen=True):
+    """What one node recorded about itself at the run's last start. ``nccl`` and ``peaks`` have files of their own."""
 
-
-class _NodeFile(msgspec.Struct, frozen=True):
-    schema: int
     host: str
-    started: float
-    job: str | None = None
-    restart: int = 0
-    rank: int = 0
-    nccl: _Nccl = _Nccl()
     machine: Machine = Machine()
     before: Snapshot = Snapshot()
     load: Snapshot = Snapshot()
-    samples: tuple[Snapshot, ...] = ()
     after: Snapshot = Snapshot()
-
-
-@dataclass(frozen=True)
-class Node:
-    """What one node recorded about itself at the run's last start."""
-
-    host: str
-    machine: Machine
-    before: Snapshot
-    load: Snapshot
-    after: Snapshot
-    nccl: NcclLog | None
-    nccl_missing: str | None
+    nccl: NcclLog | None = None
+    nccl_missing: str | None = None
+    """Why NCCL was not told to write a log."""
     rank: int = 0
     """The rank that wrote it, the node's first."""
     samples: tuple[Snapshot, ...] = ()
-    """Looks under load, of which ``load`` is the first; that alone where an older LLMB looked once."""
+    """Looks under load, of which ``load`` is the first."""
     peaks: tuple[Peak, ...] = ()
     """Peak memory of its ranks' GPUs."""
+    started: float = 0.0
+    job: str | None = None
+    restart: int = 0
 
     @property
     def driver(self) -> str | None:
@@ -200,45 +182,27 @@ def read_nodes(run_folder: Path) -> Nodes:
     except OSError:
         return Nodes()
     read = {name: _read(folder / name) for name in names[:_MOST_NODES]}
-    last = _last_start({name: file for name, file in read.items() if file is not None})
-    unreadable = tuple(name for name, file in read.items() if file is None)
-    return Nodes(tuple(_node(folder, name, file) for name, file in last.items()), unreadable)
+    nodes = [node for node in read.values() if node]
+    # Not those that only an earlier start of the job had: a requeued job runs on others.
+    last = max(nodes, key=lambda node: node.started, default=None)
+    kept = (node for node in nodes if last and (node.job, node.restart) == (last.job, last.restart))
+    return Nodes(tuple(kept), tuple(name for name, node in read.items() if node is None))
 
 
-def _read(file: Path) -> _NodeFile | None:
+def _read(file: Path) -> Node | None:
     try:
-        with open_plain(file, follow=False) as stream:
-            content = stream.read(_MOST_BYTES)  # a larger one is cut, and no JSON
-        found: _NodeFile = from_plain(json.loads(content, parse_constant=_refuse), _NodeFile)
+        content = read_plain(file, _MOST_BYTES)  # a larger one is cut, and no JSON
+        found: Node = from_plain(json.loads(content, parse_constant=_refuse), Node)
     except (OSError, ValueError, RecursionError, msgspec.ValidationError):
         return None
-    return found
+    stem = file.with_suffix("")  # not by what the file says: that may lead elsewhere
+    return msgspec.structs.replace(
+        found,
+        nccl=read_nccl_log(stem.with_name(f"{stem.name}.nccl.log")),
+        samples=found.samples[:_MOST_SAMPLES],
+        peaks=read_peaks(stem.with_name(f"{stem.name}.memory.jsonl"), found.job, found.restart),
+    )
 
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
-
-
-def _last_start(files: Mapping[str, _NodeFile]) -> dict[str, _NodeFile]:
-    """Without nodes that only an earlier start of the job had: a requeued job runs on others."""
-    if not files:
-        return {}
-    newest = max(files.values(), key=lambda file: file.started)
-    start = (newest.job, newest.restart)
-    return {name: file for name, file in files.items() if (file.job, file.restart) == start}
-
-
-def _node(folder: Path, name: str, file: _NodeFile) -> Node:
-    stem = name.removesuffix(".json")  # not by what the file says: that may lead elsewhere
-    return Node(
-        host=file.host,
-        machine=file.machine,
-        before=file.before,
-        load=file.load,
-        after=file.after,
-        nccl=read_nccl_log(folder / f"{stem}.nccl.log"),
-        nccl_missing=file.nccl.missing,
-        rank=file.rank,
-        samples=file.samples[:_MOST_SAMPLES],
-        peaks=read_peaks(folder / f"{stem}.memory.jsonl", file.job, file.restart),
-    )

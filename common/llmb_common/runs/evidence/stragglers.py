@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -11,8 +10,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from llmb_common.decoding.structs import from_plain
-from llmb_common.machine.files import open_plain
+from llmb_common.decoding.structs import from_json
+from llmb_common.machine.files import read_plain
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.nodes import read_nodes
 from llmb_common.timing.statistics import t_quantile
@@ -63,9 +62,8 @@ class Straggler(msgspec.Struct, frozen=True):
 def read_waits(run_folder: Path) -> Waits | None:
     """What a run's ranks recorded; None where they did not, or where it is damaged."""
     try:
-        with open_plain(run_folder / FILE, follow=False) as stream:
-            found: Waits = from_plain(json.loads(stream.read(_MOST_BYTES)), Waits)
-    except (OSError, ValueError, RecursionError, msgspec.ValidationError):
+        found: Waits = from_json(read_plain(run_folder / FILE, _MOST_BYTES), Waits)
+    except (OSError, RecursionError, msgspec.MsgspecError):
         return None
     return found if {len(row) for row in (found.seconds, *found.waited)} == {len(found.steps)} else None
 
