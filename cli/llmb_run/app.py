@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from llmb_common import __version__
 from llmb_common.command.outcome import Result, print_result
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError
 from llmb_run import terminal
+from llmb_run.completion import install, show
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -81,22 +83,24 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _JSON = "llmb_run.json"
 
 
-def as_json(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    """Callback of ``--json``: the command itself need not know how its result is printed."""
+def _as_json(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     context.meta[_JSON] = wanted
 
 
-def refuse_beside_json(context: click.Context, option: str, value: str) -> None:
+def refuse_beside_json(option: str, value: str) -> None:
     """Raise RequestError where ``--json`` and ``option`` ask for two different outputs."""
-    if context.meta.get(_JSON, False):
+    if click.get_current_context().meta.get(_JSON, False):
         raise RequestError(f"--json and {option} {value} cannot be combined", remedy="choose one")
 
 
 class Command(click.Command):
-    """A command that returns a ``Result``, which is printed here."""
+    """A command that returns a ``Result``, which is printed here, as text or, with ``as_json``, by ``--json``."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, as_json: bool = True, **settings: Any) -> None:
         super().__init__(*arguments, **{"context_settings": CONTEXT, **settings})
+        if as_json:
+            told = "Print one JSON object, errors included."
+            self.params.append(click.Option(["--json"], is_flag=True, expose_value=False, callback=_as_json, help=told))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -169,24 +173,6 @@ class LazyGroup(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _version(context: click.Context) -> None:
-    from llmb_common import __version__
-
-    print(f"llmb-run {__version__}")
-
-
-def _install_completion(context: click.Context) -> None:
-    from llmb_run.completion import install
-
-    install(context)
-
-
-def _show_completion(context: click.Context) -> None:
-    from llmb_run.completion import show
-
-    show(context)
-
-
 def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Callable[[F], F]:
     """An option that does ``act`` instead of a command."""
 
@@ -206,8 +192,8 @@ def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Call
     "benchmark or check failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 4 accept: not "
     "judged, 130 interrupted.",
 )
-@_instead("--version", _version, "Print the version and exit.")
-@_instead("--install-completion", _install_completion, "Install completion for your $SHELL: bash, zsh or fish.")
-@_instead("--show-completion", _show_completion, "Print the completion script for your $SHELL.")
+@click.version_option(__version__, message=f"llmb-run {__version__}", help="Print the version and exit.")
+@_instead("--install-completion", install, "Install completion for your $SHELL: bash, zsh or fish.")
+@_instead("--show-completion", show, "Print the completion script for your $SHELL.")
 def app() -> None:
     """Start benchmarks of large-language-model pretraining, follow them, and judge their results."""

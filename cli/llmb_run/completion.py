@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,56 +14,84 @@ if TYPE_CHECKING:
     from click import Context, Parameter
     from click.shell_completion import CompletionItem
 
-    from llmb_run.place import CatalogEntry
-
+    from llmb_common.recipes.recipe import Recipe
 
 VARIABLE = "_LLMB_RUN_COMPLETE"
 """Set by the shell when it asks for words."""
 
 
-def workloads(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    return [entry.recipe.workload for entry in _catalog() if entry.recipe.workload.startswith(incomplete)]
+def _completes(values: Callable[[Context], Iterable[str]]) -> Callable[[Context, Parameter, str], list[str]]:
+    """Those of the values that begin with what is typed."""
+
+    def complete(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+        try:
+            known = dict.fromkeys(values(context))
+        except LLMBError:  # a shell waits for an answer: no error may reach its prompt
+            return []
+        return [value for value in known if value.lower().startswith(incomplete.lower())]
+
+    return complete
 
 
-def sizes(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    found = [size for entry in _chosen(context) for size in entry.recipe.sizes]
-    return [size for size in dict.fromkeys(found) if size.startswith(incomplete)]
+@_completes
+def workloads(context: Context) -> list[str]:
+    return [recipe.workload for recipe in _recipes()]
 
 
-def dtypes(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    found = [known.dtype for entry in _chosen(context) for known in entry.recipe.configurations]
-    return [dtype for dtype in sorted(set(found)) if dtype.startswith(incomplete)]
+@_completes
+def sizes(context: Context) -> list[str]:
+    return [size for recipe in _chosen(context) for size in recipe.sizes]
 
 
-def variants(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    found = [known.variant for entry in _chosen(context) for known in entry.recipe.configurations]
-    return [variant for variant in dict.fromkeys(found) if variant.startswith(incomplete)]
+@_completes
+def dtypes(context: Context) -> list[str]:
+    return sorted({known.dtype for recipe in _chosen(context) for known in recipe.configurations})
 
 
-def scales(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    size = context.params.get("size") or ()
-    sizes = [size] if isinstance(size, str) else size
-    known = [known for entry in _chosen(context) for known in entry.recipe.configurations]
-    found = {scale for one in known if not sizes or one.size in sizes for scale in one.scales}
-    return [str(scale) for scale in sorted(found) if str(scale).startswith(incomplete)]
+@_completes
+def variants(context: Context) -> list[str]:
+    return [known.variant for recipe in _chosen(context) for known in recipe.configurations]
 
 
-def gpu_types(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    from llmb_common.platform import gpus
+@_completes
+def scales(context: Context) -> list[str]:
+    sizes = _said(context, "size")
+    known = [known for recipe in _chosen(context) for known in recipe.configurations]
+    return [*map(str, sorted({scale for one in known if not sizes or one.size in sizes for scale in one.scales}))]
 
-    return [name for name in gpus.gpu_types() if name.startswith(incomplete.lower())]
+
+@_completes
+def gpu_types(context: Context) -> Sequence[str]:
+    from llmb_common.platform.gpus import gpu_types
+
+    return gpu_types()
 
 
-def engines(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+@_completes
+def engines(context: Context) -> Iterable[str]:
     from llmb_common.platform.engines import ENGINES
 
-    return [release for release in ENGINES if release.startswith(incomplete)]
+    return ENGINES
 
 
-def states(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+@_completes
+def states(context: Context) -> list[str]:
     from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 
-    return sorted(name for name in LIVE_STATES | ENDED_STATES if name.startswith(incomplete.upper()))
+    return sorted(LIVE_STATES | ENDED_STATES)
+
+
+def runs(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+    """Ids of the newest runs; their names where more than a little of one is typed."""
+    from llmb_common.index.runs import RunFilter
+    from llmb_common.index.search import find_runs
+    from llmb_run.place import Place
+
+    def known(context: Context) -> list[str]:
+        rows = find_runs(Place().install, RunFilter(limit=200))
+        return [row.run_id for row in rows] + ([row.name for row in rows] if len(incomplete) > 3 else [])
+
+    return _completes(known)(context, parameter, incomplete)
 
 
 def suites(context: Context, parameter: Parameter, incomplete: str) -> list[CompletionItem]:
@@ -75,36 +104,22 @@ def suites(context: Context, parameter: Parameter, incomplete: str) -> list[Comp
     return found or [CompletionItem(incomplete, type="file")]
 
 
-def _chosen(context: Context) -> list[CatalogEntry]:
+def _said(context: Context, name: str) -> list[str]:
+    """What the command line says so far in an option that may be repeated."""
+    value = context.params.get(name) or ()
+    return [value] if isinstance(value, str) else [*value]
+
+
+def _chosen(context: Context) -> list[Recipe]:
     """The recipes of the workloads already on the command line, or all."""
-    named = context.params.get("workload") or ()
-    names = [named] if isinstance(named, str) else named
-    catalog = _catalog()
-    return [entry for entry in catalog if {entry.recipe.workload, entry.recipe.name} & {*names}] or catalog
+    names, recipes = {*_said(context, "workload")}, _recipes()
+    return [recipe for recipe in recipes if {recipe.workload, recipe.name} & names] or recipes
 
 
-def _catalog() -> list[CatalogEntry]:
-    # A shell waits for an answer: no error may reach its prompt.
+def _recipes() -> list[Recipe]:
     from llmb_run.place import Place
 
-    try:
-        return list(Place().catalog)
-    except LLMBError:
-        return []
-
-
-def runs(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    """Ids of the newest runs; their names where more than a little of one is typed."""
-    from llmb_common.index.runs import RunFilter
-    from llmb_common.index.search import find_runs
-    from llmb_run.place import Place
-
-    try:
-        rows = find_runs(Place().install, RunFilter(limit=200))
-    except LLMBError:
-        return []
-    words = [row.run_id for row in rows] + ([row.name for row in rows] if len(incomplete) > 3 else [])
-    return [word for word in words if word.startswith(incomplete)]
+    return [entry.recipe for entry in Place().catalog]
 
 
 _FILES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from llmb_common.command.outcome import guarded
@@ -57,12 +58,11 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     import click
 
     from llmb_common.errors import did_you_mean
-    from llmb_run.foreign import instead_of
 
     message, context, instead = error.format_message(), error.ctx, ""
     if isinstance(error, click.NoSuchOption) and context:
         known = [name for parameter in context.command.get_params(context) for name in parameter.opts]
-        instead = instead_of(error.option_name, known, _value(error.option_name, arguments))
+        instead = _instead_of(error.option_name, known, _value(error.option_name, arguments))
         near = "" if instead else did_you_mean(error.option_name, known)
         message = f"no such option: {error.option_name}{near}"
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
@@ -79,6 +79,47 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
 
 
+_SCALE = "--scale GPUS: tasks and nodes follow from it"
+_HERE = {
+    **dict.fromkeys(("nodes", "ntasks", "gpus", "num-gpus", "num-nodes", "ntasks-per-node"), _SCALE),
+    **dict.fromkeys(("container-image", "container"), "--image IMAGE"),
+    **dict.fromkeys(("mounts", "container-mounts"), "--env RUN_CONF_MOUNTS=/SOURCE:/TARGET"),
+    **dict.fromkeys(("steps", "num-steps", "iterations"), "--max-steps N"),
+    **dict.fromkeys(("model", "recipe"), "-w WORKLOAD -s SIZE"),
+    "time": "--time-limit TIME",
+    "job-name": "nothing: a job's name holds the run's id",
+    "array": "llmb-run submit --repeats N",
+}
+_STARTING = "--slurm-arg"
+"""The commands that have this option take all of these in some form."""
+
+
+def _instead_of(option: str, known: Collection[str], value: str = "VALUE") -> str:
+    """What does what ``option`` of another program does with ``value``, in a command with the options ``known``.
+
+    Empty: who knows.
+    """
+    from llmb_common.executors.slurm.options import is_option, option_name
+    from llmb_common.request.variables import COLUMNS, VARIABLES
+
+    name = option_name(option).lower()
+    if name in ("yes", "y", "assume-yes"):
+        return "leave it out: no command of llmb-run asks"
+    if _STARTING not in known:
+        return ""
+    if name in _HERE:
+        return _HERE[name]
+    if name in COLUMNS.values():
+        vary = f"--vary {name}={value}"
+        return f"--set {name}={value}" if "," not in value else vary if "--vary" in known else f"llmb-run sweep {vary}"
+    variable = name.upper().replace("-", "_")
+    if variable in VARIABLES:
+        return VARIABLES[variable].option or f"--env {variable}={value}"
+    if is_option(name):
+        return f"{_STARTING} {name}={value}"
+    return ""
+
+
 def _value(option: str, arguments: list[str]) -> str:
     """What was given with ``option``; ``VALUE`` where nothing was."""
     for word, following in itertools.pairwise([*arguments, "-"]):
@@ -87,7 +128,3 @@ def _value(option: str, arguments: list[str]) -> str:
         if word.startswith(f"{option}="):
             return word.partition("=")[2]
     return "VALUE"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

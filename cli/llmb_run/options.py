@@ -10,7 +10,7 @@ import click
 
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_run import completion
-from llmb_run.app import F, as_json
+from llmb_run.app import F
 
 
 def flag(*names: str, help: str) -> Callable[[F], F]:
@@ -70,10 +70,6 @@ until_clear = together(
     ),
 )
 """Those of ``comparing.strategy.rule_of``."""
-
-json = click.option(
-    "--json", is_flag=True, expose_value=False, callback=as_json, help="Print one JSON object, errors included."
-)
 
 workload = click.option(
     "-w", "--workload", metavar="NAME", required=True, help="Workload.", shell_complete=completion.workloads

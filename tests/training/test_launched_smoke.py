@@ -92,7 +92,7 @@ def test_show_says_where_it_ran(folder: Path) -> None:
 def llmb_run(folder: Path, *arguments: str, status: int = 0) -> str:
     """What llmb-run prints of the installation that ``folder`` is in."""
     install = next(parent for parent in folder.parents if (parent / "cluster_config.yaml").exists())
-    command = ["env", f"LLMB_INSTALL={install}", sys.executable, "-m", "llmb_run.main", *arguments]
+    command = ["env", f"LLMB_INSTALL={install}", sys.executable, "-m", "llmb_run", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     return done.stdout

@@ -64,7 +64,7 @@ class Pbs:
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=600)
 
     def llmb_run(self, *arguments: str, **variables: str) -> str:
-        done = self("llmb_run.main", *arguments, **variables)
+        done = self("llmb_run", *arguments, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -93,7 +93,7 @@ def test_a_job_of_two_nodes_from_its_plan_to_its_results(pbs: Pbs) -> None:
     assert seen == ["n1 0 0 4 n1", "n1 1 1 4 n1", "n2 2 0 4 n1", "n2 3 1 4 n1"]
     assert '"nodes":"n1,n2"' in (Path(run["folder"]) / "events.jsonl").read_text()
     assert pbs.llmb_run("results", run_id)
-    again = pbs("llmb_run.main", "ab", "--base", run_id, "--change", "mbs=2", "--dry-run")
+    again = pbs("llmb_run", "ab", "--base", run_id, "--change", "mbs=2", "--dry-run")
     assert again.returncode == 0
     assert "would be another run today" not in again.stderr, "the base has its queue and its nodes"
 

@@ -94,7 +94,6 @@ def in_words(found: Sequence[Difference]) -> list[str]:
 @options.flag("--check", help="Start nothing; only show what has changed.")
 @options.flag("--anyway", help="Start it even if something has changed.")
 @options.detach
-@options.json
 def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
     """Start a run again, exactly as it was, or show what has changed.
 
@@ -144,7 +143,6 @@ def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
 @options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
 @options.flag("--resume", help="Continue from the run's newest checkpoint, and save beside it.")
 @options.detach
-@options.json
 def retry_command(
     runs: tuple[str, ...],
     without: str | None,

@@ -35,7 +35,6 @@ from llmb_run.tuning.run import tune
     help="Print this one, to start a suite of your own with.",
     shell_complete=completion.suites,
 )
-@options.json
 def show_suites(name: str) -> Result:
     """List the suites that come with LLMB, or print one."""
     if name:
@@ -55,7 +54,6 @@ _PATH = click.Path(path_type=Path)
 @click.argument("pack", metavar="PACK", type=_PATH, help="The evidence pack of a campaign.")
 @click.option("--sha256", metavar="DIGEST", default="", help="Also compare the SHA-256 of the whole file.")
 @click.option("--signers", metavar="FILE", type=_PATH, help="Who may have signed: a public key, or allowed signers.")
-@options.json
 def verify(pack: Path, sha256: str, signers: Path | None) -> Result:
     """Check an evidence pack: its files, its verdicts against its own logs, and its signature.
 
@@ -68,7 +66,6 @@ def verify(pack: Path, sha256: str, signers: Path | None) -> Result:
 @click.command("sign", cls=Command)
 @click.argument("pack", metavar="PACK", type=_PATH, help="The evidence pack of a campaign.")
 @click.option("--key", metavar="FILE", type=_PATH, required=True, help="An SSH key; the .pub of one that an agent has.")
-@options.json
 def sign_pack(pack: Path, key: Path) -> Result:
     """Sign an evidence pack with an SSH key: PACK.sig beside it."""
     signature = sign(pack, key)
@@ -91,7 +88,6 @@ def sign_pack(pack: Path, key: Path) -> Result:
     help="Sign the evidence with this SSH key, or with the agent's if it is a .pub file.",
 )
 @options.flag("--dry-run", help="Start nothing; show what would run, and what it would be compared with.")
-@options.json
 def accept_command(suite: str, again: bool, folder: Path | None, sign: Path | None, dry_run: bool) -> Result:
     """Run an acceptance campaign: a suite of workloads, a verdict, evidence.
 
@@ -117,7 +113,6 @@ def accept_command(suite: str, again: bool, folder: Path | None, sign: Path | No
 @options.flag("--again", help="Start a new comparison, even if one could be resumed or is over.")
 @options.kept_in("campaigns")
 @options.flag("--dry-run", help="Start nothing: show both plans.")
-@options.json
 def ab_command(
     base: str | None,
     workload: str | None,
@@ -192,7 +187,6 @@ def ab_command(
 @options.kept_in("tunings")
 @options.job_settings
 @options.flag("--dry-run", help="Start nothing: show the candidates and what trying them costs.")
-@options.json
 def tune_command(
     vary: tuple[str, ...],
     only: bool,

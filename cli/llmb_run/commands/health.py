@@ -206,7 +206,6 @@ def _text(found: Health) -> str:
     show_default=True,
 )
 @click.option("--wait", metavar="SPAN", default="60s", help="How long to wait for the nodes.", show_default=True)
-@options.json
 def health_command(
     runs: tuple[str, ...], stress: bool, exclude_failed: bool, days: float, wait: str, **settings: Any
 ) -> Result:

@@ -37,7 +37,6 @@ MOST_LOGS = 100
 @options.filters
 @options.flag("--live", help="Only runs that have not ended.")
 @options.flag("--all", "everything", help=f"All of them, not the {DEFAULT_LIMIT} newest.")
-@options.json
 def jobs_command(
     runs: tuple[str, ...], state: tuple[str, ...], limit: int | None, live: bool, everything: bool, **filters: Any
 ) -> Result:
@@ -109,7 +108,6 @@ def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, str], *, look: boo
 @click.command(cls=Command)
 @options.runs
 @click.option("--timeout", metavar="SPAN", help="Give up after SPAN: 90m, 2h, 1d; the runs keep going.")
-@options.json
 def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
     """Wait until runs have ended.
 
@@ -151,7 +149,6 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
 @click.command(cls=Command)
 @options.runs
 @options.flag("--all", "everything", help="All your runs of this installation that have not ended.")
-@options.json
 def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
     """Cancel runs.
 

@@ -115,7 +115,7 @@ _ASK_SECONDS = 5.0
 _FROM_0 = click.IntRange(min=0)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, as_json=False)
 @options.optional_run
 @options.flag("-f", "--follow", help="Keep printing until the run has ended.")
 @options.flag("--batch", help="The batch script's own output instead.")

@@ -188,7 +188,6 @@ def _range(values: list[int]) -> str:
 @click.command(cls=Command)
 @options.one_job
 @options.job_settings
-@options.json
 def plan_command(**settings: Any) -> Result:
     """Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.
 

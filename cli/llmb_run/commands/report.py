@@ -34,11 +34,7 @@ from llmb_run.terminal import notice
 @click.option("--markdown", metavar="FILE", help="Write tables for a ticket or a wiki. The default, on stdout.")
 @click.option("--junit", metavar="FILE", help="Write JUnit XML for a continuous-integration server.")
 @click.option("--title", metavar="TEXT", default="LLMB report", help="Heading of the report.")
-@options.json
-@click.pass_context
 def report_command(
-    context: click.Context,
-    /,
     runs: tuple[str, ...],
     html: str | None,
     markdown: str | None,
@@ -54,7 +50,7 @@ def report_command(
     asked = {"html": html, "markdown": markdown, "junit": junit}
     for form, file in asked.items():
         if file == "-":
-            refuse_beside_json(context, f"--{form}", "-")
+            refuse_beside_json(f"--{form}", "-")
         elif file:
             check_output(Path(file))
     wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
@@ -92,7 +88,6 @@ def _writer(form: str) -> Callable[[Report], str]:
 @click.command("verify", cls=Command)
 @click.argument("pack", metavar="PACK", type=click.Path(path_type=Path), help="An archive of llmb-run.")
 @click.option("--sha256", metavar="DIGEST", default="", help="Also compare the SHA-256 of the whole file.")
-@options.json
 def verify(pack: Path, sha256: str) -> Result:
     """Name every file of an archive that was changed, moved, is missing or was added.
 
@@ -121,7 +116,6 @@ def verify(pack: Path, sha256: str) -> Result:
 @options.flag("--profiles", help="Include Nsight Systems reports.")
 @options.flag("--unmasked", help="Include files in which secrets cannot be masked, such as reports.")
 @options.flag("--overwrite", help="Replace an archive of that name.")
-@options.json
 def archive_command(
     runs: tuple[str, ...],
     output: Path | None,

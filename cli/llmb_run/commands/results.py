@@ -44,11 +44,7 @@ from llmb_run.terminal import table
 @options.flag("--scaling", help="Efficiency relative to the smallest number of GPUs, next to the published one.")
 @options.flag("--history", help="Each configuration over time: since when it has been slower, and what changed.")
 @options.flag("--alarm", help="For cron: print nothing, or a line and exit status 1 if one became slower.")
-@options.json
-@click.pass_context
 def results_command(
-    context: click.Context,
-    /,
     runs: tuple[str, ...],
     output: str | None,
     full_names: bool,
@@ -70,7 +66,7 @@ def results_command(
     Exit status 1 if a run did not succeed; with --rank, if a model has no run with a time.
     """
     if output not in (None, "json"):
-        refuse_beside_json(context, "--format", output)
+        refuse_beside_json("--format", output)
     output = output or "table"
     if output not in ("table", "csv", "json"):
         raise RequestError(
@@ -179,7 +175,6 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 @click.command(cls=Command)
 @click.argument("first", metavar="A", help=_SIDE, shell_complete=completion.runs)
 @click.argument("second", metavar="B", help=_SIDE, shell_complete=completion.runs)
-@options.json
 def compare_command(first: str, second: str) -> Result:
     """Compare two runs, or repeats of two: step time, loss, and what differs.
 

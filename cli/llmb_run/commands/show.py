@@ -29,7 +29,6 @@ from llmb_run.terminal import clock, labelled, notice, span
 @click.command(cls=Command)
 @options.optional_run
 @options.flag("--script", help="Print the batch script as it was submitted.")
-@options.json
 def show_command(run: str | None, script: bool) -> Result:
     """Show one run: state, place, plan, result, and what went wrong.
 

@@ -32,7 +32,6 @@ def baseline_command() -> None:
 
 
 @baseline_command.command("list", cls=Command)
-@options.json
 def list_baselines() -> Result:
     """Show the baselines of this installation."""
     install = Place().require_install()
@@ -45,7 +44,6 @@ def list_baselines() -> Result:
 @baseline_command.command("set", cls=Command)
 @options.runs
 @options.filters
-@options.json
 def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     """Make runs the reference of their configuration.
 
@@ -74,7 +72,6 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 
 @baseline_command.command("remove", cls=Command)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, help="Keys, as the list shows them.")
-@options.json
 def remove_baseline(keys: tuple[str, ...]) -> Result:
     """Forget baselines."""
     gone = remove_baselines(Place().require_install(), keys)
@@ -116,7 +113,6 @@ def exclude_command() -> None:
 
 
 @exclude_command.command("list", cls=Command)
-@options.json
 def list_nodes() -> Result:
     """Show the nodes that jobs avoid, why, and until when."""
     return _nodes(exclusions(Place().require_install()))
@@ -131,7 +127,6 @@ def list_nodes() -> Result:
     type=click.FloatRange(min=0.01),
     help="For how many days; without it, until they are removed.",
 )
-@options.json
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
     """Keep later jobs off nodes."""
     return _nodes(exclude_nodes(Place().require_install(), hosts, reason, days=days))
@@ -139,7 +134,6 @@ def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
 
 @exclude_command.command("remove", cls=Command)
 @_hosts
-@options.json
 def remove_nodes(hosts: str) -> Result:
     """Use nodes again."""
     removed = include_nodes(Place().require_install(), hosts)
@@ -163,7 +157,6 @@ def _nodes(found: list[Exclusion]) -> Result:
 
 
 @click.command(cls=Command)
-@options.json
 def rebuild_command() -> Result:
     """Rebuild the index of runs from their folders.
 

@@ -32,7 +32,6 @@ from llmb_run.terminal import say, table
 @options.flag("--health", help="Check the nodes first, and keep the job off those that fail.")
 @options.dry_run
 @options.detach
-@options.json
 def single_command(**settings: Any) -> Result:
     """Start one job.
 
@@ -69,7 +68,6 @@ _FROM_1 = click.IntRange(min=1)
 @options.flag("--again", help="Start all of them, even if an interrupted submission could continue.")
 @options.detach
 @options.no_array
-@options.json
 def submit_command(min_scale: int | None, max_scale: int | None, repeats: int, spread: int, **settings: Any) -> Result:
     """Start jobs for several workloads, sizes, dtypes and numbers of GPUs.
 
@@ -191,7 +189,6 @@ def _reasons(refused: Sequence[Refused]) -> str:
 @options.flag("--again", help="Start all of them, even if an interrupted sweep could be continued.")
 @options.detach
 @options.no_array
-@options.json
 def sweep_command(vary: tuple[str, ...], zipped: tuple[str, ...], repeats: int, **settings: Any) -> Result:
     """Try every combination of settings, and rank them with `results --rank`.
 
@@ -217,7 +214,6 @@ def sweep_command(vary: tuple[str, ...], zipped: tuple[str, ...], repeats: int, 
 @options.dry_run
 @options.detach
 @options.no_array
-@options.json
 def bulk_command(file: Path, **settings: Any) -> Result:
     """Start the jobs of a task file.
 

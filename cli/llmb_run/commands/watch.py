@@ -28,7 +28,7 @@ LAST_DELAY = 15.0
 """Seconds between questions to the scheduler: more and more while nothing changes."""
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, as_json=False)
 @options.runs
 @options.flag("--once", help="Print the current state once and exit.")
 def watch_command(runs: tuple[str, ...], once: bool) -> Result:

@@ -86,7 +86,6 @@ def _place(file: str, number: int | None) -> str:
 @options.until_clear
 @options.flag("--again", help="Start a new test, even if one could be resumed or is over.")
 @options.kept_in("campaigns")
-@options.json
 @click.pass_context
 def why_command(
     context: click.Context,

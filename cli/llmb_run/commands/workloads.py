@@ -24,7 +24,6 @@ from llmb_run.terminal import notice, split, table
 @options.sizes
 @options.gpu_type
 @options.flag("--installed", help="Only workloads of this installation.")
-@options.json
 def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
     """Show workloads with their sizes, dtypes and numbers of GPUs."""
     if gpu_type and gpu_type.lower() not in gpus.gpu_types():
