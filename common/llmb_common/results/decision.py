@@ -19,14 +19,14 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, Stalls, batches, squares, stalls_of
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import f_tail, gamma_quantile, t_quantile
+from llmb_common.timing.statistics import f_tail, gamma_quantile, summed_degrees, t_quantile
 
 TOLERANCE = 0.05
 """How much slower than its reference a run may be."""
@@ -55,9 +55,9 @@ _STALL_MEMORY = 200
 
 Answer: TypeAlias = Literal["pass", "fail", "inconclusive"]
 Source: TypeAlias = Literal["stated", "site", "runs"]
+"""Who says how runs differ: the stated prior, this site's record, or these runs alone, as they contradict it."""
 Bounded: TypeAlias = tuple[float, float, float]
 """An estimate between its bounds."""
-"""Who says how runs differ: the stated prior, this site's record, or these runs alone, as they contradict it."""
 
 
 @dataclass(frozen=True)
@@ -156,16 +156,17 @@ class Decision:
 
 def look(count: int) -> int:
     """How many of ``count`` runs, by date, the verdict is over: it does not matter when or how often somebody asks."""
-    return max(itertools.takewhile(lambda size: size <= count, _looks()), default=0)
+    return max(itertools.takewhile(lambda size: size <= count, doubling(LOOKS)), default=0)
 
 
 def next_look(count: int) -> int:
     """The number of runs after ``count`` at which there is another verdict."""
-    return next(size for size in _looks() if size > count)
+    return next(size for size in doubling(LOOKS) if size > count)
 
 
-def _looks() -> itertools.chain[int]:
-    return itertools.chain(LOOKS, (LOOKS[-1] * 2**power for power in itertools.count(1)))
+def doubling(looks: Sequence[int]) -> Iterator[int]:
+    """``looks``, and the doublings of the last one without end."""
+    return itertools.chain(looks, (looks[-1] * 2**power for power in itertools.count(1)))
 
 
 def decide(
@@ -308,20 +309,16 @@ def _variance(
     between, days_free = own.between + earlier.between, own.between_degrees + earlier.between_degrees
     # That the site is louder than what is stated is believed at once.
     trusted = scatter.learned and (free + days_free >= _TRUST or scatter.total > stated.total)
-    total, degrees, share, dropped, source = 0.0, 0.0, 0.0, False, "stated"
     for model in (scatter, stated) if trusted else (stated,):
         run, run_degrees, odd_run = pooled(model.run**2 + inside, model.run_degrees, within, free)
-        part = run * own.share
-        prior = (model.day**2 + part) ** 2 / max(
-            model.day**4 / model.day_degrees + part**2 / run_degrees, 1e-300
-        )  # Satterthwaite
-        total, degrees, odd_day = pooled(model.day**2 + part, prior, between, days_free)
-        share = model.day**2 / max(model.day**2 + part, 1e-300)
-        dropped, source = odd_run or odd_day, "site" if model.learned else "stated"
-        if not dropped:
+        day, part = model.day**2, run * own.share
+        prior = summed_degrees(day, model.day_degrees, part, run_degrees)
+        total, degrees, odd_day = pooled(day + part, prior, between, days_free)
+        share = day / max(day + part, 1e-300)
+        source: Source = "runs" if odd_run or odd_day else "site" if model.learned else "stated"
+        if source != "runs":
             break
-    speaker: Source = "runs" if dropped else "site" if source == "site" else "stated"
-    return total / len(groups), degrees, share, speaker, trusted and speaker != "site"
+    return total / len(groups), degrees, share, source, trusted and source != "site"
 
 
 def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:

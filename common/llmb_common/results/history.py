@@ -27,7 +27,7 @@ from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.statistics import t_quantile, t_tail
+from llmb_common.timing.statistics import summed_degrees, t_quantile, t_tail
 
 REPORT_RATE = 0.01
 """How often a history without a change is said to have one, at most."""
@@ -58,9 +58,9 @@ class Prior(NamedTuple):
 
 
 def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
-    """Of the means of days with so many runs each (degrees of freedom by Satterthwaite)."""
+    """Of the means of days with so many runs each."""
     day, run = scatter.day**2, scatter.run**2 * fmean(1 / count for count in runs)
-    degrees = (day + run) ** 2 / max(day**2 / scatter.day_degrees + run**2 / scatter.run_degrees, 1e-300)
+    degrees = summed_degrees(day, scatter.day_degrees, run, scatter.run_degrees)
     return Prior(math.sqrt(day + run), degrees if scatter.learned else min(degrees, _STATED_DEGREES))
 
 

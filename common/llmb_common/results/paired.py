@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Literal, TypeAlias
 
-from llmb_common.results.decision import Bounded, less, level
+from llmb_common.results.decision import Bounded, doubling, less, level
 from llmb_common.results.steps import StepTime
 
 LOOKS = (3, 5, 8, 12)
@@ -124,9 +124,8 @@ def look(blocks: int, most: int) -> int:
 
 def looks(most: int, rate: float = RATE) -> list[int]:
     """The numbers of blocks after which somebody looks, where there are to be at most ``most``."""
-    usual = itertools.chain(LOOKS, (LOOKS[-1] * 2**power for power in itertools.count(1)))
-    few = fewest(rate)
-    return [*(size for size in itertools.takewhile(lambda size: size < most, usual) if size >= few), most]
+    earlier = itertools.takewhile(lambda size: size < most, doubling(LOOKS))
+    return [*(size for size in earlier if size >= fewest(rate)), most]
 
 
 def fewest(rate: float) -> int:

@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from llmb_common.command.printable import counted
 from llmb_common.decoding.structs import read_list, write_list
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan
@@ -125,8 +126,9 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def time(self) -> StepTime:
         """The step time, in the form that a run's own has."""
-        known = {"stalls": self.stalls, "steps": self.steps, "day": self.day, "nodes": self.nodes}
-        return StepTime(self.seconds, self.error, 0, **known)  # type: ignore[arg-type]
+        return StepTime(
+            self.seconds, self.error, 0, stalls=self.stalls, steps=self.steps, day=self.day, nodes=self.nodes
+        )
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,6 +141,10 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: tuple[BaselineRun, ...]
     setup: dict[str, str | float] = {}  # msgspec copies it
     """What the nodes of these runs were."""
+
+    def __str__(self) -> str:
+        day = time.strftime("%Y-%m-%d", time.localtime(self.added))
+        return f"this site's baseline of {counted(len(self.runs), 'run')}, {day}"
 
     @property
     def times(self) -> list[StepTime]:
@@ -174,27 +180,29 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     """
     if not runs:
         raise RequestError("no run to make a baseline of", remedy="name successful runs: llmb-run results lists them")
-    new: dict[tuple[str, str], Baseline] = {}
-    accounts: dict[tuple[str, str], list[Account]] = {}
-    images: dict[tuple[str, str], set[str]] = {}
-    marks = image_marks([record for record, _ in runs])
-    for (record, measured), mark in zip(runs, marks, strict=True):
-        key = (configuration_key(record.plan), software_of(record))
-        images.setdefault(key, set()).add(mark)
-        if len(images[key]) > 1:
-            raise RequestError(
-                f"{title_of(record.plan)} ran with several images called {key[1]}:{','.join(sorted(images[key]))}",
-                remedy="name the runs of one image; llmb-run results --group shows them",
-            )
-        before = new[key].runs if key in new else ()
-        where = (measured.stalls, measured.steps, measured.day, measured.nodes)
-        run = BaselineRun(record.paths.run_id, measured.seconds, measured.error, *where)
-        accounts.setdefault(key, []).append(account_of(record))
-        setup = setup_of(accounts[key])
-        new[key] = Baseline(key[0], title_of(record.plan), key[1], round(time.time(), 3), (*before, run), setup)
+    together: dict[tuple[str, str], list[tuple[RunRecord, StepTime, str]]] = {}
+    for (record, measured), mark in zip(runs, image_marks([record for record, _ in runs]), strict=True):
+        key = configuration_key(record.plan), software_of(record)
+        together.setdefault(key, []).append((record, measured, mark))
+    new = {key: _baseline(*key, repeats) for key, repeats in together.items()}
     kept = {(item.key, item.software): item for item in baselines(install)}
     _write(install, (kept | new).values())
     return sorted(new.values(), key=_order)
+
+
+def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTime, str]]) -> Baseline:
+    title = title_of(repeats[-1][0].plan)
+    if len(images := {mark for _, _, mark in repeats}) > 1:
+        raise RequestError(
+            f"{title} ran with several images called {software}:{','.join(sorted(images))}",
+            remedy="name the runs of one image; llmb-run results --group shows them",
+        )
+    runs = tuple(
+        BaselineRun(record.paths.run_id, run.seconds, run.error, run.stalls, run.steps, run.day, run.nodes)
+        for record, run, _ in repeats
+    )
+    setup = setup_of([account_of(record) for record, _, _ in repeats])
+    return Baseline(key, title, software, round(time.time(), 3), runs, setup)
 
 
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
@@ -204,9 +212,8 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
         RequestError: a key that no baseline has
     """
     found = baselines(install)
-    known = {item.key for item in found}
     for key in keys:
-        if key not in known:
+        if all(item.key != key for item in found):
             raise RequestError(f"no baseline {key}", remedy="llmb-run baseline list shows their keys")
     _write(install, [item for item in found if item.key not in keys])
     return [item for item in found if item.key in keys]
@@ -243,23 +250,13 @@ def _alike(account: Account, known: Sequence[Baseline]) -> list[Baseline]:
 def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
     """The baselines of a plan that runs with ``software``, that of the same software first."""
     key = configuration_key(plan)
-    found = []
-    for item in known:
-        if item.key != key:
-            continue
-        day = time.strftime("%Y-%m-%d", time.localtime(item.added))
-        count = f"{len(item.runs)} run{'s' if len(item.runs) > 1 else ''}"
-        found.append(
-            Reference(
-                kind="baseline",
-                seconds=item.seconds,
-                software=item.software,
-                source=f"this site's baseline of {count}, {day}",
-                same_software=item.software == software,
-                error=item.relative_error(past),
-            )
+    return by_preference(
+        Reference(
+            "baseline", item.seconds, item.software, str(item), item.software == software, item.relative_error(past)
         )
-    return by_preference(found)
+        for item in known
+        if item.key == key
+    )
 
 
 def _file(install: Path) -> Path:
@@ -289,7 +286,7 @@ class Worth(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         span = f"{self.low:+.1%}" if self.low == self.high else f"{self.low:+.1%} to {self.high:+.1%}"
-        return f"{span} in {self.pairs} pair{'s' if self.pairs != 1 else ''} of {self.of}"
+        return f"{span} in {counted(self.pairs, 'pair')} of {self.of}"
 
 
 def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
@@ -331,12 +328,8 @@ def _apart(one: Facts, other: Facts) -> dict[str, tuple[object, object]]:
 
 
 def _of_plan(plan: JobPlan) -> Facts:
-    known = {
-        "variant": plan.variant,
-        "gpu": plan.gpu_type,
-        "gpus": plan.gpus,
-        **_precision(plan.dtype, plan.fp8_recipe),
-    }
+    known = {"variant": plan.variant, "gpu": plan.gpu_type, "gpus": plan.gpus}
+    known |= _precision(plan.dtype, plan.fp8_recipe)
     return {**known, **_columns(plan), "gbs": plan.gbs, _CONTAINER: _release(container_release(plan.image))}
 
 

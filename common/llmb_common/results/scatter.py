@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -232,7 +231,7 @@ class PastRuns:
         for run in runs:
             self._by_configuration.setdefault(run.configuration, {})[run.run_id] = run.time
         self._scatter: dict[str, Scatter] = {}
-        self._sums: dict[str, _Sums] = {}
+        self._batches: dict[str, list[list[tuple[str, StepTime]]]] = {}
 
     def scatter(self, configuration: str) -> Scatter:
         """What the other configurations say, without this one's own runs: those speak for themselves."""
@@ -249,60 +248,10 @@ class PastRuns:
 
     def others(self, configuration: str, than: Collection[str]) -> Squares:
         """How the configuration's runs but those with these ids differ."""
-        if configuration not in self._sums:
+        if configuration not in self._batches:
             known = self._by_configuration.get(configuration, {})
-            self._sums[configuration] = _Sums(dict(itertools.islice(known.items(), _NEWEST)))
-        return self._sums[configuration].without(than)
-
-
-class _Batch(NamedTuple):
-    """Sums over the logarithms of a batch's runs."""
-
-    runs: int
-    total: float
-    squares: float
-
-    def less(self, logs: Collection[float]) -> _Batch:
-        squares = self.squares - math.fsum(log * log for log in logs)
-        return _Batch(self.runs - len(logs), self.total - math.fsum(logs), squares)
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.runs
-
-    @property
-    def within(self) -> float:
-        return max(self.squares - self.total * self.mean, 0.0)
-
-
-class _Sums:
-    """``squares`` of a configuration's ``batches`` without some of its runs, cheaply: each run is judged by the others.
-
-    Logarithms are taken from the first run's, so that their squares lose no digits.
-    """
-
-    def __init__(self, runs: dict[str, StepTime]) -> None:
-        first = next(iter(runs.values())).log if runs else 0.0
-        names = {id(time): run_id for run_id, time in runs.items()}
-        groups = [[(names[id(time)], time.log - first) for time in batch] for batch in batches(list(runs.values()))]
-        self._place = {run_id: (at, log) for at, group in enumerate(groups) for run_id, log in group}
-        logs = [[log for _, log in group] for group in groups]
-        self._batches = [_Batch(len(own), math.fsum(own), math.fsum(log * log for log in own)) for own in logs]
-
-    def without(self, run_ids: Collection[str]) -> Squares:
-        removed = [self._place[run_id] for run_id in set(run_ids) if run_id in self._place]
-        left = list(self._batches)
-        for at in Counter(at for at, _ in removed):
-            left[at] = left[at].less([log for place, log in removed if place == at])
-        left = [batch for batch in left if batch.runs]
-        if not left:
-            return Squares()
-        means = [batch.mean for batch in left]
-        centre = math.fsum(means) / len(means)
-        return Squares(
-            math.fsum(batch.within for batch in left),
-            sum(batch.runs for batch in left) - len(left),
-            math.fsum((mean - centre) ** 2 for mean in means),
-            len(left) - 1,
-            math.fsum(1 / batch.runs for batch in left) / len(left),
-        )
+            ids = {id(time): run_id for run_id, time in itertools.islice(known.items(), _NEWEST)}
+            together = batches(list(known.values())[:_NEWEST])
+            self._batches[configuration] = [[(ids[id(time)], time) for time in batch] for batch in together]
+        left = ([time for run_id, time in batch if run_id not in than] for batch in self._batches[configuration])
+        return squares([batch for batch in left if batch])

@@ -130,54 +130,39 @@ class Surrogate:
 
     def __init__(self, points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes) -> None:
         self._points, self._runs, self._sizes = points, runs, sizes
-        self._start = runs[0].log if runs else 0.0
-        self._factor: list[list[float]] = []
-        self._weights: list[float] = []
         self.excess = [0.0] * len(runs)
         """Variance of each run beyond the usual, where the others contradict it."""
         for _ in range(3):
-            self._solve(self.excess)
-            found = self._doubted(self.excess)
+            self._factor, self._forward = _factored(points, runs, sizes, self.excess)
+            found = self._doubted()
             if found == self.excess:
                 break
             self.excess = found
-        self._crossed = list(map(self._cross, _likeness(points, tuple(run.point for run in runs))))
+        self._crossed = [
+            _solve_lower(self._factor, [_LEVEL**2 + _between(*pair, sizes) for pair in alike])
+            for alike in _likeness(points, tuple(run.point for run in runs))
+        ]
 
-    def _solve(self, excess: Sequence[float]) -> None:
-        """Factor the covariance of the runs; ``excess``: variance of each beyond the usual."""
-        rows = _covariances(self._points, self._runs, self._sizes)
-        for at, more in enumerate(excess):
-            rows[at][at] += more
-        self._factor = _cholesky(rows)
-        centred = [run.log - self._start - self._expected(run.point) for run in self._runs]
-        self._forward = _solve_lower(self._factor, centred)
-        self._weights = _solve_upper(self._factor, self._forward)
-
-    def _doubted(self, excess: Sequence[float]) -> list[float]:
+    def _doubted(self) -> list[float]:
         """More variance for runs that the others contradict."""
         found = []
         self._apart: list[tuple[float, float]] = []
         """Of each run: how far it is from what all others say of it, and the variance of that."""
-        for at, weight in enumerate(self._weights):
+        for at, excess in enumerate(self.excess):
             unit = [0.0] * len(self._runs)
             unit[at] = 1.0
             column = _solve_lower(self._factor, unit)
-            precision = sum(map(mul, column, column))
-            apart, variance = weight / precision, 1 / precision - excess[at]
+            precision = _dot(column, column)
+            apart, variance = _dot(column, self._forward) / precision, 1 / precision - excess
             self._apart.append((apart, variance))
             odd = apart * apart / max(variance, 1e-12) / _ODD**2
             found.append(round(max(variance * (odd - 1), 0.0), 9) if odd > 1 else 0.0)
         return found
 
-    def _cross(self, alike: Sequence[tuple[tuple[float, float], bool]]) -> list[float]:
-        return _solve_lower(self._factor, [_LEVEL**2 + _between(*pair, self._sizes) for pair in alike])
-
-    def _expected(self, point: int) -> float:
-        return self._sizes.trust * self._points[point].predicted
-
     def mean(self, point: int) -> float:
         """Expected logarithm of the step time, less that of the first run."""
-        return self._expected(point) + _dot(self._crossed[point], self._forward)
+        expected = self._sizes.trust * self._points[point].predicted
+        return expected + _dot(self._crossed[point], self._forward)
 
     def covariance(self, one: int, other: int) -> float:
         """Of two configurations' step times, given the runs."""
@@ -266,6 +251,22 @@ def _covariances(points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes) 
     return rows
 
 
+def _factored(
+    points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes, excess: Sequence[float]
+) -> tuple[list[list[float]], list[float]]:
+    """The factor of the covariance of the runs, and by it their logarithms less what is expected.
+
+    ``excess``: variance of each run beyond the usual.
+    """
+    rows = _covariances(points, runs, sizes)
+    for at, more in enumerate(excess):
+        rows[at][at] += more
+    factor = _cholesky(rows)
+    return factor, _solve_lower(
+        factor, [run.log - runs[0].log - sizes.trust * points[run.point].predicted for run in runs]
+    )
+
+
 def _density(apart: float, variance: float) -> float:
     return math.exp(-0.5 * apart * apart / variance) / math.sqrt(variance)
 
@@ -291,17 +292,6 @@ def _solve_lower(factor: Sequence[Sequence[float]], values: Sequence[float]) -> 
     for row, value in zip(factor, values, strict=True):
         found.append((value - sum(map(mul, found, row))) / row[len(found)])
     return found
-
-
-def _solve_upper(factor: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
-    """By the transposed factor."""
-    left = list(values)
-    for at in range(len(left) - 1, -1, -1):
-        left[at] /= factor[at][at]
-        share = left[at]
-        for before in range(at):
-            left[before] -= factor[at][before] * share
-    return left
 
 
 def plausible(points: tuple[Point, ...], runs: Sequence[Seen]) -> list[tuple[Sizes, float]]:
@@ -339,12 +329,7 @@ def _worth(
         prior = -0.5 * sum(
             (math.log(getattr(sizes, name) / middle) / doubt) ** 2 for name, (middle, doubt) in _PRIORS.items()
         )
-        rows = _covariances(points, runs, sizes)
-        for at, more in enumerate(excess):
-            rows[at][at] += more
-        factor = _cholesky(rows)
-        centred = [run.log - runs[0].log - sizes.trust * points[run.point].predicted for run in runs]
-        forward = _solve_lower(factor, centred)
-        likelihood = -0.5 * sum(map(mul, forward, forward)) - sum(math.log(row[at]) for at, row in enumerate(factor))
+        factor, forward = _factored(points, runs, sizes, excess)
+        likelihood = -0.5 * _dot(forward, forward) - sum(math.log(row[at]) for at, row in enumerate(factor))
         known[sizes] = prior + likelihood
     return known[sizes]

@@ -64,8 +64,6 @@ class Summary:
     mean: float
     std: float
     median: float
-    minimum: float
-    maximum: float
 
 
 def summarize(values: Sequence[float]) -> Summary | None:
@@ -77,7 +75,7 @@ def summarize(values: Sequence[float]) -> Summary | None:
     mean = math.fsum(ordered) / count
     variance = math.fsum((value - mean) ** 2 for value in ordered) / (count - 1) if count > 1 else 0.0
     median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    return Summary(count, mean, math.sqrt(variance), median, ordered[0], ordered[-1])
+    return Summary(count, mean, math.sqrt(variance), median)
 
 
 _TINY = 1e-300
@@ -102,6 +100,11 @@ def _t_quantile(rate: float, degrees: float) -> float:
 def f_tail(f: float, above: float, below: float) -> float:
     """P(F > f) of a ratio of variances with ``above`` and ``below`` degrees of freedom."""
     return 1.0 if f <= 0 else beta_cdf(below / 2, above / 2, below / (below + above * f))
+
+
+def summed_degrees(one: float, one_degrees: float, other: float, other_degrees: float) -> float:
+    """Degrees of freedom of a sum of two variances (Satterthwaite)."""
+    return (one + other) ** 2 / max(one**2 / one_degrees + other**2 / other_degrees, 1e-300)
 
 
 def gamma_quantile(shape: float, z: float) -> float:
