@@ -197,7 +197,7 @@ def _published_dict(run: Measured) -> dict[str, Any] | None:
     result = run.verdict.reference.result if run.verdict and run.verdict.reference else None
     if result is None:
         return None
-    figures = {name: result.value(name) for name in FIGURES}
+    figures: dict[str, float | None] = {name: result.value(name) for name in FIGURES}
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
 
 

@@ -39,6 +39,9 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
     """The path, message and remedy for msgspec's ``text`` on converting ``data`` to ``kind``."""
     problem, _, path = text.partition(" - at `")
     problem = problem.replace("`", "'")
+    if path.startswith("key` in `"):
+        path = path.removeprefix("key` in `").rstrip("`")
+        return path, f"a key of {path.removeprefix('$.')}: {problem[:1].lower()}{problem[1:]}", "correct the key"
     found = re.match(r"Expected '([^']+)', got '([a-z]+)'", problem)
     path = _found_in(path.rstrip("`") or "$", data, found[2] if found else "")
     key = path.removeprefix("$").removeprefix(".")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -27,10 +27,23 @@ Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,6}-)?[0-9]{1,2}:[0-5]
 
 Container = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{2}\.[0-9]{2}(\.[0-9]{2})?\Z")]
 
-FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
+Figure = Literal["tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu"]
+FIGURES: tuple[Figure, ...] = get_args(Figure)
 """What a published result may carry beside its step time."""
 
-GBS_FORMULA = re.compile(r"(?:(?P<fixed>[1-9][0-9]*)|GPUs(?:\*(?P<times>[1-9][0-9]*))?(?:/(?P<by>[1-9][0-9]*))?)\Z")
+_FORMULA = r"^(?:(?P<fixed>[1-9][0-9]*)|GPUs(?:\*(?P<times>[1-9][0-9]*))?(?:/(?P<by>[1-9][0-9]*))?)\Z"
+Formula = Annotated[str, msgspec.Meta(pattern=_FORMULA)]
+
+# Experiment names become folders, files and names of jobs, which Slurm is asked for in lists with commas.
+Suffix = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]*\Z")]
+NamePattern = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^([A-Za-z0-9._-]|\{(model_size|dtype|precision|gpus|tp|pp|cp|vp|ep|etp|mbs|gbs)\})+\Z"),
+]
+_OF_RANKS = "PROCESS_ID|SLURM_JOB_ID|SLURM_NODEID|SLURM_LOCALID|SLURM_PROCID"
+FilePattern = Annotated[
+    str, msgspec.Meta(pattern=rf"^([A-Za-z0-9_.-]|\$\{{(MODEL|MODEL_SIZE|DTYPE|NUM_GPUS|{_OF_RANKS})\}})+\Z")
+]
 
 
 def precision(dtype: str, fp8_recipe: str | None) -> str:
@@ -39,13 +52,13 @@ def precision(dtype: str, fp8_recipe: str | None) -> str:
 
 
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nsight Systems defaults. ``file`` is the report's name, with ``loading.FILE_PLACEHOLDERS``."""
+    """Nsight Systems defaults. ``file`` is the report's name."""
 
     start: Positive
     stop: Positive
     ranks: str
-    file: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.${}-]+\Z")]
-    suffix: str = ""
+    file: FilePattern
+    suffix: Suffix = ""
     steps: Positive | None = None
     """Steps of a profiled run where the document says other than ``max_steps``."""
 
@@ -60,7 +73,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps: Positive = 5
-    suffix: str = ""
+    suffix: Suffix = ""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +81,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: Name
     title: str
-    experiment_name: str
+    experiment_name: NamePattern
     max_steps: Positive = 50
     time_limit: Duration = "00:30:00"
     measurement: Measurement
@@ -84,7 +97,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether only CONFIG_VARIANT chooses it, and never a scale that the others lack."""
 
 
-class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of a configuration table. ``gbs`` is a number or a formula of GPUs: ``GPUs``, ``GPUs*2``, ``GPUs/2``."""
 
     variant: Name
@@ -124,7 +137,7 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
         Raises:
             RequestError: the formula gives no whole number.
         """
-        found = GBS_FORMULA.match(self.gbs)
+        found = re.match(_FORMULA, self.gbs)
         assert found is not None  # checked when the recipe was loaded
         if found["fixed"]:
             return int(found["fixed"])
@@ -185,13 +198,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mfu_percent: Ratio | None = None
     days_1t: Ratio | None = None
     tflops_per_gpu: Ratio | None = None
-    corrected: dict[str, float] = {}
+    corrected: dict[Figure, float] = {}
     why: str = ""
     notes: tuple[str, ...] = ()
     """What must be known of it: the publisher's footnotes, and that it does not fit those around it."""
     source: str
 
-    def value(self, figure: str) -> float | None:
+    def value(self, figure: Figure) -> float | None:
         """The figure to compare with: corrected where the document is wrong, else as printed."""
         printed: float | None = getattr(self, figure)
         return self.corrected.get(figure, printed)
