@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from llmb_common.command.words import is_secret_name, job_variable_problem, line_problem
-from llmb_common.decoding.strict_yaml import Lines, convert, load_text, read_text
+from llmb_common.decoding.strict_yaml import convert, load_text, read_text
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.machine.files import require_trusted, status_of
 from llmb_common.platform import gpus
@@ -168,45 +168,32 @@ def parse_cluster_config(text: str, path: Path) -> ClusterConfig:
     """
     data, lines = load_text(text, str(path))
     config = convert(data, lines, config_type(names()), str(path))
-    _check(config, path, lines)
+    for key, problem, remedy in _problems(config):
+        raise ConfigError(f"{path}:{lines[f'$.{key}']}: {key}{problem}", remedy=remedy)
     return config
 
 
-def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
-    """What the types cannot say: every value here reaches a script or a command line."""
-
-    def at(key: str) -> str:
-        """File, line and key."""
-        return f"{path}:{lines[f'$.{key}']}: {key}"
-
-    if config.cluster_type is not None and config.cluster_type not in names():
-        raise ConfigError(
-            f"{at('cluster_type')} {config.cluster_type!r} is unknown{did_you_mean(config.cluster_type, names())}",
-            remedy=f"one of {', '.join(names())}",
-        )
-    if config.gpu_type is not None and config.gpu_type not in gpus.gpu_types():
-        raise ConfigError(
-            f"{at('gpu_type')} {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, gpus.gpu_types())}",
-            remedy=f"one of {', '.join(gpus.gpu_types())}",
-        )
-    for key, value in _texts(config):
-        if problem := line_problem(value):
-            raise ConfigError(f"{at(key)} {problem}", remedy="write it on one line")
-    for name, value in config.environment.items():
-        if problem := job_variable_problem(name, value):
+def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
+    """What the types cannot say (every value here reaches a script or a command line): key, problem and remedy."""
+    for key, value, known in (
+        ("cluster_type", config.cluster_type, names()),
+        ("gpu_type", config.gpu_type, gpus.gpu_types()),
+    ):
+        if value is not None and value not in known:
+            yield key, f" {value!r} is unknown{did_you_mean(value, known)}", f"one of {', '.join(known)}"
+    for key, text in _texts(config):
+        if problem := line_problem(text):
+            yield key, f" {problem}", "write it on one line"
+    for name, text in config.environment.items():
+        if problem := job_variable_problem(name, text):
             export = f"remove it here, and export {name} in the shell that submits: jobs inherit it"
-            raise ConfigError(
-                f"{at('environment')}: {problem}",
-                remedy=export if is_secret_name(name) else "correct it, or remove it",
-            )
+            yield "environment", f": {problem}", export if is_secret_name(name) else "correct it, or remove it"
     for kind in names():
         for key, problem, remedy in config.scheduler(kind).problems():
-            raise ConfigError(f"{at(f'{kind}.{key}')} {problem}", remedy=remedy)
+            yield f"{kind}.{key}", f" {problem}", remedy
     if not re.fullmatch(r"[A-Z]{3}", config.currency):
-        raise ConfigError(
-            f"{at('currency')} {config.currency!r} is not a currency",
-            remedy="write its three capital letters, as in EUR",
-        )
+        remedy = "write its three capital letters, as in EUR"
+        yield "currency", f" {config.currency!r} is not a currency", remedy
     engine = config.engine or Engine()
     paths = [("engine.python", engine.python), ("image_folder", config.image_folder)]
     paths += [(f"engine.releases.{release}", python) for release, python in engine.releases.items()]
@@ -214,15 +201,13 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
     for key, releases in (("engine.releases", engine.releases), ("releases", config.releases)):
         for release in releases:
             if not re.fullmatch(RELEASE, release):
-                raise ConfigError(
-                    f"{at(key)}: {release!r} is not a release of Megatron-Bridge", remedy='write it as "0.7" or "0.7.0"'
-                )
+                yield key, f": {release!r} is not a release of Megatron-Bridge", 'write it as "0.7" or "0.7.0"'
     for key, place in paths:
         if place is not None and not place.startswith("/"):
-            raise ConfigError(f"{at(key)} {place!r} is not an absolute path", remedy="jobs run in other folders")
+            yield key, f" {place!r} is not an absolute path", "jobs run in other folders"
     for mount in config.mounts:
         if not is_mount(mount):
-            raise ConfigError(f"{at('mounts')}: {mount!r} is not a mount", remedy="/source:/target[:ro]")
+            yield "mounts", f": {mount!r} is not a mount", "/source:/target[:ro]"
 
 
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
