@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,9 +16,9 @@ from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Needs, needs_of, needs_of_site
+from llmb_common.health.judge import Verdict
 from llmb_common.health.stress import MINUTES, measured_lines, stressed
 from llmb_common.index.search import find_run
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.cluster_types import traits_of
 from llmb_common.runs.hostlist import compress, expand
@@ -34,149 +34,6 @@ from llmb_run.starting.requests import ask_of, plan_ask
 from llmb_run.terminal import notice, table
 
 _MOST_LINES = 40
-
-
-def check_nodes(
-    runs: Sequence[str], *, stress: bool, exclude_failed: bool, days: float, wait: str, settings: Mapping[str, Any]
-) -> Result:
-    """``llmb-run health``.
-
-    Raises:
-        LLMBError: it is not clear which nodes are meant, or they cannot be asked
-    """
-    place, patience = Place(), round(seconds_of(wait, "--wait"))
-    install = place.require_install()
-    executor, needs, nodes, partition = _meant(place, runs, settings)
-    asked, left = choose(executor, install, nodes, partition)
-    if left:
-        notice(f"not asked: {counted_by(left)}")
-    if stress:
-        _require_torch(needs)
-        found = look(
-            executor,
-            needs,
-            asked,
-            not_asked=left,
-            wait=patience,
-            minutes=MINUTES,
-            then=lambda held, found: stressed(held, needs, found, install),
-        )
-    else:
-        found = look(executor, needs, asked, not_asked=left, wait=patience)
-    if exclude_failed:
-        keep_out(install, found, days)
-    return shown(found, excluded=exclude_failed, named=nodes is not None)
-
-
-def _require_torch(needs: Needs) -> None:
-    """Raise RequestError where it is not known in which image, or which Python, PyTorch is."""
-    if needs.containers and needs.image is None:
-        raise RequestError(
-            "--stress runs in the image of a workload, and none is named", remedy="add -w WORKLOAD, or a RUN"
-        )
-
-
-def _meant(
-    place: Place, runs: Sequence[str], settings: Mapping[str, Any]
-) -> tuple[Executor, Needs, str | None, str | None]:
-    """Who is asked for nodes, what these must be, and which: a host list, a partition, or both None: this machine."""
-    given = dict(settings)
-    nodes, partition, workload = (given.pop(name) for name in ("nodes", "partition", "workload"))
-    if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
-        raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
-    if workload:
-        plan = _planned(place, workload, given)
-        told = plan.scheduler or SchedulerPart()
-        return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue
-    if any(value for value in given.values()):
-        raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
-    if runs:
-        return _of_runs(place, runs)
-    kind = place.cluster.cluster_type or way_here()
-    needs = needs_of_site(place.cluster, place.install, traits_of(kind), partition)
-    if nodes is None and partition is None and not traits_of(kind).this_machine:
-        partition = place.cluster.scheduler(kind).queue
-    return executor_for(kind), needs, nodes, partition
-
-
-def _planned(place: Place, workload: str, given: Mapping[str, Any]) -> JobPlan:
-    return plan_ask(ask_of(workload=workload, **given), place).plan
-
-
-def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
-    records = [load_record(find_run(place.install, word).folder) for word in runs]
-    hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
-    plan = records[-1].plan
-    if plan.scheduler and not hosts:
-        raise RequestError("these runs did not record where they ran", remedy="name the nodes with --nodes")
-    return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.scheduler else None, None
-
-
-def shown(found: Health, *, excluded: bool, named: bool) -> Result:
-    """The result of a look: JSON for each node, a table, and what to do."""
-    failed = found.failed
-    remarks = measured_lines(found.measured)
-    remarks += [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {counted_by(_statuses(found))}"]
-    if found.complaint:
-        remarks.append(f"the scheduler says: {found.complaint.splitlines()[0]}")
-    hint = ""
-    if failed and not excluded:
-        names = compress(item.node for item in failed)
-        hint = (
-            f"next: llmb-run exclude add {names} --reason '...' --days {DAYS:g} | llmb-run health ... --exclude-failed"
-        )
-    return Result(
-        {
-            "nodes": [_as_dict(found, item.node) for item in found.verdicts],
-            "not_asked": dict(found.not_asked),
-            "drift": found.drift,
-            "measured": dict(found.measured),
-            "seconds": round(found.seconds, 1),
-            "excluded": [item.node for item in failed] if excluded else [],
-        },
-        _text(found),
-        status=int(bool(failed) or (named and bool(found.not_asked))),
-        remarks=remarks,
-        hint=hint,
-    )
-
-
-def _as_dict(found: Health, node: str) -> dict[str, Any]:
-    verdict = next(item for item in found.verdicts if item.node == node)
-    remedies = {check.name: check.remedy for check in CHECKS}
-    remarks = [{**msgspec.to_builtins(it), "remedy": remedies.get(it.check, "")} for it in verdict.remarks]
-    facts = msgspec.to_builtins(found.facts[node]) if node in found.facts else None
-    return {"node": node, "status": verdict.status, "remarks": remarks, "facts": facts}
-
-
-def _statuses(found: Health) -> dict[str, str]:
-    return {item.node: item.status for item in found.verdicts}
-
-
-def _text(found: Health) -> str:
-    """The nodes that have something said of them alone; what all have; what drifts."""
-    everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
-    common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1}
-    rows = [
-        [item.node, it.level, it.check, it.text]
-        for item in found.verdicts
-        for it in item.remarks
-        if (it.check, it.level, it.text) not in common and it.level != "drift"
-    ]
-    text = table(["node", "", "check", "what"], rows[:_MOST_LINES]) if rows else ""
-    if len(rows) > _MOST_LINES:
-        text += f"and {len(rows) - _MOST_LINES} more: --json has all\n"
-    if common:
-        lines = [["all nodes", level, check, said] for check, level, said in sorted(common)]
-        text += ("\n" if text else "") + table(["", "", "check", "what"], lines)
-    drifting = [
-        [name, f"{len(nodes)}", value, compress(nodes)]
-        for name, of in found.drift.items()
-        for value, nodes in of.items()
-    ]
-    if drifting:
-        text += ("\n" if text else "") + table(["differs", "nodes", "value", "where"], drifting, ["nodes"])
-    return text
 
 
 @click.command(cls=Command)
@@ -220,4 +77,114 @@ def health_command(
     One short job checks all of them at once. With --stress it takes some minutes, in the workload's image. Exit status
     1 if a node fails or does not answer.
     """
-    return check_nodes(runs, stress=stress, exclude_failed=exclude_failed, days=days, wait=wait, settings=settings)
+    place, patience = Place(), round(seconds_of(wait, "--wait"))
+    install = place.require_install()
+    executor, needs, nodes, partition = _meant(place, runs, **settings)
+    asked, left = choose(executor, install, nodes, partition)
+    if left:
+        notice(f"not asked: {counted_by(left)}")
+    if stress and needs.containers and needs.image is None:
+        raise RequestError(
+            "--stress runs in the image of a workload, and none is named", remedy="add -w WORKLOAD, or a RUN"
+        )
+    load: dict[str, Any] = {"then": lambda held, found: stressed(held, needs, found, install), "minutes": MINUTES}
+    found = look(executor, needs, asked, not_asked=left, wait=patience, **(load if stress else {}))
+    if exclude_failed:
+        keep_out(install, found, days)
+    return _shown(found, excluded=exclude_failed, named=nodes is not None)
+
+
+def _meant(
+    place: Place,
+    runs: Sequence[str],
+    *,
+    nodes: str | None,
+    partition: str | None,
+    workload: str | None,
+    **job: Any,
+) -> tuple[Executor, Needs, str | None, str | None]:
+    """Who is asked for nodes, what these must be, and which: a host list, a partition, or both None: this machine."""
+    if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
+        raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
+    if workload:
+        plan = plan_ask(ask_of(workload=workload, **job), place).plan
+        told = plan.scheduler or SchedulerPart()
+        return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue
+    if any(job.values()):
+        raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
+    if runs:
+        return _of_runs(place, runs)
+    kind = place.cluster.cluster_type or way_here()
+    needs = needs_of_site(place.cluster, place.install, traits_of(kind), partition)
+    if nodes is None and partition is None and not traits_of(kind).this_machine:
+        partition = place.cluster.scheduler(kind).queue
+    return executor_for(kind), needs, nodes, partition
+
+
+def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
+    records = [load_record(find_run(place.install, word).folder) for word in runs]
+    hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
+    plan = records[-1].plan
+    if plan.scheduler and not hosts:
+        raise RequestError("these runs did not record where they ran", remedy="name the nodes with --nodes")
+    return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.scheduler else None, None
+
+
+def _shown(found: Health, *, excluded: bool, named: bool) -> Result:
+    failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
+    remarks = measured_lines(found.measured)
+    remarks += [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {statuses}"]
+    if found.complaint:
+        remarks.append(f"the scheduler says: {found.complaint.splitlines()[0]}")
+    hint = ""
+    if failed and not excluded:
+        names = compress(item.node for item in failed)
+        hint = (
+            f"next: llmb-run exclude add {names} --reason '...' --days {DAYS:g} | llmb-run health ... --exclude-failed"
+        )
+    return Result(
+        {
+            "nodes": [_as_dict(found, item) for item in found.verdicts],
+            "not_asked": dict(found.not_asked),
+            "drift": found.drift,
+            "measured": dict(found.measured),
+            "seconds": round(found.seconds, 1),
+            "excluded": [item.node for item in failed] if excluded else [],
+        },
+        _text(found),
+        status=int(bool(failed) or (named and bool(found.not_asked))),
+        remarks=remarks,
+        hint=hint,
+    )
+
+
+def _as_dict(found: Health, verdict: Verdict) -> dict[str, Any]:
+    remedies = {check.name: check.remedy for check in CHECKS}
+    remarks = [{**msgspec.to_builtins(it), "remedy": remedies.get(it.check, "")} for it in verdict.remarks]
+    facts = msgspec.to_builtins(found.facts.get(verdict.node))
+    return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}
+
+
+def _text(found: Health) -> str:
+    """The nodes that have something said of them alone; what all have; what drifts."""
+    everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
+    common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1}
+    rows = [
+        [item.node, it.level, it.check, it.text]
+        for item in found.verdicts
+        for it in item.remarks
+        if (it.check, it.level, it.text) not in common and it.level != "drift"
+    ]
+    more = f"and {len(rows) - _MOST_LINES} more: --json has all\n" if len(rows) > _MOST_LINES else ""
+    shared = [["all nodes", level, check, said] for check, level, said in sorted(common)]
+    drifting = [
+        [name, f"{len(nodes)}", value, compress(nodes)]
+        for name, of in found.drift.items()
+        for value, nodes in of.items()
+    ]
+    parts = [
+        (table(["node", "", "check", "what"], rows[:_MOST_LINES]) + more) * bool(rows),
+        table(["", "", "check", "what"], shared) * bool(shared),
+        table(["differs", "nodes", "value", "where"], drifting, ["nodes"]) * bool(drifting),
+    ]
+    return "\n".join(filter(None, parts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -12,11 +11,9 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.launch import measured_here
-from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, StageMemory, plan_as_dict
+from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
 from llmb_common.planning.outlook import (
     ORDER,
-    Source,
-    Span,
     alike,
     coordinates,
     energy_kwh,
@@ -44,28 +41,19 @@ _NODES = 3
 """Nodes that are shown before the last."""
 
 
-@dataclass(frozen=True)
 class Outlook:
-    """``watts`` of a GPU, None where nobody says them, and ``watts_from`` where; ``price`` of a GPU-hour."""
+    """What a planned job will take. ``watts`` of a GPU; None where nobody says them, like ``energy`` and ``money``."""
 
-    plan: JobPlan
-    sources: list[Source]
-    watts: float | None
-    watts_from: str
-    price: float | None
-    currency: str
-
-    @property
-    def hours(self) -> Span | None:
-        return gpu_hours(self.plan)
-
-    @property
-    def energy(self) -> Span | None:
-        return energy_kwh(self.plan, self.watts) if self.watts is not None else None
-
-    @property
-    def money(self) -> Span | None:
-        return self.hours.times(self.price) if self.hours is not None and self.price is not None else None
+    def __init__(self, asked: Asked, place: Place) -> None:
+        self.plan, cluster = asked.plan, place.cluster
+        measured = measured_here(place.install_or_none)(self.plan).watts
+        self.sources = sources(self.plan, asked.entry.recipe, cluster, asked.request)
+        self.watts = measured or cluster.watts_per_gpu
+        self.watts_from = "measured here" if measured else FILE_NAME
+        self.price, self.currency = cluster.price_per_gpu_hour, cluster.currency
+        self.hours = gpu_hours(self.plan)
+        self.energy = energy_kwh(self.plan, self.watts) if self.watts is not None else None
+        self.money = self.hours.times(self.price) if self.hours is not None and self.price is not None else None
 
     def as_dict(self) -> dict[str, Any]:
         """Spans are pairs; seconds, GPU-hours, kWh and units of ``currency``."""
@@ -84,20 +72,20 @@ class Outlook:
         }
 
     def text(self) -> str:
-        parts = [("job", self._job()), ("from", self._sources()), ("memory", list(self._memory()))]
-        parts += [("time", list(self._time())), ("cost", list(self._cost())), ("ranks", list(self._ranks()))]
-        return "".join(labelled(name, lines) for name, lines in parts if lines)
+        parts = {"job": self._job, "from": self._sources, "memory": self._memory}
+        parts |= {"time": self._time, "cost": self._cost, "ranks": self._ranks}
+        return "".join(labelled(name, [*lines()]) for name, lines in parts.items())
 
-    def _job(self) -> list[str]:
+    def _job(self) -> Iterator[str]:
         plan = self.plan
         nodes = f"{counted(plan.nodes, 'node')} of {plan.gpus_per_node}"
-        return [f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}"]
+        yield f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}"
 
-    def _sources(self) -> list[str]:
+    def _sources(self) -> Iterator[str]:
         together: dict[str, list[str]] = {}
         for name, value, source in self.sources:
             together.setdefault(source, []).append(f"{name} {value}")
-        return [f"{source}: {', '.join(values)}" for source, values in together.items()]
+        yield from (f"{source}: {', '.join(values)}" for source, values in together.items())
 
     def _memory(self) -> Iterator[str]:
         memory = self.plan.preflight.memory
@@ -153,20 +141,6 @@ class Outlook:
             yield f"node {node}: ranks {_range([rank['rank'] for rank in here])}, {', '.join(places)}"
 
 
-def outlook_of(asked: Asked, place: Place) -> Outlook:
-    """What a planned job will take: memory, time, GPU-hours, energy, cost and placement."""
-    plan, cluster = asked.plan, place.cluster
-    measured = measured_here(place.install_or_none)(plan).watts
-    return Outlook(
-        plan=plan,
-        sources=sources(plan, asked.entry.recipe, cluster, asked.request),
-        watts=measured or cluster.watts_per_gpu,
-        watts_from="measured here" if measured else FILE_NAME,
-        price=cluster.price_per_gpu_hour,
-        currency=cluster.currency,
-    )
-
-
 def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:
     """``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``: a letter for each part, and where the device ends."""
     scale = _BAR / max(memory.limit, memory.peak + memory.reserve)
@@ -204,5 +178,5 @@ def plan_command(**settings: Any) -> Result:
         asked = plan_ask(ask.having({"preflight": "warn"}), place)
     if refused is None:
         say_warnings([asked])
-    outlook = outlook_of(asked, place)
+    outlook = Outlook(asked, place)
     return Result(outlook.as_dict, outlook.text, error=refused)

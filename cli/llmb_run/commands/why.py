@@ -16,6 +16,7 @@ from llmb_common.causes.table import signatures
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, printable
 from llmb_common.errors import RequestError
+from llmb_common.index.runs import RunRow
 from llmb_common.runs.evidence.stragglers import FILE, straggler_in
 from llmb_common.runs.record import load_record
 from llmb_common.timing.log_files import is_log_name
@@ -25,7 +26,7 @@ from llmb_run.comparing.attribution import as_table, attribute, status_of_all
 from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.comparing.strategy import Rule, rule_of
 from llmb_run.place import Place
-from llmb_run.results.measuring import measure
+from llmb_run.results.measuring import Measured, measure
 from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
 from llmb_run.terminal import labelled, notice, table
 
@@ -86,10 +87,7 @@ def _place(file: str, number: int | None) -> str:
 @options.until_clear
 @options.flag("--again", help="Start a new test, even if one could be resumed or is over.")
 @options.kept_in("campaigns")
-@click.pass_context
 def why_command(
-    context: click.Context,
-    /,
     runs: tuple[str, ...],
     slow: bool,
     test: bool,
@@ -116,13 +114,13 @@ def why_command(
             raise RequestError("--test is for one run", remedy="llmb-run why --slow --test RUN")
         return _tested(runs[0], rule_of(resolution, pairs, budget), again=again, folder=folder)
     for name in ("resolution", "pairs", "budget", "again", "folder"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise RequestError(f"--{name} is about --test", remedy="llmb-run why --slow --test RUN")
     if slow:
         return _slow(Place(), runs, filters)
     foreign = [Path(word) for word in runs if _is_foreign(Path(word))]
     names = [word for word in runs if Path(word) not in foreign]
-    found: list[tuple[str, Diagnosis | None, str]] = [_of_logs(path) for path in foreign]
+    found = [_of_logs(path) for path in foreign]
     if names or not runs:
         found += _of_runs(Place(), names, filters)
     if not found:
@@ -131,12 +129,24 @@ def why_command(
     return _summary(found) if many else _each(found)
 
 
+class _Explained(msgspec.Struct):
+    """``why``: None where the run has not failed."""
+
+    run: str
+    status: str
+    why: Diagnosis | None
+
+
+def _chosen(place: Place, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
+    """Those that are named or match; without any wish the newest."""
+    wanted = names or ([] if any(filters.values()) else [str(one_folder(place, None))])
+    return select_rows(place, wanted, run_filter(place, **filters))
+
+
 def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result:
     """Who kept the others waiting, and what each run has otherwise than the best of the same work here."""
-    chosen = names or ([] if any(filters.values()) else [str(one_folder(place, None))])
-    records, _ = load_rows(select_rows(place, chosen, run_filter(place, **filters)))
     found, text = [], ""
-    for record in records:
+    for record in load_rows(_chosen(place, names, filters))[0]:
         folder = record.paths.folder
         item = straggler_in(folder, record.plan)
         nobody = "no rank kept the others waiting" if (folder / FILE).exists() else "its ranks recorded no waits"
@@ -144,13 +154,7 @@ def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result
         text += labelled("slow", [item.text if item else nobody])
         gap = find_gap(record, place).gap
         text += "".join(labelled(name, lines) for name, lines in lines_of(gap))
-        found.append(
-            {
-                "run": record.paths.run_id,
-                "straggler": msgspec.to_builtins(item) if item else None,
-                "gap": msgspec.to_builtins(gap),
-            }
-        )
+        found.append(msgspec.to_builtins({"run": record.paths.run_id, "straggler": item, "gap": gap}))
     return Result({"runs": found}, text)
 
 
@@ -172,53 +176,43 @@ def _is_foreign(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and not (path / "run.json").exists())
 
 
-def _of_logs(path: Path) -> tuple[str, Diagnosis | None, str]:
+def _of_logs(path: Path) -> _Explained:
     logs = [path] if path.is_file() else sorted(path.glob("*.out*")) or sorted(path.glob("*.log*"))
     if not logs:
         raise RequestError(f"{path} holds no log", remedy="name a log, or a folder with NAME.out or NAME.log")
-    return str(path), diagnose_logs(sorted(logs, key=lambda log: not is_log_name(log.name))), ""
+    return _Explained(str(path), "", diagnose_logs(sorted(logs, key=lambda log: not is_log_name(log.name))))
 
 
-def _of_runs(place: Place, names: Sequence[str], filters: dict[str, Any]) -> list[tuple[str, Diagnosis | None, str]]:
-    """Name, diagnosis and remark of each; None where it has not failed."""
-    if names or any(filters.values()):
-        folders = [row.folder for row in select_rows(place, names, run_filter(place, **filters))]
-    else:
-        folders = [one_folder(place, None)]
-    measured = measure(folders, place)
+def _of_runs(place: Place, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
+    measured = measure([row.folder for row in _chosen(place, names, filters)], place)
     return [
-        (item.record.paths.run_id if item.record else item.timing.files.name, item.why, _status(item))
+        _Explained(item.record.paths.run_id if item.record else item.timing.files.name, _status(item), item.why)
         for item in measured
     ]
 
 
-def _status(item: Any) -> str:
+def _status(item: Measured) -> str:
     status = item.timing.status
-    return "".join([status.state, f": {status.message}" if status.message else ""])
+    return f"{status.state}: {status.message}" if status.message else status.state
 
 
-def _each(found: Sequence[tuple[str, Diagnosis | None, str]]) -> Result:
+def _each(found: Sequence[_Explained]) -> Result:
     text = ""
-    for word, diagnosis, status in found:
-        said = [f"{printable(word)}  {printable(status)}".rstrip()]
-        lines = all_lines(diagnosis) if diagnosis else [("why", ["it has not failed"])]
+    for item in found:
+        said = [f"{printable(item.run)}  {printable(item.status)}".rstrip()]
+        lines = all_lines(item.why) if item.why else [("why", ["it has not failed"])]
         text += "".join(labelled(name, part) for name, part in [("run", said), *lines])
-    return Result({"runs": [_as_dict(*item) for item in found]}, text)
+    return Result({"runs": msgspec.to_builtins(found)}, text)
 
 
-def _summary(found: Sequence[tuple[str, Diagnosis | None, str]]) -> Result:
+def _summary(found: Sequence[_Explained]) -> Result:
     """Many runs: what they failed of, and where."""
-    failed = [(word, diagnosis) for word, diagnosis, _ in found if diagnosis is not None]
-    counted = count([diagnosis for _, diagnosis in failed])
+    failed = {item.run: item.why for item in found if item.why is not None}
+    counted = count([*failed.values()])
     text = f"{len(failed)} of {len(found)} runs failed\n"
     if failed:
         kinds = [[str(item.count), item.kind, item.what, ", ".join(item.nodes)] for item in counted.kinds]
         text += table(["runs", "cause", "", "nodes"], kinds, ("runs",))
-        text += table(["run", "why"], [[word, diagnosis.summary] for word, diagnosis in failed])
+        text += table(["run", "why"], [[run, why.summary] for run, why in failed.items()])
     text += "".join(f"{line}\n" for line in counted.advice)
-    data = {"runs": [_as_dict(*item) for item in found], **counted.as_dict()}
-    return Result(data, text)
-
-
-def _as_dict(word: str, diagnosis: Diagnosis | None, status: str) -> dict[str, Any]:
-    return {"run": word, "status": status, "why": None if diagnosis is None else msgspec.to_builtins(diagnosis)}
+    return Result({"runs": msgspec.to_builtins(found), **counted.as_dict()}, text)
