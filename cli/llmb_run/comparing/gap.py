@@ -4,7 +4,7 @@ published: what that may be worth, and how to find out."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Literal, TypeAlias
@@ -36,7 +36,7 @@ from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, measure
 from llmb_run.selecting import load_rows, select_rows
 from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, command_for
-from llmb_run.starting.requests import Ask, Asked, plan_ask, plan_each
+from llmb_run.starting.requests import Ask, Asked, Refused, plan_ask, plan_each
 
 MOST = 200
 """Newest runs among which the best is looked for."""
@@ -60,35 +60,35 @@ class Other:
     software: tuple[str, Worth | None] | None = None
 
 
-def as_today(record: RunRecord, place: Place) -> Asked | None:
-    """The run's job as it would be planned today; None where it cannot be."""
-    try:
-        return plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
-    except LLMBError:
-        return None
-
-
-def best_run(record: RunRecord, own: Measured, today: Asked | None, place: Place) -> Other | None:
-    """The fastest run of the same work on as many GPUs of the kind; None where that is the run itself."""
+def _own_and_best(record: RunRecord, place: Place) -> tuple[Measured | None, Measured | None]:
+    """The run, and the fastest of the same work on as many GPUs of the kind; None where that is the run itself."""
     plan = record.plan
     wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
     records, _ = load_rows(select_rows(place, [], wanted))
     alike = [item for item in records if item.plan.gpu_type == plan.gpu_type and not unequal_work(plan, item.plan)]
-    timed = [item for item in measure([item.paths.folder for item in alike], place) if item.good is not None]
-    best = min(timed, key=lambda item: item.good.seconds if item.good else 0.0, default=None)
-    if best is None or best.record is None or best.good is None or own.good is None:
-        return None
-    if best.record.paths.run_id == record.paths.run_id:
+    folders = dict.fromkeys(item.paths.folder for item in (record, *alike))
+    found = {item.record.paths.run_id: item for item in measure(folders, place) if item.record}
+    own = found.get(record.paths.run_id)
+    timed = ((item.good.seconds, item) for item in found.values() if item.good)
+    _, best = min(timed, key=lambda item: item[0], default=(0.0, None))
+    return own, best if best is not own else None
+
+
+def _best_run(best: Measured, own: Measured, today: Asked | None) -> Other | None:
+    """This site's ``best``; None where the two cannot be compared."""
+    if best.record is None or best.good is None or own.good is None:
         return None
     # What stalls take is the day's, and is told elsewhere.
     here, there = (replace(time, stalls=(), steps=0, mean=0.0) for time in (own.good, best.good))
     change = compare_times([here], [there], own.past.scatter(own.configuration))
     run_id = best.record.paths.run_id
-    ask = ask_of_run(best.record, today.entry.recipe) if today else Ask(settings={"workload": plan.workload})
+    ask = (
+        ask_of_run(best.record, today.entry.recipe) if today else Ask(settings={"workload": best.record.plan.workload})
+    )
     return Other(ask, facts(best.record), f"--base {run_id}", change, run_id)
 
 
-def published_job(here: Asked, own: Measured, place: Place) -> Other | None:
+def _published_job(here: Asked, own: Measured, place: Place) -> Other | None:
     """The job that was published for the run's size, GPUs, scale and dtype, in the software of that result if LLMB can
     plan it there."""
     recipe = here.entry.recipe
@@ -96,7 +96,7 @@ def published_job(here: Asked, own: Measured, place: Place) -> Other | None:
     if recipe.measured_as(here.plan.variant).vboost:
         kept["ENABLE_VBOOST"] = "true"
     kept |= {name: value for name, value in here.ask.settings.items() if name == "workload" or name in FIELDS.values()}
-    asked = planned_or_none(replace(here.ask, settings=kept), place)
+    asked = _planned_or_none(replace(here.ask, settings=kept), place)
     known = by_preference(published_references(asked.plan, recipe)) if asked else []
     if asked is None or not known or own.good is None:
         return None
@@ -121,7 +121,7 @@ def _in_its_software(asked: Asked, reference: Reference, place: Place) -> Asked 
     image = _image_of(reference, asked.entry.recipe)
     held = bridge_release(image)
     wanted = asked.ask.having({"image": image, "engine": minor(held) if held else None})
-    return planned_or_none(wanted, place) if image else None
+    return _planned_or_none(wanted, place) if image else None
 
 
 def _worth_of_software(asked: Asked, reference: Reference) -> Worth | None:
@@ -139,22 +139,9 @@ def _image_of(reference: Reference, recipe: Recipe) -> str | None:
     return next(known, f"nvcr.io#nvidia/nemo:{release}") if document.framework == "Megatron-Bridge" else None
 
 
-def planned_or_none(ask: Ask, place: Place) -> Asked | None:
+def _planned_or_none(ask: Ask, place: Place) -> Asked | None:
     found = next(iter(plan_each([ask], place)))
     return found if isinstance(found, Asked) else None
-
-
-# What asks say
-
-
-def can_take(names: Sequence[str], here: Ask, there: Ask) -> bool:
-    """Whether the two say otherwise of each."""
-    return all(said_of(here).get(name) != said_of(there).get(name) for name in names)
-
-
-def said_of(ask: Ask) -> dict[str, str]:
-    """What is said of the job, by the names of facts."""
-    return {_fact_of(name): value for name, value in ask.settings.items()}
 
 
 def _fact_of(name: str) -> str:
@@ -171,11 +158,6 @@ def taken(ask: Ask, other: Ask, names: Iterable[str]) -> Ask:
     """``ask``, which says of ``names`` what ``other`` says, or nothing where that does."""
     kept = {name: value for name, value in ask.settings.items() if _fact_of(name) not in names}
     return replace(ask, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
-
-
-def dimension_of(name: str) -> str:
-    """What ``ab --change`` calls it."""
-    return VARIABLE_OF.get(name, name).removeprefix("env ").removeprefix("megatron.")
 
 
 Kind: TypeAlias = Literal["software", "setting", "launch", "nodes"]
@@ -260,23 +242,26 @@ class Found:
 
 def find_gap(record: RunRecord, place: Place) -> Found:
     """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
-    own = next((item for item in measure([record.paths.folder], place) if item.record is not None), None)
+    own, best = _own_and_best(record, place)
     if own is None:
         return Found(Gap(""))
-    here = as_today(record, place)
-    other = best_run(record, own, here, place) or (published_job(here, own, place) if here else None)
+    try:
+        here = plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
+    except LLMBError:
+        here = None
+    other = _best_run(best, own, here) if best else _published_job(here, own, place) if here else None
     seen = [Difference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if other is None:
         return Found(Gap(_published(own), differences=tuple(seen)), here)
-    own_facts = facts(record) if other.run_id else facts_of_plan(record.plan)
-    there, listed = _listed(record, own_facts, here, other, place)
+    sides = _Sides(record, here, other, place)
+    listed = sides.differences()
     if other.software:
         why = "LLMB cannot plan a job in that software"
         software, worth = other.software
         listed.append(Difference("software", "software", own.software, software, worth=worth, why=why))
     ordered = sorted((*listed, *seen), key=_importance)
     slower = 1 / other.change.ratio - 1
-    return Found(Gap(_published(own), other.run_id, slower, tuple(ordered), other.change), here, there)
+    return Found(Gap(_published(own), other.run_id, slower, tuple(ordered), other.change), here, sides.there)
 
 
 def _importance(item: Difference) -> tuple[float, int, bool]:
@@ -294,101 +279,94 @@ def _published(own: Measured) -> str:
     return f"{said}; another release alone makes {spread.fastest:+.0%} to {spread.slowest:+.0%} by the published rows"
 
 
-# What differs
+class _Sides:
+    """A run and what it is compared with. ``there`` says all that the run's job can take from the other side."""
 
+    def __init__(self, record: RunRecord, here: Asked | None, other: Other, place: Place) -> None:
+        self._record, self._here, self._other, self._place = record, here, other, place
+        self._own = facts(record) if other.run_id else facts_of_plan(record.plan)
+        self.there = other.ask
 
-def _listed(
-    record: RunRecord, own: Mapping[str, str], here: Asked | None, other: Other, place: Place
-) -> tuple[Ask, list[Difference]]:
-    """What the other side has otherwise, and its ask, which says all that a job can take from it."""
-    apart = {name: pair for name, pair in _unlike(own, other.facts) if _tells(name)}
-    there, groups = other.ask, list[tuple[str, ...]]()
-    if here is not None:
-        chosen = [name for name in apart if said_of(here.ask).get(name) != said_of(there).get(name)]
-        together = planned_or_none(taken(here.ask, there, chosen), place)
-        if together is not None:  # what follows from the rest is no difference of its own
-            follows = {name: value for name, value in facts_of_plan(together.plan).items() if name not in chosen}
-            apart = {name: pair for name, pair in apart.items() if name in chosen or follows.get(name, "-") != pair[1]}
-            if "image" in chosen:
-                apart = {name: pair for name, pair in apart.items() if name not in _OF_IMAGE}
-        given = {name: pair[1] for name, pair in apart.items() if name.startswith("env ") and pair[1] != "-"}
-        variables = {name.removeprefix("env "): value for name, value in given.items()}
-        there = there.having(variables)
+    def differences(self) -> list[Difference]:
+        apart = dict(_unlike(self._own, self._other.facts))
+        groups: list[tuple[str, ...]] = []
+        if self._here is not None:
+            chosen = [name for name in apart if self._says_otherwise(name)]
+            together = self._planned(chosen)
+            if isinstance(together, Asked):  # what follows from the rest is no difference of its own
+                follows = {name: value for name, value in facts_of_plan(together.plan).items() if name not in chosen}
+                apart = {name: it for name, it in apart.items() if name in chosen or follows.get(name, "-") != it[1]}
+                if "image" in chosen:
+                    apart = {name: pair for name, pair in apart.items() if name not in _OF_IMAGE}
+            given = {name: pair[1] for name, pair in apart.items() if name.startswith("env ") and pair[1] != "-"}
+            self.there = self.there.having({name.removeprefix("env "): value for name, value in given.items()})
+            groups = self._groups([name for name in apart if name in chosen or name in given])
+        left = [(name,) for name in apart if not any(name in group for group in groups)]
+        return [self._difference({name: apart[name] for name in names}) for names in (*groups, *left)]
 
-        def legal(names: Sequence[str]) -> bool:
-            return planned_or_none(taken(here.ask, there, names), place) is not None
+    def _says_otherwise(self, fact: str) -> bool:
+        """Whether the asks of the two say otherwise of it."""
+        assert self._here is not None
+        here, there = ({_fact_of(n): v for n, v in ask.settings.items()} for ask in (self._here.ask, self.there))
+        return here.get(fact) != there.get(fact)
 
-        groups = _groups([name for name in apart if name in chosen or name in given], legal)
-    left = [(name,) for name in apart if not any(name in group for group in groups)]
-    return there, [
-        _difference(record, apart, group, here, replace(other, ask=there), place) for group in (*groups, *left)
-    ]
+    def _planned(self, names: Sequence[str]) -> Asked | Refused:
+        """The run's job, which takes ``names`` from the other side."""
+        assert self._here is not None
+        (found,) = plan_each([taken(self._here.ask, self.there, names)], self._place)
+        return found
+
+    def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """What changes together: an image with its engine, and columns that are not legal one by one."""
+        software = tuple(name for name in names if name in ("image", "engine"))
+        every = tuple(name for name in names if name in COLUMNS.values())
+        columns = tuple(name for name in every if isinstance(self._planned([name]), Refused))
+        if columns and isinstance(self._planned(columns), Refused):
+            columns = every
+        alone = [(name,) for name in names if name not in (*software, *columns)]
+        return [group for group in (software, columns, *alone) if group]
+
+    def _difference(self, apart: Mapping[str, tuple[str, str]]) -> Difference:
+        before, after = (", ".join(pair[side] for pair in apart.values()) for side in (0, 1))
+        found = Difference(_kind(next(iter(apart))), ", ".join(apart), before, after)
+        if self._here is None or not all(self._says_otherwise(name) for name in apart):
+            return found
+        planned = self._planned(names := tuple(apart))
+        if isinstance(planned, Refused):
+            return msgspec.structs.replace(found, why=planned.error.message)
+        worth = worth_of(self._here.plan, planned.plan, self._here.entry.recipe)
+        return msgspec.structs.replace(found, test=self._test(apart), worth=worth, takes=names, why="")
+
+    def _test(self, apart: Mapping[str, tuple[str, str]]) -> str:
+        """The command of ``ab`` for it."""
+        # What only this run sets cannot be unset: the other side with it shows the same.
+        for base, side in ((f"--base {self._record.paths.run_id}", 1), (self._other.base, 0)):
+            changes = {
+                VARIABLE_OF.get(name, name).removeprefix("env ").removeprefix("megatron."): values[side]
+                for name, values in apart.items()
+            }
+            if not any(value in ("-", "null") for value in changes.values()):
+                words = " ".join(f"--change {quote(f'{name}={value}')}" for name, value in changes.items())
+                return f"llmb-run ab {base} {words}"
+        return ""
 
 
 def _unlike(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
     for name in dict.fromkeys([*one, *other]):
         here, there = one.get(name, "-"), other.get(name, "-")
         # What a node did not tell is unknown.
-        if here != there and not (name in EVIDENCE and "-" in (here, there)):
+        unknown = name in EVIDENCE and "-" in (here, there)
+        if here != there and not unknown and name.partition(".")[0] not in _UNTOLD:
             yield name, (here, there)
 
 
-def _tells(name: str) -> bool:
-    return name.partition(".")[0] not in _UNTOLD
-
-
-def _groups(names: Sequence[str], legal: Callable[[Sequence[str]], bool]) -> list[tuple[str, ...]]:
-    """What changes together: an image with its engine, and columns that are not legal one by one."""
-    software = tuple(name for name in names if name in ("image", "engine"))
-    every = tuple(name for name in names if name in COLUMNS.values())
-    columns = tuple(name for name in every if not legal([name]))
-    if columns and not legal(columns):
-        columns = every
-    alone = [(name,) for name in names if name not in (*software, *columns)]
-    return [group for group in (software, columns, *alone) if group]
-
-
-def _difference(
-    record: RunRecord,
-    apart: Mapping[str, tuple[str, str]],
-    names: tuple[str, ...],
-    here: Asked | None,
-    other: Other,
-    place: Place,
-) -> Difference:
-    kind: Kind = "launch"
-    name = names[0]
+def _kind(name: str) -> Kind:
     if name in _SOFTWARE:
-        kind = "software"
-    elif name in EVIDENCE:
-        kind = "nodes"
-    elif name not in WORDS and (name in COLUMNS.values() or name.startswith(("env ", "megatron.")) or name in NAMED):
-        kind = "setting"
-    before, after = (", ".join(apart[name][side] for name in names) for side in (0, 1))
-    found = Difference(kind, ", ".join(names), before, after)
-    if here is None or not can_take(names, here.ask, other.ask):
-        return found
-    (planned,) = plan_each([taken(here.ask, other.ask, names)], place)
-    if not isinstance(planned, Asked):
-        return msgspec.structs.replace(found, why=planned.error.message)
-    return msgspec.structs.replace(
-        found,
-        test=_test(record, {name: apart[name] for name in names}, other),
-        worth=worth_of(here.plan, planned.plan, here.entry.recipe),
-        takes=names,
-        why="",
-    )
-
-
-def _test(record: RunRecord, apart: Mapping[str, tuple[str, str]], other: Other) -> str:
-    """The command of ``ab`` for it."""
-    # What only this run sets cannot be unset: the other side with it shows the same.
-    for base, side in ((f"--base {record.paths.run_id}", 1), (other.base, 0)):
-        changes = {name: values[side] for name, values in apart.items()}
-        if not any(value in ("-", "null") for value in changes.values()):
-            words = " ".join(f"--change {quote(f'{dimension_of(name)}={value}')}" for name, value in changes.items())
-            return f"llmb-run ab {base} {words}"
-    return ""
+        return "software"
+    if name in EVIDENCE:
+        return "nodes"
+    chosen = name in COLUMNS.values() or name.startswith(("env ", "megatron.")) or name in NAMED
+    return "setting" if chosen and name not in WORDS else "launch"
 
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
