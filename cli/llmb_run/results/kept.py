@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -31,11 +31,12 @@ from llmb_common.results.verdict import window_of
 from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.record import COMPLETED, RunRecord
-from llmb_common.timing.iterations import IterationsOnDisk, MemoryPrints
+from llmb_common.timing.iterations import IterationsOnDisk
 from llmb_common.timing.log_files import RunFiles
-from llmb_common.timing.records import Iteration, LogFormat
 from llmb_common.timing.runs import RecordedState, RunTiming, Status, analyse
-from llmb_common.timing.statistics import Summary, Window
+from llmb_common.timing.statistics import Window
+
+T = TypeVar("T")
 
 _COARSE_NS = 2_000_000_000
 """A file system's clock may stand still for so long."""
@@ -44,21 +45,21 @@ _AT_ONCE = 500
 """Figures that are written together: who is interrupted keeps the others."""
 
 
-class _Content(msgspec.Struct, frozen=True, array_like=True):
-    """A ``RunTiming`` and its ``Steps``; of the iterations only what is needed without the log."""
+_NO_FILES = RunFiles("", None, None)
 
-    status: Status
-    window: Window
-    log_format: LogFormat | None
+
+class _Content(msgspec.Struct, frozen=True, array_like=True):
+    """``timing`` without its files and, of its ``count`` iterations, with the last."""
+
+    timing: RunTiming
     count: int
-    last: Iteration | None
-    seconds: Summary | None
-    tflops: Summary | None
-    joules: Summary | None
-    watts: Summary | None
-    notices: tuple[str, ...]
-    memory: MemoryPrints | None
     steps: Steps
+
+    def of(self, files: RunFiles) -> RunTiming:
+        """The timing of the run that lies there; its other iterations are read when somebody asks for them."""
+        last = self.timing.iterations
+        known = IterationsOnDisk(files.log, self.count, last[0]) if last and files.log is not None else ()
+        return replace(self.timing, files=files, iterations=known)
 
 
 class KeptFigures:
@@ -80,17 +81,17 @@ class KeptFigures:
         key = f"{window}" if wanted else ""
         state = RecordedState(record.state, record.detail)
         stamp = "" if is_live(record.state) else stamp_of(files, state, _code())
-        if stamp and (kept := self._known.pop((str(files.log), key), None)) and kept.stamp == stamp:
-            try:
-                return *_unpacked(kept.content, files), kept.configuration
-            except msgspec.DecodeError:
-                pass
+        kept = self._known.pop((str(files.log), key), None) if stamp else None
+        if kept and kept.stamp == stamp and (found := _unpacked(kept.content, _Content)):
+            return found.of(files), found.steps, kept.configuration
         read = analyse(files, window, state, own_steps=wanted is None)
         steps = _placed(steps_of(read), record)
         repeats = ""
         # A log that could not be read may be readable for the next who asks.
         if stamp and stamp == stamp_of(files, state, _code()) and read.status.reason != "unreadable_log":
-            packed = msgspec.msgpack.encode(_content(read, steps))
+            last = (read.last._replace(figures=()),) if read.last else ()
+            content = _Content(replace(read, files=_NO_FILES, iterations=last), len(read.iterations), steps)
+            packed = msgspec.msgpack.encode(content)
             says = steps.time and read.status.state == "Success" and read.window == window_of(record.plan)
             repeats = configuration_of(record) if says else ""
             mean, watts = (steps.time.mean if steps.time else None), (read.watts.mean if read.watts else None)
@@ -99,8 +100,8 @@ class KeptFigures:
             if len(self._new) >= _AT_ONCE:
                 self.close()
             # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
-            if self._many and files.log is not None and read.last is not None:
-                read = replace(read, iterations=IterationsOnDisk(files.log, len(read.iterations), read.last))
+            if self._many:
+                read = content.of(files)
         return read, steps, repeats
 
     def close(self) -> None:
@@ -121,7 +122,7 @@ def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
 
 def past_runs(install: Path | None) -> list[PastRun]:
     """The successful runs that the installation's index knows, the newest of them."""
-    known = ((item, _read(item.content)) for item in (past_figures(install, _code()) if install else ()))
+    known = ((item, _unpacked(item.content, _Content)) for item in (past_figures(install, _code()) if install else ()))
     return [
         PastRun(item.configuration, item.run_id, found.steps.time)
         for item, found in known
@@ -129,9 +130,10 @@ def past_runs(install: Path | None) -> list[PastRun]:
     ]
 
 
-def _read(content: bytes) -> _Content | None:
+def _unpacked(content: bytes, kind: type[T]) -> T | None:
+    """None where other code has kept it in another shape."""
     try:
-        found: _Content = from_packed(content, _Content)
+        found: T = from_packed(content, kind)
     except msgspec.DecodeError:
         return None
     return found
@@ -142,31 +144,6 @@ def _placed(steps: Steps, record: RunRecord) -> Steps:
     if steps.time is None:
         return steps
     return replace(steps, time=replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts)))
-
-
-def _content(read: RunTiming, steps: Steps) -> _Content:
-    figures = (read.seconds, read.tflops, read.joules, read.watts)
-    last = read.last._replace(figures=()) if read.last else None
-    return _Content(
-        read.status,
-        read.window,
-        read.log_format,
-        len(read.iterations),
-        last,
-        *figures,
-        read.notices,
-        read.memory,
-        steps,
-    )
-
-
-def _unpacked(content: bytes, files: RunFiles) -> tuple[RunTiming, Steps]:
-    found: _Content = from_packed(content, _Content)
-    known = found.last is not None and files.log is not None
-    steps: Any = IterationsOnDisk(files.log, found.count, found.last) if known and files.log and found.last else ()
-    figures = (found.seconds, found.tflops, found.joules, found.watts)
-    said = (*figures, found.notices, found.memory)
-    return RunTiming(files, found.status, found.window, found.log_format, steps, *said), found.steps
 
 
 def stamp_of(files: RunFiles, state: RecordedState, code: str) -> str:
@@ -205,17 +182,18 @@ def reasons(
 
     ``judged`` are verdicts over logs by run id: a run that its scheduler calls complete may have failed all the same.
     """
-    failed = [record for record in records if _failed(record, (judged or {}).get(record.paths.run_id))]
+    statuses = judged or {}
+    failed = [record for record in records if _failed(record, statuses.get(record.paths.run_id))]
     known = kept_figures(install, {str(record.paths.log) for record in failed}) if install and failed else {}
     new: list[Kept] = []
     found: dict[str, Diagnosis] = {}
     for record in failed:
-        status = (judged or {}).get(record.paths.run_id)
+        status = statuses.get(record.paths.run_id)
         not_finite = status.message if status and status.reason.startswith(("nan_", "inf_")) else ""
         files = RunFiles(record.paths.name, record.paths.folder, record.paths.log)
         stamp = stamp_of(files, RecordedState(record.state, f"{record.detail}\n{not_finite}"), _code_of_causes())
         kept = known.get((str(record.paths.log), _WINDOW))
-        diagnosis = _diagnosis(kept.content) if kept and stamp and kept.stamp == stamp else None
+        diagnosis = _unpacked(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
         if diagnosis is None:
             diagnosis = diagnose(record, not_finite)
             packed = msgspec.msgpack.encode(diagnosis)
@@ -230,14 +208,6 @@ def _failed(record: RunRecord, status: Status | None) -> bool:
     if is_live(record.state):
         return False
     return status.state == "Failed" if status else record.state != COMPLETED
-
-
-def _diagnosis(content: bytes) -> Diagnosis | None:
-    try:
-        found: Diagnosis = from_packed(content, Diagnosis)
-    except msgspec.DecodeError:
-        return None
-    return found
 
 
 @functools.cache
