@@ -61,6 +61,12 @@ def test_a_type_that_borrows_rows_borrows_them_of_its_own_generation(gpu_type: s
     assert lender.per_node == gpus.GPUS[gpu_type].per_node
 
 
+def test_peaks() -> None:
+    known = {("h100", "bf16"): 989, ("b300", "nvfp4"): 13500, ("h200", "fp8"): 1979, ("b200", "fp8"): 4500}
+    known |= {("gb200", "bf16"): 2450, ("gb300", "nvfp4"): 14700, ("h100", "nvfp4"): None, ("cpu", "bf16"): None}
+    assert {place: gpus.peak_tflops(*place) for place in known} == known
+
+
 def test_no_gpu_of_the_table_is_among_the_others() -> None:
     assert not gpus.OTHERS & set(gpus.gpu_types())
 

@@ -43,6 +43,7 @@ NAMED = {
         STRONG_SCALING=true -> pretrain_llama3.1_405b_fp8_512_gbs1024
         PP=1 VP=NA RECOMPUTE_LAYERS=3 -> pretrain_llama3.1_405b_fp8_512_pp1_vp0_rl3
         CUDA_GRAPH=true ENABLE_PROFILE=true -> pretrain_llama3.1_405b_fp8_512_cg1_nsys
+        ENABLE_NCCLTRACE=true -> pretrain_llama3.1_405b_fp8_512_nccltrace
         JOB_TOTAL_GPUS=640 FORCE=true GBS=320 -> pretrain_llama3.1_405b_fp8_640
         JOB_TOTAL_GPUS=640 FORCE=true GBS=640 -> pretrain_llama3.1_405b_fp8_640_gbs640
     """,

@@ -59,13 +59,13 @@ def test_tests_of_ctrl_c_work_where_it_is_ignored() -> None:
 
 def test_a_group_is_run_by_one_worker() -> None:
     done = run_pytest(
-        "--numprocesses=2", "--dist=loadscope", "-v", "tests/unit/test_files.py", "tests/unit/test_flops.py"
+        "--numprocesses=2", "--dist=loadscope", "-v", "tests/unit/test_files.py", "tests/unit/test_numa.py"
     )
     assert done.returncode == 0, done.stdout
     workers: dict[str, set[str]] = {}
     for worker, file in re.findall(r"^\[(gw\d)\].* PASSED tests/unit/(\w+)\.py", done.stdout, re.MULTILINE):
         workers.setdefault(file, set()).add(worker)
-    assert {file: len(names) for file, names in workers.items()} == {"test_files": 1, "test_flops": 1}
+    assert {file: len(names) for file, names in workers.items()} == {"test_files": 1, "test_numa": 1}
 
 
 def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(tmp_path, monkeypatch):
@@ -97,14 +97,14 @@ def test_tests_that_need_the_training_engine_start_when_it_is_there() -> None:
 @pytest.mark.parametrize(
     ("being_made", "order"),
     [
-        (True, ["test_files", "test_flops", "training", "test_quickstart"]),
-        (False, ["training", "test_files", "test_quickstart", "test_flops"]),
+        (True, ["test_files", "test_numa", "training", "test_quickstart"]),
+        (False, ["training", "test_files", "test_quickstart", "test_numa"]),
     ],
 )
 def test_groups_wait_for_the_engine_while_others_are_left(monkeypatch, being_made, order):
     monkeypatch.setattr(engine, "is_being_made", lambda name: being_made)
     tests = ["tests/training/test_a.py", "tests/unit/test_files.py", "tests/install/test_quickstart.py"]
-    tests = [f"{file}::test" for file in (*tests, "tests/unit/test_flops.py")]
+    tests = [f"{file}::test" for file in (*tests, "tests/unit/test_numa.py")]
 
     class Worker:
         def __init__(self) -> None:

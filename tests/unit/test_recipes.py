@@ -1,22 +1,140 @@
-"""What a recipe may leave out, what follows then, and which of its rows and results a request gets."""
+"""recipe.yaml: what is refused and where, what may be left out, which rows a request gets, and the models in it."""
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.errors import RecipeError, RequestError
 from llmb_common.recipes import loading
-from llmb_common.recipes.flops import count_parameters
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
 from llmb_common.recipes.recipe import Defaults, Flops, Recipe, find_row
 from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, Result, Row, Variant
 
 ROOT = Path(__file__).resolve().parents[2]
+RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
+GOOD = (ROOT / "grok1" / "recipe.yaml").read_text()
+
+
+def broken(tmp_path: Path, old: str, new: str) -> tuple[Path, int]:
+    """The folder of a Grok-1 recipe with its first ``old`` replaced, and the line number of that."""
+    assert old in GOOD
+    (tmp_path / "recipe.yaml").write_text(GOOD.replace(old, new, 1))
+    return tmp_path, GOOD[: GOOD.index(old)].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("family: grok1", "family: grok1\nfamly: grok1", "unknown key 'famly' (did you mean 'family'?)"),
+        ("mbs: 1, gbs: GPUs*2, cuda_graph", "mbs: 1, gbs: GPUs*2, cuda_grph", "(did you mean 'cuda_graph'?)"),
+        ("title: Grok-1\n", "title: Grok-1\ntitle: Grok-2\n", "duplicate key 'title'"),
+        ("tp: 4, pp: 1", "tp: 4, tp: 8, pp: 1", "duplicate key 'tp'"),
+        ("dtypes: [bf16, fp8]", "dtypes: [bf16, fp9]", "fp9"),
+        ("tp: 4, pp: 1", "tp: 0, pp: 1", "at least 1"),
+        ("tp: 4, pp: 1", "tp: four, pp: 1", "but a whole number is expected"),
+        ('image: "nvcr.io#nvidia/nemo:26.02.01"', "image: 26.02", "put the value in quotes"),
+        ("step_seconds: 7.325", "step_seconds: -7.325", "more than 0"),
+        ('time_limit: "00:45:00"', 'time_limit: "45m"', "characters, or a length, that are not allowed"),
+        ('time_limit: "00:45:00"', 'time_limit: "00:45:00\\n"', "characters, or a length, that are not allowed"),
+        ("layers: 64,", "layers: 64.5,", "is a number (64.5)"),
+        ("rows:\n", "rows: [\n", "not valid YAML"),
+    ],
+)
+def test_a_mistake_is_reported_with_file_and_line(tmp_path: Path, old: str, new: str, message: str):
+    folder, line = broken(tmp_path, old, new)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(folder)
+    text = str(caught.value)
+    assert message in text
+    found = re.match(rf"{re.escape(str(folder / 'recipe.yaml'))}:(\d+): ", text)
+    assert found, text
+    # A duplicate key is one line further down; a broken bracket is noticed where the parser gives up.
+    assert int(found[1]) in (line, line + 1) or "not valid YAML" in text
+
+
+def test_a_missing_key_names_the_place(tmp_path: Path):
+    folder, _ = broken(tmp_path, "    sequence_length: 8192\n", "")
+    with pytest.raises(RecipeError, match=r"recipe\.yaml:\d+: the key 'sequence_length' is missing \(at models\[0\]\)"):
+        load_recipe(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("model_size: 314b", "model_size: 315b", "default model size '315b' is not among the models"),
+        ("size: 314b,  dtypes", "size: 341b,  dtypes", "unknown model size '341b' (did you mean '314b'?)"),
+        ("{variant: nemo2, gpu", "{variant: nemo3, gpu", "unknown variant 'nemo3' (did you mean 'nemo2'?)"),
+        ("layers: 64", "layers: 63", "model 314b: parameters is 316454737920, and its architecture has"),
+        ("- size: smoke", "- size: 314b", "the model size '314b' appears twice"),
+        ("gpu: gb200, size: 314b,  dtypes", "gpu: gb20, size: 314b,  dtypes", "'gb20' (did you mean 'gb200'?)"),
+        ("gpu: gb200, size: 314b,  dtypes", "gpu: h200, size: 314b,  dtypes", "unknown GPU type 'h200'"),
+        ("gpus_max: 512", "gpus_max: 500", "gpus_max is not a doubling of gpus_min"),
+        ("gpus_max: 512", "gpus_max: 64", "gpus_max is not a doubling of gpus_min"),
+        ("gbs: GPUs*2", "gbs: 2*GPUs", "gbs ('2*GPUs') has characters, or a length, that are not allowed"),
+        ("gbs: GPUs*2", "gbs: GPUs/0", "gbs ('GPUs/0') has characters"),
+        ("gpus_min: 2,   gpus_max: 8", "gpus_min: 1,   gpus_max: 8", "bf16 on 1 GPUs is also in the row of LLMB"),
+        ("first: 11, last: 44", "first: 44, last: 11", "the measurement ends before it starts"),
+        ("start: 45, stop: 50", "start: 50, stop: 50", "profiling stops before it starts"),
+        ("{model_size}", "{model_siz}", "experiment_name has characters, or a length, that are not allowed"),
+        ("mbs{mbs}_gbs", "mbs{mbs} gbs", "experiment_name has characters, or a length, that are not allowed"),
+        ("ranks: all,", "ranks: all, suffix: '$(x)',", "suffix ('$(x)') has characters"),
+        ("_${SLURM_LOCALID}", "_${HOME}", "profiling.file has characters"),
+        ("corrected: {mfu_percent: 47.63}", "corrected: {mfu: 47.63}", "a key of results[0].corrected: invalid"),
+        ("47.21}, why: *rounded", "47.21}", "'corrected' and 'why' go together"),
+        ("dtype: bf16,  gpus: 128,", "dtype: bf16,  gpus: 1024,", "no row has bf16 on 1024 GPUs"),
+        ("dtype: bf16,  gpus: 256,", "dtype: bf16,  gpus: 128,", "appears twice"),
+        ("  grok1.md: {", "  grok.md: {", "no document 'grok1.md' (did you mean 'grok.md'?)"),
+        (', container: "25.04.00"}', "}", "no container"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused(tmp_path: Path, old: str, new: str, message: str):
+    folder, _ = broken(tmp_path, old, new)
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
+        load_recipe(folder)
+    assert caught.value.remedy
+
+
+def test_a_folder_without_a_recipe(tmp_path: Path):
+    with pytest.raises(RecipeError, match=r"no recipe\.yaml in .*\n  -> run from a recipe folder"):
+        load_recipe(tmp_path)
+
+
+def test_an_empty_recipe(tmp_path: Path):
+    (tmp_path / "recipe.yaml").write_text("# nothing\n")
+    with pytest.raises(RecipeError, match="the file is empty"):
+        load_recipe(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Recipe:
+    return load_recipe(ROOT / "llama3.1")
+
+
+def test_gbs_formulas(llama: Recipe):
+    gbs = {row.gbs: row for row in llama.rows}
+    assert gbs["GPUs/2"].global_batch_size(128) == 64
+    assert gbs["GPUs*16"].global_batch_size(8) == 128
+    assert gbs["64"].global_batch_size(32) == 64
+    with pytest.raises(RequestError, match=r"129 GPUs are not divisible by 2\n  -> use a multiple of 2 GPUs"):
+        gbs["GPUs/2"].global_batch_size(129)
+
+
+def test_llmb_repo_without_recipes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LLMB_REPO", str(tmp_path))
+    with pytest.raises(RequestError, match=r"contains no recipe\n  -> set it to the clone"):
+        recipes_root()
+    monkeypatch.setenv("LLMB_REPO", str(ROOT))
+    assert recipes_root() == ROOT
+    monkeypatch.delenv("LLMB_REPO")
+    assert recipes_root() == ROOT, "the clone that holds this library"
+
 
 ARCHITECTURE = {
     **{"layers": 4, "hidden": 8, "ffn": 32, "heads": 2, "query_groups": 1, "head_dim": 4, "vocabulary": 100},
@@ -26,11 +144,6 @@ ARCHITECTURE = {
 
 def architecture(**changes: Any) -> Architecture:
     return msgspec.convert(ARCHITECTURE | changes, Architecture)
-
-
-@pytest.fixture(scope="module")
-def llama() -> Recipe:
-    return load_recipe(ROOT / "llama3.1")
 
 
 @pytest.fixture(scope="module")
@@ -129,27 +242,6 @@ def test_an_unknown_key_is_refused_at_every_level(kind: type) -> None:
         msgspec.convert({"famly": 1}, kind)
 
 
-# Parameters
-
-
-def test_parameters_of_a_dense_model_add_up() -> None:
-    embeddings, final_norm = 2 * 100 * 8, 8
-    layer = 8 * 4 * 2 * (2 + 1) + 2 * 8 + 3 * 8 * 32
-    assert count_parameters(architecture()) == embeddings + final_norm + 4 * layer
-
-
-def test_a_layer_norm_has_two_vectors_and_a_plain_mlp_two_matrices() -> None:
-    layer = 8 * 4 * 2 * (2 + 1) + 2 * 16 + 2 * 8 * 32
-    assert count_parameters(architecture(norm="layernorm", gated=False)) == 1600 + 16 + 4 * layer
-
-
-def test_experts_in_every_second_layer_beside_a_shared_one() -> None:
-    experts = {"experts": 4, "top_k": 1, "ffn": 16, "shared_ffn": 24, "every": 2}
-    common = 8 * 4 * 2 * (2 + 1) + 2 * 8
-    dense, sparse = 3 * 8 * 32, 4 * 3 * 8 * 16 + 3 * 8 * 24 + 4 * 8
-    assert count_parameters(architecture(moe=experts)) == 1600 + 8 + 4 * common + 2 * dense + 2 * sparse
-
-
 # Rows and results
 
 
@@ -176,25 +268,14 @@ def test_a_published_result_belongs_to_the_row_that_has_its_gpu_count(grok: Reci
     assert find_row(grok, msgspec.structs.replace(grok.results[0], gpus=1024)) is None
 
 
-def test_a_corrected_figure_stands_for_the_printed_one(grok: Recipe) -> None:
-    first = grok.results[0]
-    assert (first.mfu_percent, first.value("mfu_percent")) == (47.59, 47.63)
-    assert first.value("days_1t") == first.days_1t == 40.43
-    assert first.value("tflops_per_gpu") is None
-
-
 def test_a_result_is_of_its_own_container_or_else_of_its_documents(grok: Recipe) -> None:
     first = grok.results[0]
     assert grok.document(first).container == "25.04.00"
     assert grok.document(msgspec.structs.replace(first, container="25.07")).container == "25.07"
 
 
-@pytest.mark.parametrize(("formula", "gbs"), [("64", 64), ("GPUs", 6), ("GPUs*3", 18), ("GPUs/2", 3), ("GPUs/3", 2)])
-def test_global_batch_sizes(grok: Recipe, formula: str, gbs: int) -> None:
-    assert msgspec.structs.replace(grok.rows[0], gbs=formula).global_batch_size(6) == gbs
-
-
-def test_an_unknown_size_or_variant_is_refused_with_those_that_are_meant(llama: Recipe) -> None:
+def test_a_size_or_variant_is_found_in_any_case_and_a_slip_is_refused_with_those_that_are_meant(llama: Recipe) -> None:
+    assert (llama.model("405B").size, llama.variant("NeMo2").name) == ("405b", "nemo2")
     with pytest.raises(RequestError) as caught:
         llama.model("404b", among=["8b", "405b"])
     assert caught.value.remedy == "the sizes are 405b, 8b"
@@ -229,40 +310,6 @@ def test_an_installed_package_brings_its_recipes(tmp_path: Path, monkeypatch: py
 
 
 # Names, steps, windows and defaults that users and other tools rely on.
-
-
-RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
-COLUMNS = {"precision": "fp8_cs", "cp": 1, "mbs": 1, "etp": 1, "vp": None, "ep": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "variant", "columns", "expected"),
-    [
-        ("llama3.1", "mbridge", {"model_size": "405b", "gpus": 128, "tp": 2, "pp": 1, "gbs": 64},
-         "pretrain_llama3.1_405b_fp8_cs_gpus128_tp2_pp1_cp1_vpNone_ep1_mbs1_gbs64"),
-        ("llama3.1", "nemo2", {"model_size": "8b", "dtype": "bf16", "gpus": 16}, "pretrain_llama3.1_8b_bf16_16"),
-        ("llama4", "nemo2", {"model_size": "400b", "dtype": "fp8", "gpus": 128, "tp": 1, "pp": 2, "vp": 12, "ep": 64,
-                            "gbs": 1024},
-         "pretraining_llama4_maverick_400b_fp8_128_tp1_pp2_cp1_vp12_ep64_etp1_mbs1_gbs1024"),
-        ("grok1", "nemo2", {"model_size": "314b", "dtype": "bf16", "gpus": 256, "tp": 4, "pp": 1, "vp": 1, "ep": 8,
-                           "etp": 4, "gbs": 512},
-         "pretraining_grok1_314b_bf16_256_tp4_pp1_cp1_vp1_ep8_etp4_mbs1_gbs512"),
-        ("nemotron4", "nemo2", {"model_size": "15b", "dtype": "bf16", "gpus": 16}, "pretrain_nemotron4_15b_bf16_16"),
-    ],
-)  # fmt: skip
-def test_experiment_names(name, variant, columns, expected):
-    pattern = RECIPES[name].variant(variant).experiment_name
-    assert pattern.format(**{**COLUMNS, **columns}) == expected
-
-
-def test_workloads():
-    assert {name: recipe.workload for name, recipe in RECIPES.items()} == {
-        "llama3.1": "pretrain_llama3.1",
-        "llama4": "pretrain_llama4_maverick",
-        "grok1": "pretrain_grok1",
-        "nemotron4": "pretrain_nemotron4",
-    }
-    assert {recipe.image for recipe in RECIPES.values()} == {"nvcr.io#nvidia/nemo:26.02.01"}
 
 
 def test_defaults():
@@ -322,19 +369,69 @@ def test_measurement_and_profiling(name, variant, window, profiled, ranks, repor
     assert (v.profiling.ranks, v.profiling.file) == (ranks, report)
 
 
-def test_suffixes_keep_profiled_and_traced_runs_of_the_older_generation_apart():
-    for name in ("llama3.1", "nemotron4"):
-        v = RECIPES[name].variant("nemo2")
-        assert (v.profiling.suffix, v.nccl_trace.suffix) == ("_nsys", "_nccltrace")
+SMOKE = [(recipe, recipe.model("smoke")) for recipe in RECIPES.values()]
 
 
-def test_the_newest_variant_comes_first():
-    assert [v.name for v in RECIPES["llama3.1"].variants] == ["mbridge", "nemo2"]
+def ids(item: Recipe | Model) -> str:
+    return item.name if isinstance(item, Recipe) else item.size
 
 
-def test_cuda_graphs_of_the_mixture_of_experts_recipes():
-    graphs = {(r.gpu, dtype): r.cuda_graph for r in RECIPES["llama4"].rows if r.size == "400b" for dtype in r.dtypes}
-    assert graphs == {
-        ("gb200", "bf16"): False, ("gb200", "fp8"): False, ("h100", "bf16"): False, ("h100", "fp8"): True,
-    }  # fmt: skip
-    assert {r.gpu: r.cuda_graph for r in RECIPES["grok1"].rows if r.size == "314b"} == {"gb200": True, "h100": False}
+@pytest.mark.parametrize(
+    ("name", "size", "billions"),
+    [
+        ("llama3.1", "8b", 8.0303),
+        ("llama3.1", "70b", 70.5537),
+        ("llama3.1", "405b", 405.8534),
+        ("nemotron4", "15b", 15.6288),
+        ("nemotron4", "340b", 341.0292),
+        ("grok1", "314b", 316.4547),
+        ("llama4", "400b", 400.7118),
+    ],
+)
+def test_parameters_as_counted_on_the_real_model(name: str, size: str, billions: float):
+    assert round(RECIPES[name].model(size).parameters / 1e9, 4) == billions
+
+
+@pytest.mark.parametrize("size", ["405b", "405b-proxy"])
+def test_the_proxies_are_405b_with_fewer_layers(size: str):
+    recipe = RECIPES["llama3.1"]
+    big, proxy = recipe.model("405b").architecture, recipe.model("405b-proxy").architecture
+    differ = {f for f in big.__struct_fields__ if getattr(big, f) != getattr(proxy, f)}
+    assert differ == {"layers"}
+    assert [row.layers for row in recipe.rows if row.size == "405b-proxy"] == [8, 30, 62]
+
+
+@pytest.mark.parametrize(("recipe", "smoke"), SMOKE, ids=ids)
+def test_smoke_has_the_same_architecture(recipe: Recipe, smoke: Model):
+    real = recipe.model(recipe.defaults.model_size).architecture
+    kind = ("activation", "gated", "norm", "norm_epsilon", "zero_centered_gamma", "rope_base", "rope_scaling",
+            "rotary_percent", "rope_interleaved", "no_rope_interval", "tied_embeddings")  # fmt: skip
+    assert {f: getattr(smoke.architecture, f) for f in kind} == {f: getattr(real, f) for f in kind}
+    assert (smoke.architecture.attention_chunk is None) == (real.attention_chunk is None)
+    assert (smoke.architecture.moe is None) == (real.moe is None)
+    if smoke.architecture.moe and real.moe:
+        same = ("top_k", "every", "router", "pre_softmax", "aux_loss", "capacity_factor", "probabilities_on_input")
+        assert {f: getattr(smoke.architecture.moe, f) for f in same} == {f: getattr(real.moe, f) for f in same}
+        assert (smoke.architecture.moe.shared_ffn is None) == (real.moe.shared_ffn is None)
+
+
+@pytest.mark.parametrize(("recipe", "smoke"), SMOKE, ids=ids)
+def test_smoke_runs_on_one_to_eight_ranks_in_the_newest_variant(recipe: Recipe, smoke: Model):
+    rows = [row for row in recipe.rows if row.size == smoke.size]
+    assert sorted(scale for row in rows for scale in row.scales) == [1, 2, 4, 8]
+    assert {(row.variant, row.gpu, row.dtypes) for row in rows} == {(recipe.variants[0].name, "any", ("bf16",))}
+
+
+def test_smoke_of_two_ranks_shows_the_parallelism_of_its_family():
+    def row(name: str):
+        return next(r for r in RECIPES[name].rows if r.size == "smoke" and r.gpus_min == 2)
+
+    assert (row("llama3.1").tp, row("nemotron4").tp, row("llama4").ep, row("grok1").ep) == (2, 2, 2, 2)
+    # PP=2 VP=2 as an override: every chunk needs a layer.
+    assert RECIPES["grok1"].model("smoke").architecture.layers % 4 == 0
+
+
+def test_a_missing_catalogue_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "mbridge" / "recipe.yaml", tmp_path)
+    with pytest.raises(RecipeError, match="cannot read the catalogue"):
+        list(load_recipe(tmp_path).configurations)
