@@ -6,15 +6,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from llmb_common.errors import RequestError
 from llmb_common.platform import gpus
-from llmb_common.rendering.job import job_document
-from llmb_common.runs.paths import dry_run_paths
-from support.plans import plan
 
 
 @pytest.mark.parametrize("gpu_type", [name for name, gpu in gpus.GPUS.items() if gpu.products])
@@ -153,77 +148,21 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("install")
+def test_a_new_type_is_planned_trained_listed_documented_and_installed(tmp_path: Path) -> None:
     script = NEW_ENTRY + QUESTIONS_TO_THE_HOUSE
-    done = subprocess.run([sys.executable, "-c", script, folder, ROOT], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script, tmp_path, ROOT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_a_new_type_is_planned_with_its_own_nodes_and_the_rows_of_its_relative(house: Any) -> None:
-    assert house["nodes"] == [64, 2]
-    assert house["columns"] == [2, 1, 80], "GB200's row of 405b on 128 GPUs"
+    house = json.loads(done.stdout)
+    assert (house["nodes"], house["columns"]) == ([64, 2], [2, 1, 80]), "GB200's row of 405b on 128 GPUs"
     assert house["variables"]["CUDA_DEVICE_MAX_CONNECTIONS"] == "32", "what a Blackwell needs"
     assert any("no configurations for x900: it runs those of gb200" in note for note in house["notices"])
-
-
-def test_a_new_type_asks_for_segments_of_its_own_racks(house: Any) -> None:
     assert house["segment"] == 8
     assert "#SBATCH --segment=8" in house["script"]
-
-
-def test_training_is_told_the_generation_of_a_new_type(house: Any) -> None:
     assert (house["job"]["gpu_type"], house["job"]["gpu_generation"]) == ("x900", "blackwell")
-
-
-def test_llmb_run_lists_and_explains_a_new_type(house: Any) -> None:
     llama = next(item for item in house["listed"] if item["workload"] == "pretrain_llama3.1")
     assert {c["gpu_type"] for c in llama["configurations"]} == {"gb200", "any"}
     assert "x900" in house["help"]
-
-
-def test_the_documentation_has_a_new_type(house: Any) -> None:
     assert "x900" in house["variable"].split()
     assert house["variable"] in house["readme"]
-
-
-def test_the_installer_offers_detects_and_defaults_a_new_type(house: Any) -> None:
     assert "x900" in house["choices"]
-    assert house["arch"] == "aarch64"
-    assert house["suggested"] == "x900"
-    assert house["slip"] == " (did you mean 'x900'?)"
-
-
-def planned(recipe: str = "llama3.1", **variables: str) -> Any:
-    return plan(recipe, **{"GPU_TYPE": "b300", **variables})
-
-
-def test_b300_runs_the_rows_of_b200_and_says_so() -> None:
-    made = planned(JOB_TOTAL_GPUS="128")
-    assert (made.tp, made.pp, made.cp, made.vp, made.gpus_per_node, made.nodes) == (4, 8, 2, 8, 8, 16)
-    assert made.preflight.reference_step_seconds is None
-    assert any("has no configurations for b300: it runs those of b200" in note for note in made.preflight.warnings)
-
-
-def test_b300_is_a_blackwell_on_x86() -> None:
-    made = planned(JOB_TOTAL_GPUS="128")
-    assert made.env["CUDA_DEVICE_MAX_CONNECTIONS"].value == "32"
-    assert made.scheduler.segment is None, "no NVL72 rack"
-    assert planned(JOB_TOTAL_GPUS="128", FP8_RECIPE="mx").fp8_recipe == "mx"
-    job = job_document(made, dry_run_paths(made.workload_folder, made.experiment_name))
-    assert job["gpu_generation"] == "blackwell"
-
-
-def test_b300_is_refused_where_its_relative_has_no_rows() -> None:
-    with pytest.raises(RequestError, match="grok1 314b has no configuration for GPU_TYPE=b300"):
-        planned("grok1", JOB_TOTAL_GPUS="128")
-
-
-def test_an_h200_is_told_whose_rows_it_runs_and_an_h100_is_not() -> None:
-    def notices(gpu_type: str) -> str:
-        return " ".join(planned(JOB_TOTAL_GPUS="64", MODEL_SIZE="70b", GPU_TYPE=gpu_type).preflight.warnings)
-
-    assert "has no configurations for h200: it runs those of h100" in notices("h200")
-    assert "has no configurations for" not in notices("h100")
+    assert (house["arch"], house["suggested"], house["slip"]) == ("aarch64", "x900", " (did you mean 'x900'?)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 from llmb_common.executors.slurm.words import SlurmSettings, best_segment, choose_segment
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.script import render_script
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, cluster_config
-from llmb_common.site.machine import Machine, look_at_machine
+from llmb_common.site.machine import Machine
 from support import plans
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,36 +80,6 @@ def test_a_slurm_without_the_option_is_not_given_it_and_the_plan_says_so() -> No
     assert segment_line(p) is None
     assert any("no --segment (24.05 and later have it)" in note for note in p.preflight.warnings)
     assert not plan(OLD, GPU_TYPE="h100", JOB_TOTAL_GPUS="64").preflight.warnings[1:]
-
-
-@pytest.mark.parametrize(("version", "release"), [("23.11.10", (23, 11)), ("25.11.2", (25, 11)), ("", (0, 0))])
-def test_the_real_sbatch_is_asked_for_its_version(
-    version: str, release: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text(f"#!/bin/sh\necho 'slurm {version}'\n")
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert look_at_machine(cluster_config(), read_request({"CLUSTER_TYPE": "slurm"})).release == release
-
-
-def test_sbatch_is_asked_once_and_again_when_it_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sbatch, calls = tmp_path / "sbatch", tmp_path / "calls"
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for at, version in enumerate(["23.11.1", "24.05.0"]):
-        sbatch.write_text(f"#!/bin/sh\necho x >>'{calls}'\necho 'slurm {version}'\n")
-        sbatch.chmod(0o755)
-        os.utime(sbatch, (at, at))
-        for _ in range(3):
-            machine = look_at_machine(cluster_config(), read_request({"CLUSTER_TYPE": "slurm"}))
-            assert machine.release == tuple(map(int, version.split(".")[:2]))
-        assert calls.read_text() == "x\n" * (at + 1)
-
-
-def test_a_dry_run_without_any_slurm_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    request = read_request({"DRY_RUN": "true", "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "64"})
-    assert look_at_machine(cluster_config(), request).release > NEW.release
 
 
 def test_fewer_gpus_of_a_node_leave_the_rack_as_it_is() -> None:

@@ -86,6 +86,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("image_folder: images", "image_folder 'images' is not an absolute path"),
         ("mounts: [data]", "mounts: 'data' is not a mount"),
         ("acount: a", "unknown key 'acount'"),
+        ("slurm: {acount: x}", "unknown key 'acount' .did you mean 'account'"),
         ("a: 1\na: 2", "duplicate key 'a'"),
         ("slurm: [", "not valid YAML"),
     ],
@@ -101,8 +102,8 @@ def test_a_mistake_is_one_message_with_the_file_and_the_key(tmp_path: Path, text
 
 
 def test_an_inaccessible_file_gives_no_traceback(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="correct LLMB_INSTALL"):
-        load_cluster_config(Path("/" + "x" * 5000))
+    with pytest.raises(ConfigError, match=r"cannot look for /x+/.*: File name too long\n  -> correct LLMB_INSTALL"):
+        load_cluster_config(Path("/" + "x" * 300))
     (tmp_path / "cluster_config.yaml").mkdir()
     with pytest.raises(ConfigError, match="cannot read"):
         load_cluster_config(tmp_path)
@@ -111,13 +112,6 @@ def test_an_inaccessible_file_gives_no_traceback(tmp_path: Path) -> None:
     (other / "cluster_config.yaml").write_bytes(b"repo: \xff")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_cluster_config(other)
-
-
-def test_where_it_cannot_be_looked_for_the_system_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_cluster_config(tmp_path / ("x" * 300))
-    assert caught.value.message == f"cannot look for {tmp_path / ('x' * 300)}/cluster_config.yaml: File name too long"
-    assert caught.value.remedy == "correct LLMB_INSTALL, or its permissions"
 
 
 @pytest.mark.parametrize(
@@ -134,9 +128,3 @@ def test_a_variable_that_cannot_be_here_has_its_own_advice(tmp_path: Path, name:
     assert caught.value.message.startswith(f"{tmp_path}/cluster_config.yaml:")
     assert "environment: " in caught.value.message
     assert caught.value.remedy == remedy
-
-
-@pytest.mark.parametrize("text", ["pyhton: x", "slurm: {acount: x}", "engine: {python: /p, pyhton: /q}"])
-def test_a_key_that_nobody_knows_is_a_slip(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not a known key|unknown|no key"):
-        load(tmp_path, f"schema: 1\n{text}\n")
