@@ -243,11 +243,3 @@ def test_an_alarm_counts_its_days_from_the_change() -> None:
     assert simulated.delays(0.5, "site", 0.001, 3, random.Random(1)) == [2, 2, 2]
     assert simulated.delays(0.0, "stated", 0.001, 3, random.Random(1)) == [math.inf] * 3
     assert simulated.found([0] * 10 + [1] * 20, 0.5, "site", 0.001, 3, random.Random(1)) == 1.0
-
-
-def test_the_command_prints_the_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(simulated, "table", lambda trials, seed: iter([f"{trials} trials, seed {seed}"]))
-    for arguments, said in (([], "1000 trials, seed 1\n"), (["--trials", "5", "--seed", "9"], "5 trials, seed 9\n")):
-        monkeypatch.setattr("sys.argv", ["simulation", *arguments])
-        simulated.main()
-        assert capsys.readouterr().out == said

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.timing import cli as parser
 from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.runs import analyse
 from llmb_common.timing.tables import STYLES, render, shorten
@@ -53,61 +54,11 @@ def test_the_sibling_prints_seconds(experiments):
     assert [line.split()[2] for line in done.stdout.splitlines()[4:]] == ["5.742", "2.693"]
 
 
-def test_one_bad_run_among_good_ones_shows_and_gives_status_1(experiments):
-    (experiments / "log-b.out").write_text(mbridge_log(range(1, 46)))
-    done = run(MBRIDGE, "--format=json", cwd=experiments.parent)
+def test_another_window_which_one_run_does_not_fill_gives_status_1(experiments):
+    done = run(MBRIDGE, "--window=41-51", "--format", "json", cwd=experiments.parent)
     assert done.returncode == 1
-    assert [item["status"] for item in json.loads(done.stdout)["runs"]] == ["Success", "Failed"]
-    assert done.stderr == "b: Failed: ended_early: the log ends at iteration 45 of 50\n"
-
-
-def test_a_run_folder_of_a_job_that_never_wrote_is_a_failed_row(experiments):
-    (experiments / "a" / "a_1732000001").mkdir()
-    done = run(MBRIDGE, cwd=experiments.parent)
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].split()[:2] == ["a_1732000001", "Failed"]
-    assert "a_1732000001: Failed: no_log" in done.stderr
-
-
-@pytest.mark.parametrize("window", [["--window=1-50"], ["--window", "1-50"]])
-def test_another_window(experiments, window):
-    done = run(MBRIDGE, *window, cwd=experiments.parent)
-    assert done.returncode == 0
-    assert "(iterations 1-50)" in done.stdout
-
-
-@pytest.mark.parametrize("option", ["-h", "--help"])
-@pytest.mark.parametrize("script", [MBRIDGE, NEMO])
-def test_help(tmp_path, script, option):
-    done = run(script, option, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: {script.name} [FOLDER] [options]")
-    assert all(
-        name in done.stdout
-        for name in ("--format table|csv|json", "--full-names", "--window FIRST-LAST", "Exit status:")
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--fromat=csv"], "unknown option --fromat=csv (did you mean '--format'?)"),
-        (["--full-name"], "unknown option --full-name (did you mean '--full-names'?)"),
-        (["--full-names=yes"], "argument --full-names: ignored explicit argument 'yes'"),
-        (["--format=jsn"], "unknown format 'jsn' (did you mean 'json'?)"),
-        (["--format"], "argument --format: expected one argument"),
-        (["--window=44-35"], "--window 44-35 is not a range"),
-        (["--window=35"], "--window 35 is not a range"),
-        (["nowhere"], "no such folder: nowhere"),
-        (["one", "two"], "one folder at a time"),
-        ([], "no such folder: experiments"),
-    ],
-)
-def test_a_wrong_request_is_one_clear_message_and_status_2(tmp_path, arguments, message):
-    done = run(MBRIDGE, *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {message}")
-    assert "\n  -> " in done.stderr
+    assert json.loads(done.stdout)["window"] == {"first": 41, "last": 51}
+    assert done.stderr.startswith("a_1732000000: Incomplete: window_not_reached: it ends with step 50")
 
 
 def test_a_folder_without_runs_is_a_wrong_request(tmp_path):
@@ -240,13 +191,6 @@ def test_a_long_name_is_cut_in_the_middle_unless_asked_for_in_full(timing):
     assert len(full[-1]) == len(full[3]) == len(name) + 75
 
 
-@pytest.mark.parametrize("length", [0, 89, 90, 91, 300])
-def test_shortening(length):
-    name = "".join(str(number % 10) for number in range(length))
-    assert len(shorten(name)) == min(length, 90)
-    assert (shorten(name) == name) == (length <= 90)
-
-
 HOSTILE = ['plain", "x', "a,b", "new\nline", "\x1b[31mred", "caf\udce9", "=cmd()", "日本"]
 
 
@@ -285,7 +229,7 @@ def test_json_of_a_success_and_of_a_nan(timing):
     assert document["schema"] == 1
     assert document["window"] == {"first": 35, "last": 44}
     success, failed = document["runs"]
-    del success["log"]
+    assert Path(success.pop("log")).name == "log"
     assert success == {
         "experiment": "x",
         "log_format": "mbridge",
@@ -304,3 +248,95 @@ def test_json_of_a_success_and_of_a_nan(timing):
         "notices": [],
     }
     assert (failed["status"], failed["reason"], failed["iteration"]) == ("Failed", "nan_loss", 40)
+
+
+# The command in this process
+
+
+def test_what_is_wrong_and_what_to_know_go_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log-again.out").write_text(mbridge_log(range(1, 31)) + mbridge_log(range(21, 51)))
+    (tmp_path / "log-bad.out").write_text(mbridge_log(range(1, 21)))
+    assert parser.main(["mbridge", str(tmp_path), "--format", "CSV"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[0].startswith("experiment,status,time_mean_ms,")
+    assert printed.err.splitlines() == [
+        "again: note: 10 iterations are printed again (from iteration 21), after a restart; the last print counts",
+        "bad: Failed: ended_early: the log ends at iteration 20 of 50",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "option", "script"),
+    [("mbridge", "--help", "_mbridge.sh"), ("nemo", "-h", "parse_train_timing.sh")],
+)
+def test_help_shows_the_scripts_name_its_window_and_its_statuses(engine, option, script, capsys):
+    assert parser.main([engine, option]) == 0
+    text = capsys.readouterr().out
+    style = STYLES["mbridge" if engine == "mbridge" else "nemo"]
+    first = text.splitlines()[0]
+    assert first.startswith("usage: parse_train_timing")
+    assert first.endswith(f"{script} [FOLDER] [options]")
+    assert f"step time ({style.unit})" in text
+    assert f"over iterations {style.window}, for\nevery run" in text, "as it is written, not wrapped anew"
+    assert f"other iterations, both included (default: {style.window})" in text
+    assert "--format table|csv|json" in text
+    assert "Exit status: 0 all runs are a Success" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "remedy"),
+    [
+        ([], "the first argument is mbridge or nemo", "common/parse_train_timing_mbridge.sh"),
+        (["bridge"], "the first argument is mbridge or nemo", "common/parse_train_timing_mbridge.sh"),
+        (["nemo", "--wndow", "1-5"], "unknown option --wndow (did you mean '--window'?)", "--help shows"),
+        (["nemo", "--fromat=csv"], "unknown option --fromat=csv (did you mean '--format'?)", "--help shows"),
+        (["nemo", "--full-name"], "unknown option --full-name (did you mean '--full-names'?)", "--help shows"),
+        (["nemo", "--full-names=yes"], "argument --full-names: ignored explicit argument 'yes'", "--help shows"),
+        (["nemo", "--window"], "argument --window: expected one argument", "--help shows"),
+        (["nemo", "--format", "tabel"], "unknown format 'tabel' (did you mean 'table'?)", "use table, csv or json"),
+        (["nemo", "a", "b"], "one folder at a time, not 2: a b", "name their parent"),
+        (["nemo", "nowhere"], "no such folder: nowhere", "name the folder of the runs"),
+        (["nemo"], "no such folder: experiments", "go to the workload's folder"),
+        (["nemo", "."], "no run under .", "name the folder that holds <experiment>/"),
+        (["nemo", "--window", "35"], "--window 35 is not a range", "the first and the last iteration"),
+        (["nemo", "--window", "9-8"], "--window 9-8 is not a range", "the first and the last iteration"),
+    ],
+)
+def test_a_wrong_request_says_what_to_do(arguments, message, remedy, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert parser.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {message}")
+    assert remedy in said.partition("\n  -> ")[2]
+
+
+def test_the_table_comes_before_what_is_said_of_it(tmp_path: Path) -> None:
+    """Also where both go into one file."""
+    (tmp_path / "log-bad.out").write_text(mbridge_log(range(1, 21)))
+    done = subprocess.run(
+        [sys.executable, "-m", "llmb_common.timing.cli", "mbridge", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["bad", "bad:"]
+
+
+def test_a_name_is_cut_in_its_middle() -> None:
+    assert shorten("abcdefghij", 10) == "abcdefghij"
+    assert shorten("abcdefghijk", 10) == "abc...hijk"
+    assert shorten("abcdefghijkl", 11) == "abcd...ijkl"
+
+
+def test_hostile_paths_are_harmless_in_json(tmp_path: Path) -> None:
+    log = tmp_path / "a\x1b[31m" / "log-x.out"
+    log.mkdir(parents=True)
+    text = table([analyse(RunFiles("x", None, log), STYLES["mbridge"].window)], "mbridge", "json")
+    (run,) = json.loads(text)["runs"]
+    assert run["reason"] == "unreadable_log"
+    assert "\x1b" not in run["message"]
+    assert "\x1b" not in run["log"]
+    assert run["message"].endswith(": not a regular file")

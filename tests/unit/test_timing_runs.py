@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.timing import log_files
-from llmb_common.timing.log_files import RunFiles, find_runs, is_log_name, log_stem
+from llmb_common.timing.log_files import RunFiles, find_runs, is_log_name, log_stem, open_log
 from llmb_common.timing.runs import analyse
 from llmb_common.timing.statistics import Window
 from support.cli import Cli
@@ -70,12 +70,6 @@ def test_a_plain_folder_of_logs(tmp_path):
 
 def test_a_log_itself(tmp_path):
     assert names(put(tmp_path / "log-x.out")) == ["x"]
-
-
-def test_equal_names_are_distinguished_by_their_paths(tmp_path):
-    put(tmp_path / "one" / "log-x.out")
-    put(tmp_path / "two" / "log-x.out")
-    assert names(tmp_path) == ["one/log-x.out", "two/log-x.out"]
 
 
 def test_several_logs_of_one_run(tmp_path):
@@ -164,10 +158,11 @@ def test_without_zstd_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytes
     assert "needs the program zstd" in analyse(RunFiles("x", None, log), WINDOW).status.message
 
 
-def test_a_log_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@suffixes
+def test_a_log_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     monkeypatch.setattr(log_files, "_MOST_BYTES", 10_000)
-    log = packed(tmp_path / "log-x.out.gz", "x" * 20_000)
-    assert "when unpacked" in analyse(RunFiles("x", None, log), WINDOW).status.message
+    log = packed(tmp_path / f"log-x.out{suffix}", "x" * (8 << 20))
+    assert "more than 0 GiB when unpacked" in analyse(RunFiles("x", None, log), WINDOW).status.message
 
 
 @pytest.mark.parametrize(
@@ -237,3 +232,30 @@ def test_a_restart_that_repeats_no_iteration_is_said(cli: Cli) -> None:
         "the job was restarted, and no iteration is printed again: where it went on, the log does not show"
         in (run["notices"])
     )
+
+
+def test_two_runs_of_one_name_and_one_of_another(tmp_path: Path) -> None:
+    for place in ("a/log-x.out", "b/log-x.out", "b/log-y.out"):
+        put(tmp_path / place, "")
+    assert [run.name for run in find_runs(tmp_path)] == ["a/log-x.out", "b/log-x.out", "y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_run"),
+    [("x_1732000000", True), ("x_1732000000-0002", True), ("x_17", True), ("x_17-2", False), ("x_new", False)],
+)
+def test_a_run_of_another_launcher_is_known_by_its_name(tmp_path: Path, name: str, is_run: bool) -> None:
+    (tmp_path / "x" / name).mkdir(parents=True)
+    assert [run.name for run in find_runs(tmp_path)] == ([name] if is_run else [])
+
+
+def test_a_folder_named_as_a_run_belongs_to_its_experiment(tmp_path: Path) -> None:
+    (tmp_path / "other" / "x_1732000000").mkdir(parents=True)
+    assert find_runs(tmp_path) == []
+
+
+@needs_zstd
+def test_a_damaged_archive_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    log = Path(os.fsdecode(os.fsencode(tmp_path) + b"/log-\xff.out.zst"))
+    with pytest.raises(OSError, match=r"zstd cannot unpack it: .*unsupported format"), open_log(put(log, "text")):
+        pass

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from llmb_common.timing.log_files import RunFiles
+from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import analyse
-from llmb_common.timing.statistics import Window, summarize
+from llmb_common.timing.statistics import Window, read_window, summarize
 from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line
 
 WINDOW = Window(35, 44)
@@ -373,3 +374,26 @@ def test_summaries_of_few_values():
     assert summarize([]) is None
     single = summarize([2.0])
     assert (single.mean, single.std, single.median) == (2.0, 0.0, 2.0)
+
+
+def test_a_window_has_both_its_ends() -> None:
+    window = read_window("35-44")
+    assert (str(window), len(window)) == ("35-44", 10)
+    assert [index for index in range(30, 50) if index in window] == list(range(35, 45))
+    assert "40" not in window
+    assert read_window("7-7") == Window(7, 7)
+    assert read_window("0-999999999").last == 999_999_999
+
+
+def test_what_a_window_lacks() -> None:
+    known = [Iteration(index, 50, 1.0) for index in (1, 2, 4, 6)]
+    assert Window(1, 5).missing(known) == (3, 5)
+    assert [item.index for item in Window(2, 5).select(known)] == [2, 4]
+
+
+def test_a_summary_of_an_even_number_of_values() -> None:
+    found = summarize([4.0, 1.0, 3.0, 2.0])
+    assert (found.count, found.mean, found.median) == (4, 2.5, 2.5)
+    assert found.std == pytest.approx(1.2909944)
+    two = summarize([1.0, 3.0])
+    assert two.std == pytest.approx(2**0.5)

@@ -1,16 +1,31 @@
-"""The step time of a run with its error, and the answer that runs give: pass, fail or inconclusive."""
+"""The answer that runs give: pass, fail or inconclusive; and how two sides compare."""
 
 from __future__ import annotations
 
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
-from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, decide, level, look, next_look, steady_error
+from llmb_common.results.comparison import Change, compare_times, loss_difference
+from llmb_common.results.decision import (
+    CONFIDENCE,
+    ERROR_RATE,
+    LOOKS,
+    decide,
+    level,
+    look,
+    next_look,
+    steady_error,
+)
 from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares
-from llmb_common.results.steps import StepTime, estimate
+from llmb_common.results.steps import (
+    StepTime,
+    estimate,
+)
+from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import f_tail, t_quantile
 
 
@@ -23,122 +38,6 @@ def run(
 
 QUIET = Scatter(0.0, 15.0, 0.002, 15.0, Stalls(0.0, 0.0, 2000), learned=True)
 """A site whose runs differ by 0.2 %."""
-
-
-def noisy(count: int, deviation: float, seed: int = 1, correlation: float = 0.0) -> list[float]:
-    source = random.Random(seed)
-    state, values = source.gauss(0, 1), []
-    for _ in range(count):
-        state = correlation * state + (1 - correlation**2) ** 0.5 * source.gauss(0, 1)
-        values.append(1 + deviation * state)
-    return values
-
-
-# One run
-
-
-def test_a_spike_moves_the_mean_and_not_the_step_time():
-    steps = [10.0, 10.1, 9.9, 10.0, 40.0, 10.1, 9.9, 10.0, 10.0, 10.0]
-    measured = estimate(steps)
-    assert measured.seconds == pytest.approx(10.0, abs=0.01)
-    assert measured.spikes == (4,)
-    assert measured.count == 9
-    assert measured.mean == pytest.approx(13.0)
-
-
-def test_three_fourfold_spikes_of_ten_steps_are_still_spikes():
-    steps = [10.0, 41.0, 10.1, 9.9, 40.0, 10.0, 39.0, 10.1, 9.9, 10.0]
-    assert estimate(steps).spikes == (1, 4, 6)
-
-
-def test_one_fast_last_step_after_49_slow_ones_is_the_odd_one():
-    # The older documents measure the last step: one of 14.66 s after 49 of 20 s must not make a run "as published".
-    measured = estimate([20.0] * 9 + [14.66])
-    assert measured.seconds == 20.0
-    assert measured.spikes == (9,)
-
-
-def test_steps_within_five_per_cent_are_never_spikes():
-    assert estimate([10.0] * 9 + [10.4]).spikes == ()
-    assert estimate([10.0] * 9 + [10.6]).spikes == (9,)
-
-
-def test_stalls_of_all_steps_after_warm_up_are_kept_with_what_they_cost():
-    window = [10.0] * 9 + [40.0]
-    measured = estimate(window, [10.0] * 15 + [20.0] + [10.0] * 14 + window)
-    assert measured.spikes == (9,)
-    assert measured.stalls == (1.0, 3.0)
-    assert measured.steps == 40
-    assert measured.seconds * (1 + sum(measured.stalls) / measured.steps) == pytest.approx((38 * 10 + 60) / 40)
-
-
-def test_a_fast_step_is_a_stall_that_gains():
-    assert estimate([10.0] * 9 + [5.0]).stalls == (-0.5,)
-
-
-def test_a_window_on_another_level_than_the_rest_is_measured_and_not_set_aside():
-    """Thermal throttling from iteration 31 on: the documented window is slow, and that is the run's step time."""
-    measured = estimate([11.0] * 10, [10.0] * 25 + [11.0] * 15)
-    assert (measured.seconds, measured.stalls, measured.steps) == (11.0, (), 10)
-    both = estimate([10.0] * 6 + [11.0] * 4, [10.0] * 30 + [10.0] * 6 + [11.0] * 4)
-    assert (both.seconds, len(both.stalls)) == (10.0, 4)
-
-
-def test_ordinary_noise_has_no_spikes():
-    found = [len(estimate(noisy(10, 0.03, seed)).spikes) for seed in range(200)]
-    assert statistics.mean(found) < 0.2, "of ten steps"
-
-
-def test_equal_steps_have_no_error():
-    assert estimate([5.0] * 10).error == 0.0
-
-
-def test_the_error_is_that_of_a_mean():
-    errors = [estimate(noisy(400, 0.02, seed)).error for seed in range(20)]
-    assert statistics.mean(errors) == pytest.approx(0.02 / 400**0.5, rel=0.15)
-
-
-def test_autocorrelated_steps_tell_less():
-    errors = [estimate(noisy(400, 0.02, seed, correlation=0.8)).error for seed in range(20)]
-    # A first-order process: the variance of the mean grows by (1 + 0.8) / (1 - 0.8) = 9.
-    assert statistics.mean(errors) == pytest.approx(3 * 0.02 / 400**0.5, rel=0.2)
-
-
-def test_a_short_series_does_not_hide_its_correlation():
-    found = [estimate(noisy(40, 0.02, seed, correlation=0.7)).correlation for seed in range(300)]
-    assert statistics.mean(found) == pytest.approx(0.7, abs=0.03), "the textbook estimate is 0.6 here"
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
-def test_the_error_covers_the_truth(correlation):
-    # Ten measured steps of forty: the true step time lies within two standard errors in 95 % of the runs.
-    beyond = 0
-    for seed in range(600):
-        steps = noisy(40, 0.04, seed, correlation)
-        measured = estimate(steps[25:35], steps)
-        beyond += abs(measured.seconds - 1) > 2 * measured.error
-    assert beyond / 600 < 0.10
-
-
-def test_noise_comes_from_all_steady_steps_and_the_location_from_the_window():
-    window = [10.0] * 10
-    steady = [9.5, 10.5] * 10 + window
-    measured = estimate(window, steady)
-    assert measured.seconds == 10.0
-    assert measured.error > 0
-
-
-def test_a_window_without_steps_is_refused():
-    with pytest.raises(ValueError, match="without steps"):
-        estimate([])
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_very_short_windows_have_a_step_time(count):
-    assert estimate([3.0] * count).seconds == 3.0
-
-
-# Runs against a reference
 
 
 def one_run_half(error_rate: float = ERROR_RATE) -> float:
@@ -301,9 +200,6 @@ def test_nothing_to_compare_is_refused(runs, reference):
         decide(runs, reference)
 
 
-# Stalls
-
-
 @pytest.mark.parametrize(("count", "answer"), [(1, "inconclusive"), (3, "fail"), (5, "fail")])
 def test_two_of_ten_measured_steps_at_ten_times_their_length_are_no_pass(count, answer):
     steps = [10.0] * 30 + [100.0, 10.0, 10.0, 10.0, 100.0, *[10.0] * 5]
@@ -384,12 +280,103 @@ def test_unusually_fast_steps_win_nothing():
     assert slow.steady == pytest.approx(1.06)
 
 
-# Looks
-
-
 def test_verdicts_come_at_fixed_numbers_of_runs():
     assert [look(count) for count in (0, 1, 2, 3, 4, 5, 9, 10, 39, 40, 79, 80, 400)] == [
         *(0, 1, 1, 3, 3, 5, 5, 10, 20, 40, 40, 80, 320)
     ]
     assert [next_look(count) for count in (0, 1, 3, 4, 20, 40, 80)] == [1, 3, 5, 5, 40, 80, 160]
     assert pytest.approx(0.9767, abs=1e-4) == CONFIDENCE
+
+
+# To the digit, and at its edges
+
+
+def test_a_decision_to_the_digit() -> None:
+    runs = [run(10.0), run(10.4)]
+    found = decide(runs, 10.0, tolerance=0.2, reference_error=0.01)
+    middle = math.sqrt(1.04)
+    # Two days of one run each: their scatter is pooled with the stated variance of a day's mean.
+    day, single = STATED.day**2, STATED.run**2
+    prior = (day + single) ** 2 / (day**2 / 6 + single**2 / 6)
+    variance = (prior * (day + single) + math.log(1.04) ** 2 / 2) / (prior + 1)
+    half = t_quantile(ERROR_RATE, prior + 1) * math.sqrt(variance / 2 + 0.01**2)
+    assert (found.ratio, found.limit, found.runs) == (pytest.approx(middle), pytest.approx(1.2), 2)
+    assert found.low == pytest.approx(middle * math.exp(-half))
+    assert found.high == pytest.approx(middle * math.exp(half), rel=1e-3)
+    assert found.steady_half == pytest.approx(middle * math.expm1(half))
+    assert found.resolution == pytest.approx((found.high - found.low) / 2)
+    assert (found.answer, found.more_runs) == ("pass", None)
+
+
+def test_a_bound_at_the_limit_passes_and_does_not_fail() -> None:
+    free = level([run(10.0)])
+    for bound, at, beside in ((free.high, "pass", "inconclusive"), (free.low, "inconclusive", "fail")):
+        tolerance = math.exp(bound) / 10.0 - 1
+        assert decide([run(10.0)], 10.0, tolerance=tolerance * (1 + 1e-12) + 1e-12).answer == at
+        assert decide([run(10.0)], 10.0, tolerance=tolerance - 1e-9).answer == beside
+
+
+def test_forty_runs_are_the_most_that_are_asked_for() -> None:
+    assert decide([run(10.3)], 10.0).more_runs in {size - 1 for size in LOOKS}
+    assert decide([run(10.49)], 10.0).more_runs is None
+
+
+def test_beyond_the_limit_more_runs_would_fail() -> None:
+    slow = decide([run(10.8)], 10.0)
+    assert slow.answer == "inconclusive"
+    assert slow.more_runs
+    assert decide([run(10.8)] * (1 + slow.more_runs), 10.0).answer == "fail"
+
+
+def test_a_smaller_error_rate_needs_more() -> None:
+    assert decide([run(9.6)], 10.0).answer == "pass"
+    assert decide([run(9.6)], 10.0, error_rate=0.001).answer == "inconclusive"
+
+
+def test_a_step_may_take_less_than_a_second() -> None:
+    assert decide([run(0.45)], 0.5).answer == "pass"
+
+
+# Two sides
+
+
+def test_a_change_is_real_where_its_interval_leaves_out_one() -> None:
+    assert not Change(1.1, 1.0, 1.2).is_real
+    assert Change(1.1, 1.01, 1.2).is_real
+    assert Change(0.9, 0.8, 0.99).is_real
+    assert not Change(0.9, 0.8, 1.0).is_real
+
+
+def test_the_interval_of_a_comparison_is_made_of_the_two_sides() -> None:
+    one, other = [run(10.0)], [run(11.0), run(11.0)]
+    found = compare_times(one, other)
+    before, after = level(one, earlier=squares(batches(other))), level(other, earlier=squares(batches(one)))
+    assert found.ratio == pytest.approx(1.1)
+    above = before.high - before.steady  # with the stalls that nobody saw
+    assert math.log(found.ratio / found.low) == pytest.approx(math.hypot(above, after.half))
+    swapped = compare_times(other, one)
+    assert (swapped.low, swapped.high) == pytest.approx((1 / found.high, 1 / found.low))
+
+
+def test_what_a_day_does_it_does_to_both_sides_of_a_comparison() -> None:
+    apart = [replace(run(seconds), day=day) for seconds, day in ((10.0, "1"), (10.2, "2"))]
+    together = [replace(item, day="1") for item in apart]
+    ratios = [compare_times(side[:1], side[1:]) for side in (apart, together)]
+    assert ratios[1].high < ratios[0].high
+    unknown = compare_times([run(10.0)], [run(10.2)])
+    assert unknown.high == pytest.approx(ratios[0].high)
+
+
+def test_stalls_count_in_a_comparison() -> None:
+    stalling = replace(run(10.0), stalls=(1.0,) * 40)
+    assert compare_times([run(10.0)], [stalling]).ratio == pytest.approx(1.1)
+
+
+def losses(*values: float | None) -> list[Iteration]:
+    return [Iteration(index, len(values), 1.0, loss=value) for index, value in enumerate(values, 1)]
+
+
+def test_losses_that_are_no_numbers_are_not_compared() -> None:
+    assert loss_difference(losses(2.0, math.nan, 4.0), losses(2.2, 9.0, 4.0)) == (1, pytest.approx(0.1))
+    assert loss_difference(losses(2.0, 3.0), losses(math.inf, None)) is None
+    assert loss_difference(losses(0.0), losses(1.0)) is None

@@ -1,0 +1,152 @@
+"""Configurations, their software, and the baselines of a site."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from llmb_common.errors import RecordError, RequestError
+from llmb_common.results.comparison import differences
+from llmb_common.results.configuration import configuration, configuration_key, software_of
+from llmb_common.results.decision import (
+    steady_error,
+)
+from llmb_common.results.references import (
+    Baseline,
+    BaselineRun,
+    baseline_references,
+    baselines,
+    remove_baselines,
+    set_baselines,
+)
+from llmb_common.results.scatter import PastRun, PastRuns
+from llmb_common.results.steps import (
+    StepTime,
+)
+from llmb_common.runs.record import RunRecord
+from support.runs import PUBLISHED, make_run, plan_for, steady_log
+
+
+def run(seconds: float, error: float = 0.0) -> StepTime:
+    return StepTime(seconds, error, count=10, mean=seconds, steps=400)
+
+
+def test_a_configuration_is_what_decides_the_speed(tmp_path: Path) -> None:
+    found = configuration(plan_for(tmp_path, **PUBLISHED, NCCL_ALGO="Ring"))
+    assert found["environment"] == {"NCCL_ALGO": "Ring"}, "the caller's variables, not the recipe's"
+    assert (found["profiled"], found["checkpoints"], found["measured"]) == (None, False, (35, 44))
+    assert (found["gpus"], found["tp"], found["fp8_recipe"]) == (128, 2, "cs")
+    profiled = configuration(plan_for(tmp_path, **PUBLISHED, ENABLE_PROFILE="true"))
+    assert profiled["profiled"] == "nsys"
+    key = configuration_key(plan_for(tmp_path, **PUBLISHED))
+    assert len(key) == 12
+    assert set(key) <= set("0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    ("image", "software", "expected"),
+    [
+        ("/images/nvidia+nemo+26.02.01.sqsh", {"torch": "2"}, "nemo:26.02.01"),
+        ("/images/ours.sqsh", {"torch": "2"}, "ours.sqsh"),
+        (None, {"torch": "2.9", "megatron_bridge": "0.3.1"}, "Megatron-Bridge 0.3.1, torch 2.9"),
+        (None, {"megatron_core": "0.16.1"}, "megatron-core 0.16.1"),
+        (None, {}, "unknown software"),
+        (None, "text", "unknown software"),
+    ],
+)
+def test_software_is_a_release_an_image_or_versions(tmp_path, image, software, expected):
+    record = make_run(tmp_path)
+    plan = replace_plan(record, image)
+    assert software_of(replace(plan, manifest={**plan.manifest, "job": {"software": software}})) == expected
+
+
+def replace_plan(record: RunRecord, image: str | None) -> RunRecord:
+
+    return replace(record, plan=msgspec.structs.replace(record.plan, image=image))
+
+
+def baseline(title: str, *seconds: float) -> Baseline:
+    runs = tuple(BaselineRun(f"r{number}", value, 0.0) for number, value in enumerate(seconds))
+    return Baseline("key", title, "nemo:1", 5.0, runs)
+
+
+def test_a_baseline_is_the_mean_of_its_runs_with_its_error() -> None:
+    found = baseline("a", 10.0, 10.02)
+    assert found.seconds == pytest.approx(10.01)
+    assert found.relative_error(PastRuns()) == pytest.approx(steady_error(found.times))
+    record = [
+        PastRun("key nemo:1", run_id, run(seconds)) for run_id, seconds in (("r0", 10.0), ("x", 10.01), ("y", 10.0))
+    ]
+    record += [PastRun(f"c{at}", f"{at} {n}", run(10.0 + n / 100)) for at in range(9) for n in range(3)]
+    assert found.relative_error(PastRuns(record)) < 0.2 * found.relative_error(PastRuns()), (
+        "the site knows how it scatters"
+    )
+
+
+def test_a_baseline_keeps_what_its_runs_lost_to_stalls(tmp_path: Path) -> None:
+    stalling = replace(run(5.0), stalls=(1.0,) * 40, day="2026-11-01", nodes="a,b")
+    (found,) = set_baselines(tmp_path, [(make_run(tmp_path), stalling)])
+    assert found.seconds == pytest.approx(5.5)
+    (time,) = found.times
+    assert (time.stalls, time.steps, time.day, time.nodes) == (stalling.stalls, 400, "2026-11-01", "a,b")
+    assert baselines(tmp_path) == [found]
+
+
+def test_baselines_are_kept_by_title_and_removed_by_key(tmp_path: Path) -> None:
+    large = make_run(tmp_path, log=steady_log(5000))
+    small = make_run(tmp_path, log=steady_log(5000), variables=PUBLISHED | {"JOB_TOTAL_GPUS": "256"})
+    new = set_baselines(tmp_path, [(small, run(5.0)), (large, run(5.2)), (small, run(5.1))])
+    assert [(item.title, len(item.runs)) for item in new] == [
+        ("llama3.1 405b mbridge fp8 (cs) on 128 gb200", 1),
+        ("llama3.1 405b mbridge fp8 (cs) on 256 gb200", 2),
+    ]
+    assert baselines(tmp_path) == new
+    assert remove_baselines(tmp_path, [new[1].key]) == [new[1]]
+    assert baselines(tmp_path) == [new[0]]
+    with pytest.raises(RequestError, match="no baseline x\n  -> llmb-run baseline list"):
+        remove_baselines(tmp_path, [new[0].key, "x"])
+    assert baselines(tmp_path) == [new[0]], "all or nothing"
+    with pytest.raises(RequestError, match="no run to make a baseline of\n  -> name successful runs"):
+        set_baselines(tmp_path, [])
+
+
+def test_a_baseline_without_a_time_is_damage(tmp_path: Path) -> None:
+    set_baselines(tmp_path, [(make_run(tmp_path), run(0.0))])
+    with pytest.raises(RecordError, match="has a baseline without runs or times\n  -> correct or remove the file"):
+        baselines(tmp_path)
+
+
+def test_what_a_run_is_compared_with_says_how_many_runs_and_when(tmp_path: Path) -> None:
+    first, second, third = (make_run(tmp_path, log=steady_log(5000)) for _ in range(3))
+    known = set_baselines(tmp_path, [(first, run(5.0)), (second, run(5.2))])
+    (found,) = baseline_references(third, known, PastRuns())
+    assert (found.kind, found.seconds, found.software) == ("baseline", pytest.approx(math.sqrt(26)), "nemo:26.02.01")
+    assert found.same_software
+    assert found.source.startswith("this site's baseline of 2 runs, 20")
+    assert found.error == known[0].relative_error(PastRuns())
+    assert baseline_references(first, known, PastRuns()) == [], "not with itself"
+    single = set_baselines(tmp_path, [(first, run(5.0))])
+    other = [replace_software(single[0], "nemo:26.04"), *single]
+    found_two = baseline_references(third, other, PastRuns())
+    assert [item.same_software for item in found_two] == [True, False], "that of its own software first"
+    assert found_two[0].source.startswith("this site's baseline of 1 run, ")
+
+
+def replace_software(item: Baseline, software: str) -> Baseline:
+
+    return msgspec.structs.replace(item, software=software)
+
+
+def test_equal_runs_differ_in_nothing_and_others_in_what_is_different(tmp_path: Path) -> None:
+    one, same = (make_run(tmp_path, log=steady_log(5000)) for _ in range(2))
+    assert differences([one], [same]) == []
+    slower = make_run(tmp_path / "other", variables=PUBLISHED | {"TP": "4", "TIME_LIMIT": "03:00:00", "NCCL_ALGO": "x"})
+    found = {name: (before, after) for name, before, after in differences([one], [slower])}
+    assert found["tp"] == ("2", "4")
+    assert found["env NCCL_ALGO"] == ("-", "x")
+    assert not {"time_limit", "install", "workload_folder", "experiment_name", "mounts", "preflight"} & found.keys()
+    assert list(found).index("tp") < list(found).index("env NCCL_ALGO"), "the plan first"

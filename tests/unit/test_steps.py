@@ -1,0 +1,302 @@
+"""The step time of a run with its error, and what is odd about its steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+import pytest
+
+from llmb_common.results.steps import (
+    StepTime,
+    anomalies,
+    estimate,
+    flops_mismatch,
+    logged_tflop,
+    steady_from,
+)
+from llmb_common.timing.records import Iteration
+from llmb_common.timing.statistics import Window
+
+
+def noisy(count: int, deviation: float, seed: int = 1, correlation: float = 0.0) -> list[float]:
+    source = random.Random(seed)
+    state, values = source.gauss(0, 1), []
+    for _ in range(count):
+        state = correlation * state + (1 - correlation**2) ** 0.5 * source.gauss(0, 1)
+        values.append(1 + deviation * state)
+    return values
+
+
+def test_a_spike_moves_the_mean_and_not_the_step_time():
+    steps = [10.0, 10.1, 9.9, 10.0, 40.0, 10.1, 9.9, 10.0, 10.0, 10.0]
+    measured = estimate(steps)
+    assert measured.seconds == pytest.approx(10.0, abs=0.01)
+    assert measured.spikes == (4,)
+    assert measured.count == 9
+    assert measured.mean == pytest.approx(13.0)
+
+
+def test_three_fourfold_spikes_of_ten_steps_are_still_spikes():
+    steps = [10.0, 41.0, 10.1, 9.9, 40.0, 10.0, 39.0, 10.1, 9.9, 10.0]
+    assert estimate(steps).spikes == (1, 4, 6)
+
+
+def test_one_fast_last_step_after_49_slow_ones_is_the_odd_one():
+    # The older documents measure the last step: one of 14.66 s after 49 of 20 s must not make a run "as published".
+    measured = estimate([20.0] * 9 + [14.66])
+    assert measured.seconds == 20.0
+    assert measured.spikes == (9,)
+
+
+def test_stalls_of_all_steps_after_warm_up_are_kept_with_what_they_cost():
+    window = [10.0] * 9 + [40.0]
+    measured = estimate(window, [10.0] * 15 + [20.0] + [10.0] * 14 + window)
+    assert measured.spikes == (9,)
+    assert measured.stalls == (1.0, 3.0)
+    assert measured.steps == 40
+    assert measured.seconds * (1 + sum(measured.stalls) / measured.steps) == pytest.approx((38 * 10 + 60) / 40)
+
+
+def test_a_fast_step_is_a_stall_that_gains():
+    assert estimate([10.0] * 9 + [5.0]).stalls == (-0.5,)
+
+
+def test_a_window_on_another_level_than_the_rest_is_measured_and_not_set_aside():
+    """Thermal throttling from iteration 31 on: the documented window is slow, and that is the run's step time."""
+    measured = estimate([11.0] * 10, [10.0] * 25 + [11.0] * 15)
+    assert (measured.seconds, measured.stalls, measured.steps) == (11.0, (), 10)
+    both = estimate([10.0] * 6 + [11.0] * 4, [10.0] * 30 + [10.0] * 6 + [11.0] * 4)
+    assert (both.seconds, len(both.stalls)) == (10.0, 4)
+
+
+def test_ordinary_noise_has_no_spikes():
+    found = [len(estimate(noisy(10, 0.03, seed)).spikes) for seed in range(200)]
+    assert statistics.mean(found) < 0.2, "of ten steps"
+
+
+def test_autocorrelated_steps_tell_less():
+    errors = [estimate(noisy(400, 0.02, seed, correlation=0.8)).error for seed in range(20)]
+    # A first-order process: the variance of the mean grows by (1 + 0.8) / (1 - 0.8) = 9.
+    assert statistics.mean(errors) == pytest.approx(3 * 0.02 / 400**0.5, rel=0.2)
+
+
+def test_a_short_series_does_not_hide_its_correlation():
+    found = [estimate(noisy(40, 0.02, seed, correlation=0.7)).correlation for seed in range(300)]
+    assert statistics.mean(found) == pytest.approx(0.7, abs=0.03), "the textbook estimate is 0.6 here"
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
+def test_the_error_covers_the_truth(correlation):
+    # Ten measured steps of forty: the true step time lies within two standard errors in 95 % of the runs.
+    beyond = 0
+    for seed in range(600):
+        steps = noisy(40, 0.04, seed, correlation)
+        measured = estimate(steps[25:35], steps)
+        beyond += abs(measured.seconds - 1) > 2 * measured.error
+    assert beyond / 600 < 0.10
+
+
+def test_a_window_without_steps_is_refused():
+    with pytest.raises(ValueError, match="without steps"):
+        estimate([])
+
+
+def test_the_error_of_uncorrelated_steps_is_that_of_their_mean() -> None:
+    steps = [10.0, 10.2, 9.9, 9.8, 10.1]
+    measured = estimate(steps)
+    # Neighbours of these steps differ more than chance would have it: no correlation to correct for.
+    deviation = math.sqrt(sum((step - 10.0) ** 2 for step in steps) / 4)
+    assert measured.correlation == 0.0
+    assert measured.seconds == pytest.approx(10.0)
+    assert measured.error == pytest.approx(deviation / math.sqrt(5))
+    assert (measured.count, measured.spikes, measured.mean) == (5, (), pytest.approx(10.0))
+
+
+def test_two_steps_have_the_deviation_of_two_and_one_has_none() -> None:
+    assert estimate([10.0, 10.2]).error == pytest.approx(0.2 / math.sqrt(2) / math.sqrt(2))
+    assert estimate([10.0]).error == 0.0
+
+
+def test_noise_of_a_longer_series_counts_and_a_shorter_one_does_not() -> None:
+    window = [10.0, 10.1, 9.9, 10.0]
+    calm = [*window, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0]
+    assert estimate(window, calm).error < estimate(window).error
+    assert estimate(window, calm).seconds == estimate(window).seconds
+    assert estimate(window, [10.0, 10.0, 10.0]) == estimate(window)
+    assert estimate(window, [10.0, 10.0, 10.0, 10.0]) == estimate(window), "as long as the window is not longer"
+
+
+def test_spikes_lie_beyond_five_robust_deviations_and_five_per_cent() -> None:
+    noisy = [9.0, 9.5, 10.0, 10.5, 11.0]  # median of the deviations: 0.5
+    limit = 5 * 1.4826 * 0.5
+    assert estimate([*noisy, 10 + limit - 0.01]).spikes == ()
+    assert estimate([9.0, 9.5, 10.0, 10.0, 10.5, 11.0, 10 + limit + 0.01]).spikes == (6,)
+    assert estimate([10.0] * 5 + [10.5]).spikes == (), "just five per cent"
+    assert estimate([10.0] * 5 + [10.51, 9.49]).spikes == (5, 6)
+    assert estimate([1.0, 5.0]).spikes == ()
+    assert estimate([1.0, 1.0, 5.0]).spikes == (2,)
+
+
+def test_steps_that_differ_by_rounding_only_have_no_error() -> None:
+    measured = estimate([0.1 + 0.2, 0.3] * 5)
+    assert 0.1 + 0.2 != 0.3
+    assert (measured.error, measured.correlation) == (0.0, 0.0)
+
+
+def test_three_steps_are_enough_for_a_deviation() -> None:
+    measured = estimate([9.9, 10.0, 10.1])
+    assert measured.error == pytest.approx(0.1 / math.sqrt(3))
+    assert measured.correlation == 0.0, "neighbours that say nothing of each other"
+
+
+def _by_hand(steps: Sequence[float]) -> tuple[float, float, float]:
+    """Squares around the mean, lag-1 correlation as it is, and corrected for the shortness of the series."""
+    mean = math.fsum(steps) / len(steps)
+    centred = [step - mean for step in steps]
+    squares = math.fsum(value**2 for value in centred)
+    raw = math.fsum(one * other for one, other in itertools.pairwise(centred)) / squares
+    return squares, raw, raw + (1 + 4 * raw) / len(steps)
+
+
+def test_the_correlation_of_a_short_series_is_corrected_for_its_bias() -> None:
+    steps = [10.0, 10.2, 10.1, 9.9, 9.8, 10.0, 10.1, 10.2, 9.9, 9.8, 10.0, 10.0]
+    squares, raw, corrected = _by_hand(steps)
+    assert 0.1 < raw < corrected < 0.9
+    measured = estimate(steps)
+    assert measured.correlation == pytest.approx(corrected)
+    inflation = 1 + 2 * sum((1 - lag / 12) * corrected**lag for lag in range(1, 12))
+    assert measured.error == pytest.approx(math.sqrt(squares / (12 - inflation)) * math.sqrt(inflation / 12))
+
+
+def test_however_correlated_they_are_a_tenth_of_few_steps_counts() -> None:
+    rising = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5]
+    squares, _, corrected = _by_hand(rising)
+    inflation = 1 + 2 * sum((1 - lag / 6) * 0.95**lag for lag in range(1, 6))
+    assert corrected > 0.95
+    assert inflation > 0.9 * 6
+    assert estimate(rising).error == pytest.approx(math.sqrt(squares / (0.1 * 6)) * math.sqrt(inflation / 6))
+
+
+# What is odd about them
+
+
+WINDOW = Window(35, 44)
+
+
+def timed(seconds: Sequence[float]) -> list[Iteration]:
+    return [Iteration(index, len(seconds), value, tflops=500.0) for index, value in enumerate(seconds, 1)]
+
+
+def steps(count: int = 50, **changed: float) -> list[Iteration]:
+    return timed([changed.get(f"i{index}", 10.0) for index in range(1, count + 1)])
+
+
+def said(iterations: list[Iteration], step_tflop: float | None = None, window: Window = WINDOW) -> tuple[str, ...]:
+    inside = window.select(iterations)
+    found = anomalies(iterations, window, estimate([item.seconds for item in inside]))
+    return found if step_tflop is None else found + flops_mismatch(logged_tflop(inside), step_tflop)
+
+
+def test_the_largest_spike_is_named_whether_it_is_fast_or_slow() -> None:
+    (text,) = said(steps(i36=20.0, i38=2.5))
+    assert text == (
+        "2 of 10 measured steps are unlike the others (iterations 36, 38, as little as 0.25 times their time):"
+        " the steady step time leaves them out, the mean (+2.5%) does not"
+    )
+
+
+def test_five_spikes_are_named_and_a_sixth_is_not() -> None:
+    spikes = {f"i{index}": 20.0 for index in range(40, 45)}
+    window = Window(31, 50)
+    assert "(iterations 40, 41, 42, 43, 44, up to" in said(steps(**spikes), window=window)[0]
+    assert "(iterations 40, 41, 42, 43, 44 and 1 more, up to" in said(steps(**spikes, i45=20.0), window=window)[0]
+
+
+def test_warm_up_is_over_after_ten_steps_unless_the_window_begins_before() -> None:
+    assert steady_from(Window(35, 44)) == 11
+    assert steady_from(Window(12, 44)) == 11
+    assert steady_from(Window(5, 44)) == 5
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third", "named"),
+    [
+        (10.49, 10.3, 10.1, False),  # five per cent for the first step
+        (10.51, 10.3, 10.1, True),
+        (10.6, 10.24, 10.1, False),  # half of that for the second
+        (10.6, 10.26, 10.1, True),
+        (10.6, 10.3, 10.4, False),  # they fall towards the level of the others
+    ],
+)
+def test_how_slow_the_first_steps_of_a_window_may_be(first: float, second: float, third: float, named: bool) -> None:
+    iterations = [step._replace(seconds=step.seconds + step.index % 2 / 100) for step in steps()]
+    for index, seconds in ((35, first), (36, second), (37, third)):
+        iterations[index - 1] = iterations[index - 1]._replace(seconds=seconds + 0.005)
+    found = anomalies(iterations, WINDOW, StepTime(10.005, 0.0, count=10))
+    assert any(text.startswith("warm-up reaches into the window") for text in found) is named
+
+
+def test_the_first_step_is_compared_with_the_later_ones() -> None:
+    found = said(steps(i35=10.45, i36=10.45, i37=10.45, i38=9.5, i39=9.5, i40=9.5, i41=9.5, i42=9.5, i43=9.5, i44=9.5))
+    assert "warm-up reaches into the window: its first step takes 10% longer than later ones" in found
+
+
+def test_a_window_of_six_steps_is_too_short_to_see_warm_up() -> None:
+    odd = {"i35": 10.4, "i36": 10.4, "i37": 10.4}
+    short = {f"i{index}": 9.6 for index in range(38, 42)}
+    assert any(text.startswith("warm-up") for text in said(steps(**odd, **short), window=Window(35, 41)))
+    assert not any(text.startswith("warm-up") for text in said(steps(**odd, **short), window=Window(35, 40)))
+
+
+def test_drift_below_two_per_cent_is_not_worth_a_word() -> None:
+    def drifting(change: float) -> tuple[str, ...]:
+        first = {f"i{index}": 10.0 for index in range(11, 24)}
+        last = {f"i{index}": 10.0 * (1 + change) for index in range(38, 51)}
+        return said(steps(**first, **last), window=Window(24, 37))
+
+    assert drifting(0.019) == ()
+    assert drifting(0.021) == ("steps become slower: +2.1% from iteration 11 to 50 (clocks, temperature, neighbors?)",)
+    assert drifting(-0.03)[0].startswith("steps become faster: -3.0% from iteration 11 to 50")
+
+
+def test_skipped_steps_are_counted_and_named() -> None:
+    iterations = [item._replace(skipped=item.index in (3, 9)) for item in steps()]
+    assert said(iterations) == ("the optimizer skipped 2 steps (iterations 3, 9)",)
+
+
+@pytest.mark.parametrize(("planned", "named"), [(4400.0, False), (4300.0, True), (5800.0, False), (6000.0, True)])
+def test_tflops_of_the_log_may_be_fifteen_per_cent_off_the_plans(planned: float, named: bool) -> None:
+    found = said(steps(), planned)
+    assert bool(found) is named
+    if named:
+        assert found[0].startswith(f"TFLOPS and step time of the log make {5000 / planned:.2f} times the work")
+
+
+@pytest.mark.parametrize(("noise", "named"), [(0.135, True), (0.16, False)])
+def test_drift_is_larger_than_four_standard_errors(noise: float, named: bool) -> None:
+    """3 % over 39 steady steps. The error of a third's median: 1.2533 times that of its mean."""
+    steady = [level + (noise if at % 2 else -noise) for level in (10.0, 10.15, 10.3) for at in range(13)]
+    deviation = math.sqrt(13 * noise**2 * (1 - 1 / 13**2) / 12)
+    error = 1.2533 * deviation * math.sqrt(2) / math.sqrt(13)
+    assert (4 * error < 0.3) is named
+    assert 5 * error > 0.3
+    found = said(timed([*[10.0] * 10, *steady]), window=Window(24, 36))
+    assert any(text.startswith("steps become slower: +3.0%") for text in found) is named
+
+
+@pytest.mark.parametrize(("count", "named"), [(12, True), (11, False)])
+def test_drift_needs_four_steps_on_either_side(count: int, named: bool) -> None:
+    steady = [10.0] * 4 + [10.2] * (count - 8) + [10.4] * 4
+    found = said(timed([*[10.0] * 10, *steady]), window=Window(15, 18))
+    assert any(text.startswith("steps become slower") for text in found) is named
+
+
+def test_a_calm_run_one_with_a_spike_and_one_without_tflops_say_no_more_than_they_must() -> None:
+    assert said(steps(), 5000.0) == ()
+    (text,) = said(steps(i39=400.0))
+    assert "is unlike the others (iteration 39, 40 times" in text, "a spike is no drift"
+    assert said([step._replace(tflops=math.nan) for step in steps()], 5000.0) == ()
