@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmb_train import refusals, settings, steps
 from llmb_train.engine import Engine
 from llmb_train.job import Job
-from llmb_train.models import model_provider
-from llmb_train.settings import (
-    checkpoint,
-    data_parallel,
-    fusions,
-    optimizer,
-    overlap,
-    parallelism,
-    precision,
-    profiling,
-    refusals,
-    steps,
-)
+from llmb_train.model import Provider, architecture_fields
 
 _WARMUP_STEPS = 2
 
@@ -30,6 +19,7 @@ def build_config(job: Job, engine: Engine) -> Any:
         JobError: the job asks for something this engine would ignore, or for columns that cannot be combined.
     """
     from megatron.bridge.training.config import (
+        CheckpointConfig,
         ConfigContainer,
         DistributedInitConfig,
         LoggerConfig,
@@ -39,20 +29,18 @@ def build_config(job: Job, engine: Engine) -> Any:
     )
 
     refusals.check(job, engine)
-    start = checkpoint.loaded(job)
-    span = checkpoint.span(job, start)
-    model_settings = parallelism.fields(job) | fusions.fields(job, engine) | data_parallel.model_fields(job, engine)
+    start = steps.loaded(job)
     return ConfigContainer(
-        model=model_provider(job, engine, model_settings),
-        train=_training(job, span),
-        optimizer=optimizer.optimizer_config(job, engine),
+        model=Provider(**settings.model_fields(job, engine), **architecture_fields(job, engine)),
+        train=_training(job, steps.last_step(job, start)),
+        optimizer=settings.optimizer_config(job, engine),
         scheduler=_scheduler(),
-        ddp=data_parallel.ddp_config(job, engine),
+        ddp=settings.ddp_config(job, engine),
         dataset=_dataset(job, engine),
         # The smallest tokenizer that needs no download: its size plus an end-of-document token is the vocabulary.
         tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=job.architecture.vocabulary - 1),
-        logger=LoggerConfig(log_interval=1, log_throughput=True, tensorboard_dir=profiling.trace_folder(job)),
-        checkpoint=checkpoint.checkpoint_config(job, start),
+        logger=LoggerConfig(log_interval=1, log_throughput=True, tensorboard_dir=steps.trace_folder(job)),
+        checkpoint=CheckpointConfig(**steps.checkpoint_fields(job, start)),
         rng=RNGConfig(seed=job.seed, te_rng_tracker=job.performance.cuda_graph),
         dist=DistributedInitConfig(
             distributed_backend="nccl" if engine.device == "cuda" else "gloo",
@@ -61,25 +49,25 @@ def build_config(job: Job, engine: Engine) -> Any:
         # NaN losses show in the log of every step; checking for them costs a synchronization (Bridge 0.3.1), and a
         # graph of a whole iteration cannot.
         rerun_state_machine=RerunStateMachineConfig(check_for_nan_in_loss=False),
-        profiling=profiling.profiling_config(job),
-        mixed_precision=precision.mixed_precision(job, engine),
-        comm_overlap=overlap.comm_overlap(job, engine),
+        profiling=steps.profiling_config(job),
+        mixed_precision=settings.mixed_precision(job, engine),
+        comm_overlap=settings.comm_overlap(job, engine),
     )
 
 
-def _training(job: Job, span: checkpoint.Span) -> Any:
+def _training(job: Job, last: int) -> Any:
     from megatron.bridge.training.config import TrainingConfig
 
     return TrainingConfig(
         micro_batch_size=job.batch.mbs,
         global_batch_size=job.batch.gbs,
         eval_iters=0,
-        eval_interval=span.last,  # Bridge divides by it even where there is nothing to evaluate
+        eval_interval=last,  # Bridge divides by it even where there is nothing to evaluate
         # Collect garbage on all ranks in the same step, or each step waits for another rank (Bridge 0.3.1).
         manual_gc=True,
         manual_gc_interval=100,
         manual_gc_eval=100,
-        **steps.fields(job, span),
+        **steps.training_fields(job, last),
     )
 
 

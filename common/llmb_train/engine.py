@@ -1,21 +1,114 @@
-"""What this process trains with: the device, with or without Transformer Engine, and which versions."""
+"""Which releases of Megatron-Bridge LLMB knows, which one this Python would import, and what it trains with.
+
+The number decides one thing: whether the Megatron that is here is the one that a job was planned for. What a release
+calls or does otherwise than another is found in its own source (``says``), so that a newer one, which is not in the
+table, trains too. Imports neither torch nor Megatron: a wrong image is refused in milliseconds.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import importlib.util
 import os
-from dataclasses import dataclass
+import re
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from llmb_train.errors import EngineError, WrongEngine
-from llmb_train.job import Device
-from llmb_train.releases import Release, minor, release_of
-from llmb_train.versions import (
-    importable,
-    is_configured,
-    package_version,
-    plan_for,
-    require_configured_versions,
+
+Device = Literal["cuda", "cpu"]
+
+SWITCH = "LLMB_ENGINE_CHECK"
+"""``off`` in a rank's environment: train with whatever Megatron is there."""
+
+_MODULES = {
+    "megatron-bridge": "megatron.bridge",
+    "megatron-core": "megatron.core",
+}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A minor release, with the megatron-core that belongs to it. Of one that is newer only ``bridge`` is known."""
+
+    bridge: str
+    core: str | None = None
+    container: str | None = None
+    """NVIDIA's image with it."""
+    environment: str | None = None
+    """The CPU engine with it, in an installation's ``venvs``."""
+    patched: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The exact releases that the patches of ``cpu`` and ``no_te`` were tried with."""
+    functions: bool = True
+    """Whether it has ``megatron.bridge.perf_recipes``, for jobs that name a function."""
+
+    @property
+    def configured(self) -> dict[str, str]:
+        """Distribution -> the minor release for which the settings are written."""
+        core = {"megatron-core": self.core} if self.core is not None else {}
+        return {"megatron-bridge": self.bridge, **core}
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether LLMB knows nothing of it."""
+        return self not in RELEASES
+
+
+DOCUMENTED = Release(
+    bridge="0.3",
+    core="0.16",
+    container="nvcr.io#nvidia/nemo:26.02.01",
+    environment="engine-cpu",
+    patched={"megatron-bridge": ("0.3.0", "0.3.1"), "megatron-core": ("0.16.0", "0.16.1")},
+    functions=False,
 )
+"""That of the documented recipes' references. It has no functions for performance recipes."""
+
+FUNCTIONS = Release(
+    bridge="0.6",
+    core="0.19",
+    container="nvcr.io#nvidia/nemo:26.08",
+    environment="engine-cpu-0.6",
+    patched={"megatron-bridge": ("0.6.2",), "megatron-core": ("0.19.2",)},
+)
+"""The first with functions for performance recipes; a recipe that describes its architecture may run on it too. The
+image holds 0.6.0 and 0.19.0; the package index has 0.6.2 and 0.19.2.
+
+What the releases between make of ``settings`` was read in their sources: 0.1 knows no ``save_tokenizer_assets``
+(TypeError), 0.2 has no ``training.callbacks`` (ImportError), 0.4 dropped and renamed fields of the data loader and the
+providers, 0.5 renamed those of CUDA graphs."""
+
+RELEASES = (DOCUMENTED, FUNCTIONS)
+
+CONTAINERS = {
+    "0.1": "25.09",
+    "0.2": "25.11",
+    "0.3": "26.02",
+    "0.4": "26.04",
+    "0.5": "26.06",
+    "0.6": "26.08",
+}
+"""NeMo containers by the minor release of Megatron-Bridge in them."""
+
+
+def minor(version: str) -> str:
+    """``0.6`` of ``0.6.2``."""
+    return ".".join(version.split(".")[:2])
+
+
+def release_of(version: str | None) -> Release | None:
+    """The release that a version of Megatron-Bridge belongs to; None for those that LLMB has no settings for."""
+    wanted = minor(version or "")
+    known = next((release for release in RELEASES if release.bridge == wanted), None)
+    newer = re.fullmatch(r"[0-9]+\.[0-9]+", wanted) and _numbers(wanted) > _numbers(RELEASES[-1].bridge)
+    return known or (Release(bridge=wanted) if newer else None)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
 
 
 @dataclass(frozen=True)
@@ -24,12 +117,18 @@ class Engine:
     transformer_engine: bool
     """False: megatron-core's local layers, which know bf16 only."""
 
+    @property
+    def lacking(self) -> str:
+        """Where a job runs that has no Transformer Engine, as messages say it."""
+        return "a CPU" if self.device == "cpu" else "a GPU without Transformer Engine"
+
 
 def find(device: Device, release: Release) -> Engine:
     """Find out what there is to train with, without importing it; ``release``: what the job needs.
 
     Raises:
-        EngineError: Megatron-Bridge is missing, or the job's settings or the patches do not fit its version.
+        EngineError: Megatron-Bridge is missing, or the patches do not fit its version.
+        WrongEngine: it is another release than the job's settings are written for.
     """
     if not importable("megatron.bridge"):
         raise EngineError(
@@ -37,17 +136,19 @@ def find(device: Device, release: Release) -> Engine:
             remedy="run inside the recipe's container, or install the CPU engine with ./installer.py --quickstart",
         )
     # A GPU container can run a CPU job too: the emulation stands in for the device only.
-    have_te = device == "cuda" and importlib.util.find_spec("transformer_engine") is not None
-    if have_te:
-        require_configured_versions(os.environ, release)
+    engine = Engine(device, transformer_engine=device == "cuda" and importable("transformer_engine"))
+    if engine.transformer_engine:
+        _require_configured_versions(release)
     else:
-        require_patched_versions(device, release)
-    return Engine(device=device, transformer_engine=have_te)
+        _require_patched_versions(engine, release)
+    return engine
 
 
 def install_patches(engine: Engine) -> None:
     """Install what this engine needs to run Megatron. Call once, before anything imports Megatron."""
     if engine.device == "cpu":
+        # torch says so when it is imported, and there is no GPU to ask about.
+        warnings.filterwarnings("ignore", message="The pynvml package is deprecated")
         from llmb_train import cpu
 
         cpu.install()
@@ -57,30 +158,116 @@ def install_patches(engine: Engine) -> None:
         no_te.install()
 
 
-def require_patched_versions(device: Device, release: Release) -> None:
-    """Refuse another Megatron than the job was planned for, or one whose two packages do not belong together.
+def _require_configured_versions(release: Release) -> None:
+    """Refuse a Megatron that the job's settings are not written for, unless the environment switches the check off."""
+    if os.environ.get(SWITCH, "").strip().lower() == "off":
+        return
+    found = {name: package_version(name) for name in release.configured}
+    if all(is_configured(name, version, release) for name, version in found.items()):
+        return
+    held = minor(found["megatron-bridge"] or "")
+    container = CONTAINERS.get(held)
+    named = ", ".join(f"{name} {version or '(of unknown version)'}" for name, version in found.items())
+    wanted = ", ".join(f"{name} {known}.x" for name, known in release.configured.items())
+    whose = f", as in NVIDIA's container nemo:{container}" if container else ""
+    fitting = f"the container {release.container} (unset RUN_CONF_IMAGE)" if release.container else "an image with that"
+    raise WrongEngine(
+        f"LLMB's settings for this recipe are written for {wanted}; here is {named}{whose}"
+        if not release.is_newer
+        else f"the job is planned for Megatron-Bridge {release.bridge}; here is {named}{whose}",
+        remedy=f"use {fitting}, or set {SWITCH}=off to try this one anyway{_plan_for(held)}",
+    )
 
-    Raises:
-        WrongEngine: it is a supported release, but not the one that the job needs.
-        EngineError: names the version found and the versions known.
-    """
+
+def _require_patched_versions(engine: Engine, release: Release) -> None:
+    """Refuse another Megatron than the job was planned for, or one whose two packages do not belong together."""
     bridge = package_version("megatron-bridge")
-    other = release_of(bridge)
-    if other not in (release, None):
+    if release_of(bridge) not in (release, None):
         own = (
             f"use the engine venvs/{release.environment} of the installation (./installer.py makes it when a recipe "
             "that needs it is chosen)"
         )
         raise WrongEngine(
             f"this recipe needs Megatron-Bridge {release.bridge}.x; this Python has {bridge}",
-            remedy=(own if release.environment else "use an engine with that release") + plan_for(minor(bridge or "")),
+            remedy=(own if release.environment else "use an engine with that release") + _plan_for(minor(bridge or "")),
         )
     for package, known in release.patched.items():
         found = package_version(package)
         if not is_configured(package, found, release):
-            why = "a CPU" if device == "cpu" else "a GPU without Transformer Engine"
             raise EngineError(
-                f"{package} {found or '(not installed)'} cannot train on {why}: "
+                f"{package} {found or '(not installed)'} cannot train on {engine.lacking}: "
                 f"LLMB's patches for that are written for {' and '.join(known)}",
                 remedy=f"install {package}=={known[-1]} (./installer.py --quickstart does), or use a GPU container",
             )
+
+
+def _plan_for(held: str) -> str:
+    """How to plan a job for the release ``held``, where that is newer than LLMB; else empty."""
+    found = release_of(held)
+    return f"; LLMB_ENGINE={held} plans the job for this one" if found is not None and found.is_newer else ""
+
+
+def is_configured(name: str, version: str | None, release: Release) -> bool:
+    """Whether a job for ``release`` may meet this version. A pre-release is another one, but of a newer release."""
+    known = release.configured.get(name)
+    if known is None or version is None:
+        return known is None
+    if release.is_newer:
+        return minor(version) == known
+    return re.fullmatch(rf"{re.escape(known)}\.\d+(\+.*)?", version) is not None
+
+
+def importable(module: str) -> bool:
+    """Whether ``module`` can be imported, without doing so (its parent packages are)."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor its parent
+        return False
+
+
+def package_version(name: str) -> str | None:
+    """The version that ``import`` would find of the distribution ``name``, or None where it cannot be determined.
+
+    A container may hold a package as a source tree, without a distribution's metadata or with another one's: what the
+    tree says of itself comes first.
+    """
+    try:
+        return _source_version(name) or importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def says(module: str, name: str) -> bool:
+    """Whether the source of ``module``, below one of Megatron's packages, has the word ``name``. Imports neither."""
+    package = ".".join(module.split(".")[:2])
+    for folder in _folders(package):
+        path = Path(folder, *module.split(".")[2:]).with_suffix(".py")
+        if path.is_file() and re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")):
+            return True
+    return False
+
+
+def _source_version(name: str) -> str | None:
+    """From the package's ``package_info.py``: ``MAJOR``, ``MINOR``, ``PATCH`` and ``PRE_RELEASE``."""
+    for folder in _folders(_MODULES[name]) if name in _MODULES else ():
+        try:
+            text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        values: dict[str, str] = dict(
+            re.findall(r"""^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *["']?(\w*)""", text, re.MULTILINE)
+        )
+        numbers = [values.get(part, "") for part in ("MAJOR", "MINOR", "PATCH")]
+        if all(number.isdecimal() for number in numbers):
+            return ".".join(numbers) + values.get("PRE_RELEASE", "")
+    return None
+
+
+def _folders(package: str) -> list[str]:
+    """Where ``package`` is; its parent is imported, which of Megatron is a namespace."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    return [*(spec.submodule_search_locations or ())] if spec else []

@@ -1,23 +1,26 @@
 """``job.json`` as frozen dataclasses, and the strict loader.
 
 The file is written by ``llmb_common.rendering.job`` and read by every rank. Unknown keys, missing keys and wrong types
-are errors that name the key, because a key that nothing reads is a setting that silently does nothing.
+are errors that name the key, because a key that nothing reads is a setting that silently does nothing. There may be no
+validation library in the container.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from llmb_train.engine import RELEASES, Device, Release, release_of
 from llmb_train.errors import JobError
-from llmb_train.releases import RELEASES, Release, release_of
-from llmb_train.strict import StrictError, from_mapping
 
 SCHEMA = 1
 
-Device = Literal["cuda", "cpu"]
+T = TypeVar("T")
+
 Generation = Literal["hopper", "blackwell", "rubin"]
 Family = Literal["llama3", "llama4", "grok1", "nemotron4"]
 
@@ -130,18 +133,9 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(Batch, Parallelism):
     """The columns of a function as it is shipped, at its own number of GPUs."""
 
-    tp: int
-    pp: int
-    vp: int | None
-    cp: int
-    ep: int | None
-    etp: int | None
-    fsdp: bool
-    mbs: int
-    gbs: int
     cuda_graph: bool
     recompute_layers: int
     offload_layers: int
@@ -266,7 +260,7 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
     content = {"megatron": {}, **content}
     try:
         job = from_mapping(FunctionJob, content) if "function" in content else from_mapping(Job, content)
-    except StrictError as error:
+    except ValueError as error:
         raise JobError(f"{where}: {error}") from error
     _check_engine(job, where)
     _check(job, where)
@@ -354,3 +348,53 @@ def _check_experts(job: Job | FunctionJob, where: str) -> None:
             f"{where}: performance.moe_routing is null for a model with experts",
             remedy='use "drop" (as published) or "balanced"',
         )
+
+
+def from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> T:
+    """Build the dataclass ``cls`` from ``content``; ValueError begins with the dotted key that is wrong."""
+    hints = get_type_hints(cls)
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    unknown = sorted(set(content) - set(names))
+    if unknown:
+        raise ValueError(f"unknown key {_dotted(where, unknown[0])}; known are {', '.join(names)}")
+    missing = [name for name in names if name not in content]
+    if missing:
+        raise ValueError(f"missing key {_dotted(where, missing[0])}")
+    return cls(**{name: _value(hints[name], content[name], _dotted(where, name)) for name in names})
+
+
+def _dotted(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _optional(kind, value, where)
+    if origin is Literal:
+        # bool is an int to Python: True would pass for 1.
+        if isinstance(value, bool) or value not in get_args(kind):
+            raise ValueError(f"{where} is {value!r}, expected one of {', '.join(map(repr, get_args(kind)))}")
+        return value
+    if origin is list:
+        if not isinstance(value, list):
+            raise ValueError(f"{where} is {value!r}, expected a list")
+        (item,) = get_args(kind)
+        return [_value(item, entry, f"{where}[{i}]") for i, entry in enumerate(value)]
+    if origin is dict or is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where} is {value!r}, expected an object")
+        return from_mapping(kind, value, where) if is_dataclass(kind) else dict(value)  # type: ignore[arg-type]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{where} is {value!r}, expected {kind.__name__}")
+    return value
+
+
+def _optional(kind: Any, value: Any, where: str) -> Any:
+    choices = [choice for choice in get_args(kind) if choice is not type(None)]
+    if value is None and len(choices) < len(get_args(kind)):
+        return None
+    (choice,) = choices
+    return _value(choice, value, where)

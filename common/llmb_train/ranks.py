@@ -6,6 +6,7 @@ The rest of the program, Megatron-Bridge and torch read ``RANK``, ``LOCAL_RANK``
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from llmb_train.errors import EngineError
 _PORT_BASE = 21_000
 """The job script's. Below Linux's ephemeral range (32768 up), so that an outgoing connection never holds the port."""
 _PORT_COUNT = 9_000
+_VARIABLES = (("RANK", "LOCAL_RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"))
+NOTICE_PREFIX = "LLMB notice: "
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,13 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
     Raises:
         EngineError: neither set of variables is complete, or one is not a number.
     """
-    if "RANK" in environ:
-        rank, local_rank, world_size = (_number(environ, name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    elif "SLURM_PROCID" in environ:
-        rank, local_rank, world_size = (
-            _number(environ, name) for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
-        )
-    else:
+    names = next((names for names in _VARIABLES if names[0] in environ), None)
+    if names is None:
         raise EngineError(
             "this process does not know its rank: neither RANK nor SLURM_PROCID is set",
             remedy="start it with torchrun or srun, or set RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 for one rank",
         )
+    rank, local_rank, world_size = (_number(environ, name) for name in names)
     if not 0 <= rank < world_size:
         raise EngineError(f"rank {rank} is out of range for a world size of {world_size}")
     return Rank(rank, local_rank, world_size, _master_addr(environ, world_size), _master_port(environ))
@@ -59,6 +58,12 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
 def first_rank(environ: Mapping[str, str]) -> bool:
     """Whether this is rank 0, as far as can be told before the variables are checked."""
     return environ.get("RANK", environ.get("SLURM_PROCID", "0")) == "0"
+
+
+def notice(text: str) -> None:
+    """What the reader of the log must know, once."""
+    if first_rank(os.environ):
+        print(NOTICE_PREFIX + text, flush=True)
 
 
 def first_host(hostlist: str) -> str:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import platform
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from llmb_train import engine as engines
-from llmb_train import manifest
+from llmb_train import refusals
+from llmb_train.engine import Engine, package_version
 from llmb_train.errors import JobError
 from llmb_train.evidence.hang import RankFile
+from llmb_train.evidence.machine import DRIVER_FILE, driver_version
 from llmb_train.evidence.node import Node, log_energy
-from llmb_train.job import FunctionJob, Job
-from llmb_train.ranks import find_rank
-from llmb_train.settings import refusals
+from llmb_train.job import AnyJob, FunctionJob, Job
+from llmb_train.ranks import find_rank, notice
 
 
 def run(job: Job | FunctionJob, folder: Path) -> None:
@@ -43,12 +47,12 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     node.start(uses_nccl=engine.device == "cuda")
     engines.install_patches(engine)
     if rank.rank == 0:
-        manifest.print_header(job, engine, refusals.notices(job, engine))
+        print_header(job, engine)
 
-    from llmb_train.settings import named
+    from llmb_train import named_settings
 
     config, forward_step = _configuration(job, engine)
-    named.apply(job, config)
+    named_settings.apply(job, config)
     config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
     if engine.device == "cuda":
         log_energy(config)
@@ -72,15 +76,45 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     own.finish()
 
 
-def _configuration(job: Job | FunctionJob, engine: engines.Engine) -> tuple[Any, Callable[..., Any]]:
+def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callable[..., Any]]:
     """The framework's configuration, and the function of one forward step."""
     if isinstance(job, FunctionJob):
-        from llmb_train import functions, hugging_face
+        from llmb_train import functions, perf_recipes
 
-        hugging_face.prefer_files()
+        perf_recipes.prefer_files()
         return functions.build_config(job, engine), functions.forward_step(job.function.name)
     from megatron.bridge.training.gpt_step import forward_step
 
     from llmb_train.config import build_config
 
     return build_config(job, engine), forward_step
+
+
+def print_header(job: Job | FunctionJob, engine: Engine) -> None:
+    """One ``LLMB manifest: {json}`` line, for the run's record, and one line per notice."""
+    print("LLMB manifest: " + json.dumps(_manifest(job, engine), sort_keys=True), flush=True)
+    for text in refusals.notices(job, engine):
+        notice(text)
+
+
+def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
+    """What the job itself sees of its machine; null where there is nothing to report."""
+    import torch
+
+    gpu = engine.device == "cuda"
+    return {
+        "run_id": job.run_id,
+        "hostname": socket.gethostname(),
+        "device": engine.device,
+        "gpu": torch.cuda.get_device_name(0) if gpu else None,
+        "world_size": job.world_size,
+        "layers": "transformer_engine" if engine.transformer_engine else "local",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "megatron_bridge": package_version("megatron-bridge"),
+        "megatron_core": package_version("megatron-core"),
+        "transformer_engine": package_version("transformer-engine") if engine.transformer_engine else None,
+        "cuda": torch.version.cuda if gpu else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
+        "driver": driver_version(DRIVER_FILE) if gpu else None,
+    }

@@ -6,11 +6,7 @@ Nothing of Transformer Engine runs; only its version is claimed, for the version
 from __future__ import annotations
 
 import os
-import sys
-import types
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +24,8 @@ def prepare(device: str) -> Any:
     os.environ.setdefault("RANK", "0")
     os.environ.setdefault("LOCAL_RANK", "0")
     from llmb_train import cpu, engine
-    from llmb_train.releases import release_of
-    from llmb_train.versions import package_version
 
-    release = release_of(package_version("megatron-bridge"))
+    release = engine.release_of(engine.package_version("megatron-bridge"))
     assert release is not None
     engine.find("cpu", release)
     cpu.install(device)
@@ -49,41 +43,13 @@ def resolve(job_file: Path, engine: Any) -> Any:
     """
     from megatron.bridge.training.config import runtime_config_update
 
+    from llmb_train import validation
     from llmb_train.config import build_config
     from llmb_train.job import load_job
 
     job = load_job(job_file)
     os.environ["WORLD_SIZE"] = str(job.world_size)
-    config = build_config(job, engine)
-    config.model.apply_rope_fusion = False
-    config.model.moe_permute_fusion = False
-    with claimed_fused_adam():
+    config = validation.without_kernels(build_config(job, engine))
+    with validation.claimed(validation.NEEDS[:1]):
         runtime_config_update(config)
     return config
-
-
-class FusedAdam:
-    """The parameters of Transformer Engine 2.12's optimizer, which core checks before it uses a precision-aware one."""
-
-    def __init__(
-        self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: bool
-    ) -> None:
-        raise NotImplementedError("only its parameters are here")
-
-
-@contextmanager
-def claimed_fused_adam() -> Iterator[None]:
-    """``transformer_engine.pytorch.optimizers`` for core's validation; removed before anything else can see it."""
-    names = ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers")
-    modules: dict[str, Any] = {name: types.ModuleType(name) for name in names}
-    modules[names[-1]].FusedAdam = FusedAdam
-    before = {name: sys.modules.get(name) for name in names}
-    sys.modules.update(modules)
-    try:
-        yield
-    finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module

@@ -3,7 +3,7 @@
     ENGINE_PYTHON tests/training/ask_megatron.py jobs.jsonl > answers.jsonl     (PYTHONPATH=common)
 
 One JSON line for each line of the file, in order: ``refused``, null where Megatron trains it. Beyond
-``llmb_train.catalogue.validation`` it is asked by its own condition whether the interleaved schedule takes the
+``llmb_train.validation`` it is asked by its own condition whether the interleaved schedule takes the
 micro-batches.
 """
 
@@ -23,7 +23,7 @@ ENGINE = as_on_gpu.prepare("cpu")
 
 
 def ask(document: dict[str, Any]) -> dict[str, Any]:
-    from llmb_train.catalogue import validation
+    from llmb_train import catalogue, perf_recipes, validation
     from llmb_train.errors import TrainError
     from llmb_train.job import FunctionJob, parse_job
 
@@ -38,11 +38,10 @@ def ask(document: dict[str, Any]) -> dict[str, Any]:
             from llmb_train.config import build_config
 
             return validation.without_kernels(build_config(job, ENGINE))
-        from llmb_train.catalogue import columns, functions
-        from llmb_train.functions.build import build_config as build_function
+        from llmb_train.functions import build_config as build_function
 
-        own = functions.find(job.function.name)().env_vars
-        os.environ.update({name: columns.word(value) for name, value in own.items()})
+        own = perf_recipes.find(job.function.name)().env_vars
+        os.environ.update({name: catalogue.word(value) for name, value in own.items()})
         return validation.without_kernels(build_function(job, ENGINE))
 
     try:

@@ -12,10 +12,8 @@ from typing import Any
 
 import torch
 
-from llmb_train.models.chunked import chunked
-from llmb_train.no_te import norm as norm_layers
-from llmb_train.no_te.attention import positions
-from llmb_train.no_te.norm import ZeroCenteredLayerNorm, ZeroCenteredRMSNorm
+from llmb_train.model import chunked
+from llmb_train.no_te import ZeroCenteredLayerNorm, ZeroCenteredRMSNorm, patch_norm, positions
 
 SEQUENCE, BATCH, HEADS, HEAD_DIM, CHUNK = 12, 2, 3, 4, 4
 
@@ -68,7 +66,7 @@ def norms_built_by_core_are_marked_for_sequence_parallelism() -> float:
     apart."""
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
-    norm_layers.patch()
+    patch_norm()
     unmarked = 0
     for normalization, centred in (("RMSNorm", False), ("LayerNorm", True)):
         config = SimpleNamespace(

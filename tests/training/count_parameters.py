@@ -41,8 +41,8 @@ def count(job_file: Path, rank: int) -> dict[str, Any]:
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    from llmb_train.cpu.fake_groups import fake_process_groups
-    from llmb_train.models.provider import local_block
+    from llmb_train.model import local_block
+    from llmb_train.validation import fake_process_groups
 
     os.environ["RANK"] = str(rank)
     config = as_on_gpu.resolve(job_file, ENGINE)

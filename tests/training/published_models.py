@@ -41,7 +41,7 @@ def fields(model: Any) -> dict[str, Any]:
 def unknown() -> set[str]:
     import transformers
 
-    from llmb_train.hugging_face.numbers import PUBLISHED
+    from llmb_train.hugging_face import PUBLISHED
 
     found: set[str] = set()
     for model in PUBLISHED.values():
@@ -56,10 +56,10 @@ def main(names: list[str]) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     cpu.install()
-    from llmb_train.catalogue import functions
+    from llmb_train import perf_recipes
 
     for name in names:
-        print(json.dumps({"name": name, "fields": fields(functions.find(name)().model)}), flush=True)
+        print(json.dumps({"name": name, "fields": fields(perf_recipes.find(name)().model)}), flush=True)
     print(json.dumps({"unknown": sorted(unknown())}))
 
 

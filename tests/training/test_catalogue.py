@@ -38,15 +38,14 @@ import os, types
 os.environ["RANK"] = "0"
 from llmb_train import cpu
 cpu.install()
-from llmb_train import hugging_face
-from llmb_train.functions import build
+from llmb_train import functions, perf_recipes
 name = "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"
 job = types.SimpleNamespace(function=types.SimpleNamespace(name=name))
-print("layers", build._call(job).model.num_layers)
-hugging_face.prefer_files()
-print("layers", build._call(job).model.num_layers)
+print("layers", functions._call(job).model.num_layers)
+perf_recipes.prefer_files()
+print("layers", functions._call(job).model.num_layers)
 try:
-    hugging_face.load("nobody/unknown")
+    perf_recipes.load("nobody/unknown")
 except Exception as error:
     print(type(error).__name__, error)
 """

@@ -18,7 +18,7 @@ from llmb_common.timing.iterations import NOTHING_LEFT
 from llmb_train.__main__ import main
 from llmb_train.errors import JobError, NothingLeft
 from llmb_train.job import load_job, parse_job
-from llmb_train.settings.checkpoint import Loaded, find_checkpoint, loaded, span
+from llmb_train.steps import Loaded, find_checkpoint, last_step, loaded
 from support.processes import wait_until
 
 
@@ -126,11 +126,9 @@ def test_a_run_ends_at_its_last_step_or_so_many_after_the_checkpoint(tmp_path: P
     whole = parse_job(make_job(steps={"train": 50}))
     one_more = parse_job(make_job(steps={"train": 50, "exit_after": 1}))
     start = Loaded(tmp_path, 50)
-    assert (span(whole, None).first, span(whole, None).last) == (0, 50)
-    assert (span(one_more, start).first, span(one_more, start).last) == (50, 51)
-    assert span(one_more, None).last == 1
+    assert [last_step(whole, None), last_step(one_more, start), last_step(one_more, None)] == [50, 51, 1]
     with pytest.raises(JobError, match="the checkpoint is from step 50 and the run ends at step 50"):
-        span(whole, start)
+        last_step(whole, start)
 
 
 def test_a_job_that_goes_on_takes_its_own_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from training_jobs import make_function_job, make_job
 
-from llmb_train.engine import Engine
+from llmb_train import refusals, settings
+from llmb_train.engine import RELEASES, Engine, says
 from llmb_train.errors import JobError
 from llmb_train.job import Job, parse_job
-from llmb_train.releases import RELEASES
-from llmb_train.settings import capabilities, fusions, refusals
-from llmb_train.versions import says
 
 GPU = Engine(device="cuda", transformer_engine=True)
 GPU_ALONE = Engine(device="cuda", transformer_engine=False)
@@ -113,12 +111,12 @@ def test_graphs_of_single_layers_are_taken_where_the_source_has_them(sources, en
 )
 def test_fields_have_the_names_that_the_source_has(sources, files, implementation, field, aware):
     sources(files)
-    found = capabilities.fields()
-    assert (found.iteration_graph["cuda_graph_impl"], found.fsdp_precision_aware) == (implementation, aware)
-    assert all(set(graphs) == {"cuda_graph_impl", field} for graphs in (found.no_graphs, found.iteration_graph))
-    job = parse_job(make_job("llama3", **ON_GPU, engine="0.7", **GRAPHS))
-    assert isinstance(job, Job)
-    assert fusions.fields(job, GPU)["cuda_graph_impl"] == implementation
+    for graphs, expected in ((GRAPHS, implementation), ({}, "none")):
+        job = parse_job(make_job("llama3", **ON_GPU, engine="0.7", parallelism={"fsdp": True}, **graphs))
+        assert isinstance(job, Job)
+        fields = settings.cuda_graph_fields(job)
+        assert (fields["cuda_graph_impl"], set(fields)) == (expected, {"cuda_graph_impl", field, "use_te_rng_tracker"})
+        assert settings.precision_aware(job, GPU) is aware
 
 
 def test_attention_chunks_must_not_be_cut() -> None:

@@ -13,7 +13,7 @@ import pytest
 from training_jobs import REPOSITORY, Engine, make_function_job, make_job, recording
 
 from llmb_common.recipes.loading import load_recipe, recipe_folders
-from llmb_train.releases import DOCUMENTED, FUNCTIONS, RELEASES
+from llmb_train.engine import DOCUMENTED, FUNCTIONS, RELEASES
 
 INFO = """\
 MAJOR = {0}
@@ -123,7 +123,7 @@ def test_a_release_that_fits_and_a_check_that_is_off_go_on_to_torch(tmp_path: Pa
 
 
 def test_the_version_of_the_real_megatron_is_found_without_importing_it(engine: Engine) -> None:
-    code = "import sys; from llmb_train.versions import package_version as v; "
+    code = "import sys; from llmb_train.engine import package_version as v; "
     code += "print(v('megatron-bridge'), v('megatron-core'), v('torch') is not None, 'torch' in sys.modules)"
     done = subprocess.run(
         [str(engine.python), "-c", code], env=engine.environment(), capture_output=True, text=True, check=True

@@ -5,8 +5,7 @@ Needs no engine: torch and Megatron have stand-ins here.
 
 from __future__ import annotations
 
-import importlib
-import sys
+import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +14,8 @@ import pytest
 from training_jobs import make_function_job
 
 from llmb_train.engine import Engine
-from llmb_train.functions import local
 from llmb_train.job import parse_job
+from support.without_engine import without_engine
 
 CPU = Engine(device="cpu", transformer_engine=False)
 GPU = Engine(device="cuda", transformer_engine=False)
@@ -36,16 +35,10 @@ CHOSEN = (
 )
 
 
-@pytest.fixture(autouse=True)
-def framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bridge's precisions by name; core needs no patch here."""
-    mixed = SimpleNamespace(get_mixed_precision_config=lambda name: SimpleNamespace(name=name))
-    monkeypatch.setitem(sys.modules, "megatron.bridge.training.mixed_precision", mixed)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(float32="fp32"))
-    monkeypatch.setitem(sys.modules, "llmb_train.no_te.mtp", SimpleNamespace(patch=lambda: None))
-    monkeypatch.setattr("llmb_train.no_te.mtp", sys.modules["llmb_train.no_te.mtp"], raising=False)
-    monkeypatch.setattr(local, "no_graphs", lambda config: None)
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+@pytest.fixture(scope="module")
+def reduced() -> Iterator[Any]:
+    with without_engine("reduced") as module:
+        yield module
 
 
 def configuration() -> Any:
@@ -61,18 +54,6 @@ def configuration() -> Any:
         env_vars={"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OTHER": "2"},
         mixed_precision="mxfp8",
     )
-
-
-@pytest.fixture
-def reduced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module, which looks for torch's one dtype when it is imported."""
-    name = "llmb_train.functions.reduced"
-    before = sys.modules.pop(name, None)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(bfloat16="bf16"))
-    yield importlib.import_module(name)
-    del sys.modules[name]
-    if before is not None:
-        sys.modules[name] = before
 
 
 def copy_of(reduced: Any, layout: dict[str, Any] | None = None, **more: Any) -> Any:
@@ -118,7 +99,7 @@ def test_a_small_copy_is_laid_out_as_planned(reduced: Any) -> None:
     model = copy(reduced)
     assert (model.tensor_model_parallel_size, model.sequence_parallel, model.context_parallel_size) == (2, True, 1)
     assert (model.pipeline_model_parallel_size, model.virtual_pipeline_model_parallel_size) == (2, 2)
-    assert (model.pipeline_dtype, model.pipeline_model_parallel_layout) == ("bf16", None)
+    assert (model.pipeline_dtype, model.pipeline_model_parallel_layout) == (reduced.torch.bfloat16, None)
     assert (model.num_layers_in_first_pipeline_stage, model.num_layers_in_last_pipeline_stage) == (None, None)
     assert (model.expert_tensor_parallel_size, model.account_for_loss_in_pipeline_split) == (None, False)
     flat = copy(reduced, {"ep": None})
@@ -137,29 +118,29 @@ def test_a_small_copy_learns_within_a_few_steps(reduced: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", [CPU, GPU], ids=str)
-def test_what_has_no_kernel_is_off_and_sizes_stay(engine: Engine) -> None:
+def test_what_has_no_kernel_is_off_and_sizes_stay(reduced: Any, engine: Engine) -> None:
     config = configuration()
-    local.apply(config, engine)
+    reduced.without_transformer_engine(config, engine)
     model = config.model
     assert [name for name in (*FUSED, *NEEDS_A_GPU) if getattr(model, name) is not False] == []
     assert [name for name in CHOSEN if getattr(model, name) is not None] == []
     assert (model.gated_linear_unit, model.hidden_size, model.offload_modules) == (True, 8, [])
     assert (model.cross_entropy_fusion_impl, model.moe_token_dispatcher_type) == ("native", "alltoall")
-    assert model.transformer_layer_spec is local.local_block
+    assert model.transformer_layer_spec is reduced.local_block
     assert model.use_cpu_initialization is (engine.device == "cpu")
-    assert (config.mixed_precision.name, config.mixed_precision.grad_reduce_in_fp32) == ("bf16_mixed", True)
+    assert config.mixed_precision.grad_reduce_in_fp32
     assert (config.optimizer.optimizer, config.comm_overlap) == ("adam", None)
     assert config.optimizer.overlap_param_gather_with_optimizer_step is False
-    assert (config.optimizer.main_grads_dtype, config.optimizer.exp_avg_dtype) == ("fp32", "fp32")
 
 
-def test_ranks_on_cpus_talk_by_gloo_and_reduce_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_on_cpus_talk_by_gloo_and_reduce_in_fp32(reduced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     here, there = configuration(), configuration()
-    local.apply(there, GPU)
+    reduced.without_transformer_engine(there, GPU)
     assert there.dist.distributed_backend == "nccl"
     assert (there.ddp.nccl_ub, "CUDA_DEVICE_MAX_CONNECTIONS" in there.env_vars) == (True, True)
-    local.apply(here, CPU)
+    reduced.without_transformer_engine(here, CPU)
     assert here.dist.distributed_backend == "gloo"
     assert {name for name, value in vars(here.ddp).items() if value} == {"grad_reduce_in_fp32"}
     assert here.env_vars == {"OTHER": "2"}
-    assert local._QUEUES not in local.os.environ
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ

@@ -8,17 +8,17 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from llmb_train import steps
 from llmb_train.__main__ import main
-from llmb_train.settings import checkpoint
 
-_fields = checkpoint.fields
+_fields = steps.checkpoint_fields
 
 
 def _without_optimizer(*args: Any) -> dict[str, Any]:
     return _fields(*args) | {"load_optim": False, "load_rng": False}
 
 
-checkpoint.fields = _without_optimizer
+steps.checkpoint_fields = _without_optimizer
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

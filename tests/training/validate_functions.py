@@ -23,26 +23,25 @@ def counted(name: str) -> dict[str, Any]:
     import torch
     import transformers
 
-    from llmb_train import hugging_face
-    from llmb_train.catalogue import functions, parameters
+    from llmb_train import counts, perf_recipes
 
-    hugging_face.asked.clear()
-    model = functions.find(name)().model
+    perf_recipes.asked.clear()
+    model = perf_recipes.find(name)().model
     model.mtp_num_layers = None
-    (published,) = set(hugging_face.asked)
-    kind = getattr(transformers, hugging_face.PUBLISHED[published].architecture)
+    (published,) = set(perf_recipes.asked)
+    kind = getattr(transformers, perf_recipes.PUBLISHED[published].architecture)
     with torch.device("meta"):
-        other = kind(hugging_face.load(published))
+        other = kind(perf_recipes.load(published))
     weights = sum(parameter.numel() for parameter in other.parameters())
     biases = sum(buffer.numel() for key, buffer in other.named_buffers() if key.endswith("e_score_correction_bias"))
-    return {"parameters": parameters.count(model), "published": weights + biases}
+    return {"parameters": counts.parameters(model), "published": weights + biases}
 
 
 def main(names: list[str]) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     cpu.install()
-    from llmb_train.catalogue import validation
+    from llmb_train import validation
 
     for name in names:
         function = name.rstrip("#")

@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import as_on_gpu
 import validate_jobs
 
 
@@ -23,7 +22,8 @@ def resolve(name: str, job: Any) -> dict[str, Any]:
     """The settings of the function with the columns of ``job``, after Bridge's own update and validation."""
     from megatron.bridge.training.config import runtime_config_update
 
-    from llmb_train.catalogue.functions import find
+    from llmb_train import validation
+    from llmb_train.perf_recipes import find
 
     os.environ["WORLD_SIZE"] = str(job.world_size)
     config = find(name)()
@@ -31,9 +31,8 @@ def resolve(name: str, job: Any) -> dict[str, Any]:
     if job.precision.dtype == "bf16":  # run_script.py:148
         config.optimizer.use_precision_aware_optimizer = True
     fusions = {fusion: getattr(config.model, fusion) for fusion in FUSIONS}
-    for fusion in FUSIONS:
-        setattr(config.model, fusion, False)
-    with as_on_gpu.claimed_fused_adam():
+    validation.without_kernels(config)
+    with validation.claimed(validation.NEEDS[:1]):
         runtime_config_update(config)
     return validate_jobs.resolved_fields(config) | {f"model.{fusion}": value for fusion, value in fusions.items()}
 

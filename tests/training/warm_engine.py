@@ -40,7 +40,7 @@ def import_everything(device: str) -> None:
     wanted = ["megatron.bridge.training.gpt_step", "megatron.bridge.training.pretrain"]
     wanted += ["llmb_train.config", "llmb_train.train"]
     if importlib.util.find_spec("megatron.bridge.perf_recipes") is not None:
-        wanted += ["megatron.bridge.recipes", "llmb_train.functions.build"]
+        wanted += ["megatron.bridge.recipes", "llmb_train.functions"]
     for module in wanted:
         importlib.import_module(module)
     gc.freeze()

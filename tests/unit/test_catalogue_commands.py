@@ -18,8 +18,7 @@ from click import Context
 from llmb_run import completion
 from llmb_run.commands.start import single_command
 from llmb_run.commands.workloads import _next_step
-from llmb_train import hugging_face
-from llmb_train.catalogue import columns, document, functions
+from llmb_train import catalogue, perf_recipes
 from support import instant
 from support.cli import Cli, Done
 from support.functions import RECIPE, ROOT, UNCHECKED
@@ -340,30 +339,30 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ]
     text = "\n".join(f"def {name}_config():\n    ..." for name in names)
     (tmp_path / "a.py").write_text(f"{text}\n\ndef common_config():\n    ...\n")
-    monkeypatch.setattr(functions, "_modules", lambda: iter([("recipes.a", tmp_path / "a.py")]))
-    functions.names.cache_clear()
-    functions._defined.cache_clear()
+    monkeypatch.setattr(perf_recipes, "_modules", lambda: iter([("recipes.a", tmp_path / "a.py")]))
+    perf_recipes.names.cache_clear()
+    perf_recipes._defined.cache_clear()
     yield
-    functions.names.cache_clear()
-    functions._defined.cache_clear()
+    perf_recipes.names.cache_clear()
+    perf_recipes._defined.cache_clear()
 
 
 def call(name: str) -> Any:
     if name.startswith("b_"):
         raise RuntimeError("no such\n   device")
-    hugging_face.asked.append("openai/gpt-oss-120b")
+    perf_recipes.asked.append("openai/gpt-oss-120b")
     return lambda: None
 
 
 def test_no_function_is_left_out_in_silence(recipes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "find", call)
-    monkeypatch.setattr(columns, "row", lambda config: {"columns": {}})
-    found, missing = document.rows()
+    monkeypatch.setattr(perf_recipes, "find", call)
+    monkeypatch.setattr(catalogue, "row", lambda config: {"columns": {}})
+    found, missing = catalogue.rows()
     assert list(found) == ["a_pretrain_8gpu_h100_bf16_config", "a_pretrain_8gpu_h100_fp8ds_config"]
     assert list(missing) == ["a_pretrain_8gpu_h100_fp7_config", "b_sft_8gpu_h100_bf16_config"]
     assert "precision" in missing["a_pretrain_8gpu_h100_fp7_config"]
     assert missing["b_sft_8gpu_h100_bf16_config"] == "RuntimeError: no such device"
-    written = json.loads(document.text(found, missing, "2026-11-22"))
+    written = json.loads(catalogue.text(found, missing, "2026-11-22"))
     assert (written["missing"], list(written["functions"])) == (missing, list(found))
     assert list(written["assumed"]) == ["openai/gpt-oss-120b"]
 
@@ -376,11 +375,11 @@ def test_a_base_changes_the_file_and_nothing_that_is_read(tmp_path: Path) -> Non
     names = [entry.name for entry in older.index]
     assert (own["release"], own["core"], len(names), len(own["functions"])) == ("0.6.0", "0.19.0", 428, 21)
     whole = {name: own["functions"].get(name) or base[name] for name in names}
-    lines = (f"{json.dumps(name)}:{document._line(whole[name])}" for name in names)
+    lines = (f"{json.dumps(name)}:{catalogue._line(whole[name])}" for name in names)
     assert hashlib.sha256(",\n".join(lines).encode()).hexdigest() == older.sha256 == own["sha256"]
     found, date = {name: dict(row) for name, row in whole.items()}, own["date"]
     (tmp_path / own["base"]).write_bytes((MBRIDGE / own["base"]).read_bytes())
-    again = json.loads(document.text(found, {}, date, tmp_path / own["base"]))
+    again = json.loads(catalogue.text(found, {}, date, tmp_path / own["base"]))
     assert {name: again[name] for name in ("base", "index", "functions", "sha256", "assumed")} == {
         name: own[name] for name in ("base", "index", "functions", "sha256", "assumed")
     }

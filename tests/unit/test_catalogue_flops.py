@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmb_train.catalogue import flops, parameters
+from llmb_train import counts
 
 HIDDEN, HEADS, GROUPS, WIDTH, LENGTH, FFN, VOCABULARY = 8, 4, 2, 2, 16, 32, 100
 WEIGHTS = HIDDEN * WIDTH * 2 * (HEADS + GROUPS) + 2 * HIDDEN * FFN
@@ -21,7 +21,7 @@ def counted(layers: int, **more: Any) -> float:
         **{"kv_channels": WIDTH, "seq_length": LENGTH, "ffn_hidden_size": FFN, "gated_linear_unit": False},
         **{"vocab_size": VOCABULARY, "num_moe_experts": None, "mtp_num_layers": None},
     }
-    found = flops.per_token(SimpleNamespace(model=SimpleNamespace(**base | more), peft=None))
+    found = counts.flops_per_token(SimpleNamespace(model=SimpleNamespace(**base | more), peft=None))
     assert found is not None
     return found / 6 - HIDDEN * VOCABULARY
 
@@ -54,8 +54,8 @@ def test_a_window_is_of_the_layers_that_have_one(window: Any, every: Any, seen: 
 
 def test_adapters_and_diffusion_models_are_not_counted() -> None:
     model = SimpleNamespace(vocab_size=VOCABULARY)
-    assert flops.per_token(SimpleNamespace(model=model, peft=object())) is None
-    assert flops.per_token(SimpleNamespace(model=SimpleNamespace(), peft=None)) is None
+    assert counts.flops_per_token(SimpleNamespace(model=model, peft=object())) is None
+    assert counts.flops_per_token(SimpleNamespace(model=SimpleNamespace(), peft=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_adapters_and_diffusion_models_are_not_counted() -> None:
     ],
 )
 def test_layers_that_take_the_tokens_of_one_before(more: dict[str, int], sharing: list[int]) -> None:
-    assert [layer for layer in range(8) if parameters.shares_index(SimpleNamespace(**more), layer)] == sharing
+    assert [layer for layer in range(8) if counts.shares_index(SimpleNamespace(**more), layer)] == sharing

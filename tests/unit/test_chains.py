@@ -15,7 +15,7 @@ from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import load_record
 from llmb_common.submission import Options, resuming, submit, submit_chain
-from llmb_train.settings.checkpoint import Loaded, has_random_state
+from llmb_train.steps import Loaded, has_random_state
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.iteration_logs import mbridge_log, saved_line

@@ -141,7 +141,7 @@ def test_figures_of_the_checkpoint_page() -> None:
     assert f"({math.log(vocabulary):.1f} for Llama 3.1)" in text
 
 
-@pytest.mark.parametrize("module", ["llmb_train/settings/checkpoint.py"])
+@pytest.mark.parametrize("module", ["llmb_train/steps.py"])
 def test_messages_about_checkpoints_are_those_of_the_code(module: str) -> None:
     code = (ROOT / "common" / module).read_text()
     for quoted in ("there is no checkpoint in ", "holds no *.distcp file", "and the run ends at step "):

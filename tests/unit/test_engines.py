@@ -19,8 +19,8 @@ from llmb_common.site.cluster import load_cluster_config
 from llmb_install.installation import engine_values
 from llmb_install.parts.engine import KINDS
 from llmb_install.parts.site_config import apply_site_values
+from llmb_train.engine import DOCUMENTED, RELEASES
 from llmb_train.job import FunctionJob, Job, parse_job
-from llmb_train.releases import DOCUMENTED, RELEASES
 from support import plans
 from support.runs import PUBLISHED, plan_for
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +12,14 @@ from typing import Any
 import pytest
 
 from llmb_train.errors import Contradiction, JobError
-from llmb_train.functions import columns
 from llmb_train.job import Checkpoint, FunctionJob, parse_job
+from support.without_engine import without_engine
 
 SHIPPED = json.loads((Path(__file__).parents[1] / "data" / "functions.json").read_text())["functions"]["deepseek_v3"]
 
 
 def job(**changes: Any) -> FunctionJob:
-    """DeepSeek-V3 on 256 GB300, as shipped except for ``changes`` of columns."""
+    """DeepSeek-V3 on 256 GB300, as shipped except for ``changes`` of functions."""
     own = {**SHIPPED["columns"], **changes}
     content: dict[str, Any] = {
         **{"schema": 1, "run_id": "x", "experiment_name": "x", "output_dir": "/x", "engine": "0.6", "device": "cuda"},
@@ -42,6 +43,12 @@ def job(**changes: Any) -> FunctionJob:
     parsed = parse_job(content)
     assert isinstance(parsed, FunctionJob)
     return parsed
+
+
+@pytest.fixture(scope="module")
+def functions() -> Iterator[Any]:
+    with without_engine("functions") as module:
+        yield module
 
 
 @pytest.fixture
@@ -80,22 +87,22 @@ def config() -> Any:
     )
 
 
-def test_a_function_as_shipped_is_left_as_it_is(config: Any) -> None:
-    columns.require_own(job(), config)
+def test_a_function_as_shipped_is_left_as_it_is(functions: Any, config: Any) -> None:
+    functions.require_own(job(), config)
     before = dict(vars(config.model))
-    columns.set_planned(job(), config)
+    functions.set_planned(job(), config)
     assert vars(config.model) == before
 
 
-def test_other_columns_than_the_catalogues_are_shown_side_by_side(config: Any) -> None:
+def test_other_columns_than_the_catalogues_are_shown_side_by_side(functions: Any, config: Any) -> None:
     config.train.micro_batch_size = 2
     with pytest.raises(Contradiction, match=r"_config: mbs +1 +2\n"):
-        columns.require_own(job(), config)
+        functions.require_own(job(), config)
 
 
-def test_columns_of_the_plan_are_set(config: Any) -> None:
+def test_columns_of_the_plan_are_set(functions: Any, config: Any) -> None:
     planned = job(tp=2, ep=32, gbs=2048, cuda_graph=False, recompute_layers=3, offload_layers=4, sequence_length=8192)
-    columns.set_planned(planned, config)
+    functions.set_planned(planned, config)
     model = config.model
     assert (model.tensor_model_parallel_size, model.sequence_parallel) == (2, True)
     assert (model.expert_model_parallel_size, model.seq_length) == (32, 8192)
@@ -111,33 +118,39 @@ def test_columns_of_the_plan_are_set(config: Any) -> None:
     ("changes", "words"),
     [({"pp": 8, "vp": 2}, "places its layers by hand for PP=4 VP=4"), ({"fsdp": True}, "does not shard its state")],
 )
-def test_what_a_function_cannot_be_changed_to_is_refused(config: Any, changes: dict[str, Any], words: str) -> None:
+def test_what_a_function_cannot_be_changed_to_is_refused(
+    functions: Any, config: Any, changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(JobError, match=words):
-        columns.set_planned(job(**changes), config)
+        functions.set_planned(job(**changes), config)
 
 
-def test_layers_placed_by_hand_are_placed_anew_where_the_framework_can(config: Any) -> None:
+def test_layers_placed_by_hand_are_placed_anew_where_the_framework_can(functions: Any, config: Any) -> None:
     config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: f"{pp} x {vp}"
-    columns.set_planned(job(pp=8, vp=2), config)
+    functions.set_planned(job(pp=8, vp=2), config)
     assert config.model.pipeline_model_parallel_layout == "8 x 2"
     assert config.optimizer.overlap_param_gather_with_optimizer_step
 
 
-def test_without_interleaved_stages_parameters_are_gathered_after_the_optimizers_step(config: Any) -> None:
+def test_without_interleaved_stages_parameters_are_gathered_after_the_optimizers_step(
+    functions: Any, config: Any
+) -> None:
     config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: None
-    columns.set_planned(job(vp=None), config)
+    functions.set_planned(job(vp=None), config)
     assert not config.optimizer.overlap_param_gather_with_optimizer_step
     assert config.comm_overlap.overlap_param_gather_with_optimizer_step is None
 
 
-def test_a_variable_that_the_script_did_not_export_is_missed(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_the_script_did_not_export_is_missed(
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("USE_MNNVL", "0")  # the user's choice
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
     with pytest.raises(Contradiction, match=r"NCCL_NVLS_ENABLE +0 +not set") as caught:
-        columns.require_environment(config)
+        functions.require_environment(config)
     assert "USE_MNNVL" not in str(caught.value)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
-    columns.require_environment(config)
+    functions.require_environment(config)
 
 
 def test_adapters_do_not_resume_the_model_that_they_load() -> None:

@@ -178,7 +178,7 @@ def test_a_plan_knows_what_its_function_sets() -> None:
 
 
 def test_405b_on_gb200_keeps_two_copies_of_its_shards() -> None:
-    """llmb_train.settings.data_parallel sets num_distributed_optimizer_instances there."""
+    """llmb_train.settings sets num_distributed_optimizer_instances there."""
     job = {"MODEL_SIZE": "405b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "128", "recipe": "llama3.1"}
     twice, once = (shards_of(plans.plan(**job, GPU_TYPE=gpu)) for gpu in ("gb200", "gb300"))
     assert twice == pytest.approx(2 * once)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,33 +16,21 @@ import pytest
 
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
-from llmb_train import manifest
+from llmb_train import refusals, train
 from llmb_train.engine import Engine
 from llmb_train.job import Job, Moe, parse_job
-from llmb_train.models import architecture
 from support.runs import plan_for
+from support.without_engine import without_engine
 
 GPU = Engine(device="cuda", transformer_engine=True)
 CPU = Engine(device="cpu", transformer_engine=False)
 MOE = Moe(8, 2, 64, None, 1, "softmax", False, 0.01, 1.25, False)
 
 
-@pytest.fixture(autouse=True)
-def framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU job imports, with names in place of functions."""
-    cuda = SimpleNamespace(get_device_name=lambda index: f"GPU {index}", nccl=SimpleNamespace(version=lambda: (2, 27)))
-    torch = SimpleNamespace(__version__="2.9", version=SimpleNamespace(cuda="12.9"), cuda=cuda)
-    modules = {
-        "torch": torch,
-        "torch.nn": SimpleNamespace(),
-        "torch.nn.functional": SimpleNamespace(silu="silu"),
-        "megatron": SimpleNamespace(),
-        "megatron.core": SimpleNamespace(),
-        "megatron.core.activations": SimpleNamespace(squared_relu="squared relu"),
-        "llmb_train.models.provider": SimpleNamespace(local_block="local", transformer_engine_block="TE"),
-    }
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
+@pytest.fixture(scope="module")
+def model() -> Iterator[Any]:
+    with without_engine("model") as module:
+        yield module
 
 
 def job(folder: Path, routing: Any = None, **changes: Any) -> Job:
@@ -52,12 +41,12 @@ def job(folder: Path, routing: Any = None, **changes: Any) -> Job:
     return replace(made, architecture=replace(made.architecture, **changes), performance=performance)
 
 
-def test_sizes_are_those_of_the_architecture(tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_architecture(model: Any, tmp_path: Path) -> None:
     """Each another number, so that none takes another's place."""
     sizes = {"layers": 2, "hidden": 3, "ffn": 4, "heads": 5, "query_groups": 6, "head_dim": 7, "vocabulary": 8}
     more = {"norm_epsilon": 0.5, "rope_base": 9, "rotary_percent": 0.25, "init_std": 0.75, "attention_chunk": 10}
     made = replace(job(tmp_path, **sizes, **more), sequence_length=11)
-    fields = architecture.fields(made, GPU)
+    fields = model.architecture_fields(made, GPU)
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels")
     assert [fields[name] for name in (*names, "vocab_size")] == [2, 3, 4, 5, 6, 7, 8]
     names = ("layernorm_epsilon", "rotary_base", "rotary_percent", "init_method_std", "attention_chunk_size")
@@ -67,7 +56,7 @@ def test_sizes_are_those_of_the_architecture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_each_switch_is_its_own(tmp_path: Path, on: bool) -> None:
+def test_each_switch_is_its_own(model: Any, tmp_path: Path, on: bool) -> None:
     switches = {
         "gated": "gated_linear_unit",
         "zero_centered_gamma": "layernorm_zero_centered_gamma",
@@ -76,28 +65,36 @@ def test_each_switch_is_its_own(tmp_path: Path, on: bool) -> None:
     }
     for name, field in switches.items():
         plain = dict.fromkeys(switches, not on)
-        fields = architecture.fields(job(tmp_path, **plain | {name: on}), GPU)
+        fields = model.architecture_fields(job(tmp_path, **plain | {name: on}), GPU)
         assert [fields[other] is on for other in switches.values()] == [other == field for other in switches.values()]
 
 
-def test_what_is_named_becomes_the_frameworks_own(tmp_path: Path) -> None:
-    one = architecture.fields(job(tmp_path, activation="silu", norm="rmsnorm", rope_scaling=8.0), GPU)
-    other = architecture.fields(job(tmp_path, activation="squared_relu", norm="layernorm", rope_scaling=None), CPU)
+def test_what_is_named_becomes_the_frameworks_own(model: Any, tmp_path: Path) -> None:
+    one = model.architecture_fields(job(tmp_path, activation="silu", norm="rmsnorm", rope_scaling=8.0), GPU)
+    other = model.architecture_fields(
+        job(tmp_path, activation="squared_relu", norm="layernorm", rope_scaling=None), CPU
+    )
     names = ("activation_func", "normalization", "rope_scaling", "rope_scaling_factor", "transformer_layer_spec")
-    assert [one[name] for name in names] == ["silu", "RMSNorm", True, 8.0, "TE"]
-    assert [other[name] for name in names] == ["squared relu", "LayerNorm", False, 1.0, "local"]
+    assert [one[name] for name in names] == [model.silu, "RMSNorm", True, 8.0, model.transformer_engine_block]
+    assert [other[name] for name in names] == [model.squared_relu, "LayerNorm", False, 1.0, model.local_block]
     assert (one["use_cpu_initialization"], other["use_cpu_initialization"]) == (False, True)
     assert one["no_rope_freq"] is None
-    assert architecture.fields(job(tmp_path, layers=5, no_rope_interval=2), GPU)["no_rope_freq"] == [0, 1, 0, 1, 0]
+    assert model.architecture_fields(job(tmp_path, layers=5, no_rope_interval=2), GPU)["no_rope_freq"] == [
+        0,
+        1,
+        0,
+        1,
+        0,
+    ]
 
 
-def experts(folder: Path, routing: str, engine: Engine = GPU, **changes: Any) -> dict[str, Any]:
-    fields = architecture.fields(job(folder, routing, layers=4, moe=replace(MOE, **changes)), engine)
+def experts(model: Any, folder: Path, routing: str, engine: Engine = GPU, **changes: Any) -> dict[str, Any]:
+    fields = model.architecture_fields(job(folder, routing, layers=4, moe=replace(MOE, **changes)), engine)
     return {name: value for name, value in fields.items() if "moe" in name}
 
 
-def test_experts_drop_what_exceeds_their_capacity_or_are_balanced_by_force(tmp_path: Path) -> None:
-    dropping, balanced = experts(tmp_path, "drop"), experts(tmp_path, "balanced")
+def test_experts_drop_what_exceeds_their_capacity_or_are_balanced_by_force(model: Any, tmp_path: Path) -> None:
+    dropping, balanced = experts(model, tmp_path, "drop"), experts(model, tmp_path, "balanced")
     names = ("expert_capacity_factor", "pad_expert_input_to_capacity", "router_force_load_balancing")
     assert [dropping[f"moe_{name}"] for name in names] == [1.25, True, False]
     assert [balanced[f"moe_{name}"] for name in names] == [None, False, True]
@@ -108,27 +105,31 @@ def test_experts_drop_what_exceeds_their_capacity_or_are_balanced_by_force(tmp_p
         **{"moe_router_load_balancing_type": "aux_loss", "moe_apply_probs_on_input": False},
         **{"moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": True, "moe_permute_fusion": True},
     }
-    assert "num_moe_experts" not in architecture.fields(job(tmp_path), GPU)
+    assert "num_moe_experts" not in model.architecture_fields(job(tmp_path), GPU)
 
 
-def test_experts_of_every_second_layer_and_shared_ones(tmp_path: Path) -> None:
+def test_experts_of_every_second_layer_and_shared_ones(model: Any, tmp_path: Path) -> None:
     more = {"every": 2, "shared_ffn": 32, "router": "sigmoid", "pre_softmax": True, "probabilities_on_input": True}
-    fields = experts(tmp_path, "drop", **more)
+    fields = experts(model, tmp_path, "drop", **more)
     assert (fields["moe_layer_freq"], fields["moe_shared_expert_intermediate_size"]) == ([0, 1, 0, 1], 32)
     assert (fields["moe_router_score_function"], fields["moe_router_pre_softmax"]) == ("sigmoid", True)
     assert fields["moe_apply_probs_on_input"]
     assert fields["moe_shared_expert_overlap"]
-    plain = experts(tmp_path, "drop", CPU, **more)
+    plain = experts(model, tmp_path, "drop", CPU, **more)
     names = ("shared_expert_overlap", "grouped_gemm", "permute_fusion")
     assert [plain[f"moe_{name}"] for name in names] == [False] * 3
 
 
 @pytest.mark.parametrize("engine", [GPU, CPU], ids=str)
 def test_a_job_says_what_it_runs_with(tmp_path, engine, monkeypatch, capsys):
-    monkeypatch.setattr(manifest, "package_version", lambda name: f"{name} 1.0")
-    monkeypatch.setattr(manifest, "driver_version", lambda file: "575.51")
+    cuda = SimpleNamespace(get_device_name=lambda index: f"GPU {index}", nccl=SimpleNamespace(version=lambda: (2, 27)))
+    torch = SimpleNamespace(__version__="2.9", version=SimpleNamespace(cuda="12.9"), cuda=cuda)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(train, "package_version", lambda name: f"{name} 1.0")
+    monkeypatch.setattr(train, "driver_version", lambda file: "575.51")
+    monkeypatch.setattr(refusals, "notices", lambda job, engine: ["first", "second"])
     made = job(tmp_path)
-    manifest.print_header(made, engine, ["first", "second"])
+    train.print_header(made, engine)
     line, *notices = capsys.readouterr().out.splitlines()
     gpu = engine is GPU
     assert json.loads(line.removeprefix("LLMB manifest: ")) == {

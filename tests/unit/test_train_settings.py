@@ -15,10 +15,11 @@ import pytest
 
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
+from llmb_train import settings, steps
 from llmb_train.engine import Engine
-from llmb_train.job import Job, parse_job
-from llmb_train.settings import data_parallel, fusions, optimizer, overlap, profiling, steps
-from llmb_train.settings.checkpoint import Loaded, Span, checkpoint_config
+from llmb_train.errors import JobError
+from llmb_train.job import Checkpoint, Job, Precision, parse_job
+from llmb_train.steps import Loaded
 from support.runs import plan_for
 
 GPU = Engine(device="cuda", transformer_engine=True)
@@ -29,7 +30,8 @@ SIZES = {"8b": "8", "70b": "64", "405b": "128"}
 @pytest.fixture(autouse=True)
 def framework(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each class gives the fields that it was given."""
-    classes = ("DistributedDataParallelConfig", "CheckpointConfig", "OptimizerConfig", "ProfilingConfig")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(bfloat16="bfloat16"))
+    classes = ("DistributedDataParallelConfig", "OptimizerConfig", "ProfilingConfig")
     config = SimpleNamespace(**dict.fromkeys(classes, dict))
     presets = SimpleNamespace(CommOverlapConfig=dict, **{name: name for name in _preset_names()})
     monkeypatch.setitem(sys.modules, "megatron.bridge.training.config", config)
@@ -39,7 +41,7 @@ def framework(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _preset_names() -> set[str]:
-    return {name.format(dtype=dtype) for name in overlap._PRESETS.values() for dtype in ("bf16", "fp8")}
+    return {name.format(dtype=dtype) for name in settings._OVERLAP_PRESETS.values() for dtype in ("bf16", "fp8")}
 
 
 def job(folder: Path, size: str = "70b", *, fsdp: bool | None = None, **variables: str) -> Job:
@@ -54,25 +56,25 @@ def job(folder: Path, size: str = "70b", *, fsdp: bool | None = None, **variable
 
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_fsdp_shards_everything_and_averages_by_itself(tmp_path: Path, fsdp: bool) -> None:
-    ddp = data_parallel.ddp_config(job(tmp_path, fsdp=fsdp), GPU)
+    ddp = settings.ddp_config(job(tmp_path, fsdp=fsdp), GPU)
     assert ddp["average_in_collective"] is not fsdp
     assert ddp["data_parallel_sharding_strategy"] == ("optim_grads_params" if fsdp else "no_shard")
     assert ddp.get("use_megatron_fsdp", False) is fsdp
     assert ddp.get("fsdp_double_buffer", False) is fsdp
     assert {ddp["overlap_grad_reduce"], ddp["overlap_param_gather"], ddp["use_distributed_optimizer"]} == {True}
     assert {ddp["grad_reduce_in_fp32"], ddp["check_for_nan_in_grad"], ddp["check_for_large_grads"]} == {False}
-    assert data_parallel.model_fields(job(tmp_path, fsdp=fsdp), GPU) == {"init_model_with_meta_device": fsdp}
+    assert settings.model_fields(job(tmp_path, fsdp=fsdp), GPU)["init_model_with_meta_device"] is fsdp
 
 
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_ranks_on_cpus_overlap_nothing_and_reduce_in_fp32(tmp_path: Path, fsdp: bool) -> None:
-    ddp = data_parallel.ddp_config(job(tmp_path, fsdp=fsdp), CPU)
+    ddp = settings.ddp_config(job(tmp_path, fsdp=fsdp), CPU)
     on = {"use_distributed_optimizer": True, "grad_reduce_in_fp32": True}
     on |= {"use_megatron_fsdp": True} if fsdp else {}
     assert {name: value for name, value in ddp.items() if value is True} == on
     assert "suggested_communication_unit_size" not in ddp
-    assert data_parallel.model_fields(job(tmp_path, fsdp=fsdp), CPU) == {"init_model_with_meta_device": False}
-    assert overlap.comm_overlap(job(tmp_path), CPU) is None
+    assert settings.model_fields(job(tmp_path, fsdp=fsdp), CPU)["init_model_with_meta_device"] is False
+    assert settings.comm_overlap(job(tmp_path), CPU) is None
 
 
 BUFFERS = {"nccl_ub", "fsdp_manual_registration"}
@@ -91,8 +93,8 @@ BUFFERS = {"nccl_ub", "fsdp_manual_registration"}
     ],
 )
 def test_fsdp_of_each_size_has_its_own_settings(tmp_path, size, variables, own):
-    ddp = data_parallel.ddp_config(job(tmp_path, size, fsdp=True, **variables), GPU)
-    plain = data_parallel.ddp_config(replace(job(tmp_path, size, fsdp=True, **variables), family="grok1"), GPU)
+    ddp = settings.ddp_config(job(tmp_path, size, fsdp=True, **variables), GPU)
+    plain = settings.ddp_config(replace(job(tmp_path, size, fsdp=True, **variables), family="grok1"), GPU)
     assert ddp.keys() - plain.keys() == own
     assert all(ddp[name] is True for name in own & (BUFFERS | {"keep_fp8_transpose_cache"}))
     assert ddp.get("suggested_communication_unit_size", 800_000_000) == 800_000_000
@@ -102,19 +104,19 @@ def test_two_copies_of_the_sharded_state_need_an_even_number_of_replicas(tmp_pat
     even = job(tmp_path, "405b", fsdp=True, DTYPE="fp8")
     odd = replace(even, world_size=even.world_size // even.data_parallel * 33)
     assert (even.data_parallel % 2, odd.data_parallel) == (0, 33)
-    copies = [data_parallel.ddp_config(it, GPU)["num_distributed_optimizer_instances"] for it in (even, odd)]
+    copies = [settings.ddp_config(it, GPU)["num_distributed_optimizer_instances"] for it in (even, odd)]
     assert copies == [2, 1]
 
 
 @pytest.mark.parametrize(("fsdp", "form"), [(False, "torch_dist"), (True, "fsdp_dtensor")])
 def test_checkpoints_of_fsdp_have_a_format_of_their_own(tmp_path: Path, fsdp: bool, form: str) -> None:
     saving = job(tmp_path, fsdp=fsdp, ENABLE_CHECKPOINT="true", CHECKPOINT_INTERVAL="7", TIME_LIMIT="02:00:00")
-    fields: dict[str, Any] = checkpoint_config(saving, None)
+    fields = steps.checkpoint_fields(saving, None)
     assert (fields["ckpt_format"], fields["dist_ckpt_optim_fully_reshardable"]) == (form, not fsdp)
     assert (fields["save"], fields["save_interval"]) == (saving.checkpoint.save, 7)
     assert (fields["load"], fields["ckpt_step"], fields["load_rng"]) == (None, None, True)
     assert (fields["async_save"], fields["save_tokenizer_assets"]) == (False, False)
-    again = checkpoint_config(saving, Loaded(tmp_path, 12))
+    again = steps.checkpoint_fields(saving, Loaded(tmp_path, 12))
     assert (again["load"], again["ckpt_step"]) == (str(tmp_path), 12)
 
 
@@ -122,7 +124,7 @@ def test_checkpoints_of_fsdp_have_a_format_of_their_own(tmp_path: Path, fsdp: bo
 def test_a_run_that_saves_ends_by_its_interval_and_heeds_the_signal(tmp_path: Path, saving: str, exits: int) -> None:
     made = job(tmp_path, ENABLE_CHECKPOINT=saving, TIME_LIMIT="02:00:00")
     heeds = saving == "true"
-    assert steps.fields(made, Span(20, 50)) == {
+    assert steps.training_fields(made, 50) == {
         "train_iters": 50,
         "exit_interval": exits,
         "exit_signal_handler": heeds,
@@ -132,17 +134,20 @@ def test_a_run_that_saves_ends_by_its_interval_and_heeds_the_signal(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("variables", "engine", "fsdp", "aware"),
+    ("changes", "engine", "fsdp", "aware"),
     [
         ({}, GPU, False, True),
         ({}, GPU, True, False),
+        ({}, Engine(device="cuda", transformer_engine=False), False, False),
         ({}, CPU, False, False),
-        ({"DTYPE": "fp8"}, GPU, False, False),
-        ({"ENABLE_CHECKPOINT": "true", "TIME_LIMIT": "02:00:00"}, GPU, False, False),
+        ({"precision": Precision("fp8", "ds")}, GPU, False, False),
+        ({"checkpoint": Checkpoint("/s", None, None)}, GPU, False, False),
+        ({"checkpoint": Checkpoint(None, None, "/l")}, GPU, False, False),
     ],
+    ids=str,
 )
-def test_the_precision_aware_optimizer_is_bf16s_alone_and_cannot_save(tmp_path, variables, engine, fsdp, aware):
-    made = optimizer.optimizer_config(job(tmp_path, fsdp=fsdp, **variables), engine)
+def test_the_precision_aware_optimizer_is_bf16s_alone_and_cannot_save(tmp_path, changes, engine, fsdp, aware):
+    made = settings.optimizer_config(replace(job(tmp_path, fsdp=fsdp), **changes), engine)
     assert made["use_precision_aware_optimizer"] is aware
     assert (made["optimizer"], made["bf16"], made["use_distributed_optimizer"]) == ("adam", True, True)
 
@@ -154,22 +159,24 @@ def layout(made: Job, **changes: Any) -> Job:
 def test_the_gather_in_the_optimizers_step_needs_interleaving_replicas_and_a_precision_that_bears_it(tmp_path):
     made = layout(job(tmp_path, fsdp=False, CUDA_GRAPH="false"), tp=1, pp=4, vp=5, cp=1)
     assert made.data_parallel == 16
-    asked = overlap.gather_in_optimizer_step
+    asked = settings.gather_in_optimizer_step
     assert asked(made)
-    assert overlap.comm_overlap(made, GPU)["overlap_param_gather_with_optimizer_step"] is True
+    assert settings.comm_overlap(made, GPU)["overlap_param_gather_with_optimizer_step"] is True
     assert asked(layout(made, pp=32)), "two replicas are enough"
+    graphs = replace(made, performance=replace(made.performance, cuda_graph=True))
+    assert asked(replace(graphs, family="nemotron4")), "a graph of each layer"
     for other in (
         layout(made, pp=64),
         layout(made, vp=1),
         layout(made, vp=None),
         replace(made, precision=replace(made.precision, dtype="nvfp4")),
         replace(made, precision=replace(made.precision, dtype="fp8", fp8_recipe="mx")),
-        replace(made, performance=replace(made.performance, cuda_graph=True)),
+        graphs,
         replace(made, checkpoint=replace(made.checkpoint, save="/s")),
         replace(made, checkpoint=replace(made.checkpoint, load="/l")),
     ):
         assert not asked(other), other
-        assert overlap.comm_overlap(other, GPU)["overlap_param_gather_with_optimizer_step"] is None
+        assert settings.comm_overlap(other, GPU)["overlap_param_gather_with_optimizer_step"] is None
 
 
 @pytest.mark.parametrize(
@@ -185,11 +192,11 @@ def test_the_gather_in_the_optimizers_step_needs_interleaving_replicas_and_a_pre
 def test_tensor_parallel_overlap_needs_user_buffers(tmp_path, tp, dtype, te, preset):
     made = layout(job(tmp_path), tp=tp)
     made = replace(made, precision=replace(made.precision, dtype=dtype))
-    found = overlap.comm_overlap(made, Engine(device="cuda", transformer_engine=te))
+    found = settings.comm_overlap(made, Engine(device="cuda", transformer_engine=te))
     assert (found["tp_comm_overlap"], found["tp_comm_overlap_cfg"]) == (preset is not None, preset)
     assert found["tp_comm_bootstrap_backend"] == "nccl"
     unknown = replace(made, family="llama4")
-    assert overlap.comm_overlap(unknown, GPU)["tp_comm_overlap_cfg"] is None
+    assert settings.comm_overlap(unknown, GPU)["tp_comm_overlap_cfg"] is None
 
 
 @pytest.mark.parametrize(
@@ -199,7 +206,7 @@ def test_tensor_parallel_overlap_needs_user_buffers(tmp_path, tp, dtype, te, pre
 def test_weight_gradients_wait_for_the_drain_of_a_pipeline(tmp_path, limit, pp, te, deferred):
     made = layout(job(tmp_path), pp=pp)
     made = replace(made, performance=replace(made.performance, wgrad_deferral=limit))
-    found = overlap.comm_overlap(made, Engine(device="cuda", transformer_engine=te))
+    found = settings.comm_overlap(made, Engine(device="cuda", transformer_engine=te))
     given = {name: found.get(name) for name in ("defer_embedding_wgrad_compute", "wgrad_deferral_limit")}
     assert list(given.values()) == ([True, limit] if deferred else [None, None])
 
@@ -210,9 +217,8 @@ def test_fusions_are_transformer_engines_or_none(tmp_path: Path) -> None:
     gpu = {"bias_activation_fusion", "bias_dropout_fusion", "cross_entropy_loss_fusion"}
 
     def on(it: Job, engine: Engine) -> set[str]:
-        found = fusions.fields(it, engine)
+        found = settings.fusion_fields(it, engine)
         assert found["cross_entropy_fusion_impl"] == ("te" if engine.transformer_engine else "native")
-        assert found["use_te_rng_tracker"] is it.performance.cuda_graph
         return {name for name in te | gpu if found[name]}
 
     assert on(made, GPU) == te | gpu
@@ -224,11 +230,6 @@ def test_fusions_are_transformer_engines_or_none(tmp_path: Path) -> None:
     assert "bias_activation_fusion" not in on(replace(made, architecture=plain), GPU)
     plain = replace(plain, activation="silu", gated=False)
     assert "bias_activation_fusion" not in on(replace(made, architecture=plain), GPU)
-    graphs = replace(made, performance=replace(made.performance, cuda_graph=True))
-    assert fusions.fields(graphs, GPU)["use_te_rng_tracker"] is True
-    assert fusions.whole_iteration_graph(graphs)
-    assert not fusions.whole_iteration_graph(replace(graphs, family="grok1"))
-    assert not fusions.whole_iteration_graph(made)
 
 
 @pytest.mark.parametrize("tool", ["nsys", "torch"])
@@ -237,19 +238,19 @@ def test_a_profile_is_of_the_steps_and_ranks_that_were_asked_for(tmp_path: Path,
     profiled = job(tmp_path, ENABLE_PROFILE="true", **steps_and_ranks)
     assert profiled.profile is not None
     profiled = replace(profiled, profile=replace(profiled.profile, tool=tool))
-    assert profiling.profiling_config(profiled) == {
+    assert steps.profiling_config(profiled) == {
         "use_nsys_profiler": tool == "nsys",
         "use_pytorch_profiler": tool == "torch",
         "profile_step_start": 4,
         "profile_step_end": 6,
         "profile_ranks": [0, 9],
     }
-    assert (profiling.trace_folder(profiled) is not None) is (tool == "torch")
+    assert (steps.trace_folder(profiled) is not None) is (tool == "torch")
     assert profiled.profile is not None
     everyone = replace(profiled, profile=replace(profiled.profile, ranks=None))
-    assert profiling.profiling_config(everyone)["profile_ranks"] == list(range(64))
+    assert steps.profiling_config(everyone)["profile_ranks"] == list(range(64))
     nothing = job(tmp_path)
-    assert (profiling.profiling_config(nothing), profiling.trace_folder(nothing)) == ({}, None)
+    assert (steps.profiling_config(nothing), steps.trace_folder(nothing)) == ({}, None)
 
 
 @pytest.mark.parametrize(
@@ -263,13 +264,9 @@ def test_llama_has_a_graph_of_the_whole_iteration_and_others_one_for_each_layer(
     made = replace(job(tmp_path), family=family, engine=engine)
     with_graphs = replace(made, performance=replace(made.performance, cuda_graph=True))
 
-    def of_graphs(made: Job) -> dict[str, Any]:
-        fields = fusions.fields(made, GPU).items()
-        return {name: value for name, value in fields if name.startswith("cuda_graph") or "rng" in name}
-
-    assert of_graphs(with_graphs) == {**graphs, "use_te_rng_tracker": True}
-    second = next(name for name in graphs if name != "cuda_graph_impl")
-    assert of_graphs(made) == {"cuda_graph_impl": "none", second: [], "use_te_rng_tracker": False}
+    assert settings.cuda_graph_fields(with_graphs) == {**graphs, "use_te_rng_tracker": True}
+    off = {"cuda_graph_impl": "none", "cuda_graph_scope": [], "use_te_rng_tracker": False}
+    assert settings.cuda_graph_fields(made) == off
 
 
 @pytest.mark.parametrize(
@@ -286,18 +283,108 @@ def test_llama_has_a_graph_of_the_whole_iteration_and_others_one_for_each_layer(
     ],
 )
 def test_the_overlap_is_the_one_that_each_models_scripts_name(tmp_path, family, hidden, gpu, dtype, preset):
-    """Where each was read: ``settings/overlap.py``."""
-    made = job(tmp_path)
+    """Where each was read: ``settings.py``."""
+    made = layout(job(tmp_path), tp=2)
     generation: Any = "hopper" if gpu == "h100" else "blackwell"
     made = replace(made, family=family, gpu_generation=generation, precision=replace(made.precision, dtype=dtype))
     made = replace(made, architecture=replace(made.architecture, hidden=hidden))
-    assert overlap.preset_name(made) == (f"userbuffers_{preset}" if preset else None)
+    assert settings.comm_overlap(made, GPU)["tp_comm_overlap_cfg"] == (f"userbuffers_{preset}" if preset else None)
 
 
 def test_adam_is_the_published_one(tmp_path: Path) -> None:
     """Its numbers cost nothing; they decide the losses that runs are compared by."""
-    made = optimizer.optimizer_config(job(tmp_path), GPU)
+    made = settings.optimizer_config(job(tmp_path), GPU)
     assert {name: value for name, value in made.items() if name != "use_precision_aware_optimizer"} == {
         **{"optimizer": "adam", "lr": 3e-4, "min_lr": 3e-5, "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8},
         **{"weight_decay": 0.1, "clip_grad": 1.0, "bf16": True, "use_distributed_optimizer": True},
     }
+
+
+def laid_out(folder: Path, *, layers: int = 126, performance: Any = None, **layout: Any) -> Job:
+    """Llama 3.1 405b with another layout."""
+    made = job(folder, "405b", GPU_TYPE="b200")
+    flat: dict[str, Any] = {"tp": 1, "pp": 1, "vp": None, "cp": 1, "ep": None, "etp": None, "fsdp": False}
+    quiet = {"cuda_graph": False, "recompute_layers": 0, "offload_layers": 0, **(performance or {})}
+    return replace(
+        made,
+        architecture=replace(made.architecture, layers=layers),
+        parallelism=replace(made.parallelism, **flat | layout),
+        performance=replace(made.performance, **quiet),
+    )
+
+
+FLAT = {
+    "tensor_model_parallel_size": 1,
+    "sequence_parallel": False,
+    "pipeline_model_parallel_size": 1,
+    "virtual_pipeline_model_parallel_size": None,
+    "pipeline_dtype": "bfloat16",
+    "context_parallel_size": 1,
+}
+SPLIT = {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+
+
+@pytest.mark.parametrize(
+    ("layers", "layout", "others"),
+    [
+        (126, {}, {}),
+        (
+            126,
+            {"tp": 2, "cp": 4},
+            {"tensor_model_parallel_size": 2, "sequence_parallel": True, "context_parallel_size": 4},
+        ),
+        (126, {"vp": 1}, {}),
+        (126, {"pp": 2}, {"pipeline_model_parallel_size": 2}),
+        (126, {"pp": 2, "vp": 3}, {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 3}),
+        (126, {"pp": 8}, {"pipeline_model_parallel_size": 8, **SPLIT}),
+        (
+            126,
+            {"pp": 8, "vp": 8},
+            {"pipeline_model_parallel_size": 8, "virtual_pipeline_model_parallel_size": 8, **SPLIT},
+        ),
+        (2, {"pp": 2}, {"pipeline_model_parallel_size": 2}),
+    ],
+)
+def test_columns_become_fields(tmp_path, layers, layout, others):
+    assert settings.layout_fields(laid_out(tmp_path, layers=layers, **layout)) == FLAT | others
+
+
+def test_layers_that_fill_no_stages_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobError) as caught:
+        settings.layout_fields(laid_out(tmp_path, pp=5, vp=2))
+    assert str(caught.value) == (
+        "126 layers do not divide into PP * VP = 5 * 2 stages, and neither do 128, with embedding and loss as a layer "
+        "each\n  -> choose PP and VP whose product divides one of the two"
+    )
+    with pytest.raises(JobError, match=r"PP \* VP = 5 \* 1 stages"):
+        settings.layout_fields(laid_out(tmp_path, pp=5))
+
+
+def test_layers_are_recomputed_or_offloaded_as_the_columns_say(tmp_path: Path) -> None:
+    recomputed = settings.layout_fields(laid_out(tmp_path, performance={"recompute_layers": 7}))
+    assert recomputed == FLAT | {
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": 7,
+    }
+    offloaded = settings.layout_fields(laid_out(tmp_path, performance={"offload_layers": 125}))
+    assert offloaded == FLAT | {
+        "cpu_offloading": True,
+        "cpu_offloading_weights": False,
+        "cpu_offloading_num_layers": 125,
+    }
+    with pytest.raises(
+        JobError, match="126 layers to offload, but the model has 126\n  -> set OFFLOAD_LAYERS to at most 125"
+    ):
+        settings.layout_fields(laid_out(tmp_path, performance={"offload_layers": 126}))
+
+
+@pytest.mark.parametrize(("ep", "size"), [(None, 1), (4, 4)])
+def test_experts_have_a_layout_of_their_own(tmp_path: Path, ep: int | None, size: int) -> None:
+    dense = laid_out(tmp_path, ep=ep, etp=2)
+    sparse = replace(dense, architecture=replace(dense.architecture, moe=object()))
+    assert settings.layout_fields(sparse) == FLAT | {
+        "expert_model_parallel_size": size,
+        "expert_tensor_parallel_size": 2,
+    }
+    assert settings.layout_fields(dense) == FLAT

@@ -12,7 +12,7 @@ from llmb_common.platform.engines import DEFAULT_ENGINE, is_newer
 from llmb_common.site.cluster import FILE_NAME
 
 ENGINE_CHECK = "LLMB_ENGINE_CHECK"
-"""``off``: train with whatever Megatron is there. The ranks read it too (``llmb_train.versions``)."""
+"""``off``: train with whatever Megatron is there. The ranks read it too (``llmb_train.engine``)."""
 
 
 def check_engine(plan: JobPlan) -> None:

@@ -43,7 +43,7 @@ class Layout(Columns[int], frozen=True, kw_only=True):
 def check_layout(layout: Layout, model: AnyShape, sequence_length: int, family: str) -> None:
     """Check ``layout`` against every rule.
 
-    ``family`` is the recipe's: what a CUDA graph captures differs by it (see ``llmb_train.settings.fusions``).
+    ``family`` is the recipe's: what a CUDA graph captures differs by it (see ``llmb_train.settings``).
 
     Raises:
         RequestError: the first rule that is broken; the message names the variable to change.
@@ -230,7 +230,7 @@ def _check_cuda_graph(c: Layout, *, whole_iteration: bool) -> None:
             "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0",
         )
     if c.fsdp:
-        # Of any kind; llmb_train.settings.refusals says which megatron-core lacks what.
+        # Of any kind; llmb_train.refusals says which megatron-core lacks what.
         raise _refuse(
             "CUDA_GRAPH and FSDP cannot be combined: no known Megatron-Bridge can capture Megatron-FSDP",
             "set CUDA_GRAPH=false, or FSDP=false",

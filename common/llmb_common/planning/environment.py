@@ -4,7 +4,7 @@ The values are those that NVIDIA's performance scripts set for these models, eac
 function: Megatron-Bridge 0.6.0, ``scripts/performance``: ``setup_experiment.py`` and ``utils/executors.py`` (variables,
 cores, clocks); DGX Cloud Benchmarking 26.06.01: ``launch.sh`` of ``llama3.1``, ``nemotron-h`` and ``qwen3/pretrain``
 (InfiniBand queue pairs). ``tests/data/launcher.json`` is what the launcher itself said; what it sets in the
-configuration is in ``llmb_train.functions.runner``.
+configuration is in ``llmb_train.functions``.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _of_0_3(case: Case, layout: Layout, precision: str) -> Environment:
     if norms is None or (row_gpu, precision) in norms:
         values |= _CUDNN
     if size == "8b" and layout.fsdp and precision == "fp8_cs" and row_gpu == "h100":
-        # Few SMs for what FSDP sends from registered buffers (llmb_train.settings.data_parallel: nccl_ub).
+        # Few SMs for what FSDP sends from registered buffers (llmb_train.settings: nccl_ub).
         values["NCCL_CTA_POLICY"] = "1"
     if size == "405b" and case.dtype == "fp8" and row_gpu == "gb200":
         values["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
@@ -173,7 +173,7 @@ def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Lay
     if (size, row_gpu, precision) == ("8b", "h100", "fp8_cs"):
         values["NCCL_CTA_POLICY"] = "1"
     if (size, row_gpu, precision) == ("70b", "gb300", "bf16") and layout.fsdp:
-        # FSDP's registered buffers (llmb_train.settings.data_parallel: nccl_ub).
+        # FSDP's registered buffers (llmb_train.settings: nccl_ub).
         values |= {"NCCL_CTA_POLICY": "1", "NCCL_NVLS_ENABLE": "1"}
     if gpu_type == "b300":
         values["NCCL_IGNORE_CPU_AFFINITY"] = "1"

@@ -166,7 +166,7 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The function of Megatron-Bridge that a job calls, and what its catalogue says of it.
 
     ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count,
-    by which NVIDIA publishes; ``own_flops_per_token``: LLMB's (``llmb_train.catalogue.flops``), None: not counted.
+    by which NVIDIA publishes; ``own_flops_per_token``: LLMB's (``llmb_train.counts``), None: not counted.
     """
 
     name: str

@@ -173,7 +173,7 @@ def job_of(case: Case, plan: JobPlan) -> Job | None:
         early=1 if settings.get("overlap_moe_expert_parallel_comm") else 0,
         recomputed=frozenset(settings.get("recompute_modules", ())),
         offloaded=frozenset(settings.get("offload_modules", ())),
-        # As llmb_train.settings.data_parallel has it: smaller gathers at the cost of memory.
+        # As llmb_train.settings has it: smaller gathers at the cost of memory.
         instances=2 if (plan.model_size, plan.gpu_type, plan.dtype) == ("405b", "gb200", "fp8") else 1,
     )
 

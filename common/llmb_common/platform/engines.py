@@ -8,7 +8,7 @@ DEFAULT_ENGINE = "0.3"
 """What a recipe needs that names no other."""
 
 ENGINES = ("0.3", "0.6")
-"""The releases that there are settings for, in order; ``llmb_train.releases`` says what each of them needs. A newer
+"""The releases that there are settings for, in order; ``llmb_train.engine`` says what each of them needs. A newer
 one is allowed: what it calls otherwise is found in its own classes when the job starts."""
 
 RELEASE = r"[0-9]+\.[0-9]+(?:\.[0-9]+[0-9A-Za-z.+-]*)?"

@@ -17,9 +17,9 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from llmb_train.engine import importable
 from llmb_train.evidence import gpus, machine
 from llmb_train.ranks import Rank
-from llmb_train.versions import importable
 
 SCHEMA = 1
 FOLDER = "nodes"

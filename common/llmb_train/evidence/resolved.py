@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from llmb_train import named_settings
 from llmb_train.errors import Contradiction
 from llmb_train.job import FunctionJob, Job
-from llmb_train.settings import named
 
 _FP8_RECIPES = {"tensorwise": "cs", "delayed": "ds", "mxfp8": "mx", "blockwise": "sc"}
 _UNKNOWN = object()
@@ -69,7 +69,7 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     yield "offloaded layers", job.performance.offload_layers, _offloaded(config.model)
     yield "seed", job.seed, _get(config.rng, "seed")
     for name, value in job.megatron.items():
-        yield named.title(config, name), value, named.found(config, name)
+        yield named_settings.title(config, name), value, named_settings.found(config, name)
 
 
 def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:

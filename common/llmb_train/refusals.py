@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from llmb_train.engine import Engine
+from llmb_train import settings, steps
+from llmb_train.engine import Engine, is_configured, minor, package_version
 from llmb_train.errors import JobError
 from llmb_train.job import AnyJob, FunctionJob, Job
-from llmb_train.settings import capabilities, checkpoint, fusions, overlap
-from llmb_train.versions import is_configured, package_version
 
 _NOT_WITHOUT_GPU = {
     "nemotron": "Mamba layers, whose scan is a CUDA kernel",
@@ -26,7 +25,7 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
 
     Raises:
         JobError: names the column and the remedy; or there is no checkpoint to load.
-        NothingLeft: see ``checkpoint.loaded``.
+        NothingLeft: see ``steps.loaded``.
     """
     if isinstance(job, FunctionJob):
         _check_adapters(job)
@@ -39,19 +38,19 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
 
 
 def _check_adapters(job: FunctionJob) -> None:
-    if job.adapters and job.checkpoint.load is None:
+    if not job.adapters:
+        return
+    if job.checkpoint.load is None:
         raise JobError(
             f"{job.function.name} trains adapters for a model, and checkpoint.load names none",
             remedy="set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of the model",
         )
-    if job.adapters and job.checkpoint.load is not None:
-        checkpoint.find_checkpoint(job.checkpoint.load)
+    steps.find_checkpoint(job.checkpoint.load)
 
 
 def _check_function(job: FunctionJob, engine: Engine) -> None:
     if engine.transformer_engine:
         return
-    where = _where(engine)
     if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
         raise JobError(
             f"{job.function.name} trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only",
@@ -60,20 +59,18 @@ def _check_function(job: FunctionJob, engine: Engine) -> None:
     for model, what in _NOT_WITHOUT_GPU.items():
         if job.family.startswith(model):
             raise JobError(
-                f"{job.family} has {what}: it cannot be trained on {where}",
+                f"{job.family} has {what}: it cannot be trained on {engine.lacking}",
                 remedy="train it in the recipe's container; a dry run (--dry-run) plans it anywhere",
             )
     if job.function.reduced is None:
         raise JobError(
-            f"{job.function.name} is too large for {where}",
+            f"{job.function.name} is too large for {engine.lacking}",
             remedy="set MODEL_SIZE to the model's smoke size for a small copy, or run it in the recipe's container",
         )
     if job.parallelism.fsdp and engine.device != "cpu":
-        raise JobError(f"Megatron-FSDP has not been tried with reduced copies on {where}", remedy="set FSDP=false")
-
-
-def _where(engine: Engine) -> str:
-    return "a CPU" if engine.device == "cpu" else "a GPU without Transformer Engine"
+        raise JobError(
+            f"Megatron-FSDP has not been tried with reduced copies on {engine.lacking}", remedy="set FSDP=false"
+        )
 
 
 def _check_combinations(job: Job) -> None:
@@ -87,7 +84,7 @@ def _check_combinations(job: Job) -> None:
         )
     if performance.offload_layers and performance.cuda_graph:
         raise JobError("CUDA graphs and activation offload cannot be combined", remedy="set CUDA_GRAPH=false")
-    if performance.cuda_graph and not fusions.whole_iteration_graph(job) and capabilities.fields().layer_graphs is None:
+    if performance.cuda_graph and not (settings.whole_iteration_graph(job) or settings.captures_layers()):
         raise JobError(
             f"Megatron-Bridge {job.engine} has megatron-core's own CUDA graphs for whole iterations only, and "
             f"{job.family} captures each layer",
@@ -110,24 +107,24 @@ def _check_combinations(job: Job) -> None:
 def _check_engine(job: AnyJob, engine: Engine) -> None:
     if engine.transformer_engine:
         return
-    where, performance = _where(engine), job.performance
+    performance = job.performance
     # Not an error in Megatron: the local layers would train in bf16 and report it as FP8.
     if job.precision.dtype != "bf16":
         raise JobError(
-            f"{job.precision.dtype} is not available on {where}: the run would silently use bf16",
+            f"{job.precision.dtype} is not available on {engine.lacking}: the run would silently use bf16",
             remedy="set DTYPE=bf16, or run in the recipe's container",
         )
     if performance.cuda_graph:
-        raise JobError(f"CUDA graphs are not available on {where}", remedy="set CUDA_GRAPH=false")
+        raise JobError(f"CUDA graphs are not available on {engine.lacking}", remedy="set CUDA_GRAPH=false")
     if performance.offload_layers:
         raise JobError(
-            f"activation offload is not available on {where}: it needs Transformer Engine",
+            f"activation offload is not available on {engine.lacking}: it needs Transformer Engine",
             remedy="set OFFLOAD_LAYERS=0",
         )
     if job.parallelism.fsdp and job.checkpoint.used:
         # megatron-core 0.16 hangs: torch's AdamW has no state where a rank's shard of a parameter is empty.
         raise JobError(
-            f"Megatron-FSDP cannot save or load a checkpoint on {where}",
+            f"Megatron-FSDP cannot save or load a checkpoint on {engine.lacking}",
             remedy="set FSDP=false, or run without checkpoints",
         )
 
@@ -155,18 +152,17 @@ def _why_fsdp_has_no_graphs() -> str:
     Megatron-Bridge 0.5 and 0.6 set neither, where Megatron-LM's own training sets both.
     """
     found = package_version("megatron-core")
-    minor = ".".join(found.split(".")[:2]) if found else None
-    if minor == "0.16":
-        return f"megatron-core {found} waits inside the graph for an all-gather that was started outside it"
-    if minor == "0.17":
-        return f"megatron-core {found} cannot capture Megatron-FSDP's gradients"
     if found is None:
         return "megatron-core of unknown version, and none before 0.18 can capture Megatron-FSDP"
+    if minor(found) == "0.16":
+        return f"megatron-core {found} waits inside the graph for an all-gather that was started outside it"
+    if minor(found) == "0.17":
+        return f"megatron-core {found} cannot capture Megatron-FSDP's gradients"
     return f"Megatron-Bridge leaves off what megatron-core {found} needs for it"
 
 
 def _check_profile(job: AnyJob) -> None:
-    last = checkpoint.span(job, checkpoint.loaded(job)).last
+    last = steps.last_step(job, steps.loaded(job))
     if job.profile is not None and job.profile.stop > last:
         raise JobError(
             f"the profile stops at step {job.profile.stop}, but the run ends at step {last}",
@@ -195,7 +191,7 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
         )
     if isinstance(job, FunctionJob):
         return lines + _notices_of_function(job, engine)
-    if engine.device == "cuda" and job.architecture.moe is not None and overlap.gather_in_optimizer_step(job):
+    if engine.device == "cuda" and job.architecture.moe is not None and settings.gather_in_optimizer_step(job):
         lines.append(
             "the experts of each rank's first pipeline chunk are gathered one update late (megatron-core's gather in "
             "the optimizer step), as in the published runs: the losses differ from those of a run with checkpoints"

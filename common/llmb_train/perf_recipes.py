@@ -1,7 +1,11 @@
-"""Megatron-Bridge's performance recipes: plain functions, each selected by its name alone.
+"""Megatron-Bridge's performance recipes: plain functions, each selected by its name alone, called without a network.
 
 There is no registry: a function is found by its definition in the sources of ``megatron.bridge.perf_recipes``, so that
 only the module that defines it is imported.
+
+399 of Bridge 0.6's recipes read ``config.json`` of a model at Hugging Face, which is not in the wheel. ``hugging_face``
+has what they read: no token, no network, no seven seconds of retries where there is none. Of any other model the file
+itself is read, from this machine's cache or the network; jobs read it wherever the cache has it (``prefer_files``).
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ import functools
 import importlib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from llmb_train.engine import package_version
 from llmb_train.errors import EngineError, WrongEngine
-from llmb_train.hugging_face import serve
-from llmb_train.versions import package_version
+from llmb_train.hugging_face import PUBLISHED, VOCABULARIES
 
 PACKAGE = "megatron.bridge.perf_recipes"
 
@@ -32,6 +37,18 @@ _DEFINITION = re.compile(r"^(?:def )?(\w+_config)(?:\(| = \w+_config$)", re.MULT
 """A function, or an alias of one: for some GPUs the recipe is that of a related GPU."""
 
 Function = Callable[[], Any]
+
+LOADER = "safe_load_config_with_retry"
+"""The function by which Bridge loads a configuration; modules import it by name."""
+
+asked: list[str] = []
+"""The models that were asked for since this list was last cleared."""
+
+from_files: list[str] = []
+"""The models whose own files were read in place of shipped numbers."""
+
+_preferred = [False]
+_failed: dict[str, str] = {}
 
 
 @functools.cache
@@ -120,3 +137,80 @@ def _modules() -> Iterator[tuple[str, Path]]:
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             yield ".".join((PACKAGE, *(part for part in parts if part != "__init__"))), path
+
+
+def prefer_files(prefer: bool = True) -> None:
+    """Whether a file in this machine's cache comes before the shipped numbers of its model."""
+    _preferred[0] = prefer
+
+
+def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> Any:
+    """The configuration of the model ``path``, as transformers would make it of its ``config.json``.
+
+    Raises:
+        EngineError: its numbers are not shipped, and its file cannot be read either.
+    """
+    name = str(path)
+    asked.append(name)
+    if name not in PUBLISHED:
+        return _from_hub(name, bool(trust_remote_code))
+    folder = _cached(name) if _preferred[0] else None
+    if folder is None:
+        return _shipped(name)
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=bool(trust_remote_code))
+    from_files.append(name)
+    return config
+
+
+def _cached(name: str) -> Path | None:
+    """The folder of this machine's cache that has the file of ``name``."""
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(name, "config.json")
+    return Path(file).parent if isinstance(file, str) else None
+
+
+def _from_hub(name: str, trust_remote_code: bool) -> Any:
+    import transformers
+
+    if name not in _failed:  # several functions ask for one model, and a network that is not there takes its time
+        try:
+            return transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError) as error:
+            _failed[name] = str(error).strip().partition("\n")[0]
+    raise EngineError(
+        f"the numbers of {name} are not known to LLMB, and its config.json cannot be read: {_failed[name]}",
+        remedy="put the file into the Hugging Face cache (hf download MODEL config.json), or give this machine a "
+        "network and, where the model asks for one, a token (HF_TOKEN)",
+    )
+
+
+def _shipped(name: str) -> Any:
+    import transformers
+
+    model = PUBLISHED[name]
+    config = getattr(transformers, model.kind)(**model.numbers, architectures=[model.architecture])
+    if model.kind == "DeepseekV4Config":  # the class has no YaRN by default; the files of both models have this
+        config.rope_parameters["compress"] |= {"factor": 16, "original_max_position_embeddings": 65536}
+    for key, value in model.numbers.items():  # some classes rename or drop what Bridge reads by the file's name
+        if not hasattr(config, key) and key not in ("rope_scaling", "rope_theta", "torch_dtype"):
+            setattr(config, key, value)
+    if model.model_type:
+        config.model_type = model.model_type
+    return config
+
+
+def vocabulary(config: Any) -> int | None:
+    """Entries of the vocabulary that a function's model has: its own number, or that of the tokenizer it names; None
+    where neither is known. Bridge itself would download the tokenizer and count."""
+    own = getattr(config.model, "vocab_size", None)
+    return own or config.tokenizer.vocab_size or VOCABULARIES.get(str(config.tokenizer.tokenizer_model))
+
+
+def serve() -> None:
+    """Answer from here wherever Bridge imported its loader by name. Call it when the recipes have been imported."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("megatron.bridge.") and LOADER in vars(module):
+            setattr(module, LOADER, load)

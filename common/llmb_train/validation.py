@@ -14,21 +14,15 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from llmb_train.catalogue import columns, functions
-from llmb_train.cpu.fake_groups import fake_process_groups
-from llmb_train.engine import Engine
-from llmb_train.functions.build import build_config
-from llmb_train.job import FunctionJob
-from llmb_train.releases import minor
-from llmb_train.strict import from_mapping
-from llmb_train.versions import package_version
-
-SCHEMA = 1
+from llmb_train import catalogue, perf_recipes
+from llmb_train.engine import Engine, minor, package_version
+from llmb_train.functions import build_config
+from llmb_train.job import FunctionJob, from_mapping
 
 CLAIMED_TRANSFORMER_ENGINE = "2.14"
 """Of which core asks the version only. What it would import while it validates is switched off: ``_IMPORTED``."""
@@ -85,9 +79,9 @@ def validate(name: str, saving: bool = False) -> dict[str, Any]:
     """``needs``: packages that validation asked for, and what the user has to give; ``refused``: why Megatron does not
     train it all the same, or null. ``saving``: of a job that saves checkpoints. Call ``llmb_train.cpu.install`` first.
     """
-    claimed, refused = answer(lambda: _configuration(name, saving))
+    missed, refused = answer(lambda: _configuration(name, saving))
     adapters = [_BASE_MODEL] if "_peft_" in name else []
-    return {"needs": [need.title for need in claimed] + adapters, "refused": refused}
+    return {"needs": [need.title for need in missed] + adapters, "refused": refused}
 
 
 def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config: None) -> tuple[list[Need], str | None]:
@@ -95,34 +89,27 @@ def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config:
 
     ``make`` sets WORLD_SIZE; ``also`` asks further questions, among the job's process groups.
     """
-    claimed: list[Need] = []
+    missed: list[Need] = []
     while True:
-        refused = _ask(make, claimed, also)
+        refused = _ask(make, missed, also)
         missing = [need for need in NEEDS if any(words in (refused or "") for words in need.complaint)]
-        if not missing or missing[0] in claimed:
-            return claimed, refused
-        claimed.append(missing[0])
+        if not missing or missing[0] in missed:
+            return missed, refused
+        missed.append(missing[0])
 
 
 def text(found: dict[str, dict[str, Any]], date: str) -> str:
     """The results as JSON, a line for each function."""
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items())
-    head = {
-        "schema": SCHEMA,
-        "release": package_version("megatron-bridge"),
-        "core": package_version("megatron-core"),
-        "date": date,
-    }
-    start = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
-    return f'{{{start},\n"functions": {{\n{lines}\n}}}}\n'
+    return f'{catalogue.head_of(date)},\n"functions": {{\n{lines}\n}}}}\n'
 
 
-def _ask(make: Callable[[], Any], claimed: list[Need], also: Callable[[Any], None]) -> str | None:
+def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]) -> str | None:
     """The first refusal, in one line; None where there is none."""
     from megatron.bridge.training.config import runtime_config_update
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 
-    with _environment(), _claimed(claimed):
+    with _as_in_the_container(), claimed(found):
         try:
             config = make()
             runtime_config_update(config)
@@ -158,10 +145,10 @@ def _one_line(message: str) -> str:
 
 def _configuration(name: str, saving: bool) -> Any:
     """The function's configuration as a job at its own number of GPUs has it."""
-    first = functions.find(name)()
-    word = functions.NAME.match(name)
-    assert word is not None  # functions.names has no other
-    os.environ.update({key: columns.word(value) for key, value in first.env_vars.items()}, WORLD_SIZE=word["gpus"])
+    first = perf_recipes.find(name)()
+    word = perf_recipes.NAME.match(name)
+    assert word is not None  # perf_recipes.names has no other
+    os.environ.update({key: catalogue.word(value) for key, value in first.env_vars.items()}, WORLD_SIZE=word["gpus"])
     return without_kernels(build_config(_job(name, first, saving), _GPU))
 
 
@@ -174,9 +161,9 @@ def without_kernels(config: Any) -> Any:
 
 
 def _job(name: str, config: Any, saving: bool) -> FunctionJob:
-    word = functions.NAME.match(name)
+    word = perf_recipes.NAME.match(name)
     assert word is not None
-    own = columns.columns(config)
+    own = catalogue.columns(config)
     precision = word["precision"]
     dtype, scaling = ("fp8", precision[3:]) if precision.startswith("fp8") else (precision, None)
     content: dict[str, Any] = {
@@ -212,36 +199,64 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
-    """Variables that a function wants set are set for it alone."""
-    before = dict(os.environ)
+def _as_in_the_container() -> Iterator[None]:
+    """Variables that a function wants set are set for it alone, and Transformer Engine's version is found."""
+    import megatron.core.utils as core
+    from packaging.version import Version
+
+    before, version = dict(os.environ), core._te_version
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0"}
+    core._te_version = Version(CLAIMED_TRANSFORMER_ENGINE)
     try:
         yield
     finally:
+        core._te_version = version
         os.environ.clear()
         os.environ.update(before)
 
 
 @contextmanager
-def _claimed(needs: list[Need]) -> Iterator[None]:
-    """Let Transformer Engine's version and the modules of ``needs`` be found, by nobody else."""
-    import megatron.core.utils as core
-    from packaging.version import Version
-
+def claimed(needs: Sequence[Need]) -> Iterator[None]:
+    """Let the modules of ``needs`` be found, by nobody else."""
     modules = {name: types.ModuleType(name) for need in needs for name in need.modules}
     for need in needs:
         for name, content in need.modules.items():
             vars(modules[name]).update(content)
-    before, version = {name: sys.modules.get(name) for name in modules}, core._te_version
-    core._te_version = Version(CLAIMED_TRANSFORMER_ENGINE)
+    before = {name: sys.modules.get(name) for name in modules}
     sys.modules.update(modules)
     try:
         yield
     finally:
-        core._te_version = version
         for name, module in before.items():
             if module is None:
                 del sys.modules[name]
             else:
                 sys.modules[name] = module
+
+
+@contextmanager
+def fake_process_groups(model: Any, rank: int, world_size: int) -> Iterator[None]:
+    """Let core make the groups of ``rank`` for the layout of ``model``, a provider, over torch's fake backend.
+
+    Raises:
+        RuntimeError: ``world_size`` does not divide into them.
+    """
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    try:
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=model.tensor_model_parallel_size,
+            pipeline_model_parallel_size=model.pipeline_model_parallel_size,
+            virtual_pipeline_model_parallel_size=model.virtual_pipeline_model_parallel_size,
+            context_parallel_size=model.context_parallel_size,
+            expert_model_parallel_size=model.expert_model_parallel_size,
+            expert_tensor_parallel_size=model.expert_tensor_parallel_size,
+            create_gloo_process_groups=False,
+        )
+        yield
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()

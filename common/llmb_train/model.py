@@ -1,8 +1,23 @@
-"""``architecture`` -> the fields of the model provider."""
+"""``job.json``'s architecture as a Megatron-Bridge model provider. Imports Megatron.
+
+The provider is always the generic ``GPTModelProvider`` with the recipe's numbers: every Megatron-Bridge release has
+it, and it needs neither a Hugging Face configuration nor access to one. What a model has beyond its sizes (experts,
+attention in chunks, layers without rotary embedding) the architecture says; no model needs code of its own.
+"""
 
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import torch
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.core.activations import squared_relu
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from torch.nn.functional import silu
 
 from llmb_train.engine import Engine
 from llmb_train.job import Architecture, Job
@@ -10,18 +25,72 @@ from llmb_train.job import Architecture, Job
 _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
 
-def fields(job: Job, engine: Engine) -> dict[str, Any]:
+@dataclass
+class Provider(GPTModelProvider):  # type: ignore[misc]
+    """``GPTModelProvider`` with the one setting that megatron-core has no field for."""
+
+    attention_chunk_size: int | None = None
+    """Tokens that attend to each other in layers with rotary embedding (Llama 4); None: the whole sequence."""
+
+
+def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
+    """Layers of this pipeline stage, of Transformer Engine modules."""
+    return _block(config, vp_stage, use_transformer_engine=True)
+
+
+def local_block(config: Any, vp_stage: int | None = None) -> Any:
+    """Layers of this pipeline stage, of megatron-core's own modules: no FP8, no fused attention."""
+    return _block(config, vp_stage, use_transformer_engine=False)
+
+
+def _block(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -> Any:
+    block = get_gpt_decoder_block_spec(
+        config, use_transformer_engine, normalization=config.normalization, vp_stage=vp_stage
+    )
+    chunk = getattr(config, "attention_chunk_size", None)
+    if chunk is None or chunk >= config.seq_length:
+        return block
+    offset = get_transformer_layer_offset(config, vp_stage=vp_stage)
+    layers = []
+    for number, shared in enumerate(block.layer_specs, start=offset):
+        layer = copy.deepcopy(shared)  # core puts one object at every place of the list
+        if not (config.no_rope_freq and config.no_rope_freq[number]):
+            submodules = layer.submodules.self_attention.submodules
+            submodules.core_attention = chunked(submodules.core_attention)
+        layers.append(layer)
+    block.layer_specs = layers
+    return block
+
+
+@cache
+def chunked(attention: type) -> type:
+    """A subclass of ``attention`` in which tokens attend within their chunk of the sequence only."""
+
+    class ChunkedAttention(attention):  # type: ignore[misc]
+        def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
+            """``query``, ``key``, ``value``: [sequence, batch, heads, head dim] -> [sequence, batch, hidden]."""
+            sequence, batch = query.shape[:2]
+            size = self.config.attention_chunk_size
+            query, key, value = (_split(tensor, size) for tensor in (query, key, value))
+            context = super().forward(query, key, value, attention_mask, *args, **kwargs)
+            return context.view(size, sequence // size, batch, -1).transpose(0, 1).reshape(sequence, batch, -1)
+
+    return ChunkedAttention
+
+
+def _split(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """[sequence, batch, ...] -> [size, chunks * batch, ...]: a chunk becomes an entry of the batch."""
+    sequence, batch, *rest = tensor.shape
+    return tensor.view(sequence // size, size, batch, *rest).transpose(0, 1).reshape(size, -1, *rest)
+
+
+def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Everything that the architecture says of the provider."""
     return _transformer(job, engine) | _experts(job, engine)
 
 
 def _transformer(job: Job, engine: Engine) -> dict[str, Any]:
     """Sizes, attention, activation, norm and position embedding. No bias in linear layers and no dropout anywhere."""
-    from megatron.core.activations import squared_relu
-    from torch.nn.functional import silu
-
-    from llmb_train.models.provider import local_block, transformer_engine_block
-
     a = job.architecture
     return {
         "transformer_layer_spec": transformer_engine_block if engine.transformer_engine else local_block,

@@ -42,7 +42,7 @@ _ABSENT = ("megatron.energon", "qwen_vl_utils", "diffusers")
 real ones are there."""
 
 
-class _Stub(types.ModuleType):
+class Stub(types.ModuleType):
     """A module that has every name: classes for capitalized names, else stubs, which are decorators when called."""
 
     __version__ = "0.0.0"
@@ -54,7 +54,7 @@ class _Stub(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        value: Any = _stub_class(name) if name[:1].isupper() else _Stub(f"{self.__name__}.{name}")
+        value: Any = _stub_class(name) if name[:1].isupper() else Stub(f"{self.__name__}.{name}")
         setattr(self, name, value)
         return value
 
@@ -79,7 +79,7 @@ class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Stub(spec.name)
+        return Stub(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing to run."""
@@ -98,7 +98,7 @@ def install() -> None:
         for package, modules in _IMPORTERS.items()
         if package == "transformer_engine" or not _installed(package)
     }
-    stubs = {package: _Stub(package) for package in importers}
+    stubs = {package: Stub(package) for package in importers}
     real_import = builtins.__import__
 
     # Parameters as the language reference gives them for __import__: callers use the names.
@@ -120,7 +120,7 @@ def install() -> None:
     sys.meta_path.append(_AbsentFinder())
 
 
-def _submodule(stub: _Stub, path: str) -> Any:
+def _submodule(stub: Stub, path: str) -> Any:
     """What ``from package.path import name`` reads ``name`` from."""
     for part in path.split(".") if path else ():
         stub = getattr(stub, part)

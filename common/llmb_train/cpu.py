@@ -1,4 +1,13 @@
-"""``torch.cuda`` on a machine without CUDA: the functions that Megatron calls answer for the CPU."""
+"""Megatron on a machine without a GPU.
+
+megatron-core and Megatron-Bridge address ``device="cuda"`` at about a hundred places and assert that CUDA is there.
+This module answers for the device, so that their own code runs unchanged on one or more CPU ranks: ``torch.cuda``'s
+functions are answered for the CPU, and tensors created on ``cuda`` or moved there end up on the CPU. ``gloo`` makes up
+for NCCL, ``no_te`` for Transformer Engine; all are the same for all releases.
+
+Imported only for jobs with ``device: cpu``. ``engine.RELEASES`` names the releases that it was tried with. What cannot
+run (FP8, CUDA graphs, activation offload) is refused by ``refusals``, never skipped silently.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +19,13 @@ import types
 from typing import Any
 
 import torch
+import torch._dynamo.trace_rules
 
+from llmb_train import gloo, no_te
+
+_TENSOR_TO = torch.Tensor.to
+_TENSOR_TYPE = torch.Tensor.type
+_IDENTITY = (torch.Tensor.cuda, torch.Tensor.pin_memory)
 _MEMORY_STATS = (
     "allocated_bytes.all.current",
     "allocated_bytes.all.peak",
@@ -22,13 +37,32 @@ _MEMORY_STATS = (
     "reserved_bytes.all.peak",
 )
 _MEMORY_COUNTS = ("allocation.all.current", "allocation.all.peak", "num_alloc_retries", "num_ooms")
+_installed: list[str] = []
+
+
+def install(device: str = "cpu") -> None:
+    """Emulate the device, then import megatron-core and patch it. A second call does nothing.
+
+    ``device``: where ``cuda`` tensors go; ``meta`` builds models without memory, to count them.
+    """
+    if _installed:
+        if _installed != [device]:
+            raise RuntimeError(f"this process emulates {_installed[0]} already, and cannot change to {device}")
+        return
+    _installed.append(device)
+    # core compiles small functions with torch.compile, which needs a C++ compiler and more time than a tiny run.
+    torch._dynamo.config.disable = True
+    _emulate(device)
+    CudaRedirect(device).__enter__()  # for the rest of the process
+    no_te.install()
+    gloo.patch()
 
 
 class DeviceName(str):
     """The answer of ``current_device()``: a device to torch, the index 0 in a message.
 
-    A plain integer would do while ``redirect`` is active, but torch leaves that mode inside ``backward()``, and there
-    the answer has to be a device that exists.
+    A plain integer would do while ``CudaRedirect`` is active, but torch leaves that mode inside ``backward()``, and
+    there the answer has to be a device that exists.
     """
 
     __slots__ = ()
@@ -84,12 +118,10 @@ class Event:
         return (end.time - self.time) * 1e3
 
 
-def emulate(device: str = "cpu") -> None:
+def _emulate(device: str) -> None:
     """Answer for ``torch.cuda``. Call before Megatron is imported."""
     # torch.compile builds its table of the original functions when it first needs it, and fails on replaced ones.
-    import torch._dynamo.trace_rules as trace_rules
-
-    trace_rules.get_torch_obj_rule_map()
+    torch._dynamo.trace_rules.get_torch_obj_rule_map()
 
     name = DeviceName(device)
     stream = Stream()
@@ -146,3 +178,37 @@ def _host_memory() -> int:
 def _resident() -> int:
     """Peak resident bytes of this process (Linux counts in KiB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _is_cuda(device: Any) -> bool:
+    if isinstance(device, torch.device):
+        return bool(device.type == "cuda")
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    return isinstance(device, int) and not isinstance(device, bool)  # a device index
+
+
+class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    """Rewrites the device of every torch call while it is active."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _IDENTITY:
+            return args[0]
+        if func is torch.Tensor.record_stream:
+            return None
+        if func is _TENSOR_TYPE and len(args) == 1 and not kwargs:
+            # core groups gradients by type string and knows only the torch.cuda ones.
+            name = func(*args)
+            return name.replace("torch.", "torch.cuda.") if args[0].device.type == "cpu" else name
+        if "device" in kwargs and _is_cuda(kwargs["device"]):
+            kwargs["device"] = self.device
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        if func is _TENSOR_TO and len(args) > 1 and _is_cuda(args[1]):
+            args = (args[0], self.device, *args[2:])
+        return func(*args, **kwargs)

@@ -1,16 +1,36 @@
-"""What calling a performance recipe gives, as plain values: the row of a catalogue.
+"""The performance recipes of an installed Megatron-Bridge, as a catalogue from which jobs are planned without it.
 
-A row is all that planning, a job's environment and the tables of a README need. ``columns`` are those that a user can
-override; ``settings`` are others, under the framework's names, left out where they are not set.
+A row is what calling a recipe gives, as plain values: all that planning, a job's environment and the tables of a README
+need. ``columns`` are those that a user can override; ``settings`` are others, under the framework's names, left out
+where they are not set.
+
+``python -m llmb_train.catalogue OUT.json`` writes the catalogue of the engine it runs in: no GPU, no network;
+``--validation`` writes the results of the validation, ``--fields`` the fields.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import enum
+import hashlib
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from llmb_train.catalogue import flops, parameters
-from llmb_train.hugging_face import vocabulary
+from llmb_train import counts, perf_recipes
+from llmb_train.engine import package_version
+from llmb_train.errors import TrainError
+from llmb_train.hugging_face import PUBLISHED
+
+SCHEMA = 1
+
+_DESCRIPTION = """Write the catalogue of this Python's engine, what Megatron's own validation says of each function in
+it, or every field of the framework's configuration (of a release without functions, too)."""
 
 SETTINGS = (
     "sequence_parallel", "cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules", "recompute_granularity",
@@ -31,6 +51,75 @@ _MIXERS = {
 """The sizes of what takes the place of grouped-query attention, under the framework's names."""
 
 
+def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Every performance recipe of this engine: by name, the row of those that can be called, and why others cannot."""
+    found, missing = {}, perf_recipes.unread()
+    for name in perf_recipes.names():
+        perf_recipes.asked.clear()
+        try:
+            made = row(perf_recipes.find(name)())
+        except Exception as error:  # noqa: BLE001  # NVIDIA's code, of any release: the others go on
+            missing[name] = " ".join(f"{type(error).__name__}: {error}".split())
+            continue
+        found[name] = made | {"hugging_face": next(iter(perf_recipes.asked), None)}
+    return found, dict(sorted(missing.items()))
+
+
+def index(names: Iterable[str]) -> list[list[Any]]:
+    """What the names say: name, model, task, GPUs, GPU type, precision, variant or null."""
+    rows = []
+    for name in names:
+        part = perf_recipes.NAME.match(name)
+        assert part is not None  # perf_recipes.names has no other
+        word = part.group
+        rows.append(
+            [name, word("model"), word("task"), int(word("gpus")), word("gpu"), word("precision"), word("variant")]
+        )
+    return rows
+
+
+def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Path | None = None) -> str:
+    """The catalogue of ``date`` (2026-11-22) as JSON: the same text for the same engine, one line per function.
+
+    ``sha256`` is that of the lines of all functions: it tells what jobs were planned with. ``missing``: what could not
+    be called, and why. ``base``: a catalogue beside it; lines that it has are left out.
+    """
+    lines = {name: f"{json.dumps(name)}:{_line(row)}" for name, row in found.items()}
+    selected_by = ",\n".join(map(_line, index(found)))
+    head: dict[str, Any] = {
+        "sha256": hashlib.sha256(",\n".join(lines.values()).encode()).hexdigest(),
+        "assumed": {
+            name: PUBLISHED[name].assumed
+            for name in sorted({row["hugging_face"] for row in found.values()} & PUBLISHED.keys())
+            if PUBLISHED[name].assumed
+        },
+    }
+    if missing:
+        head["missing"] = missing
+    if base is not None:
+        head["base"] = base.name
+        known = json.loads(base.read_text(encoding="utf-8"))["functions"]
+        lines = {name: line for name, line in lines.items() if found[name] != known.get(name)}
+    body = ",\n".join(lines.values())
+    return f'{head_of(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
+
+
+def head_of(date: str, **more: Any) -> str:
+    """The beginning of a document about this engine's functions, a line for each key."""
+    head = {
+        "schema": SCHEMA,
+        "release": package_version("megatron-bridge"),
+        "core": package_version("megatron-core"),
+        "date": date,
+        **more,
+    }
+    return "{" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
 def row(config: Any) -> dict[str, Any]:
     """The row of one recipe, of the configuration that calling it gave; JSON values only."""
     _complete(config)
@@ -38,9 +127,9 @@ def row(config: Any) -> dict[str, Any]:
         "columns": columns(config),
         "sequence_length": config.model.seq_length,
         "architecture": architecture(config),
-        "parameters": parameters.count(config.model),
-        "flops_per_token": flops_per_token(config),
-        "own_flops_per_token": flops.per_token(config),
+        "parameters": counts.parameters(config.model),
+        "flops_per_token": bridge_flops_per_token(config),
+        "own_flops_per_token": counts.flops_per_token(config),
         "layers": layers(config),
         "stages": _own_stages(config.model),
         "settings": settings(config),
@@ -95,7 +184,7 @@ def architecture(config: Any) -> dict[str, Any]:
 
 def layers(config: Any) -> dict[str, Any] | None:
     """What the memory of a job depends on beside ``architecture``: the layers in order, and sizes inside them."""
-    model, found = config.model, parameters.layers(config.model)
+    model, found = config.model, counts.layers(config.model)
     if found is None:
         return None
     sizes = {
@@ -106,8 +195,8 @@ def layers(config: Any) -> dict[str, Any] | None:
     for name, fields in _MIXERS.items():
         if any(kind[0] == name for kind in found["kinds"].values()):
             sizes[name] = [getattr(model, field) or 0 for field in fields]
-    vision = getattr(model, "vision_config", None)
-    return found | {name: value for name, value in sizes.items() if value is not None} | parameters.beside(vision)
+    encoder = {"encoder": counts.encoder(model)} if counts.encoder(model) else {}
+    return found | {name: value for name, value in sizes.items() if value is not None} | encoder
 
 
 def settings(config: Any) -> dict[str, Any]:
@@ -131,7 +220,7 @@ def settings(config: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, False, [], {}, "none", 0)}
 
 
-def flops_per_token(config: Any) -> float | None:
+def bridge_flops_per_token(config: Any) -> float | None:
     """Megatron-Bridge's own count for one token of one step; None where it has no formula for the model."""
     from megatron.bridge.training.utils.flop_utils import num_floating_point_operations
 
@@ -144,7 +233,7 @@ def flops_per_token(config: Any) -> float | None:
 def _complete(config: Any) -> None:
     """Fill in what the framework would before it builds the model: the counts need it."""
     model = config.model
-    model.vocab_size = vocabulary(config)
+    model.vocab_size = perf_recipes.vocabulary(config)
     if getattr(model, "ffn_hidden_size", 1) is None:
         model.ffn_hidden_size = 4 * model.hidden_size
     further = getattr(model, "mtp_hybrid_override_pattern", None)
@@ -189,3 +278,48 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in sorted(value.items())}
     return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the file. Exit status: 0 written, 3 this Python has no engine with performance recipes."""
+    parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=_DESCRIPTION)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--validation", action="store_true", help="validate the functions instead of listing them")
+    parser.add_argument("--fields", action="store_true", help="list the fields of the configuration instead")
+    parser.add_argument("--date", default=datetime.date.today().isoformat(), help="the date in it (default: today)")
+    parser.add_argument("--base", type=Path, help="another release's catalogue beside it: write what differs only")
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    missing: dict[str, str] = {}
+    try:
+        from llmb_train import cpu
+
+        if options.fields:
+            from llmb_train.named_settings import fields_text
+
+            cpu.install()
+            options.file.write_text(fields_text(), encoding="utf-8")
+            return 0
+        perf_recipes.names()  # an engine without them is reported before torch is imported
+        cpu.install()  # some functions ask what GPU there is
+        if options.validation:
+            from llmb_train import validation
+
+            found = {name: validation.validate(name) for name in perf_recipes.names()}
+            written = validation.text(found, options.date)
+        else:
+            found, missing = rows()
+            written = text(found, missing, options.date, options.base)
+    except TrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+    options.file.write_text(written, encoding="utf-8")
+    for name, why in missing.items():
+        print(f"left out: {name}: {why}", file=sys.stderr)
+    print(f"{len(found)} functions in {options.file}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

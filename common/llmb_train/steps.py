@@ -1,4 +1,4 @@
-"""``checkpoint`` and ``steps`` -> ``CheckpointConfig``, and at which step the run ends."""
+"""Which steps a run trains, saves and profiles: what jobs of both kinds share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from llmb_train.job import AnyJob
 
 _TRACKER = "latest_checkpointed_iteration.txt"
 _ITERATION = re.compile(r"iter_(\d+)")
+_RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
+"""A key of the checkpoint's index: the random state of one rank, and the layout of the ranks that saved theirs."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +23,6 @@ class Loaded:
 
     folder: Path
     step: int
-
-
-@dataclass(frozen=True)
-class Span:
-    """Steps of this run: it starts after ``first`` finished steps and ends when ``last`` are finished."""
-
-    first: int
-    last: int
 
 
 def find_checkpoint(load: str) -> Loaded:
@@ -80,8 +74,8 @@ def loaded(job: AnyJob) -> Loaded | None:
     return find_checkpoint(job.resumed) if job.resumed else None
 
 
-def span(job: AnyJob, start: Loaded | None) -> Span:
-    """The first and the last step that the run trains.
+def last_step(job: AnyJob, start: Loaded | None) -> int:
+    """The step after which the run ends.
 
     ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
 
@@ -95,11 +89,7 @@ def span(job: AnyJob, start: Loaded | None) -> Span:
             f"the checkpoint is from step {first} and the run ends at step {last}: there is nothing to train",
             remedy="set MAX_STEPS above the checkpoint's step, or leave it unset to train one step after loading",
         )
-    return Span(first, last)
-
-
-_RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
-"""A key of the checkpoint's index: the random state of one rank, and the layout of the ranks that saved theirs."""
+    return last
 
 
 def has_random_state(job: AnyJob, start: Loaded) -> bool:
@@ -116,15 +106,9 @@ def has_random_state(job: AnyJob, start: Loaded) -> bool:
     return not saved or saved == {".".join(map(str, ranks))}
 
 
-def checkpoint_config(job: AnyJob, start: Loaded | None) -> Any:
-    """Saved synchronously in torch's distributed format (DTensors for FSDP), loadable at another TP or PP."""
-    from megatron.bridge.training.config import CheckpointConfig
-
-    return CheckpointConfig(**fields(job, start))
-
-
-def fields(job: AnyJob, start: Loaded | None) -> dict[str, Any]:
-    """The fields of ``CheckpointConfig``."""
+def checkpoint_fields(job: AnyJob, start: Loaded | None) -> dict[str, Any]:
+    """The fields of ``CheckpointConfig``: saved synchronously in torch's distributed format (DTensors for FSDP), to be
+    loaded at any TP and PP."""
     return {
         "save": job.checkpoint.save,
         "save_interval": job.checkpoint.interval,
@@ -137,3 +121,45 @@ def fields(job: AnyJob, start: Loaded | None) -> dict[str, Any]:
         "async_save": False,
         "save_tokenizer_assets": False,  # the null tokenizer has none
     }
+
+
+def training_fields(job: AnyJob, last: int) -> dict[str, Any]:
+    """The fields of ``TrainingConfig`` that say when the run ends, and on which signal it saves."""
+    saving = job.checkpoint.save is not None
+    return {
+        "train_iters": last,
+        # Ending by exit_interval saves once; running off the end saves the last step again after an interval save.
+        "exit_interval": last if saving else None,
+        "exit_signal_handler": saving,
+        # Slurm signals every process of the step: a data loader worker that dies of it ends its rank before the save
+        # (Bridge 0.3.1 installs the handler in the workers, data/loaders.py).
+        "exit_signal_handler_for_dataloader": saving,
+    }
+
+
+def timeout_minutes(job: AnyJob) -> int:
+    """How long a rank waits for the others: Bridge's 10 minutes, or long enough to write terabytes."""
+    return 60 if job.checkpoint.used else 10
+
+
+def profiling_config(job: AnyJob) -> Any:
+    """Steps ``start`` to ``stop`` under nsys (which runs around this process) or torch's profiler."""
+    from megatron.bridge.training.config import ProfilingConfig
+
+    profile = job.profile
+    if profile is None:
+        return ProfilingConfig()
+    return ProfilingConfig(
+        use_nsys_profiler=profile.tool == "nsys",
+        use_pytorch_profiler=profile.tool == "torch",
+        profile_step_start=profile.start,
+        profile_step_end=profile.stop,
+        profile_ranks=profile.ranks if profile.ranks is not None else list(range(job.world_size)),
+    )
+
+
+def trace_folder(job: AnyJob) -> str | None:
+    """Where torch's profiler writes its traces: Bridge takes the TensorBoard folder."""
+    if job.profile is None or job.profile.tool != "torch":
+        return None
+    return str(Path(job.output_dir) / "torch_profile")

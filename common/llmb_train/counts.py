@@ -1,0 +1,341 @@
+"""How many parameters a model provider's dimensions give, and how many operations for each token; no model is built.
+
+Parameters: GPTs (dense, experts, multi-head latent attention with or without an index of tokens, gated delta nets,
+multi-token prediction), with the vision encoder of Qwen3-VL and Qwen3.5, and hybrids of Mamba-2, attention and experts.
+DeepSeek-V4, of whose layers core 0.19 has no module, and diffusion models are not counted (None). Layers are as
+megatron-core builds them; norms are counted, the padding of the vocabulary is not.
+
+Operations, LLMB's own count beside Megatron-Bridge's, by one rule for all: 6 for each weight of a matrix product that a
+token meets (2 forward, 4 backward), and as much for each product of attention with the keys that a token sees: half the
+sequence, the window, or the tokens that an index chose. Norms, activations, routers, convolutions and the padding of
+the vocabulary are left out. Bridge 0.6 takes Mamba's inner width for twice the hidden size whatever the model says,
+attention with an index for attention to every token, and leaves out the projections in front of a hybrid's heads for
+further tokens (``flop_utils.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+_VARIANTS = ("gated_delta_net", "dsa")
+
+_SCAN = 3.5
+"""Products for each element of Mamba's state: 7 operations, Megatron's own estimate."""
+
+Kind = tuple[str, str, int, int, int]
+"""Of a layer: its mixer, whether it has an MLP (``dense``), ``experts`` or neither, and its weights: of matrices that
+TP divides, of routed experts, and the rest."""
+
+
+def parameters(model: Any) -> int | None:
+    """Parameters of the whole model; None where its architecture is not one of those above."""
+    if (
+        getattr(model, "experimental_attention_variant", None) not in (None, *_VARIANTS)
+        or "Wan" in type(model).__name__
+    ):
+        return None
+    if not getattr(model, "vocab_size", None) or not model.num_layers:
+        return None
+    ends: int = model.vocab_size * model.hidden_size * (1 if model.share_embeddings_and_output_weights else 2)
+    main, heads = _kinds(model)
+    # A head for further tokens: two norms and a projection of both inputs, its layers, a norm.
+    extra: int = 2 * model.hidden_size * model.hidden_size + 3 * _norm(model)
+    layers = sum(sum(kind[2:]) for kind in itertools.chain(main, *heads))
+    return ends + _norm(model) + layers + len(heads) * extra + encoder(model)
+
+
+def layers(model: Any) -> dict[str, Any] | None:
+    """The layers in order, as ``3a58b`` (three of the kind ``a``, then 58 of ``b``; a letter alone is one), and each
+    ``Kind``; None where they are not counted."""
+    if parameters(model) is None:
+        return None
+    found, _ = _kinds(model)
+    letters = {kind: chr(ord("a") + index) for index, kind in enumerate(dict.fromkeys(found))}
+    runs = [(letters[kind], len(list(same))) for kind, same in itertools.groupby(found)]
+    return {
+        "order": "".join(f"{length}{letter}" if length > 1 else letter for letter, length in runs),
+        "kinds": {letter: list(kind) for kind, letter in letters.items()},
+    }
+
+
+def encoder(model: Any) -> int:
+    """Weights of an encoder of images (Qwen3-VL and Qwen3.5), with its merger and those of intermediate layers, which
+    the first stage of a pipeline has; else 0."""
+    config = getattr(model, "vision_config", None)
+    if config is None or getattr(model, "hybrid_layer_pattern", None):
+        return 0
+    hidden, ffn, out = config.hidden_size, config.intermediate_size, config.out_hidden_size
+    patch = config.in_channels * config.temporal_patch_size * config.patch_size**2 * hidden + hidden
+    block = 4 * hidden * hidden + 4 * hidden + 2 * hidden * ffn + ffn + hidden + 4 * hidden
+    merged = hidden * config.spatial_merge_size**2
+    merger = merged * merged + merged + merged * out + out
+    intermediate = len(getattr(config, "deepstack_visual_indexes", ())) * (merger + 2 * merged)
+    positions = config.num_position_embeddings * hidden
+    return int(patch + positions + config.depth * block + merger + 2 * hidden + intermediate)
+
+
+def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
+    """The layers in order, and those of each head for further tokens that has weights of its own."""
+    pattern = getattr(model, "hybrid_layer_pattern", None)
+    if pattern:
+        main, *heads = ([_hybrid_kind(model, letter) for letter in part] for part in _parts(pattern))
+        return main, heads[:1] if model.mtp_use_repeated_layer else heads  # repeated ones share their weights
+    latent = getattr(model, "multi_latent_attention", False)
+    kinds = []
+    for index, (linear, moe) in enumerate(_mixers_and_experts(model)):
+        mixer = _delta_net_weights(model) if linear else _attention_weights(model, index)
+        name = "delta" if linear else "latent" if latent else "attention"
+        kinds.append(_kind(model, name, mixer, "experts" if moe else "dense", 2))
+    return kinds, [kinds[-1:]] * (getattr(model, "mtp_num_layers", None) or 0)
+
+
+def _hybrid_kind(model: Any, letter: str) -> Kind:
+    if letter == "M":
+        return _kind(model, "mamba", _mamba_weights(model), "", 1)
+    if letter == "*":
+        return _kind(model, "attention", _attention_weights(model), "", 1)
+    return _kind(model, "", 0, {"-": "dense", "E": "experts"}[letter], 1)
+
+
+def _parts(pattern: str) -> list[str]:
+    """Of a hybrid's layers: the model's own, and those of each head for further tokens."""
+    return pattern.replace("|", "").split("/")
+
+
+def _kind(model: Any, name: str, mixer: int, mlp: str, norms: int) -> Kind:
+    whole, routed, own = norms * _norm(model), 0, 0
+    if mlp == "experts":
+        router = model.num_moe_experts * model.hidden_size
+        latent = getattr(model, "moe_latent_size", None)
+        routed = model.num_moe_experts * _mlp(model, model.moe_ffn_hidden_size, latent)
+        own, whole = _beside_routed(model), whole + router
+    elif mlp:
+        ffn = model.ffn_hidden_size
+        own = _mlp(model, ffn)
+        own += (_matrices(model) - 1) * ffn + model.hidden_size if model.add_bias_linear else 0
+    return name, mlp, int(mixer + own), int(routed), int(whole)
+
+
+def _norm(model: Any) -> int:
+    return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
+
+
+def _mixers_and_experts(model: Any) -> list[tuple[bool, bool]]:
+    """Of each layer of a GPT: whether it is a gated delta net, and whether it has experts."""
+    linear = moe = [False] * model.num_layers
+    if getattr(model, "experimental_attention_variant", None) == "gated_delta_net":
+        every = model.linear_attention_freq
+        linear = every if isinstance(every, list) else [(index + 1) % every for index in range(model.num_layers)]
+    if model.num_moe_experts:
+        every = model.moe_layer_freq
+        moe = every if isinstance(every, list) else [index % every == 0 for index in range(model.num_layers)]
+    return [(bool(one), bool(other)) for one, other in zip(linear, moe, strict=True)]
+
+
+def shares_index(model: Any, layer: int) -> bool:
+    """Whether a layer takes the tokens that a layer before it chose (core 0.19, dsa.py: 37-47)."""
+    first = max(getattr(model, "dsa_indexer_skip_topk_offset", 0), 1)
+    return bool(max(layer + 1 - first, 0) % getattr(model, "dsa_indexer_topk_freq", 1))
+
+
+# The weights of matrices that a token meets, which both counts have
+
+
+def _matrices(model: Any) -> int:
+    return 3 if model.gated_linear_unit else 2
+
+
+def _mlp(model: Any, columns: int, width: int | None = None) -> int:
+    return int(_matrices(model) * (width or model.hidden_size) * columns)
+
+
+def _grouped(model: Any) -> int:
+    """Queries, keys, values, the projection of what they give, and its gate."""
+    heads, gate = model.num_attention_heads, getattr(model, "attention_output_gate", False)
+    return int(model.hidden_size * _head_dim(model) * (2 * (heads + _groups(model)) + (heads if gate else 0)))
+
+
+def _head_dim(model: Any) -> int:
+    return int(model.kv_channels or model.hidden_size // model.num_attention_heads)
+
+
+def _groups(model: Any) -> int:
+    return int(model.num_query_groups or model.num_attention_heads)
+
+
+def _latent(model: Any) -> int:
+    hidden, heads, rank = model.hidden_size, model.num_attention_heads, model.q_lora_rank
+    query = heads * (model.qk_head_dim + model.qk_pos_emb_head_dim)
+    weights = rank * (hidden + query) if rank else hidden * query
+    weights += hidden * (model.kv_lora_rank + model.qk_pos_emb_head_dim)
+    weights += model.kv_lora_rank * heads * (model.qk_head_dim + model.v_head_dim)
+    return int(weights + heads * model.v_head_dim * hidden)
+
+
+def _index(model: Any) -> int:
+    """Which tokens are attended to: queries, one key, and a weight for each head."""
+    heads, width = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim
+    return int(model.q_lora_rank * heads * width + model.hidden_size * (width + heads))
+
+
+def _delta_net(model: Any) -> int:
+    keys = model.linear_num_key_heads * model.linear_key_head_dim
+    values = model.linear_num_value_heads * model.linear_value_head_dim
+    return int(model.hidden_size * (2 * keys + 3 * values + 2 * model.linear_num_value_heads))
+
+
+def _mamba(model: Any) -> int:
+    inner = model.mamba_num_heads * model.mamba_head_dim
+    groups = model.mamba_num_groups * model.mamba_state_dim
+    return int(model.hidden_size * (3 * inner + 2 * groups + model.mamba_num_heads))
+
+
+# All weights
+
+
+def _attention_weights(model: Any, layer: int = 0) -> int:
+    if getattr(model, "multi_latent_attention", False):
+        norms = (model.q_lora_rank or 0) + model.kv_lora_rank
+        chooses = model.experimental_attention_variant == "dsa" and not shares_index(model, layer)
+        index = _index(model) + 2 * model.dsa_indexer_head_dim if chooses else 0
+        return _latent(model) + int(norms + index)
+    heads, width = model.num_attention_heads, _head_dim(model)
+    weights = _grouped(model)
+    if model.add_qkv_bias or model.add_bias_linear:
+        weights += width * (heads + 2 * _groups(model))
+    if model.add_bias_linear:
+        weights += model.hidden_size
+    if getattr(model, "softmax_type", "vanilla") == "learnable":
+        weights += heads
+    return int(weights + (2 * width if model.qk_layernorm else 0))
+
+
+def _delta_net_weights(model: Any) -> int:
+    """core/ssm/gated_delta_net.py: one projection, a convolution of 4 without bias, decay, a norm, the output."""
+    keys = model.linear_num_key_heads * model.linear_key_head_dim
+    heads, width = model.linear_num_value_heads, model.linear_value_head_dim
+    convolution = (2 * keys + heads * width) * model.linear_conv_kernel_dim
+    return int(_delta_net(model) + convolution + 2 * heads + width)
+
+
+def _mamba_weights(model: Any) -> int:
+    heads = model.mamba_num_heads
+    inner = heads * model.mamba_head_dim
+    convolution = 5 * (inner + 2 * model.mamba_num_groups * model.mamba_state_dim)  # of 4, with bias
+    return int(_mamba(model) + convolution + 3 * heads + inner)
+
+
+def _beside_routed(model: Any) -> int:
+    """Weights that a layer of experts has beside the routed ones and their router."""
+    hidden, experts = model.hidden_size, model.num_moe_experts
+    weights = 2 * hidden * (getattr(model, "moe_latent_size", None) or 0)
+    if model.add_bias_linear:
+        weights += experts * ((_matrices(model) - 1) * model.moe_ffn_hidden_size + hidden + 1)
+    if getattr(model, "moe_router_enable_expert_bias", False):
+        weights += experts
+    if getattr(model, "moe_shared_expert_gate", False):
+        weights += hidden
+    return int(weights + _mlp(model, model.moe_shared_expert_intermediate_size or 0))
+
+
+# Operations
+
+
+def flops_per_token(config: Any) -> float | None:
+    """For one token of one step; None for adapters, which train few of the weights, and for diffusion models."""
+    model = config.model
+    if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
+        return None
+    pattern = getattr(model, "hybrid_layer_pattern", None)
+    if pattern:
+        parts = _parts(pattern)
+        heads = len(parts) - 1
+        products = sum(_hybrid_products(model, kind, index) for index, kind in enumerate("".join(parts)))
+    else:
+        heads = getattr(model, "mtp_num_layers", None) or 0
+        kinds = _mixers_and_experts(model)
+        products = sum(_products(model, *kind, index) for index, kind in enumerate(kinds + kinds[-1:] * heads))
+    logits = model.hidden_size * model.vocab_size
+    return float(6 * (products + logits + heads * (2 * model.hidden_size**2 + logits)))
+
+
+def _products(model: Any, linear: bool, moe: bool, index: int) -> float:
+    mlp = _experts_products(model) if moe else _mlp(model, model.ffn_hidden_size)
+    return mlp + (_delta_net_products(model) if linear else _attention_products(model, index))
+
+
+def _hybrid_products(model: Any, kind: str, index: int) -> float:
+    if kind == "*":
+        return _attention_products(model, index)
+    if kind == "-":
+        return _mlp(model, model.ffn_hidden_size)
+    return _mamba_products(model) if kind == "M" else _experts_products(model)
+
+
+def _keys(model: Any, most: int | None = None) -> float:
+    """The tokens that one attends to, on average: those before it, ``most`` of them at most."""
+    length: int = model.seq_length
+    if most is None or most >= length:
+        return length / 2
+    return most - most * (most - 1) / (2 * length)
+
+
+def _window(model: Any, index: int) -> int | None:
+    """The tokens that a layer attends to at most."""
+    window, every = getattr(model, "window_size", None), getattr(model, "window_attn_skip_freq", None)
+    if window is None:
+        return None
+    inside = bool(every[index]) if isinstance(every, list) and index < len(every) else True
+    if isinstance(every, int):
+        inside = (index + 1) % every != 0
+    return int(sum(window) + 1 if isinstance(window, (list, tuple)) else window) if inside else None
+
+
+def _attention_products(model: Any, index: int) -> float:
+    variant, heads = getattr(model, "experimental_attention_variant", None), model.num_attention_heads
+    if variant == "dsv4_hybrid":
+        return _compressed_products(model, index)
+    if not getattr(model, "multi_latent_attention", False):
+        return float(_grouped(model) + 2 * heads * _head_dim(model) * _keys(model, _window(model, index)))
+    width = model.qk_head_dim + model.qk_pos_emb_head_dim + model.v_head_dim
+    if variant != "dsa":
+        return float(_latent(model) + heads * width * _keys(model))
+    products = _latent(model) + heads * width * _keys(model, model.dsa_indexer_topk)
+    if not shares_index(model, index):  # every head of the index looks at all tokens before
+        products += _index(model) + model.dsa_indexer_n_heads * model.dsa_indexer_head_dim * _keys(model)
+    return float(products)
+
+
+def _compressed_products(model: Any, index: int) -> float:
+    """DeepSeek-V4: a window, and tokens in groups of 4, of which an index chooses, or of 128."""
+    hidden, heads, rank, width = model.hidden_size, model.num_attention_heads, model.q_lora_rank, model.v_head_dim
+    weights = rank * (hidden + heads * (model.qk_head_dim + model.qk_pos_emb_head_dim)) + hidden * width
+    weights += heads * width * model.o_lora_rank + model.o_groups * model.o_lora_rank * hidden
+    together = model.csa_compress_ratios[index]
+    keys = _keys(model, getattr(model, "csa_window_size", 128))
+    if together == 4:
+        index_heads, index_width, length = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim, model.seq_length / 4
+        chosen = min(model.dsa_indexer_topk, length)
+        keys += chosen * (1 - chosen / (2 * length))
+        weights += 4 * hidden * (width + index_width) + index_heads * (rank * index_width + hidden)
+        weights += index_heads * index_width * length / 2
+    elif together:
+        keys += model.seq_length / together / 2
+        weights += 2 * hidden * width
+    return float(weights + 2 * heads * width * keys)
+
+
+def _delta_net_products(model: Any) -> float:
+    return float(_delta_net(model) + 4 * model.linear_num_value_heads * model.linear_value_head_dim**2)
+
+
+def _mamba_products(model: Any) -> float:
+    return float(_mamba(model) + _SCAN * model.mamba_num_heads * model.mamba_head_dim * model.mamba_state_dim)
+
+
+def _experts_products(model: Any) -> float:
+    latent = getattr(model, "moe_latent_size", None)
+    chosen = model.moe_router_topk * _mlp(model, model.moe_ffn_hidden_size or model.ffn_hidden_size, latent)
+    shared = _mlp(model, model.moe_shared_expert_intermediate_size or 0)
+    return float(chosen + shared + 2 * model.hidden_size * (latent or 0))

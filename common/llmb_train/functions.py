@@ -1,0 +1,309 @@
+"""Jobs that name a performance recipe of Megatron-Bridge: the function's configuration, as NVIDIA's launcher trains it.
+
+A function decides everything that nothing here sets: that is what makes its published results comparable. Set are the
+plan's columns, where they differ, and what NVIDIA's launcher sets in every performance recipe (Megatron-Bridge v0.6.0,
+``scripts/performance``): ``run_script.py`` calls the function of the job's own name and sets the precision-aware
+optimizer for bf16 with Adam (148-151; as ``scripts/training/run_recipe.py`` does), the mapping of ranks of adapters
+(``utils/overrides.py:636``) and the random states of functions without CUDA graphs (130-132). Where no function has the
+job's number of GPUs, the base function gets ``set_post_overrides`` on top (643-707): the batch is in the plan, and the
+gather of parameters during the optimizer's step is set here. What is set around the process is in
+``llmb_common.planning.environment``.
+
+Imports Megatron: call ``engine.install_patches`` first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from llmb_train import catalogue, perf_recipes, reduced, steps
+from llmb_train.engine import Engine, package_version
+from llmb_train.errors import JobError
+from llmb_train.evidence.resolved import different, require_same
+from llmb_train.job import FunctionJob
+from llmb_train.perf_recipes import NAME
+from llmb_train.ranks import notice
+
+_STEPS = (
+    ("qwen3_vl_", "megatron.bridge.models.qwen_vl.qwen3_vl_step", "forward_step"),
+    ("qwen35_vl_", "megatron.bridge.models.qwen_vl.qwen3_vl_step", "forward_step"),
+    ("wan_", "megatron.bridge.diffusion.models.wan.wan_step", "WanForwardStep"),
+    ("", "megatron.bridge.training.gpt_step", "forward_step"),
+)
+"""Beginning of a function's name -> where its forward step is (scripts/training/recipe_metadata.py:75-91,
+recipe_runner.py:44-57)."""
+
+_NOT_TEXT = tuple(beginning for beginning, _, _ in _STEPS if beginning)
+"""Recipes that do not train on tokens alone."""
+
+
+def build_config(job: FunctionJob, engine: Engine) -> Any:
+    """Call the function, compare it with the catalogue's row of it, and bring it to what the plan says.
+
+    Raises:
+        WrongEngine: this Megatron-Bridge has no such function.
+        Contradiction: its columns are not those that the plan was made from.
+        JobError: a column of the plan cannot be set in it.
+    """
+    config = _call(job)
+    require_own(job, config)
+    if engine.device == "cuda":
+        require_environment(config)  # of GPUs and their network
+    if job.function.reduced is not None:
+        reduced.reduce(job, config)
+    else:
+        set_planned(job, config)
+    set_launched(job, config)
+    if not engine.transformer_engine:
+        no_graphs(config)
+        plain_optimizer(config.optimizer)
+        reduced.without_transformer_engine(config, engine)
+    return config
+
+
+def _call(job: FunctionJob) -> Any:
+    """The function's configuration. Where its model comes from a file of this machine, the log says what of it the plan
+    had otherwise: the file is what NVIDIA's runner would train."""
+    function = perf_recipes.find(job.function.name)
+    perf_recipes.from_files.clear()
+    config = function()
+    if perf_recipes.from_files:
+        perf_recipes.prefer_files(False)
+        planned = vars(function().model)
+        perf_recipes.prefer_files()
+        model = perf_recipes.from_files[0]
+        for name, assumed, own in different(
+            (name, planned.get(name), value) for name, value in vars(config.model).items()
+        ):
+            if " at 0x" not in assumed + own:  # objects differ by their address
+                notice(f"config.json of {model}: {name} is {own}; planned with {assumed}")
+    return config
+
+
+def forward_step(name: str) -> Callable[..., Any]:
+    """The forward step that NVIDIA's runner trains ``name`` with."""
+    module, attribute = next(step[1:] for step in _STEPS if name.startswith(step[0]))
+    found = getattr(importlib.import_module(module), attribute)
+    if not isinstance(found, type):
+        return found  # type: ignore[no-any-return]
+    match = NAME.match(name)
+    return found(mode=match["task"] if match else "pretrain")  # type: ignore[no-any-return]
+
+
+def require_own(job: FunctionJob, config: Any) -> None:
+    """Compare the columns of the function with the row that was planned from.
+
+    Raises:
+        Contradiction: shows both, side by side.
+    """
+    planned = asdict(job.function.columns)
+    own = catalogue.columns(config) | {"sequence_length": config.model.seq_length}
+    require_same(
+        [(f"{job.function.name}: {name}", value, own.get(name)) for name, value in planned.items()],
+        remedy=f"plan with a catalogue made in this engine (this one is of Megatron-Bridge {job.function.release}), "
+        f"which has {package_version('megatron-bridge')}: set LLMB_ENGINE to that where the recipe has its functions",
+    )
+
+
+def require_environment(config: Any) -> None:
+    """Compare the variables that the function wants with those of this process, which the job's script has exported.
+
+    A variable with another value is the user's choice; one that is missing was forgotten, and torch has read it by now.
+
+    Raises:
+        Contradiction: a variable is not set.
+    """
+    missing = [
+        (name, catalogue.word(value), "not set") for name, value in config.env_vars.items() if name not in os.environ
+    ]
+    require_same(missing, remedy="start the job by its script, which exports them, or set them before starting Python")
+
+
+def set_planned(job: FunctionJob, config: Any) -> None:
+    """Set every column in which the plan differs from the function.
+
+    Raises:
+        JobError: the function cannot be changed like this.
+    """
+    own, plan, model = job.function.columns, job.parallelism, config.model
+    if plan.tp != own.tp:
+        model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
+    if (plan.pp, plan.vp or 1) != (own.pp, own.vp or 1):
+        model.pipeline_model_parallel_size = plan.pp
+        model.virtual_pipeline_model_parallel_size = plan.vp if (plan.vp or 1) > 1 else None
+        _set_stages(job, model)
+    if plan.cp != own.cp:
+        model.context_parallel_size = plan.cp
+    if plan.ep != own.ep:
+        model.expert_model_parallel_size = plan.ep or 1
+    if plan.etp != own.etp:
+        model.expert_tensor_parallel_size = plan.etp
+    if job.data_parallel == 1 or plan.pp == 1 or (plan.vp or 1) == 1:
+        no_gather_in_optimizer_step(config)
+    config.train.micro_batch_size, config.train.global_batch_size = job.batch.mbs, job.batch.gbs
+    model.seq_length = job.sequence_length
+    _set_performance(job, config)
+
+
+def _set_stages(job: FunctionJob, model: Any) -> None:
+    """A model that places its layers by hand places them anew where Bridge can (v0.6.0,
+    scripts/training/recipe_runner.py:352-379)."""
+    if not getattr(model, "pipeline_model_parallel_layout", None):
+        return
+    builder = getattr(model, "_pipeline_model_parallel_layout_builder", None)
+    if builder is None:
+        raise JobError(
+            f"{job.function.name} places its layers by hand for PP={job.function.columns.pp} "
+            f"VP={job.function.columns.vp or 1}, and Megatron-Bridge has no other layout of it",
+            remedy="leave PP and VP unset",
+        )
+    vp = model.virtual_pipeline_model_parallel_size
+    model.pipeline_model_parallel_layout = builder(model.pipeline_model_parallel_size, vp)
+
+
+def _set_performance(job: FunctionJob, config: Any) -> None:
+    own, plan, model = job.function.columns, job.performance, config.model
+    if job.parallelism.fsdp != own.fsdp:
+        raise JobError(
+            f"{job.function.name} {'shards' if own.fsdp else 'does not shard'} its state, which decides more of its "
+            "settings than one column",
+            remedy="leave FSDP unset, or choose a variant of the recipe with (or without) fsdp",
+        )
+    if plan.cuda_graph != own.cuda_graph:
+        if plan.cuda_graph:
+            raise JobError(
+                f"{job.function.name} was not written for CUDA graphs",
+                remedy="leave CUDA_GRAPH unset, or choose a recipe of the model that has them",
+            )
+        no_graphs(config)
+    if plan.recompute_layers != own.recompute_layers:
+        model.recompute_granularity = "full" if plan.recompute_layers else None
+        model.recompute_method = "block" if plan.recompute_layers else None
+        model.recompute_num_layers = plan.recompute_layers or None
+        model.recompute_modules = None
+    if plan.offload_layers != own.offload_layers:
+        model.cpu_offloading, model.cpu_offloading_weights = plan.offload_layers > 0, False
+        model.cpu_offloading_num_layers = plan.offload_layers
+
+
+def no_gather_in_optimizer_step(config: Any) -> None:
+    """Gather parameters after the optimizer's step. Doing so during the step needs data parallelism and interleaved
+    stages (v0.6.0, scripts/performance/utils/overrides.py:683-689): core 0.19 takes the first of several chunks for it
+    (optimizer/__init__.py:1049)."""
+    config.optimizer.overlap_param_gather_with_optimizer_step = False
+    if config.comm_overlap is not None:
+        config.comm_overlap.overlap_param_gather_with_optimizer_step = None
+
+
+def no_graphs(config: Any) -> None:
+    """Turn off CUDA graphs in a function's configuration."""
+    model = config.model
+    model.cuda_graph_impl = "none"
+    for name in ("cuda_graph_scope", "cuda_graph_modules"):
+        if hasattr(model, name):
+            setattr(model, name, [])
+    model.use_te_rng_tracker = config.rng.te_rng_tracker = False
+
+
+def set_launched(job: FunctionJob, config: Any) -> None:
+    """Set what every run of every function has."""
+    if job.precision.dtype == "bf16" and config.optimizer.optimizer == "adam":
+        config.optimizer.use_precision_aware_optimizer = True
+    _set_scale(job, config)
+    start = steps.loaded(job)
+    _set(config.train, steps.training_fields(job, steps.last_step(job, start)))
+    _set_checkpoint(job, config, start)
+    config.dist.distributed_timeout_minutes = max(config.dist.distributed_timeout_minutes, steps.timeout_minutes(job))
+    config.logger.log_interval, config.logger.log_throughput = 1, True
+    config.logger.tensorboard_dir = steps.trace_folder(job)
+    if job.profile is not None:
+        config.profiling = steps.profiling_config(job)
+    config.rng.seed = job.seed
+    if not job.function.name.startswith(_NOT_TEXT):
+        _set_data(job, config)
+
+
+def _set_scale(job: FunctionJob, config: Any) -> None:
+    """What depends on the job's columns and its number of GPUs."""
+    model, plan = config.model, job.parallelism
+    if job.adapters and plan.pp > 1 and not plan.fsdp:
+        config.dist.use_tp_pp_dp_mapping = True
+    if model.cuda_graph_impl == "none":
+        config.rng.te_rng_tracker = model.use_te_rng_tracker = False
+    match = NAME.match(job.function.name)
+    rescaled = match is not None and int(match["gpus"]) != job.world_size
+    interleaved = job.data_parallel > 1 and plan.pp > 1 and (plan.vp or 1) > 1
+    unstable = job.precision.dtype == "nvfp4" or job.precision.fp8_recipe == "mx"  # NVIDIA saw NaN gradients
+    if rescaled and interleaved and not unstable and config.optimizer.optimizer != "dist_muon":
+        config.optimizer.overlap_param_gather_with_optimizer_step = True
+        if config.comm_overlap is not None:
+            config.comm_overlap.overlap_param_gather_with_optimizer_step = True
+
+
+def _set_checkpoint(job: FunctionJob, config: Any, start: steps.Loaded | None) -> None:
+    _set(config.checkpoint, steps.checkpoint_fields(job, start))
+    if job.adapters and job.checkpoint.load is not None:
+        config.checkpoint.pretrained_checkpoint = job.checkpoint.load  # its newest, or the one it names
+    if job.checkpoint.save is not None or start is not None:
+        # As for the documented recipes (``settings``), and for the same reasons: core 0.19
+        # still hands the remainders to FusedAdam in fp32 (core/optimizer/distrib_optimizer.py:1199 at cd4afffa, the
+        # commit of Bridge 0.6.0; Megatron-LM pull request 4222 is open), and still refuses the overlap with distributed
+        # checkpoints (megatron/training/arguments.py:1039).
+        plain_optimizer(config.optimizer)
+        no_gather_in_optimizer_step(config)
+        # A resumed run goes on with the schedule it was saved with, also if it ends at another step.
+        config.scheduler.override_opt_param_scheduler = False
+        config.scheduler.use_checkpoint_opt_param_scheduler = True
+
+
+def plain_optimizer(optimizer: Any) -> None:
+    """Adam with fp32 states and gradients: core accepts others for the precision-aware optimizer only
+    (core/optimizer/optimizer_config.py:470-481), and 51 functions have them."""
+    optimizer.use_precision_aware_optimizer = False
+    optimizer.main_grads_dtype = optimizer.main_params_dtype = torch.float32
+    optimizer.exp_avg_dtype = optimizer.exp_avg_sq_dtype = torch.float32
+
+
+def _set_data(job: FunctionJob, config: Any) -> None:
+    """Synthetic tokens of the model's sequence length, as scripts/performance has them by default
+    (utils/datasets.py:15-38), and a tokenizer that needs no download."""
+    from megatron.bridge.training.config import MockGPTDatasetConfig
+    from megatron.bridge.training.tokenizers.config import TokenizerConfig
+
+    data = config.dataset
+    own = {name: getattr(data, name) for name in ("num_workers", "pin_memory", "persistent_workers")}
+    if job.device == "cpu":
+        own = {"num_workers": job.data_workers, "pin_memory": False, "persistent_workers": False}
+    config.dataset = MockGPTDatasetConfig(
+        seq_length=config.model.seq_length,
+        random_seed=job.seed,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        dataloader_type="single",
+        data_sharding=True,
+        num_dataset_builder_threads=1,
+        split="99990,8,2",
+        **own,
+    )
+    tokenizer = config.tokenizer
+    if tokenizer.tokenizer_type != "NullTokenizer" or config.model.vocab_size is None or job.function.reduced:
+        size = perf_recipes.vocabulary(config)
+        if size is None:
+            raise JobError(
+                f"{job.function.name}: the vocabulary of {tokenizer.tokenizer_model}'s tokenizer is not known to LLMB",
+                remedy="add it to VOCABULARIES in llmb_train/hugging_face.py, with its source",
+            )
+        # Its size plus an end-of-document token is the vocabulary.
+        config.tokenizer = TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=size - 1)
+
+
+def _set(section: Any, fields: dict[str, Any]) -> None:
+    for name, value in fields.items():
+        setattr(section, name, value)

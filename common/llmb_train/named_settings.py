@@ -1,0 +1,195 @@
+"""Settings of the framework by section and field: those that the user asked for, set last and checked against the
+classes that are there; and all that there are, which ``llmb_common.planning.settings`` looks at before a job queues.
+
+A kind is its alternatives with ``|`` between them: ``bool``, ``int``, ``float``, ``str``, ``dtype``, ``list``,
+``dict``, ``none``, or a value in quotes. ``any``: something that no text gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import json
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from llmb_train.engine import package_version
+from llmb_train.errors import JobError
+from llmb_train.job import FunctionJob, Job
+from llmb_train.ranks import notice
+
+_PLAIN = {bool: "bool", int: "int", float: "float", str: "str", list: "list", tuple: "list", dict: "dict"}
+
+
+def apply(job: Job | FunctionJob, config: Any) -> None:
+    """Set them in ``config``. The log says which of them it has anyway.
+
+    Raises:
+        JobError: there is no such section or field here, or it takes no such value
+    """
+    for name, value in job.megatron.items():
+        section, field = _found_section(config, name)
+        before = found(config, name)
+        setattr(section, field, _converted(section, field, value, name))
+        if found(config, name) == before:
+            notice(f"{name}={before} is what this job has anyway")
+
+
+def found(config: Any, name: str) -> Any:
+    """What the setting is in ``config``, as JSON has it: an enumeration's member by its name."""
+    section, _, field = name.partition(".")
+    return _plain(getattr(getattr(config, section, None), field, None))
+
+
+def title(config: Any, name: str) -> str:
+    """The setting, and what of the same name is set after it."""
+    section, _, field = name.partition(".")
+    later = [other for other in ("mixed_precision", "comm_overlap") if hasattr(getattr(config, other, None), field)]
+    return name + "".join(f" (set {other}.{field})" for other in later if other != section)
+
+
+def _found_section(config: Any, name: str) -> tuple[Any, str]:
+    title, _, field = name.partition(".")
+    if isinstance(getattr(config, title, None), str):  # the name of a mixed precision
+        from megatron.bridge.training.mixed_precision import get_mixed_precision_config
+
+        setattr(config, title, get_mixed_precision_config(getattr(config, title)))
+    section = getattr(config, title, None)
+    if section is None:
+        sections = ", ".join(sorted(key for key, value in vars(config).items() if hasattr(value, "__dict__")))
+        raise JobError(f"{name}: this job has no section {title}", remedy=f"it has {sections}")
+    if not hasattr(section, field):
+        near = difflib.get_close_matches(field, list(vars(section)), 1)
+        raise JobError(
+            f"{name}: {type(section).__name__} has no field {field}" + (f" (did you mean {near[0]}?)" if near else ""),
+            remedy="correct --megatron (MEGATRON_SETTINGS), or leave it out",
+        )
+    return section, field
+
+
+def _converted(section: Any, field: str, value: Any, name: str) -> Any:
+    """``value`` as the type of the field wants it."""
+    hint = _hints(type(section)).get(field, Any)
+    kinds = kind_of(hint).split("|")
+    if not takes(kinds, value):
+        raise JobError(
+            f"{name} is {value!r}, and {type(section).__name__} takes {', '.join(kinds)}",
+            remedy="correct --megatron (MEGATRON_SETTINGS), or leave it out",
+        )
+    if isinstance(value, list):
+        return [_member(hint, item) for item in value]
+    if "dtype" in kinds and isinstance(value, str):
+        import torch
+
+        return getattr(torch, value.removeprefix("torch."))
+    if isinstance(value, int) and not isinstance(value, bool) and "int" not in kinds and "float" in kinds:
+        return float(value)
+    return _member(hint, value)
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind)
+    except (NameError, TypeError):  # a name that is imported for type checkers only
+        return {}
+
+
+def _member(hint: Any, value: Any) -> Any:
+    """The member of an enumeration in ``hint`` that ``value`` names; else ``value``."""
+    members = {name: member for kind in _enumerations(hint) for name, member in kind.__members__.items()}
+    return members.get(value, value) if isinstance(value, str) else value
+
+
+def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from _enumerations(part)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    text = str(value)
+    return text.removeprefix("torch.") if text.startswith("torch.") else value
+
+
+def fields_text() -> str:
+    """The fields of this engine's Megatron-Bridge as JSON: section, field and kind."""
+    import megatron.bridge.models  # noqa: F401  the classes of all models
+    from megatron.bridge.training.config import ConfigContainer
+
+    sections = {
+        field.name: _section(hint)
+        for field, hint in _fields(ConfigContainer)
+        if field.name not in ("env_vars", "_checkpoint_load_required")
+    }
+    document = {"megatron_bridge": package_version("megatron-bridge"), "sections": sections}
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+def kind_of(hint: Any) -> str:
+    """What a field of the type ``hint`` takes."""
+    return "|".join(sorted(set(_alternatives(hint)))) or "any"
+
+
+def _alternatives(hint: Any) -> Iterator[str]:
+    origin = typing.get_origin(hint)
+    if hint is None or hint is type(None):
+        yield "none"
+    elif origin in (typing.Union, types.UnionType):
+        for part in typing.get_args(hint):
+            yield from _alternatives(part)
+    elif origin is typing.Literal:
+        yield from (f'"{value}"' for value in typing.get_args(hint))
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        yield from (f'"{member.name}"' for member in hint)
+    elif hint in _PLAIN or origin in _PLAIN:
+        yield _PLAIN[hint if hint in _PLAIN else origin]
+    else:
+        yield "dtype" if getattr(hint, "__qualname__", "") == "dtype" else "any"
+
+
+def _section(hint: Any) -> dict[str, str]:
+    """The fields of every class that the section can be of."""
+    found: dict[str, set[str]] = {}
+    for kind in _classes(hint):
+        for field, own in _fields(kind):
+            if field.init and not field.name.startswith("_"):
+                found.setdefault(field.name, set()).update(kind_of(own).split("|"))
+    return {name: _joined(kinds) for name, kinds in found.items() if kinds != {"any"} and kinds != {"any", "none"}}
+
+
+def _joined(kinds: set[str]) -> str:
+    """Without what says nothing: a class below may call a text what the one above gives the values of."""
+    values = any(kind.startswith('"') for kind in kinds)
+    return "|".join(sorted(kinds - {"any"} - ({"str"} if values else set())))
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """``hint`` itself, what a union is of, and the models made of these; not whatever else has been imported."""
+    for part in typing.get_args(hint) or [hint]:
+        if isinstance(part, type) and dataclasses.is_dataclass(part):
+            yield part
+            for below in part.__subclasses__():
+                a_model = below.__module__.startswith("megatron.bridge.models.") and hasattr(below, "num_layers")
+                yield from _classes(below) if a_model else ()
+
+
+def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+    hints = _hints(kind)
+    for field in dataclasses.fields(kind):
+        yield field, hints.get(field.name, field.type)
+
+
+def takes(kinds: list[str], value: Any) -> bool:
+    """Whether a field of ``kinds`` takes ``value``, which JSON had."""
+    if "any" in kinds or f'"{value}"' in kinds:
+        return True
+    names = {type(None): ["none"], bool: ["bool"], int: ["int", "float"], float: ["float"], str: ["str", "dtype"]}
+    return bool({*names.get(type(value), ["list" if isinstance(value, list) else "dict"])} & {*kinds})

@@ -1,0 +1,282 @@
+"""Megatron without Transformer Engine: patches for what megatron-core then lacks; ``stubs`` has the import stand-ins.
+
+Needed on a CPU, and on a GPU outside NVIDIA's containers. ``engine.RELEASES`` names the releases that the patches were
+tried with; with another the log says so. Each looks for what it makes up for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from llmb_train import stubs
+
+_HELPERS = "megatron.core.datasets.helpers_cpp"
+
+
+def install() -> None:
+    """Install the stand-ins, import megatron-core, and patch it. Call once, before Megatron-Bridge is imported."""
+    # Two dozen lines on every rank that repeat one line of the log's header.
+    warnings.filterwarnings("ignore", message=".*(Apex is|Transformer Engine and Apex are) not installed")
+    warnings.filterwarnings("ignore", message="The legacy GroupedMLP will be deprecated")
+    stubs.install()
+    patch_norm()
+    _patch_attention()
+    _patch_experts()
+    _patch_optimizer()
+    _patch_datasets()
+
+
+class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
+    """LayerNorm whose weight is stored minus one, as Nemotron-4 has it. Shapes as ``torch.nn.LayerNorm``."""
+
+    def reset_parameters(self) -> None:
+        torch.nn.init.zeros_(self.weight)
+        torch.nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(hidden, self.normalized_shape, self.weight + 1, self.bias, self.eps)
+
+
+class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
+    """RMSNorm whose weight is stored minus one. Shapes as ``torch.nn.RMSNorm``."""
+
+    def reset_parameters(self) -> None:
+        torch.nn.init.zeros_(self.weight)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(hidden, self.normalized_shape, self.weight + 1, self.eps)
+
+
+_NORMS = {
+    ("LayerNorm", False): torch.nn.LayerNorm,
+    ("LayerNorm", True): ZeroCenteredLayerNorm,
+    ("RMSNorm", False): torch.nn.RMSNorm,
+    ("RMSNorm", True): ZeroCenteredRMSNorm,
+}
+
+
+def patch_norm() -> None:
+    """Replace the constructor of ``WrappedTorchNorm``, which refuses sequence parallelism, zero-centered gamma and
+    persistent kernels.
+
+    The first needs the parameters marked, so that core sums their gradients over the tensor-parallel ranks; a
+    zero-centered gamma is stored as gamma - 1; the third is a matter of speed.
+    """
+    from megatron.core.transformer import torch_norm
+
+    def build(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **unused: Any) -> torch.nn.Module:
+        norm = _NORMS[config.normalization, bool(config.layernorm_zero_centered_gamma)]
+        module = norm(normalized_shape=hidden_size, eps=eps)
+        for parameter in module.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return module
+
+    torch_norm.WrappedTorchNorm.__new__ = staticmethod(build)
+
+
+def positions(rank: int, ranks: int, length: int) -> torch.Tensor:
+    """Positions in the full sequence of the ``length`` tokens that ``rank`` of ``ranks`` holds; int64 [length]."""
+    half = length // 2
+    first = torch.arange(rank * half, (rank + 1) * half)
+    mirrored = 2 * ranks - 1 - rank
+    return torch.cat([first, torch.arange(mirrored * half, (mirrored + 1) * half)])
+
+
+def _patch_attention() -> None:
+    """Let core's local attention accept a context-parallel group, and values of another width than the keys.
+
+    With CP, rank r of n holds the sequence chunks r and 2n-1-r of 2n, so that every rank has the same causal work. Keys
+    and values are gathered from all ranks (gradients are reduce-scattered back) and the mask is built from the true
+    positions. That moves more data than Transformer Engine's ring, and gives the same result.
+
+    Multi-head latent attention (core 0.19) says how wide keys and values are. The arithmetic needs the width of its
+    output only.
+    """
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+
+    core_init, core_forward = DotProductAttention.__init__, DotProductAttention.forward
+
+    def init(
+        self: Any, config: Any, *args: Any, k_channels: int | None = None, v_channels: int | None = None, **kwargs: Any
+    ) -> None:
+        # Core asserts that there is no CP, and uses the number for nothing else here.
+        size, config.context_parallel_size = config.context_parallel_size, 1
+        try:
+            core_init(self, config, *args, **kwargs)
+        finally:
+            config.context_parallel_size = size
+        if v_channels is not None:
+            self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
+
+    def forward(self: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        """``query``, ``key``, ``value``: [tokens of this rank, batch, heads, head dim]; True in a mask hides."""
+        ranks = parallel_state.get_context_parallel_world_size()
+        softmax = self.scale_mask_softmax
+        window = softmax.window_size
+        if ranks > 1:
+            group, rank = parallel_state.get_context_parallel_group(), parallel_state.get_context_parallel_rank()
+            length = query.size(0)
+            key = gather_from_sequence_parallel_region(key.contiguous(), True, group)
+            value = gather_from_sequence_parallel_region(value.contiguous(), True, group)
+            of_keys = torch.cat([positions(other, ranks, length) for other in range(ranks)])
+            distance = positions(rank, ranks, length)[:, None] - of_keys[None, :]
+            hidden = distance < 0
+            if window is not None:
+                hidden |= distance > window[0]
+            attention_mask = hidden[None, None].to(query.device)
+            softmax.window_size = None  # core would measure it within this rank's piece of the sequence
+        try:
+            return core_forward(self, query, key, value, attention_mask, *args, **kwargs)
+        finally:
+            softmax.window_size = window
+
+    DotProductAttention.__init__ = init
+    DotProductAttention.forward = forward
+
+
+def _patch_experts() -> None:
+    """Experts: their router in megatron-core 0.16, their biases (GPT-OSS) in 0.19.
+
+    The router tests ``te_general_gemm is not None``, but defines the name only where Transformer Engine can be
+    imported: a ``NameError`` in the first forward pass.
+
+    Core adds the bias in place to what the tensor-parallel reductions return. In a group of one they return their input
+    itself, a view which autograd does not let anybody change: they return a copy.
+
+    With sequence parallelism core marks the bias of an expert like that of any other layer, and so sums its gradient
+    over the tensor-parallel ranks once more than it should: the norm of all gradients was 6.288 for 5.616 with TP=2.
+    """
+    from megatron.core.tensor_parallel import mappings
+    from megatron.core.tensor_parallel.layers import RowParallelLinear
+    from megatron.core.transformer.moe import moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+    for name in ("_reduce", "_reduce_scatter_along_first_dim"):
+        setattr(mappings, name, _copying(getattr(mappings, name)))
+    core_init = RowParallelLinear.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        core_init(self, *args, **kwargs)
+        if self.bias is not None and not getattr(self.bias, "allreduce", True):  # an expert's
+            self.bias.sequence_parallel = False
+
+    RowParallelLinear.__init__ = init
+
+
+def _copying(core: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce(input_: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+        return input_.clone() if group.size() == 1 else core(input_, group, *args, **kwargs)
+
+    return reduce
+
+
+def _patch_optimizer() -> None:
+    """Save and resume torch's AdamW in ``DistributedOptimizer`` (core 0.16 and 0.19 alike).
+
+    On GPUs the optimizer is Transformer Engine's or Apex's, which counts steps for each parameter group. torch counts
+    them in a tensor for each parameter, which core gets wrong in three places, each mended below. (A fourth, in
+    Megatron-FSDP, hangs: a rank whose shard of a parameter is empty has no state for it. ``refusals`` refuses to save
+    there.)
+    """
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    core_state_dict = DistributedOptimizer.state_dict
+    core_set_states = DistributedOptimizer._set_main_param_and_optimizer_states
+    core_load_state_dict = DistributedOptimizer.load_state_dict
+
+    def state_dict(self: Any) -> Any:
+        # Core asks a fresh optimizer for its state when it plans a load, and asserts that every step is the same;
+        # AdamW has no state before its first step.
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                state = self.optimizer.state[parameter]
+                state.setdefault("step", torch.tensor(0.0))
+                for moment in ("exp_avg", "exp_avg_sq"):
+                    if moment not in state:
+                        state[moment] = torch.zeros_like(parameter.data)
+        return core_state_dict(self)
+
+    def set_states(self: Any, model_param: Any, tensors: dict[str, Any]) -> Any:
+        # The checkpoint's tensors have no step (core keeps it by group), AdamW's state does, and core copies by key.
+        own = self._get_main_param_and_optimizer_states(model_param)
+        if "step" in own and "step" not in tensors:
+            tensors = {**tensors, "step": own["step"].clone()}
+        return core_set_states(self, model_param, tensors)
+
+    def load_state_dict(self: Any, state: Any) -> Any:
+        result = core_load_state_dict(self, state)
+        # Core gives all parameters one step tensor, and AdamW would advance it once for each of them.
+        for parameter_state in self.optimizer.state.values():
+            if "step" in parameter_state:
+                parameter_state["step"] = parameter_state["step"].clone()
+        return result
+
+    DistributedOptimizer.state_dict = state_dict
+    DistributedOptimizer._set_main_param_and_optimizer_states = set_states
+    DistributedOptimizer.load_state_dict = load_state_dict
+
+
+def _patch_datasets() -> None:
+    """Take the helpers of datasets that are compiled already, else numpy's.
+
+    Core runs ``make`` for them, and ends the process when that fails: a wheel has no Makefile, and of a source tree's a
+    machine may lack the compiler or pybind11. Wheels have them compiled, that of core 0.19 for Python 3.12 only. Where
+    they are not, numpy computes the sample index, which is all that synthetic data needs.
+    """
+    from megatron.core.datasets import utils
+
+    if importlib.util.find_spec(_HELPERS) is None:
+        helpers: Any = types.ModuleType(_HELPERS)
+        helpers.build_sample_idx_int32 = helpers.build_sample_idx_int64 = sample_index
+        sys.modules[_HELPERS] = helpers
+    utils.compile_helpers = lambda: None
+
+
+def sample_index(
+    sizes: Any, documents: Any, length: int, epochs: int, tokens: int, drop_last: bool = True, extra: int = 1
+) -> Any:
+    """Where each sample of ``length`` tokens begins: [samples + 1, 2] of position in ``documents`` and offset in it.
+
+    ``sizes``: tokens of each document; ``documents``: the order in which ``epochs`` times ``tokens`` tokens are read;
+    ``extra``: tokens that a sample shares with the next one. As core's ``build_sample_idx``.
+    """
+    import numpy  # type: ignore[import-not-found, unused-ignore]
+
+    total = epochs * tokens - extra
+    samples = total // length if drop_last else -(-total // length)
+    ends = numpy.cumsum(sizes[documents].astype(numpy.int64))
+    starts = numpy.minimum(numpy.arange(samples + 1, dtype=numpy.int64) * length, ends[-1] - 1)
+    document = numpy.searchsorted(ends, starts, side="right")
+    offset = starts - (ends[document] - sizes[documents[document]])
+    return numpy.stack([document, offset], axis=1).astype(documents.dtype)
+
+
+def patch_mtp() -> None:
+    """Build the block of multi-token prediction of the model's layers. Imports Megatron-Bridge.
+
+    Bridge 0.6 and later builds it of Transformer Engine's layers, whatever the model's own layers are made of. Core
+    0.20 asks of each layer whether it is one of inference, by types that are none without Transformer Engine.
+    """
+    from megatron.bridge.models import gpt_provider
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
+    from megatron.core.transformer import multi_token_prediction
+
+    def block(config: Any, vp_stage: int | None = None) -> Any:
+        if not getattr(config, "mtp_num_layers", None):
+            return None
+        spec = config.transformer_layer_spec(config, vp_stage=vp_stage)
+        return get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False, vp_stage=vp_stage)
+
+    gpt_provider.mtp_block_spec = block
+    if hasattr(multi_token_prediction, "is_inference_column_parallel_linear"):
+        multi_token_prediction.is_inference_column_parallel_linear = lambda module: False

@@ -1,0 +1,332 @@
+"""A recipe's columns as fields of Megatron-Bridge's ``ConfigContainer``.
+
+Each function says where a setting comes from that no column names: what Megatron-Bridge's own performance
+configurations for Llama resolve to ("Bridge 0.3.1"), or what NeMo's performance scripts ran for the other models
+("NeMo"). A recipe's own columns always win. In what releases differ, the source of the Megatron that is here decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmb_train.engine import Engine, says
+from llmb_train.errors import JobError
+from llmb_train.job import Job
+
+_LEARNING_RATE, _MIN_LEARNING_RATE = 3e-4, 3e-5
+
+_LLAMA_70B_UNIT = 800_000_000
+"""Elements that FSDP gathers at once for Llama 70b (Bridge 0.3.1)."""
+
+_USER_BUFFERS = {"nccl_ub": True, "fsdp_manual_registration": True}
+"""Communication from registered user buffers; registering each of them separately takes minutes in a large model.
+The plan sets ``NCCL_CTA_POLICY`` with it where NVIDIA does."""
+
+_PRECISIONS = {
+    ("bf16", None): "bf16_mixed",
+    ("fp8", "cs"): "bf16_with_fp8_current_scaling_mixed",
+    ("fp8", "ds"): "bf16_with_fp8_delayed_scaling_mixed",
+    ("fp8", "mx"): "bf16_with_mxfp8_mixed",
+    ("nvfp4", None): "bf16_with_nvfp4_mixed",
+}
+
+_OVERLAP_PRESETS: dict[tuple[str, int, str | None], str] = {
+    # Bridge 0.3.1, Llama 3.1 performance configurations.
+    ("llama3", 8192, "hopper"): "userbuffers_{dtype}_h100_h8192_tp4_mbs1_seqlen8192",
+    ("llama3", 8192, "blackwell"): "userbuffers_{dtype}_b200_h8192_tp2_mbs1_seqlen8192",
+    ("llama3", 16384, "hopper"): "userbuffers_{dtype}_h100_h16384_tp8_cp2_mbs1_seqlen8192",
+    ("llama3", 16384, "blackwell"): "userbuffers_{dtype}_b200_h16384_tp4_cp2_mbs1_seqlen8192",
+    # NeMo, Nemotron-4 on Blackwell; on Hopper it ran the default. 15b ran the bf16 preset in FP8 too
+    # (scripts/performance/llm/pretrain_nemotron4_15b.py, v2.3.0).
+    ("nemotron4", 6144, "blackwell"): "userbuffers_bf16_b200_h6144_tp2_mbs1_seqlen4096",
+    ("nemotron4", 18432, "blackwell"): "userbuffers_{dtype}_b200_h18432_tp8_mbs1_seqlen4096",
+    # NeMo, Grok-1: one preset at every dtype and GPU, though it is named after another model
+    # (scripts/performance/llm/pretrain_grok1_314b.py, 6f2c6fda).
+    ("grok1", 6144, "hopper"): "userbuffers_fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192",
+    ("grok1", 6144, "blackwell"): "userbuffers_fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192",
+}
+"""Names in ``megatron.bridge.training.comm_overlap`` by family, hidden size and GPU generation."""
+
+
+def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
+    """The fields of the model provider that do not describe the architecture.
+
+    Raises:
+        JobError: the layers do not divide into PP * VP stages, or all are to be offloaded.
+    """
+    # FSDP builds the model on the meta device and materializes only each rank's shard. On a CPU the tiny models are
+    # materialized at once: their layers cannot be initialized later, and this way they start from the same weights as
+    # in the other layouts.
+    on_meta = job.parallelism.fsdp and engine.device == "cuda"
+    return (
+        layout_fields(job)
+        | fusion_fields(job, engine)
+        | cuda_graph_fields(job)
+        | {"init_model_with_meta_device": on_meta}
+    )
+
+
+def layout_fields(job: Job) -> dict[str, Any]:
+    """Parallelism, recomputation and offload columns as fields of the model provider; raises as ``model_fields``."""
+    import torch
+
+    p = job.parallelism
+    moe = job.architecture.moe is not None
+    return {
+        "tensor_model_parallel_size": p.tp,
+        "sequence_parallel": p.tp > 1,
+        "pipeline_model_parallel_size": p.pp,
+        # Megatron reads 1 as an interleaved schedule of one chunk; only None switches interleaving off.
+        "virtual_pipeline_model_parallel_size": p.vp if p.vp is not None and p.vp > 1 else None,
+        "pipeline_dtype": torch.bfloat16,
+        "context_parallel_size": p.cp,
+        **({"expert_model_parallel_size": p.ep or 1, "expert_tensor_parallel_size": p.etp} if moe else {}),
+        **_stages(job),
+        **_recompute(job),
+        **_offload(job),
+    }
+
+
+def _stages(job: Job) -> dict[str, Any]:
+    """126, 62 and 30 layers fill 128, 64 and 32 slots if embedding and loss count as one layer each."""
+    p, layers = job.parallelism, job.architecture.layers
+    chunks = p.pp * (p.vp or 1)
+    if layers % chunks == 0:
+        return {}
+    if (layers + 2) % chunks:
+        raise JobError(
+            f"{layers} layers do not divide into PP * VP = {p.pp} * {p.vp or 1} stages, "
+            f"and neither do {layers + 2}, with embedding and loss as a layer each",
+            remedy="choose PP and VP whose product divides one of the two",
+        )
+    return {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+
+
+def _recompute(job: Job) -> dict[str, Any]:
+    layers = job.performance.recompute_layers
+    if not layers:
+        return {}
+    return {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers}
+
+
+def _offload(job: Job) -> dict[str, Any]:
+    layers = job.performance.offload_layers
+    if not layers:
+        return {}
+    if layers >= job.architecture.layers:
+        raise JobError(
+            f"{layers} layers to offload, but the model has {job.architecture.layers}",
+            remedy=f"set OFFLOAD_LAYERS to at most {job.architecture.layers - 1}",
+        )
+    return {"cpu_offloading": True, "cpu_offloading_weights": False, "cpu_offloading_num_layers": layers}
+
+
+def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
+    """Fused kernels.
+
+    On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others, where Nemotron-4 leaves bias and dropout
+    unfused). On a CPU none is: compiling them with torch.compile would take longer than a tiny run.
+    """
+    gpu, te = engine.device == "cuda", engine.transformer_engine
+    swiglu = job.architecture.activation == "silu" and job.architecture.gated
+    return {
+        "bias_activation_fusion": gpu and swiglu,
+        "bias_dropout_fusion": gpu and job.family != "nemotron4",
+        "cross_entropy_loss_fusion": gpu,
+        "cross_entropy_fusion_impl": "te" if te else "native",
+        "apply_rope_fusion": te,
+        # Apex kernels, which come with the containers that have Transformer Engine.
+        "masked_softmax_fusion": te,
+        "persist_layer_norm": te,
+        "gradient_accumulation_fusion": te and not job.parallelism.fsdp,
+    }
+
+
+def cuda_graph_fields(job: Job) -> dict[str, Any]:
+    """Whether the model is captured, and how; core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``."""
+    renamed = says("megatron.core.transformer.transformer_config", "cuda_graph_modules")
+    whole, captured = whole_iteration_graph(job), job.performance.cuda_graph
+    how = "full_iteration" if whole and renamed else "local"
+    return {
+        "cuda_graph_impl": how if captured else "none",
+        "cuda_graph_modules" if renamed else "cuda_graph_scope": ["full_iteration"] if whole and not renamed else [],
+        "use_te_rng_tracker": captured,
+    }
+
+
+def whole_iteration_graph(job: Job) -> bool:
+    """Llama: one graph of a whole iteration (Bridge 0.3.1 and 0.6). The others: one per layer, what NeMo's
+    enable_cuda_graph captured."""
+    return job.performance.cuda_graph and job.family == "llama3"
+
+
+def captures_layers() -> bool:
+    """Whether this Megatron-Bridge lets core capture single layers: 0.6 and later refuse "local" for anything
+    (``bridge/utils/cuda_graph.py``)."""
+    return not says("megatron.bridge.utils.cuda_graph", "validate_cuda_graph_configuration")
+
+
+def ddp_config(job: Job, engine: Engine) -> Any:
+    """Distributed optimizer with gradient reduction and parameter gather overlapped (Bridge 0.3.1, NeMo).
+
+    Overlap buckets are set by ``CommOverlapConfig``; on a CPU nothing overlaps.
+    """
+    from megatron.bridge.training.config import DistributedDataParallelConfig
+
+    overlap = engine.device == "cuda"
+    return DistributedDataParallelConfig(
+        use_distributed_optimizer=True,
+        overlap_grad_reduce=overlap,
+        overlap_param_gather=overlap,
+        grad_reduce_in_fp32=reduce_in_fp32(engine),
+        check_for_nan_in_grad=False,
+        check_for_large_grads=False,
+        # gloo has no averaging collectives.
+        average_in_collective=overlap and not job.parallelism.fsdp,
+        **(_fsdp(job, engine) if job.parallelism.fsdp else {"data_parallel_sharding_strategy": "no_shard"}),
+    )
+
+
+def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
+    """Bridge 0.3.1's FSDP settings for Llama; the size-dependent ones belong to the named sizes only."""
+    settings: dict[str, Any] = {
+        "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": "optim_grads_params",
+        "fsdp_double_buffer": engine.device == "cuda",
+    }
+    if job.family != "llama3" or engine.device == "cpu":
+        return settings
+    if job.model_size == "8b" and job.gpu_generation == "hopper":
+        # Hopper's FP8 GEMMs need the weights in both layouts; the transposed copy costs one byte per parameter.
+        settings |= _USER_BUFFERS | {"keep_fp8_transpose_cache": True}
+    if job.model_size == "70b":
+        settings["suggested_communication_unit_size"] = _LLAMA_70B_UNIT
+        if job.gpu_type == "gb300" and job.precision.dtype == "bf16":
+            settings |= _USER_BUFFERS
+    if job.model_size == "405b" and job.gpu_type == "gb200" and job.precision.dtype == "fp8":
+        # Two copies of the sharded state, each over half of the ranks: smaller gathers at the cost of memory.
+        settings["num_distributed_optimizer_instances"] = 2 if job.data_parallel % 2 == 0 else 1
+    return settings
+
+
+def optimizer_config(job: Job, engine: Engine) -> Any:
+    """Adam as in Bridge 0.3.1's Llama configurations. The values do not change what a step costs."""
+    from megatron.bridge.training.config import OptimizerConfig
+
+    return OptimizerConfig(
+        optimizer="adam",
+        lr=_LEARNING_RATE,
+        min_lr=_MIN_LEARNING_RATE,
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        adam_eps=1e-8,
+        weight_decay=0.1,
+        clip_grad=1.0,
+        bf16=True,
+        use_distributed_optimizer=True,
+        use_precision_aware_optimizer=precision_aware(job, engine),
+    )
+
+
+def precision_aware(job: Job, engine: Engine) -> bool:
+    """Whether Adam reads bf16 gradients directly and stores of each fp32 weight only the bits that its bf16 copy lacks.
+
+    On for bf16 in all generations, with all dtypes left at fp32 (Bridge 0.3.1 and 0.6, ``set_post_overrides``; NeMo
+    2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other engines
+    has no such mode. With FSDP in Bridge 0.6 only. Not with checkpoints: core 0.16 saves the 16-bit remainders in fp32
+    for loading at another TP or PP, and FusedAdam takes them back in int16 only.
+    """
+    return (
+        engine.transformer_engine
+        and job.precision.dtype == "bf16"
+        and (not job.parallelism.fsdp or _fsdp_precision_aware())
+        and not job.checkpoint.used
+    )
+
+
+def _fsdp_precision_aware() -> bool:
+    """Whether Megatron-FSDP works with the precision-aware optimizer: NVIDIA's launcher decided it (0.3:
+    ``_set_megatron_fsdp_overrides``), until Bridge did."""
+    return says("megatron.bridge.training.config", "_validate_and_apply_megatron_fsdp_configs")
+
+
+def mixed_precision(job: Job, engine: Engine) -> Any:
+    """Bridge's named recipe with the changes of its performance configurations.
+
+    FP8 recipes keep and gather parameters in FP8 (their own default); the first and the last layer are FP8 too.
+    """
+    from megatron.bridge.training.mixed_precision import get_mixed_precision_config
+
+    config = get_mixed_precision_config(_PRECISIONS[job.precision.dtype, job.precision.fp8_recipe])
+    config.grad_reduce_in_fp32 = reduce_in_fp32(engine)
+    config.first_last_layers_bf16 = False
+    return config
+
+
+def reduce_in_fp32(engine: Engine) -> bool:
+    """Gradients are reduced in bf16 on GPUs (Bridge 0.3.1, NeMo), as published.
+
+    On a CPU in fp32: there is no bandwidth to save, and layouts then give the same loss to five digits.
+    """
+    return engine.device == "cpu"
+
+
+def comm_overlap(job: Job, engine: Engine) -> Any:
+    """Overlap configuration, or None on a CPU, where there is nothing to overlap with.
+
+    The rest of pipeline and data-parallel overlap is left to Bridge's own rules (p2p overlapped with VP > 1, batched
+    without; 128 Mi-element buckets; aligned gathers in interleaved pipelines), which is how the published runs were
+    made.
+    """
+    from megatron.bridge.training import comm_overlap as presets
+
+    if engine.device == "cpu":
+        return None
+    # User buffers do not support FP4 (Bridge 0.3.1 switches the overlap off there), and need Transformer Engine.
+    tensor_parallel = job.parallelism.tp > 1 and job.precision.dtype != "nvfp4" and engine.transformer_engine
+    preset = (
+        _OVERLAP_PRESETS.get((job.family, job.architecture.hidden, job.gpu_generation)) if tensor_parallel else None
+    )
+    name = preset.format(dtype="bf16" if job.precision.dtype == "bf16" else "fp8") if preset else None
+    return presets.CommOverlapConfig(
+        tp_comm_overlap=tensor_parallel,
+        tp_comm_overlap_cfg=getattr(presets, name) if name else None,
+        tp_comm_bootstrap_backend="nccl",
+        # None: not, which is what Bridge would choose.
+        overlap_param_gather_with_optimizer_step=gather_in_optimizer_step(job) or None,
+        **_wgrad_deferral(job, engine),
+    )
+
+
+def gather_in_optimizer_step(job: Job) -> bool:
+    """Whether the first chunk's parameters are gathered while the optimizer still updates the others.
+
+    The rule of the published runs, the same in both generations: interleaved pipelines with data parallelism (Bridge
+    0.3.1, ``set_post_overrides``; NeMo 2.3 and 2.4, ``set_primary_perf_configs``). Not with MXFP8 and NVFP4 (NaN
+    gradient norms: ``set_post_overrides``), not under a graph of a whole iteration (it would wait for a gather outside
+    itself: Megatron-Bridge pull request 5788), not with checkpoints, saved or loaded (core 0.16.1 refuses distributed
+    ones, megatron/training/arguments.py:642, and NeMo warns about them).
+
+    In a mixture of experts core gathers the first chunk's experts one update late: their own optimizer comes last
+    (core 0.16.1, ``ChainedOptimizer.step_with_ready_grads``; 0.12 and 0.13 alike, so did the published runs). Tried on
+    CPU ranks: the same losses in a dense model, 6.9074 for 6.9068 at the third step of a tiny Grok-1.
+    """
+    return (
+        job.data_parallel > 1
+        and (job.parallelism.vp or 1) > 1  # which needs PP > 1
+        and job.precision.dtype != "nvfp4"
+        and job.precision.fp8_recipe != "mx"
+        and not whole_iteration_graph(job)
+        and not job.checkpoint.used
+    )
+
+
+def _wgrad_deferral(job: Job, engine: Engine) -> dict[str, Any]:
+    """Weight gradients of the output layer computed in the pipeline's drain (NeMo; Bridge 0.3.1's Llama has it off).
+
+    Core accumulates them with a fused kernel of Apex or Transformer Engine, and refuses a single stage.
+    """
+    limit = job.performance.wgrad_deferral
+    if limit is None or job.parallelism.pp == 1 or not engine.transformer_engine:
+        return {}
+    return {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
