@@ -124,7 +124,7 @@ def row(config: Any) -> dict[str, Any]:
     """The row of one recipe, of the configuration that calling it gave; JSON values only."""
     _complete(config)
     return {
-        "columns": columns(config),
+        "columns": perf_recipes.columns(config),
         "sequence_length": config.model.seq_length,
         "architecture": architecture(config),
         "parameters": counts.parameters(config.model),
@@ -133,27 +133,7 @@ def row(config: Any) -> dict[str, Any]:
         "layers": layers(config),
         "stages": _own_stages(config.model),
         "settings": settings(config),
-        "env": {name: word(value) for name, value in sorted(config.env_vars.items())},
-    }
-
-
-def columns(config: Any) -> dict[str, Any]:
-    """The columns that a user can override, named as ``llmb_common.request.columns`` names them."""
-    model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
-    whole = getattr(model, "recompute_granularity", None) == "full"
-    return {
-        "tp": model.tensor_model_parallel_size,
-        "pp": model.pipeline_model_parallel_size,
-        "cp": model.context_parallel_size,
-        "ep": model.expert_model_parallel_size if moe else None,
-        "etp": model.expert_tensor_parallel_size if moe else None,
-        "vp": model.virtual_pipeline_model_parallel_size,
-        "mbs": config.train.micro_batch_size,
-        "gbs": config.train.global_batch_size,
-        "fsdp": bool(config.ddp.use_megatron_fsdp),
-        "cuda_graph": getattr(model, "cuda_graph_impl", "none") != "none",
-        "recompute_layers": (model.recompute_num_layers or 0) if whole else 0,
-        "offload_layers": model.cpu_offloading_num_layers if getattr(model, "cpu_offloading", False) else 0,
+        "env": {name: perf_recipes.word(value) for name, value in sorted(config.env_vars.items())},
     }
 
 
@@ -263,11 +243,6 @@ def _precision(mixed: Any) -> dict[str, Any]:
         for name, value in found.items()
         if value not in (None, False) and not (name.endswith("_recipe") and not found[name[:3]])
     }
-
-
-def word(value: Any) -> str:
-    """A variable's value, as NVIDIA's runner exports it."""
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from llmb_train import catalogue, perf_recipes, reduced, steps
+from llmb_train import perf_recipes, reduced, steps
 from llmb_train.engine import Engine, package_version
 from llmb_train.errors import JobError
 from llmb_train.evidence.resolved import different, require_same
@@ -103,7 +103,7 @@ def require_own(job: FunctionJob, config: Any) -> None:
         Contradiction: shows both, side by side.
     """
     planned = asdict(job.function.columns)
-    own = catalogue.columns(config) | {"sequence_length": config.model.seq_length}
+    own = perf_recipes.columns(config) | {"sequence_length": config.model.seq_length}
     require_same(
         [(f"{job.function.name}: {name}", value, own.get(name)) for name, value in planned.items()],
         remedy=f"plan with a catalogue made in this engine (this one is of Megatron-Bridge {job.function.release}), "
@@ -120,7 +120,7 @@ def require_environment(config: Any) -> None:
         Contradiction: a variable is not set.
     """
     missing = [
-        (name, catalogue.word(value), "not set") for name, value in config.env_vars.items() if name not in os.environ
+        (name, perf_recipes.word(value), "not set") for name, value in config.env_vars.items() if name not in os.environ
     ]
     require_same(missing, remedy="start the job by its script, which exports them, or set them before starting Python")
 

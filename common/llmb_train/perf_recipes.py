@@ -98,6 +98,31 @@ def find(name: str) -> Function:
     return function
 
 
+def columns(config: Any) -> dict[str, Any]:
+    """The columns that a user can override, named as ``llmb_common.request.columns`` names them."""
+    model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
+    whole = getattr(model, "recompute_granularity", None) == "full"
+    return {
+        "tp": model.tensor_model_parallel_size,
+        "pp": model.pipeline_model_parallel_size,
+        "cp": model.context_parallel_size,
+        "ep": model.expert_model_parallel_size if moe else None,
+        "etp": model.expert_tensor_parallel_size if moe else None,
+        "vp": model.virtual_pipeline_model_parallel_size,
+        "mbs": config.train.micro_batch_size,
+        "gbs": config.train.global_batch_size,
+        "fsdp": bool(config.ddp.use_megatron_fsdp),
+        "cuda_graph": getattr(model, "cuda_graph_impl", "none") != "none",
+        "recompute_layers": (model.recompute_num_layers or 0) if whole else 0,
+        "offload_layers": model.cpu_offloading_num_layers if getattr(model, "cpu_offloading", False) else 0,
+    }
+
+
+def word(value: Any) -> str:
+    """A variable's value, as NVIDIA's runner exports it."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
 def tolerate_missing_files() -> None:
     """Let recipes do without a quantization table that their wheel leaves out.
 

@@ -148,7 +148,7 @@ def _configuration(name: str, saving: bool) -> Any:
     first = perf_recipes.find(name)()
     word = perf_recipes.NAME.match(name)
     assert word is not None  # perf_recipes.names has no other
-    os.environ.update({key: catalogue.word(value) for key, value in first.env_vars.items()}, WORLD_SIZE=word["gpus"])
+    os.environ.update({key: perf_recipes.word(value) for key, value in first.env_vars.items()}, WORLD_SIZE=word["gpus"])
     return without_kernels(build_config(_job(name, first, saving), _GPU))
 
 
@@ -163,7 +163,7 @@ def without_kernels(config: Any) -> Any:
 def _job(name: str, config: Any, saving: bool) -> FunctionJob:
     word = perf_recipes.NAME.match(name)
     assert word is not None
-    own = catalogue.columns(config)
+    own = perf_recipes.columns(config)
     precision = word["precision"]
     dtype, scaling = ("fp8", precision[3:]) if precision.startswith("fp8") else (precision, None)
     content: dict[str, Any] = {

@@ -23,7 +23,7 @@ ENGINE = as_on_gpu.prepare("cpu")
 
 
 def ask(document: dict[str, Any]) -> dict[str, Any]:
-    from llmb_train import catalogue, perf_recipes, validation
+    from llmb_train import perf_recipes, validation
     from llmb_train.errors import TrainError
     from llmb_train.job import FunctionJob, parse_job
 
@@ -41,7 +41,7 @@ def ask(document: dict[str, Any]) -> dict[str, Any]:
         from llmb_train.functions import build_config as build_function
 
         own = perf_recipes.find(job.function.name)().env_vars
-        os.environ.update({name: catalogue.word(value) for name, value in own.items()})
+        os.environ.update({name: perf_recipes.word(value) for name, value in own.items()})
         return validation.without_kernels(build_function(job, ENGINE))
 
     try:

@@ -21,11 +21,11 @@ FIELDS = json.loads((Path(__file__).parents[1] / "data" / "launcher.json").read_
 
 
 def fields(name: str, gpus: int) -> dict[str, Any]:
-    from llmb_train import catalogue, perf_recipes, validation
+    from llmb_train import perf_recipes, validation
     from llmb_train.functions import build_config
 
     own = perf_recipes.find(name)()
-    os.environ.update({key: catalogue.word(value) for key, value in own.env_vars.items()})
+    os.environ.update({key: perf_recipes.word(value) for key, value in own.env_vars.items()})
     config = build_config(replace(validation._job(name, own, False), world_size=gpus), validation._GPU)
     return {short: functools.reduce(_member, path.split("."), config) for short, path in FIELDS.items()}
 
