@@ -16,7 +16,7 @@ from training_jobs import ARCHITECTURES, REPOSITORY, make_function_job, make_job
 
 from llmb_common.timing.iterations import NOTHING_LEFT
 from llmb_train.__main__ import main
-from llmb_train.errors import JobError, NothingLeft
+from llmb_train.errors import EngineError, JobError, NothingLeft, WrongEngine
 from llmb_train.job import load_job, parse_job
 from llmb_train.steps import Loaded, find_checkpoint, last_step, loaded
 from support.processes import wait_until
@@ -174,13 +174,19 @@ def test_the_first_rank_says_what_is_wrong_with_the_job(tmp_path: Path) -> None:
     assert (*other.communicate(timeout=60), other.returncode) == ("", "", 2)
 
 
-def test_what_the_first_rank_leaves_unsaid_another_says(tmp_path, monkeypatch, capsys):
-    (tmp_path / "job.json").write_text("{}", encoding="utf-8")
+@pytest.mark.parametrize(("error", "waits"), [(JobError, [2]), (WrongEngine, [3]), (EngineError, [])])
+def test_what_the_first_rank_leaves_unsaid_another_says(monkeypatch, capsys, error, waits):
+    """What one node alone lacks no other rank can say."""
+
+    def fail(path: Path) -> None:
+        raise error("no such thing")
+
+    monkeypatch.setattr("llmb_train.job.load_job", fail)
     monkeypatch.setenv("RANK", "1")
     waited: list[int] = []
     monkeypatch.setattr("llmb_train.__main__._wait_to_be_ended", waited.append)
-    assert main([str(tmp_path / "job.json")]) == 2
-    assert (waited, capsys.readouterr().err.startswith("llmb_train: error: ")) == ([2], True)
+    assert main(["job.json"]) == error.exit_status
+    assert (waited, capsys.readouterr().err) == (waits, "llmb_train: error: no such thing\n")
 
 
 def rank_of(folder: Path, rank: str) -> subprocess.Popen[str]:

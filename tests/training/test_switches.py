@@ -178,25 +178,3 @@ def test_without_megatron_bridge_the_remedy_is_named(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "Megatron-Bridge is not installed in this Python" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_wrong_job_is_reported_by_one_rank(tmp_path: Path) -> None:
-    job_file = tmp_path / "job.json"
-    job_file.write_text("{}", encoding="utf-8")
-    texts = []
-    for rank in ("0", "1"):
-        done = subprocess.run(
-            [sys.executable, "-m", "llmb_train", str(job_file)],
-            env={
-                **{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": "2"},
-                **{"PYTHONPATH": str(COMMON), **recording()},
-            },
-            capture_output=True,
-            text=True,
-            timeout=1500,
-            check=False,
-        )
-        assert done.returncode == 2
-        texts.append(done.stderr)
-    assert "schema is None, this llmb_train reads schema 1" in texts[0]
-    assert texts[1] == ""
