@@ -7,7 +7,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -86,19 +85,6 @@ def text_of(line: bytes) -> str:
     return line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
 
 
-@dataclass(frozen=True)
-class LineFilter:
-    """Which lines to print. ``rank``: only lines that say they are that rank's."""
-
-    pattern: re.Pattern[str] | None = None
-    rank: int | None = None
-
-    def __call__(self, line: str) -> bool:
-        if self.rank is not None and rank_of(line) != self.rank:
-            return False
-        return self.pattern is None or self.pattern.search(line) is not None
-
-
 _RANK = re.compile(r"\s*(?:\[(?:rank ?|default)(?P<bracket>[0-9]+)\]|(?P<label>[0-9]+): )", re.IGNORECASE)
 
 
@@ -117,14 +103,14 @@ _FROM_0 = click.IntRange(min=0)
 
 @click.command(cls=Command, as_json=False)
 @options.optional_run
-@options.flag("-f", "--follow", help="Keep printing until the run has ended.")
+@options.flag("-f", "--follow", "goes_on", help="Keep printing until the run has ended.")
 @options.flag("--batch", help="The batch script's own output instead.")
 @click.option("-n", "--lines", metavar="N", type=_FROM_0, help="Only the last N lines (with -f: 20).")
 @click.option("--rank", metavar="N", type=_FROM_0, help="Only lines that name this rank, such as [rank3]: ...")
 @click.option("--grep", metavar="PATTERN", help="Only lines that match this regular expression.")
 @options.flag("--raw", help="Do not escape control characters, which a terminal may act on.")
 def logs_command(
-    run: str | None, follow: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
+    run: str | None, goes_on: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
 ) -> Result:
     """Print a run's log, and follow it.
 
@@ -133,13 +119,19 @@ def logs_command(
     wanted = _filter(grep, rank)
     record = load_record(one_folder(Place(), run))
     path = record.paths.batch_log if batch else record.paths.log
-    if follow:
+    if goes_on:
         notice(f"{path}  (Ctrl-C stops following, not the run)")
-        _follow(record, path, wanted, 20 if lines is None else lines, raw=raw)
-        return Result()
-    if not path.is_file():
+        offset = last_lines(path, 20 if lines is None else lines) if path.is_file() else 0
+        chosen: Iterable[str] = filter(wanted, follow(path, offset, _has_ended(record, path), time.sleep))
+    elif not path.is_file():
         raise _no_log(record, path)
-    _print(path, wanted, lines, raw=raw)
+    elif lines is None or grep is not None or rank is not None:
+        chosen = filter(wanted, lines_of(path))
+        chosen = chosen if lines is None else deque(chosen, maxlen=lines)
+    else:
+        chosen = lines_of(path, last_lines(path, lines))
+    for line in chosen:
+        print(line if raw else printable(line), file=unfiltered(sys.stdout), flush=True)
     return Result()
 
 
@@ -152,29 +144,15 @@ def _no_log(record: RunRecord, path: Path) -> RecordError:
     return RecordError(f"{path} does not exist: the run is {record.state}{detail}", remedy=remedy)
 
 
-def _filter(grep: str | None, rank: int | None) -> LineFilter:
+def _filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
+    """Whether a line is to be printed."""
     try:
-        return LineFilter(re.compile(grep) if grep is not None else None, rank)
+        pattern = re.compile(grep or "")
     except re.error as error:
         raise RequestError(
             f"--grep {grep!r} is not a regular expression: {error}", remedy="escape it: \\( \\["
         ) from error
-
-
-def _print(path: Path, wanted: LineFilter, lines: int | None, *, raw: bool) -> None:
-    chosen = (line for line in lines_of(path) if wanted(line))
-    if lines is None:
-        _write_all(chosen, raw=raw)
-    elif wanted.pattern is None and wanted.rank is None:
-        _write_all(lines_of(path, last_lines(path, lines)), raw=raw)
-    else:
-        _write_all(deque(chosen, maxlen=lines), raw=raw)
-
-
-def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int, *, raw: bool) -> None:
-    offset = last_lines(path, lines) if path.is_file() else 0
-    found = follow(path, offset, _has_ended(record, path), time.sleep)
-    _write_all((line for line in found if wanted(line)), raw=raw)
+    return lambda line: (rank is None or rank_of(line) == rank) and pattern.search(line) is not None
 
 
 def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
@@ -195,8 +173,3 @@ def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
         return False
 
     return ended
-
-
-def _write_all(lines: Iterable[str], *, raw: bool) -> None:
-    for line in lines:
-        print(line if raw else printable(line), file=unfiltered(sys.stdout), flush=True)

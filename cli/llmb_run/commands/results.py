@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -15,7 +16,6 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.history import ALARM_RATE
-from llmb_common.results.steps import StepTime
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, completion, options, terminal
 from llmb_run.app import Command, refuse_beside_json
@@ -86,44 +86,23 @@ def results_command(
     found = selected(place, runs, filters, measured)
     if rank:
         return _ranking(output, found, place)
+    status = 0 if all(item.timing.status.state == "Success" for item in found) else 1
     if group or scaling or history:
-        return _in_form(output, *_view(found, place, group=group, scaling=scaling), _status(found))
-    if iterations:
-        return _steps(output, found)
+        return _in_form(output, *_view(found, place, group=group, scaling=scaling), status)
+    if iterations:  # every step, which is no table for a terminal
+        csv = partial(steps_csv, found)
+        return _in_form(output, partial(steps_as_dict, found), csv, csv, status)
     most = None if everything else last or filters["limit"] or MOST
-    return _plain(output, found, most, full_names=full_names)
-
-
-def _plain(output: str, found: list[Measured], most: int | None, *, full_names: bool) -> Result:
-    """Runs, their groups, and what to do next."""
-    return _in_form(
-        output,
-        lambda: listing_as_dict(found),
-        lambda: listing(found, most, full_names=full_names),
-        lambda: columns.csv_of(RUN, found),
-        _status(found),
-    )
+    shown = partial(listing, found, most, full_names=full_names)
+    return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
 
 
 def _ranking(output: str, found: list[Measured], place: Place) -> Result:
     """Configurations by their speed. One that failed is an outcome, as long as another one has a time."""
     made = boards(found, place)
-    return _in_form(
-        output,
-        lambda: {"boards": ranking_as_dict(made)},
-        lambda: ranking_text(made),
-        lambda: ranking_csv(made),
-        0 if all(board.command for board in made) else 1,
-    )
-
-
-def _steps(output: str, found: list[Measured]) -> Result:
-    """Every step, which is no table for a terminal."""
-
-    def csv() -> str:
-        return steps_csv(found)
-
-    return _in_form(output, lambda: steps_as_dict(found), csv, csv, _status(found))
+    status = 0 if all(board.command for board in made) else 1
+    data = {"boards": ranking_as_dict(made)}
+    return _in_form(output, lambda: data, partial(ranking_text, made), partial(ranking_csv, made), status)
 
 
 def _alarm(output: str, place: Place, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None) -> Result:
@@ -133,10 +112,6 @@ def _alarm(output: str, place: Place, runs: tuple[str, ...], filters: dict[str, 
         lines = alarms(history_lines(found, ALARM_RATE))
     text = "".join(f"{line}\n" for line in lines)
     return _in_form(output, lambda: {"alarms": lines}, lambda: text, lambda: text, 1 if lines else 0)
-
-
-def _status(found: list[Measured]) -> int:
-    return 0 if all(item.timing.status.state == "Success" for item in found) else 1
 
 
 def _in_form(
@@ -181,17 +156,18 @@ def compare_command(first: str, second: str) -> Result:
     The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run.
     """
     place = Place()
-    one, other = _side(first, place), _side(second, place)
-    _refuse_common(one, other)
-    times = [[item.good for item in side if item.good is not None] for side in (one, other)]
-    change = compare_times(times[0], times[1], one[0].past.scatter(one[0].configuration)) if all(times) else None
-    loss = _loss(one, other)
-    records = [[item.record for item in side if item.record is not None] for side in (one, other)]
-    differing = differences(*records)
-    unequal = unequal_work(records[0][0].plan, records[1][0].plan)
+    one, other = _Side(first, place), _Side(second, place)
+    if both := sorted({*one.run_ids} & {*other.run_ids}):
+        raise RequestError(f"{', '.join(both)} is on both sides", remedy="name different runs")
+    change = None
+    if one.times and other.times:
+        change = compare_times(one.times, other.times, one.runs[0].past.scatter(one.runs[0].configuration))
+    loss = loss_difference(*(item.timing.iterations for item in (*one.runs, *other.runs)))
+    differing = differences(one.records, other.records)
+    unequal = unequal_work(one.records[0].plan, other.records[0].plan)
     data = {
-        "first": _side_as_dict(one, times[0]),
-        "second": _side_as_dict(other, times[1]),
+        "first": one.as_dict(),
+        "second": other.as_dict(),
         "ratio": change.ratio if change else None,
         "ratio_low": change.low if change else None,
         "ratio_high": change.high if change else None,
@@ -199,89 +175,47 @@ def compare_command(first: str, second: str) -> Result:
         "unequal_work": list(unequal),
         "differences": [{"name": name, "first": a, "second": b} for name, a, b in differing],
     }
-    say_remarks([*one, *other])
-    text = _text(one, other, times, change, loss, differing, unequal)
-    return Result(data, text, status=0 if change else 1)
+    say_remarks([*one.runs, *other.runs])
+    heads = ("", "first run", "successful", "step s", "tokens/s")
+    text = table(heads, [one.row("A"), other.row("B")], heads[2:])
+    text += f"\n{_change(change)}\n{_work(loss, unequal)}\n"
+    text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing]) * bool(differing)
+    return Result(data, text if differing else f"{text}no recorded difference\n", status=0 if change else 1)
 
 
-def _side(words: str, place: Place) -> list[Measured]:
-    """The runs of one side, measured; at least one.
+class _Side:
+    """The runs of one side, measured; at least one."""
 
-    Raises:
-        RequestError: a word names no run
-    """
-    # Whoever names a run twice has not repeated it.
-    folders = dict.fromkeys(one_folder(place, word) for word in words.split(",") if word)
-    found = [item for item in measure(folders, place) if item.record is not None]
-    if not found:
-        raise RequestError(f"{words!r} names no recorded run", remedy="llmb-run jobs lists them")
-    return found
+    def __init__(self, words: str, place: Place) -> None:
+        # Whoever names a run twice has not repeated it.
+        folders = dict.fromkeys(one_folder(place, word) for word in words.split(",") if word)
+        self.runs = [item for item in measure(folders, place) if item.record is not None]
+        if not self.runs:
+            raise RequestError(f"{words!r} names no recorded run", remedy="llmb-run jobs lists them")
+        self.records = [item.record for item in self.runs if item.record is not None]
+        self.run_ids = [record.paths.run_id for record in self.records]
+        self.times = [item.good for item in self.runs if item.good is not None]
+        self.seconds = sum(time.seconds for time in self.times) / len(self.times) if self.times else None
 
+    def as_dict(self) -> dict[str, Any]:
+        return {"run_ids": self.run_ids, "successful": len(self.times), "step_seconds": self.seconds}
 
-def _refuse_common(one: list[Measured], other: list[Measured]) -> None:
-    """A run on both sides would make them look alike.
-
-    Raises:
-        RequestError: there is one
-    """
-    ids = [{item.record.paths.run_id for item in side if item.record} for side in (one, other)]
-    if both := sorted(ids[0] & ids[1]):
-        raise RequestError(f"{', '.join(both)} is on both sides", remedy="name different runs")
-
-
-def _loss(one: list[Measured], other: list[Measured]) -> tuple[int, float] | None:
-    """Where, and by how much, the loss of any run differs most from that of the first."""
-    first, *others = (item.timing.iterations for item in (*one, *other))
-    found = [loss_difference(first, iterations) for iterations in others]
-    return max((apart for apart in found if apart is not None), key=lambda apart: apart[1], default=None)
+    def row(self, name: str) -> list[str]:
+        seconds, figures = self.seconds, self.runs[0].figures
+        tokens = figures.tokens_per_second * figures.step_seconds / seconds if figures and seconds else None
+        cells = [name, self.records[0].paths.name, f"{len(self.times)} of {len(self.runs)}"]
+        return [*cells, columns.formatted(seconds, ".3f"), columns.formatted(tokens, ".0f")]
 
 
-def _side_as_dict(side: list[Measured], times: list[StepTime]) -> dict[str, Any]:
-    return {
-        "run_ids": [item.record.paths.run_id for item in side if item.record],
-        "successful": len(times),
-        "step_seconds": sum(time.seconds for time in times) / len(times) if times else None,
-    }
-
-
-def _text(
-    one: list[Measured],
-    other: list[Measured],
-    times: list[list[StepTime]],
-    change: Change | None,
-    loss: tuple[int, float] | None,
-    differing: list[tuple[str, str, str]],
-    unequal: tuple[str, ...],
-) -> str:
-    rows = []
-    for name, side, found in zip("AB", (one, other), times, strict=True):
-        shown = _side_as_dict(side, found)
-        seconds = shown["step_seconds"]
-        figures = side[0].figures
-        rows.append(
-            [
-                name,
-                side[0].record.paths.name if side[0].record else "",
-                f"{len(found)} of {len(side)}",
-                f"{seconds:.3f}" if seconds else "",
-                f"{figures.tokens_per_second * figures.step_seconds / seconds:.0f}" if figures and seconds else "",
-            ]
-        )
-    text = table(("", "first run", "successful", "step s", "tokens/s"), rows, ("successful", "step s", "tokens/s"))
-    text += f"\n{_change(change)}\n"
+def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
+    """Whether both sides did the same, by what was asked for and by the loss."""
+    said = ""
     if unequal:
-        text += f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
-    if loss:
-        equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
-        told = "" if unequal else f": {equal}"
-        text += f"loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{told}\n"
-    else:
-        text += "loss: no iteration that both printed\n"
-    if differing:
-        text += "\n" + table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
-    else:
-        text += "\nno recorded difference\n"
-    return text
+        said = f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
+    if loss is None:
+        return f"{said}loss: no iteration that both printed\n"
+    equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
+    return f"{said}loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
 
 
 def _change(change: Change | None) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable
+from llmb_common.command.printable import counted, printable
 from llmb_common.observe import Observation, observe
 from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import as_plain
-from llmb_common.runs.evidence.stragglers import straggler_in
+from llmb_common.runs.evidence.stragglers import Straggler, straggler_in
 from llmb_common.runs.finding import Attempt, attempts_of
 from llmb_common.runs.manifest import image_line
 from llmb_common.runs.record import load_record
@@ -53,62 +53,48 @@ def show_command(run: str | None, script: bool) -> Result:
     else:
         again = "retry --resume" if measured.timing.status.reason == "told_to_end" else "retry"
         hint = f"next: llmb-run logs {word} | llmb-run results {word} | llmb-run {again} {word}"
-    return Result({**data, "result": as_dict(measured)}, lambda: _text(seen, measured), hint=hint)
+    return Result({**data, "result": as_dict(measured)}, lambda: _text(seen, measured, slow), hint=hint)
 
 
-def _text(seen: Observation, measured: Measured) -> str:
-    return "".join(labelled(name, lines) for name, lines in _lines(seen, measured))
-
-
-def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
+def _text(seen: Observation, measured: Measured, slow: Straggler | None) -> str:
     record, plan = seen.record, seen.record.plan
-    account = measured.account
-    layout = [f"{name} {value}" for name, value in _layout(plan) if value is not None]
-    if is_live(record.state):
-        state = f"{record.state} since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
-    else:
-        state = f"{record.state} at {clock(record.state_time)}"
-    nodes = "1 node" if plan.nodes == 1 else f"{plan.nodes} nodes"
-    history = [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states]
-    lines: list[tuple[str, list[str]]] = [
-        ("run", [f"{record.paths.run_id}  {record.paths.name}"]),
-        ("state", [state + (f", {seen.reason}" if seen.reason else "")]),
-        ("job", [_job(seen)]),
-        (
-            "plan",
-            [
-                f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}",
-                *([f"{plan.function.name} of Megatron-Bridge {plan.function.release}"] if plan.function else []),
-            ],
-        ),
-        ("", [", ".join(layout), f"{plan.max_steps} steps, time limit {plan.time_limit}"]),
-        ("made by", [_made_by(record.manifest)]),
-        *([("image", [image])] if (image := image_line(record.manifest)) else []),
-        ("ran on", account.lines() or ["the nodes left no account of themselves"]),
-        ("folder", [str(record.paths.folder)]),
-        ("log", [str(record.paths.log)]),
-        ("history", history),
-        *([("earlier", earlier)] if (earlier := [_attempt(item) for item in attempts_of(record)]) else []),
-        ("result", [_result(measured), *_steady(measured), *reference_lines([measured])]),
-    ]
-    if memory := _memory(measured):
-        lines.append(("memory", [memory]))
-    if extras := measured.extras.lines():
-        lines.append(("besides", extras))
-    if remarks := [printable(text) for text in measured.remarks]:
-        lines.append(("remarks", remarks))
-    if measured.findings:
-        lines.append(("findings", [f"{item.severity}: {item.text}" for item in measured.findings]))
-    if slow := straggler_in(record.paths.folder, plan):
-        lines.append(("slow", [slow.text]))
-    if measured.why is not None:
-        lines.append(("why", cause_lines(measured.why)))
-    return lines
-
-
-def _layout(plan: Any) -> list[tuple[str, Any]]:
     names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
-    return [(name.upper(), getattr(plan, name)) for name in names]
+    layout = [f"{name.upper()} {value}" for name in names if (value := getattr(plan, name)) is not None]
+    function = plan.function
+    parts = {
+        "run": [f"{record.paths.run_id}  {record.paths.name}"],
+        "state": [_state(seen)],
+        "job": [_job(seen)],
+        "plan": [
+            f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {counted(plan.nodes, 'node')}",
+            f"{function.name} of Megatron-Bridge {function.release}" if function else "",
+            ", ".join(layout),
+            f"{plan.max_steps} steps, time limit {plan.time_limit}",
+        ],
+        "made by": [_made_by(record.manifest)],
+        "image": [image_line(record.manifest)],
+        "ran on": measured.account.lines() or ["the nodes left no account of themselves"],
+        "folder": [str(record.paths.folder)],
+        "log": [str(record.paths.log)],
+        "history": [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],
+        "earlier": [_attempt(item) for item in attempts_of(record)],
+        "result": [_result(measured), _steady(measured), *reference_lines([measured])],
+        "memory": [_memory(measured)],
+        "besides": measured.extras.lines(),
+        "remarks": [printable(text) for text in measured.remarks],
+        "findings": [f"{item.severity}: {item.text}" for item in measured.findings],
+        "slow": [slow.text if slow else ""],
+        "why": cause_lines(measured.why) if measured.why else [],
+    }
+    return "".join(labelled(name, [line for line in lines if line]) for name, lines in parts.items())
+
+
+def _state(seen: Observation) -> str:
+    record = seen.record
+    since = f"at {clock(record.state_time)}"
+    if is_live(record.state):
+        since = f"since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
+    return f"{record.state} {since}" + (f", {seen.reason}" if seen.reason else "")
 
 
 def _job(seen: Observation) -> str:
@@ -141,11 +127,11 @@ def _result(measured: Measured) -> str:
     return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:.0f} tokens/s{mfu}{verdict}"
 
 
-def _steady(measured: Measured) -> list[str]:
+def _steady(measured: Measured) -> str:
     """What the verdict compares with the reference, where there is one."""
     if measured.verdict is None or measured.verdict.reference is None or measured.step_time is None:
-        return []
-    return [f"steady step {measured.step_time.seconds:.3f} s"]
+        return ""
+    return f"steady step {measured.step_time.seconds:.3f} s"
 
 
 def _memory(measured: Measured) -> str:

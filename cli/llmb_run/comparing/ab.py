@@ -84,12 +84,9 @@ def _as_dict(found: Comparison, rate: float) -> dict[str, Any]:
 
 def _loss(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Where the loss of any run differs most from that of the first."""
-    first, *others = (run.measured.timing.iterations for run in runs if run.measured) if runs else ((),)
-    found = [apart for other in others if (apart := loss_difference(first, other)) is not None]
-    if not found:
-        return None
-    iteration, share = max(found, key=lambda item: item[1])
-    return {"iteration": iteration, "relative_difference": share}
+    each = [run.measured.timing.iterations for run in runs if run.measured]
+    found = loss_difference(*each) if each else None
+    return {"iteration": found[0], "relative_difference": found[1]} if found else None
 
 
 def _block_as_dict(block: Block, *, good: bool) -> dict[str, Any]:

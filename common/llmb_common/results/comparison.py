@@ -75,17 +75,18 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter
     return Change(apart, low, high)
 
 
-def loss_difference(first: Iterable[Iteration], second: Iterable[Iteration]) -> tuple[int, float] | None:
-    """The iteration at which the losses of two runs differ most, and by how much, as a share of the first's.
+def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) -> tuple[int, float] | None:
+    """The iteration at which the loss of a run differs most from that of the first, and by how much, as a share of it.
 
-    None where no iteration of both has a finite loss.
+    None where no iteration of the first and another run has a finite loss.
     """
     known = {
         item.index: item.loss for item in first if item.loss is not None and math.isfinite(item.loss) and item.loss
     }
     apart = [
         (abs(item.loss / known[item.index] - 1), item.index)
-        for item in second
+        for other in others
+        for item in other
         if item.index in known and item.loss is not None and math.isfinite(item.loss)
     ]
     if not apart:
