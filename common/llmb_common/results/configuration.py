@@ -18,9 +18,6 @@ from llmb_common.platform.engines import container_release
 if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
     from llmb_common.runs.record import RunRecord
 
-_OF_NO_CONSEQUENCE: dict[str, Any] = {"fast_cores": None, "memory_clock": None, "architecture": None, "megatron": {}}
-"""Fields that are left out at that value: keys of runs from before there was the choice stay what they were."""
-
 
 def _caller(plan: JobPlan) -> dict[str, str]:
     """Variables of the caller's environment. The recipe's and the site's follow from the rest, and a change of the
@@ -44,13 +41,8 @@ _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
 
 def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
     """The values of the fields with one of ``roles``, by name."""
-    found = {}
-    for name in fields_of(JobPlan, *roles):
-        called, aspect = _ASPECTS.get(name, (name, attrgetter(name)))
-        value = aspect(plan)
-        if name not in _OF_NO_CONSEQUENCE or value != _OF_NO_CONSEQUENCE[name]:
-            found[called] = value
-    return found
+    known = (_ASPECTS.get(name, (name, attrgetter(name))) for name in fields_of(JobPlan, *roles))
+    return {called: aspect(plan) for called, aspect in known}
 
 
 def configuration(plan: JobPlan) -> dict[str, Any]:

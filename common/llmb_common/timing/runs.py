@@ -201,9 +201,6 @@ def _final_index(content: LogContent, planned: Planned) -> int:
     return final
 
 
-# Path objects would take longer than all the rest of a search:
-
-
 _EVENTS = "events.jsonl"
 
 
@@ -373,20 +370,20 @@ def _integers(section: object, *names: str) -> tuple[int | None, ...]:
 def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
     remarks = []
     if content.replaced:
-        are = "is" if content.replaced == 1 else "are"
-        again = f"{counted(content.replaced, 'iteration')} {are} printed again"
-        where = f"(from iteration {first_few(content.restarts)})"
-        remarks.append(f"{again} {where}, after a restart; the last print counts")
+        again = f"{_are(content.replaced, 'iteration')} printed again (from iteration {first_few(content.restarts)})"
+        remarks.append(f"{again}, after a restart; the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
         remarks.append(f"the job was restarted within the window {window}, and the steps after a restart are slower")
     if content.doubled:
-        once = "is printed twice and counts" if content.doubled == 1 else "are printed twice and count"
-        remarks.append(f"{counted(content.doubled, 'line')} {once} once")
+        remarks.append(f"{_are(content.doubled, 'line')} printed twice and count{'s' * (content.doubled == 1)} once")
     odd = [f"{', '.join(item.not_finite)} at iteration {item.index}" for item in content.iterations if item.not_finite]
     if odd:
         remarks.append(f"figures that are not finite numbers are left out: {first_few(odd, between='; ')}")
     if content.damaged:
-        are = "is" if content.damaged == 1 else "are"
         what = "cut, garbled, or with a step time that cannot be"
-        remarks.append(f"{counted(content.damaged, 'record')} {are} left out: {what}")
+        remarks.append(f"{_are(content.damaged, 'record')} left out: {what}")
     return tuple(remarks)
+
+
+def _are(count: int, what: str) -> str:
+    return f"{counted(count, what)} {'is' if count == 1 else 'are'}"
