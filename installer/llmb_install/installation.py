@@ -13,9 +13,9 @@ from llmb_install.answers.answers import ANSWERS_FILE, Answers, load_recipes, to
 from llmb_install.parts import credentials
 from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.credentials import Secrets, secret_files
-from llmb_install.parts.engine import KINDS, Engine, OwnEngine, cpu_engine, tool_environment
+from llmb_install.parts.engine import KINDS, Engine, cpu_engine, own_engine, tool_environment
 from llmb_install.parts.environment import Environment
-from llmb_install.parts.files import AnswersFile, Commands, WorkloadFolders
+from llmb_install.parts.files import WorkloadFolders, answers_file, commands
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
 from llmb_install.parts.site_config import SiteConfig
@@ -38,11 +38,11 @@ class Installation:
         answers = to_yaml(msgspec.structs.replace(self.answers, space_check=True))
         experiments = tuple(self.workload_folder(name) / "experiments" for name in self.answers.workloads)
         return [
-            AnswersFile(self.path / ANSWERS_FILE, answers),
+            answers_file(self.path / ANSWERS_FILE, answers),
             *secret_files(self.path, self.secrets, uses_images=self.answers.uses_images),
             WorkloadFolders(experiments),
             tool_environment(self.clone, self.path),
-            Commands(self.path / "bin"),
+            commands(self.path / "bin"),
             *self._engines(),
             *self.images(),
             *self.model_files(),
@@ -52,7 +52,7 @@ class Installation:
     def _engines(self) -> list[Artefact]:
         if self.needs_engine():
             return [*self.engines()]
-        return [OwnEngine(Path(self.answers.engine_python))] if self.answers.engine_python else []
+        return [own_engine(Path(self.answers.engine_python))] if self.answers.engine_python else []
 
     def images(self) -> list[Image]:
         """One image for each distinct source: workloads share."""

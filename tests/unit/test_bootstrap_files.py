@@ -15,8 +15,8 @@ import pytest
 
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import load_cluster_config
-from llmb_install.parts.files import Commands
-from llmb_install.parts.site_config import absent_keys, apply_site_values, site_values_are_applied, update_site_config
+from llmb_install.parts.files import commands
+from llmb_install.parts.site_config import SiteConfig, leaves, write_site_config
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import remove_leftovers
 from support.processes import wait_until
@@ -30,7 +30,7 @@ def install(tmp_path: Path) -> Path:
     interpreter.parent.mkdir(parents=True)
     interpreter.write_text('#!/bin/sh\nprintf "%s|" "$LLMB_INSTALL" "$5" "$6"\n')
     interpreter.chmod(0o755)
-    Commands(folder / "bin").ensure(Reporter(None))
+    commands(folder / "bin").ensure(Reporter(None))
     return folder
 
 
@@ -90,7 +90,7 @@ def test_a_moved_clone_and_a_missing_package_are_reported_with_a_remedy(tmp_path
     (packages / "llmb-0.dist-info").mkdir()
     note = {"url": (clone).as_uri(), "dir_info": {"editable": True}}
     (packages / "llmb-0.dist-info" / "direct_url.json").write_text(json.dumps(note))
-    Commands(home / "bin").ensure(Reporter(None))
+    commands(home / "bin").ensure(Reporter(None))
     again = f"installer.py update --install-path {shlex.quote(str(home))}"
     done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
@@ -168,14 +168,16 @@ def test_leftovers_of_somebody_else_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["", "# was here\n", "schema: 1\ncluster_type: slurm\nslurm: {account: ann}\n"])
 def test_deleted_keys_come_back_and_edited_ones_stay(tmp_path: Path, left: str) -> None:
     values = {"cluster_type": "slurm", "gpu_type": "h100", "slurm": {"account": "bench", "gpu_partition": "gpu"}}
-    apply_site_values(tmp_path, values)
+    SiteConfig(tmp_path, values).make()
     path = tmp_path / "cluster_config.yaml"
     path.write_text(left)
     lost = ["cluster_type", "gpu_type", "slurm.account", "slurm.gpu_partition"]
-    assert absent_keys(tmp_path, values) == ([lost[1], lost[3]] if "account" in left else lost)
-    assert not site_values_are_applied(tmp_path, values)
-    apply_site_values(tmp_path, values)
-    assert site_values_are_applied(tmp_path, values)
+    lacking = [lost[1], lost[3]] if "account" in left else lost
+    named = f"lacks {', '.join(lacking)} (to do without one, write null)" if "account" in left else "is empty"
+    assert SiteConfig(tmp_path, values).verify() == f"{path} {named}"
+    assert not SiteConfig(tmp_path, values).is_complete()
+    SiteConfig(tmp_path, values).make()
+    assert SiteConfig(tmp_path, values).is_complete()
     config = load_cluster_config(tmp_path)
     assert (config.gpu_type, config.slurm.gpu_partition) == ("h100", "gpu")
     assert config.slurm.account == ("ann" if "account" in left else "bench")
@@ -183,10 +185,10 @@ def test_deleted_keys_come_back_and_edited_ones_stay(tmp_path: Path, left: str) 
 
 
 def test_null_leaves_a_key_unset(tmp_path: Path) -> None:
-    apply_site_values(tmp_path, {"cluster_type": "slurm", "slurm": {"account": "bench"}})
+    SiteConfig(tmp_path, {"cluster_type": "slurm", "slurm": {"account": "bench"}}).make()
     path = tmp_path / "cluster_config.yaml"
     path.write_text(path.read_text().replace("account: bench", "account: null"))
-    assert site_values_are_applied(tmp_path, {"cluster_type": "slurm", "slurm": {"account": "bench"}})
+    assert SiteConfig(tmp_path, {"cluster_type": "slurm", "slurm": {"account": "bench"}}).is_complete()
 
 
 def test_without_its_python_the_command_says_what_to_do(install: Path) -> None:
@@ -198,14 +200,15 @@ def test_without_its_python_the_command_says_what_to_do(install: Path) -> None:
 
 def test_the_wrappers_are_clean_shell_and_written_once(install: Path) -> None:
     subprocess.run([str(Path(sys.executable).with_name("shellcheck")), str(install / "bin" / "llmb-run")], check=True)
-    assert not Commands(install / "bin").ensure(Reporter(None))
+    assert not commands(install / "bin").ensure(Reporter(None))
     (install / "bin" / "llmb-install").unlink()
-    assert Commands(install / "bin").ensure(Reporter(None))
+    assert commands(install / "bin").ensure(Reporter(None))
 
 
 def test_a_new_site_config_is_read_back(tmp_path: Path) -> None:
     python = str(tmp_path / "it's: a #venv" / "bin" / "python")
-    assert update_site_config(tmp_path, {"cluster_type": "local", "repo": "/clone", "engine": {"python": python}})
+    values = {"cluster_type": "local", "repo": "/clone", "engine": {"python": python}}
+    assert write_site_config(tmp_path, leaves(values))
     config = load_cluster_config(tmp_path)
     assert (config.cluster_type, config.repo, config.engine.python) == ("local", "/clone", python)
 
@@ -213,17 +216,17 @@ def test_a_new_site_config_is_read_back(tmp_path: Path) -> None:
 def test_comments_and_choices_survive_and_an_unchanged_file_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "cluster_config.yaml"
     path.write_text("schema: 1\n# ask Ann before changing\ncluster_type: slurm # big\nslurm: {account: bench}\n")
-    assert update_site_config(tmp_path, {"repo": "/clone", "slurm": {"gres": True}})
+    assert write_site_config(tmp_path, leaves({"repo": "/clone", "slurm": {"gres": True}}))
     text = path.read_text()
     assert "# ask Ann before changing\ncluster_type: slurm # big\n" in text
     config = load_cluster_config(tmp_path)
     assert (config.slurm.account, config.slurm.gres, config.repo) == ("bench", True, "/clone")
-    assert not update_site_config(tmp_path, {"repo": "/clone"})
+    assert not write_site_config(tmp_path, leaves({"repo": "/clone"}))
 
 
 def test_a_broken_site_config_is_shown_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "cluster_config.yaml"
     path.write_text("schema: 1\nclustertype: slurm\n")
     with pytest.raises(ConfigError, match=r"cluster_config.yaml:2: unknown key 'clustertype'"):
-        update_site_config(tmp_path, {"repo": "/clone"})
+        write_site_config(tmp_path, leaves({"repo": "/clone"}))
     assert path.read_text() == "schema: 1\nclustertype: slurm\n"

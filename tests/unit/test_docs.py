@@ -23,7 +23,7 @@ from llmb_common.results.scatter import STATED
 from llmb_common.runs.paths import dry_run_paths
 from llmb_install.commands.quickstart import _answers as quickstart_answers
 from llmb_install.installation import Installation
-from llmb_install.parts.site_config import update_site_config
+from llmb_install.parts.site_config import leaves, write_site_config
 from support.repository import our_files
 from tools.verdict_simulation import DAYS, KINDS, NOISES, STALLED
 
@@ -186,7 +186,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation that knows of its site what ``./installer.py --quickstart`` writes."""
     install = tmp_path_factory.mktemp("quickstart")
     installation = Installation(ROOT, quickstart_answers(ROOT, install))
-    update_site_config(install, installation.site_values())
+    write_site_config(install, leaves(installation.site_values()))
     return install
 
 

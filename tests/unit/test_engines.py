@@ -18,7 +18,7 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.installation import engine_values
 from llmb_install.parts.engine import KINDS
-from llmb_install.parts.site_config import apply_site_values
+from llmb_install.parts.site_config import SiteConfig
 from llmb_train.engine import DOCUMENTED, RELEASES
 from llmb_train.job import FunctionJob, Job, parse_job
 from support import plans
@@ -35,7 +35,7 @@ def engines(install: Path, *releases: str) -> dict[str, Path]:
         python.parent.mkdir(parents=True)
         python.touch()
     values = {"engine": engine_values({release: str(python) for release, python in pythons.items()})}
-    apply_site_values(install, {"cluster_type": "local", "gpu_type": "cpu", **values})
+    SiteConfig(install, {"cluster_type": "local", "gpu_type": "cpu", **values}).make()
     return pythons
 
 

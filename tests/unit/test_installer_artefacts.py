@@ -14,9 +14,9 @@ from llmb_common.command.words import Secret
 from llmb_common.errors import ConfigError, EnvironmentLacks
 from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.installation import Installation
-from llmb_install.parts.credentials import ClosedFiles, HuggingFaceToken, RegistryKey, RegistryReference, Secrets
-from llmb_install.parts.engine import OwnEngine
-from llmb_install.parts.files import AnswersFile, Commands, WorkloadFolders
+from llmb_install.parts.credentials import Secrets, closed_files, hf_token_file, registry_key, registry_reference
+from llmb_install.parts.engine import own_engine
+from llmb_install.parts.files import WorkloadFolders, answers_file, commands
 from llmb_install.parts.site_config import SiteConfig
 from llmb_install.working import artefact
 from llmb_install.working.artefact import Artefact
@@ -25,12 +25,12 @@ from llmb_install.working.reporter import Reporter
 CLONE = Path(__file__).resolve().parents[2]
 
 ARTEFACTS: dict[str, Callable[[Path], Artefact]] = {
-    "answers": lambda home: AnswersFile(home / ".llmb" / "answers.yaml", "schema: 1\n"),
+    "answers": lambda home: answers_file(home / ".llmb" / "answers.yaml", "schema: 1\n"),
     "workloads": lambda home: WorkloadFolders((home / "workloads" / "a", home / "workloads" / "b")),
-    "commands": lambda home: Commands(home / "bin"),
-    "hugging-face-token": lambda home: HuggingFaceToken(home, Secret("hf_abc")),
-    "key": lambda home: RegistryKey(home, Secret("nvapi-abc")),
-    "reference": lambda home: RegistryReference(home, "NGC_API_KEY"),
+    "commands": lambda home: commands(home / "bin"),
+    "hugging-face-token": lambda home: hf_token_file(home, Secret("hf_abc")),
+    "key": lambda home: registry_key(home, Secret("nvapi-abc")),
+    "reference": lambda home: registry_reference(home, "NGC_API_KEY"),
     "site-config": lambda home: SiteConfig(home, {"cluster_type": "local", "gpu_type": "cpu"}),
 }
 
@@ -62,10 +62,10 @@ def test_it_is_made_once_and_made_again_when_it_is_gone(name: str, home: Path):
 
 
 def test_files_with_secrets_are_closed_to_others(home: Path):
-    token = HuggingFaceToken(home, Secret("hf_abc"))
+    token = hf_token_file(home, Secret("hf_abc"))
     token.ensure(Reporter(None))
     (home / ".llmb" / "hf_token").chmod(0o644)
-    closed = ClosedFiles(home)
+    closed = closed_files(home)
     assert closed.verify() == f"other users can read {home}/.llmb/hf_token"
 
     assert closed.ensure(Reporter(None))
@@ -76,8 +76,8 @@ def test_files_with_secrets_are_closed_to_others(home: Path):
 
 
 def test_an_engine_of_the_user_is_used_but_never_made(tmp_path: Path):
-    assert not OwnEngine(Path(sys.executable)).ensure(Reporter(None))
-    lacking = OwnEngine(tmp_path / "python")
+    assert not own_engine(Path(sys.executable)).ensure(Reporter(None))
+    lacking = own_engine(tmp_path / "python")
     assert lacking.verify() == f"{tmp_path}/python is not a program"
     with pytest.raises(EnvironmentLacks, match="is not a program that can be run"):
         lacking.ensure(Reporter(None))

@@ -17,7 +17,7 @@ from llmb_install import arguments
 from llmb_install.answers.answers import ANSWERS_FILE, complete, load_recipes, to_yaml
 from llmb_install.installation import Installation
 from llmb_install.main import main
-from llmb_install.parts.files import AnswersFile
+from llmb_install.parts.files import answers_file
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
@@ -254,7 +254,7 @@ def things(install: Path, monkeypatch: pytest.MonkeyPatch) -> list[Thing]:
     things = [Thing(install / "one"), Thing(install / "two", "with hf_secret")]
 
     def artefacts(self: Installation) -> list[Artefact]:
-        answers = AnswersFile(self.path / ANSWERS_FILE, to_yaml(self.answers))
+        answers = answers_file(self.path / ANSWERS_FILE, to_yaml(self.answers))
         return [answers, *things]
 
     monkeypatch.setattr(Installation, "artefacts", artefacts)

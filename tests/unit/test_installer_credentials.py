@@ -14,19 +14,16 @@ from llmb_common.errors import RequestError
 from llmb_install.parts.credentials import (
     KEPT,
     Secrets,
-    close_secret_files,
+    closed_files,
     from_environment,
-    has_ngc_credentials,
-    hf_token_is_stored,
-    loose_secret_files,
-    ngc_key_is_stored,
-    refer_to_ngc_key,
+    hf_token_file,
+    registry_key,
+    registry_reference,
     remove_ngc_key,
-    store_hf_token,
-    store_ngc_key,
     stored_hf_token,
 )
 from llmb_install.parts.enroot_files import added, entries, reached, without
+from llmb_install.working.reporter import Reporter
 
 KEY = Secret("nvapi-abc")
 LINES = """machine nvcr.io login $oauthtoken password nvapi-abc
@@ -43,8 +40,11 @@ def install(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def env(tmp_path: Path) -> dict[str, str]:
-    return {"HOME": str(tmp_path / "home"), "ENROOT_CONFIG_PATH": str(tmp_path / "enroot")}
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    own = {"HOME": str(tmp_path / "home"), "ENROOT_CONFIG_PATH": str(tmp_path / "enroot")}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    return own
 
 
 @pytest.fixture
@@ -59,14 +59,14 @@ def mode(path: Path) -> int:
 def test_a_key_is_stored_for_both_hosts_and_for_its_owner_alone(install: Path, env: dict[str, str], file: Path) -> None:
     umask = os.umask(0)
     try:
-        assert store_ngc_key(KEY, env, install)
+        assert registry_key(install, KEY).ensure(Reporter(None))
     finally:
         os.umask(umask)
     assert file.read_text() == LINES
     assert (mode(file), mode(file.parent)) == (0o600, 0o700)
-    assert ngc_key_is_stored(KEY, env)
-    assert has_ngc_credentials(env)
-    assert not store_ngc_key(KEY, env, install), "a second time there is nothing to do"
+    assert registry_key(install, KEY).is_complete()
+    assert registry_reference(install, "NGC_API_KEY").is_complete()
+    assert not registry_key(install, KEY).ensure(Reporter(None)), "a second time there is nothing to do"
     notes = list((install / ".llmb").iterdir())
     assert [mode(note) for note in notes] == [0o600]
     assert not any("nvapi" in note.read_text() for note in notes), "the installation keeps a hash, not the key"
@@ -75,15 +75,15 @@ def test_a_key_is_stored_for_both_hosts_and_for_its_owner_alone(install: Path, e
 def test_other_lines_of_the_file_stay_and_an_old_key_goes(install: Path, env: dict[str, str], file: Path) -> None:
     file.parent.mkdir()
     file.write_text(SOMEBODYS + "machine nvcr.io login $oauthtoken password old")
-    assert not ngc_key_is_stored(KEY, env)
-    store_ngc_key(KEY, env, install)
+    assert not registry_key(install, KEY).is_complete()
+    registry_key(install, KEY).ensure(Reporter(None))
     assert file.read_text() == SOMEBODYS + LINES
 
 
 @pytest.mark.parametrize("key", ["", " ", "nvapi abc", "nvapi-abc\n", "$NGC_API_KEY", "\tnvapi"])
 def test_what_enroot_would_misread_is_refused_before_anything_is_written(install, env, file, key):
     with pytest.raises(RequestError, match="not an NGC API key") as caught:
-        store_ngc_key(Secret(key), env, install)
+        registry_key(install, Secret(key)).ensure(Reporter(None))
     assert "copy the key again" in caught.value.remedy
     assert not file.exists()
     assert list(install.iterdir()) == []
@@ -91,59 +91,59 @@ def test_what_enroot_would_misread_is_refused_before_anything_is_written(install
 
 @pytest.mark.parametrize("wide", [0o644, 0o640, 0o604, 0o660])
 def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(install, env, file, wide):
-    store_ngc_key(KEY, env, install)
-    store_hf_token(Secret("hf_abc"), install)
+    registry_key(install, KEY).ensure(Reporter(None))
+    hf_token_file(install, Secret("hf_abc")).ensure(Reporter(None))
     token = install / ".llmb" / "hf_token"
-    assert loose_secret_files(install, env) == []
+    assert closed_files(install).verify() is None
     for path in (file, token):
         path.chmod(wide)
-    assert not ngc_key_is_stored(KEY, env)
-    assert not hf_token_is_stored(Secret("hf_abc"), install)
-    assert loose_secret_files(install, env) == [token, file]
-    close_secret_files(install, env)
+    assert not registry_key(install, KEY).is_complete()
+    assert not hf_token_file(install, Secret("hf_abc")).is_complete()
+    assert closed_files(install).verify() == f"other users can read {token}, {file}"
+    closed_files(install).ensure(Reporter(None))
     assert (mode(file), mode(token)) == (0o600, 0o600)
-    assert loose_secret_files(install, env) == []
-    assert ngc_key_is_stored(KEY, env)
+    assert closed_files(install).verify() is None
+    assert registry_key(install, KEY).is_complete()
 
 
 def test_a_file_that_this_installation_did_not_write_is_not_its_affair(install, env, file):
     file.parent.mkdir()
     file.write_text(SOMEBODYS)
     file.chmod(0o644)
-    assert loose_secret_files(install, env) == []
-    close_secret_files(install, env)
+    assert closed_files(install).verify() is None
+    closed_files(install).ensure(Reporter(None))
     assert mode(file) == 0o644
 
 
-def test_a_key_of_one_host_alone_is_not_enough(env: dict[str, str], file: Path) -> None:
+def test_a_key_of_one_host_alone_is_not_enough(install: Path, env: dict[str, str], file: Path) -> None:
     file.parent.mkdir()
     for line in LINES.splitlines(True):
         file.write_text(line)
         file.chmod(0o600)
-        assert not ngc_key_is_stored(KEY, env)
-        assert not has_ngc_credentials(env)
+        assert not registry_key(install, KEY).is_complete()
+        assert not registry_reference(install, "NGC_API_KEY").is_complete()
     file.write_text(LINES)
-    assert ngc_key_is_stored(KEY, env)
-    assert not ngc_key_is_stored(Secret("nvapi-other"), env)
+    assert registry_key(install, KEY).is_complete()
+    assert not registry_key(install, Secret("nvapi-other")).is_complete()
 
 
 def test_a_key_in_the_environment_is_named_and_not_copied(install: Path, env: dict[str, str], file: Path) -> None:
-    assert refer_to_ngc_key("NGC_API_KEY", env, install)
+    assert registry_reference(install, "NGC_API_KEY").ensure(Reporter(None))
     assert file.read_text() == LINES.replace("nvapi-abc", "$NGC_API_KEY")
-    assert not refer_to_ngc_key("NGC_API_KEY", env, install)
+    assert not registry_reference(install, "NGC_API_KEY").ensure(Reporter(None))
 
 
 def test_credentials_that_are_there_are_kept_beside_the_name(install: Path, env: dict[str, str], file: Path) -> None:
     theirs = "machine nvcr.io login $oauthtoken password theirs\n"
     file.parent.mkdir()
     file.write_text(theirs)
-    assert refer_to_ngc_key("NGC_API_KEY", env, install)
+    assert registry_reference(install, "NGC_API_KEY").ensure(Reporter(None))
     assert file.read_text() == theirs + LINES.splitlines(True)[1].replace("nvapi-abc", "$NGC_API_KEY")
 
 
 def test_what_was_stored_is_taken_back(install: Path, env: dict[str, str], file: Path) -> None:
     assert remove_ngc_key(install) is None, "nothing was stored yet"
-    store_ngc_key(KEY, env, install)
+    registry_key(install, KEY).ensure(Reporter(None))
     assert remove_ngc_key(install) == file
     assert not file.exists(), "nothing else was in it"
     assert remove_ngc_key(install) is None
@@ -152,7 +152,7 @@ def test_what_was_stored_is_taken_back(install: Path, env: dict[str, str], file:
 def test_and_only_that(install: Path, env: dict[str, str], file: Path) -> None:
     file.parent.mkdir()
     file.write_text(SOMEBODYS)
-    store_ngc_key(KEY, env, install)
+    registry_key(install, KEY).ensure(Reporter(None))
     file.write_text(
         file.read_text().replace("nvcr.io login $oauthtoken password nvapi-abc", "nvcr.io login a password b")
     )
@@ -202,16 +202,16 @@ def test_a_token_is_kept_for_its_owner_alone(install: Path) -> None:
     assert stored_hf_token(install) is None
     umask = os.umask(0)
     try:
-        assert store_hf_token(Secret("hf_abc"), install)
+        assert hf_token_file(install, Secret("hf_abc")).ensure(Reporter(None))
     finally:
         os.umask(umask)
     assert mode(install / ".llmb" / "hf_token") == 0o600
-    assert not store_hf_token(Secret("hf_abc"), install)
+    assert not hf_token_file(install, Secret("hf_abc")).ensure(Reporter(None))
     kept = stored_hf_token(install)
     assert kept.reveal() == "hf_abc"
-    assert store_hf_token(Secret("hf_new"), install)
-    assert hf_token_is_stored(Secret("hf_new"), install)
-    assert not hf_token_is_stored(Secret("hf_abc"), install)
+    assert hf_token_file(install, Secret("hf_new")).ensure(Reporter(None))
+    assert hf_token_file(install, Secret("hf_new")).is_complete()
+    assert not hf_token_file(install, Secret("hf_abc")).is_complete()
     (install / ".llmb" / "hf_token").write_text("\n")
     assert stored_hf_token(install) is None
 
@@ -220,13 +220,13 @@ def test_what_is_not_utf_8_stays_byte_for_byte(install: Path, env: dict[str, str
     file.parent.mkdir()
     latin = b"# m\xfcnchen\nmachine old.site login a password p\xe4ss\n"
     file.write_bytes(latin)
-    assert not has_ngc_credentials(env)
-    assert store_ngc_key(KEY, env, install)
+    assert not registry_reference(install, "NGC_API_KEY").is_complete()
+    assert registry_key(install, KEY).ensure(Reporter(None))
     assert file.read_bytes() == latin + LINES.encode()
     assert remove_ngc_key(install) == file
     assert file.read_bytes() == latin
     (install / ".llmb" / "hf_token").write_bytes(b"hf_\xff\n")
-    assert not hf_token_is_stored(Secret("hf_x"), install)
+    assert not hf_token_file(install, Secret("hf_x")).is_complete()
 
 
 # NGC's credentials are replaced as a whole, and no others are touched.

@@ -15,17 +15,16 @@ from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.installation import Installation, engine_values
 from llmb_install.parts import engine as engine_module
 from llmb_install.parts.credentials import (
-    ClosedFiles,
-    HuggingFaceToken,
-    RegistryKey,
-    RegistryReference,
     Secrets,
+    closed_files,
+    hf_token_file,
     hf_token_path,
-    store_hf_token,
+    registry_key,
+    registry_reference,
 )
-from llmb_install.parts.engine import KINDS, TOOL_BYTES, TOOL_IMPORTS, Engine, OwnEngine, cpu_engine, tool_environment
+from llmb_install.parts.engine import KINDS, TOOL_BYTES, TOOL_IMPORTS, Engine, cpu_engine, own_engine, tool_environment
 from llmb_install.parts.environment import Environment
-from llmb_install.parts.files import AnswersFile, Commands, WorkloadFolders
+from llmb_install.parts.files import WorkloadFolders, commands
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
 from llmb_install.parts.site_config import SiteConfig
@@ -53,6 +52,10 @@ def parts(found: Installation, kind: type) -> list[Any]:
     return [part for part in found.artefacts() if isinstance(part, kind)]
 
 
+def named(found: Installation, *names: str) -> list[Any]:
+    return [part for part in found.artefacts() if part.id in names]
+
+
 def test_results_have_a_folder_for_each_workload(tmp_path: Path) -> None:
     (folders,) = parts(installation(tmp_path, **ON_CPUS), WorkloadFolders)
     names = ("pretrain_grok1", "pretrain_llama3.1")
@@ -61,12 +64,12 @@ def test_results_have_a_folder_for_each_workload(tmp_path: Path) -> None:
 
 
 def test_the_answers_are_kept_without_what_was_said_for_one_run(tmp_path: Path) -> None:
-    (careful,) = parts(installation(tmp_path, **ON_CPUS), AnswersFile)
-    (careless,) = parts(installation(tmp_path, **ON_CPUS, space_check=False), AnswersFile)
-    assert careless == careful
-    assert careful.path == tmp_path / ".llmb" / "answers.yaml"
-    assert careful.show() == f"write {careful.path}"
-    assert "gpu_type: cpu\n" in careful.text
+    given = [installation(tmp_path, **ON_CPUS, space_check=check) for check in (True, False)]
+    for (part,) in (named(found, "answers") for found in given):
+        assert part.show() == f"write {tmp_path}/.llmb/answers.yaml"
+        part.ensure(Reporter(None))
+        assert "gpu_type: cpu\n" in (tmp_path / ".llmb" / "answers.yaml").read_text()
+    assert all(named(found, "answers")[0].is_complete() for found in given)
 
 
 def test_images_are_imported_as_the_answers_say(tmp_path: Path) -> None:
@@ -120,7 +123,7 @@ def test_model_files_are_fetched_with_the_token_that_there_is(tmp_path: Path) ->
     assert [f"{files.repository}@{files.revision}" for files in found] == repositories
     assert [files.cache for files in found] == [tmp_path / "hugging_face"] * len(found)
     assert found[0]._token is None
-    store_hf_token(Secret("kept"), tmp_path)
+    hf_token_file(tmp_path, Secret("kept")).make()
     tokens = [
         installation(tmp_path, secrets, **wanted).model_files()[0]._token
         for secrets in (Secrets(), Secrets(hf_token=Secret("new")))
@@ -130,51 +133,51 @@ def test_model_files_are_fetched_with_the_token_that_there_is(tmp_path: Path) ->
 
 
 def test_secrets_are_stored_where_they_were_given_and_used_where_they_were_found(tmp_path: Path) -> None:
-    kinds = (HuggingFaceToken, RegistryKey, RegistryReference, ClosedFiles)
+    names = ("hugging-face-token", "registry-credentials", "secret-files")
 
     def secret_parts(secrets: Secrets, **answers: Any) -> list[Any]:
-        return [part for part in installation(tmp_path, secrets, **answers).artefacts() if isinstance(part, kinds)]
+        return named(installation(tmp_path, secrets, **answers), *names)
 
     token, key = Secret("hf_x"), Secret("nvapi")
     given = Secrets(hf_token=token, ngc_api_key=key, keep=frozenset({"hf_token", "ngc_api_key"}))
     found = Secrets(hf_token=token, ngc_api_key=key, ngc_variable="NGC_API_KEY")
-    closed = ClosedFiles(tmp_path)
-    assert secret_parts(given, **SLURM) == [HuggingFaceToken(tmp_path, token), RegistryKey(tmp_path, key), closed]
-    assert secret_parts(found, **SLURM) == [RegistryReference(tmp_path, "NGC_API_KEY"), closed]
-    assert secret_parts(given, **ON_CPUS) == [HuggingFaceToken(tmp_path, token), closed]
+    closed = closed_files(tmp_path)
+    assert secret_parts(given, **SLURM) == [hf_token_file(tmp_path, token), registry_key(tmp_path, key), closed]
+    assert secret_parts(found, **SLURM) == [registry_reference(tmp_path, "NGC_API_KEY"), closed]
+    assert secret_parts(given, **ON_CPUS) == [hf_token_file(tmp_path, token), closed]
     assert secret_parts(Secrets(), **SLURM) == [closed]
 
 
 def test_what_would_be_done_about_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENROOT_CONFIG_PATH", "/enroot")
     assert [
-        HuggingFaceToken(tmp_path, Secret("x")).show(),
-        RegistryKey(tmp_path, Secret("x")).show(),
-        RegistryReference(tmp_path, "NGC_API_KEY").show(),
-        ClosedFiles(tmp_path).show(),
+        hf_token_file(tmp_path, Secret("x")).show(),
+        registry_key(tmp_path, Secret("x")).show(),
+        registry_reference(tmp_path, "NGC_API_KEY").show(),
+        closed_files(tmp_path).show(),
     ] == [
         f"write {hf_token_path(tmp_path)} (mode 0600)",
         "write /enroot/.credentials (mode 0600)",
         "write /enroot/.credentials: the key is in NGC_API_KEY",
         "make the files with secrets readable by you only",
     ]
-    assert HuggingFaceToken(tmp_path, Secret("x")).verify() == f"{hf_token_path(tmp_path)} is missing or changed"
-    assert RegistryKey(tmp_path, Secret("x")).verify() == "/enroot/.credentials does not have the NGC key"
-    assert RegistryReference(tmp_path, "A").verify() == "/enroot/.credentials does not say where the NGC key is"
-    assert ClosedFiles(tmp_path).verify() is None
+    assert hf_token_file(tmp_path, Secret("x")).verify() == f"{hf_token_path(tmp_path)} is missing or changed"
+    assert registry_key(tmp_path, Secret("x")).verify() == "/enroot/.credentials does not have the NGC key"
+    assert registry_reference(tmp_path, "A").verify() == "/enroot/.credentials does not say where the NGC key is"
+    assert closed_files(tmp_path).verify() is None
 
 
 def test_the_users_own_engine_is_a_part_where_gpus_need_one(tmp_path: Path) -> None:
     own = {"cluster_type": "local", "gpu_type": "h100", "engine_python": "/gpu/python"}
     found = installation(tmp_path, **own)
-    assert parts(found, OwnEngine) == [OwnEngine(Path("/gpu/python"))]
+    assert named(found, "engine") == [own_engine(Path("/gpu/python"))]
     assert found.engines() == []
     assert parts(found, SiteConfig)[0].needs == ()
     assert found.site_values()["engine"] == {"python": "/gpu/python"}
     both = installation(tmp_path, **own, workloads=["pretrain_mbridge", "pretrain_grok1"])
     assert both.site_values()["engine"] == {"python": "/gpu/python", "releases": {"0.6": "/gpu/python"}}
-    assert OwnEngine(Path("/gpu/python")).show() == "use the engine /gpu/python"
-    assert OwnEngine(Path("/gpu/python")).id == "engine"
+    assert own_engine(Path("/gpu/python")).show() == "use the engine /gpu/python"
+    assert own_engine(Path("/gpu/python")).id == "engine"
 
 
 def test_engines_are_those_that_the_recipes_train_in(tmp_path: Path) -> None:
@@ -188,7 +191,7 @@ def test_engines_are_those_that_the_recipes_train_in(tmp_path: Path) -> None:
     assert found.releases() == ["0.3", "0.6"]
     (tool,) = [part for part in found.artefacts() if part.id == "tool"]
     assert tool == tool_environment(CLONE, tmp_path)
-    assert parts(found, Commands) == [Commands(tmp_path / "bin")]
+    assert named(found, "commands") == [commands(tmp_path / "bin")]
 
 
 @pytest.mark.parametrize(
@@ -407,11 +410,11 @@ def test_an_engine_needs_room_unless_nobody_is_to_look(tmp_path: Path) -> None:
 
 def test_an_engine_of_the_user_is_a_program(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    assert OwnEngine(python).verify() == f"{python} is not a program"
+    assert own_engine(python).verify() == f"{python} is not a program"
     python.mkdir(mode=0o755)
-    assert not OwnEngine(python).is_complete()
+    assert not own_engine(python).is_complete()
     python.rmdir()
     python.touch(mode=0o644)
-    assert not OwnEngine(python).is_complete()
+    assert not own_engine(python).is_complete()
     os.chmod(python, 0o755)  # noqa: PTH101
-    assert OwnEngine(python).is_complete()
+    assert own_engine(python).is_complete()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.answers.answers import ANSWERS_FILE, to_yaml
 from llmb_install.installation import Installation
-from llmb_install.parts.credentials import store_ngc_key
+from llmb_install.parts.credentials import registry_key
 from llmb_install.working.reporter import Reporter
 
 # ruff: noqa: F811  (fixtures)
@@ -89,7 +88,7 @@ def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path
 def test_uninstall_takes_back_the_key_and_what_was_left_over(run, install, tmp_path, monkeypatch):
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
     stored(install)
-    store_ngc_key(Secret("nvapi"), os.environ, install)
+    registry_key(install, Secret("nvapi")).ensure(Reporter(None))
     (install / ".cluster_config.yaml.12.deadbeef").touch()
     (install / "cluster_config.yaml").touch()
     (install / "images").mkdir()

@@ -177,7 +177,7 @@ def stored_answers(install: Path) -> Answers | None:
         return None
     require_trusted(path, install)
     data, lines = read_given(path)
-    return convert({**data, "install_path": str(install)}, lines, Answers, str(path), ConfigError)
+    return convert({"schema": 1, **data, "install_path": str(install)}, lines, Answers, str(path), ConfigError)
 
 
 def required_answers(install: Path) -> Answers:

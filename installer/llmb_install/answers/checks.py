@@ -32,8 +32,7 @@ from llmb_install.answers.questions import (
     missing,
     uses_images,
 )
-from llmb_install.parts import migrations
-from llmb_install.parts.migrations import Loader
+from llmb_install.parts.files import Loader, read_settings
 from llmb_install.working.artefact import raise_all
 
 FIELDS = frozenset({"schema", "space_check", *(question.field for question in QUESTIONS)})
@@ -45,12 +44,17 @@ _MIRROR = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
 
 def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text) -> tuple[Given, Lines]:
-    """The answers in a file of this or an earlier release; ``also`` are keys that are no answers.
+    """The answers in a file; ``also`` are keys that are no answers.
 
     Raises:
         ConfigError: it cannot be read, is of a newer release, or has an unknown key (with file and line).
     """
-    data, lines = migrations.read_newest(path, migrations.ANSWERS, load)
+    data, lines = read_settings(path, load)
+    if not data:
+        raise ConfigError(
+            f"{path}:1: the file is empty",
+            remedy="restore it, or remove it and run ./installer.py with the answers again",
+        )
     known = {*FIELDS, *also}
     for key in data:
         if key not in known:

@@ -19,7 +19,7 @@ from llmb_common.timing.records import iterations_in
 from llmb_install.answers.answers import Answers, complete, load_recipes, stored_answers
 from llmb_install.installation import Installation
 from llmb_install.parts.engine import TOOL
-from llmb_install.parts.site_config import update_site_config
+from llmb_install.parts.site_config import write_site_config
 from llmb_install.working import command
 from llmb_install.working.artefact import make_missing
 from llmb_install.working.install_lock import install_lock
@@ -81,7 +81,7 @@ def _install(installation: Installation, reporter: Reporter) -> None:
         return
     engine = installation.engine()
     make_missing([engine], reporter)
-    update_site_config(installation.path, {"engine": {"python": str(engine.interpreter)}})
+    write_site_config(installation.path, {("engine", "python"): str(engine.interpreter)})
 
 
 def _environment(clone: Path, install: Path) -> dict[str, str]:

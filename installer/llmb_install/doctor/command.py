@@ -11,6 +11,7 @@ import msgspec
 from llmb_common.command.outcome import Result
 from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import RequestError
+from llmb_common.machine.files import require_trusted
 from llmb_common.platform.cluster_types import LOCAL, SLURM, traits_of
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.site.machine import way_here
@@ -18,7 +19,7 @@ from llmb_install.answers.detect import detect_site
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.facts import gather
 from llmb_install.doctor.node_checks import Check
-from llmb_install.parts import migrations
+from llmb_install.parts.files import read_settings
 from llmb_install.working.reporter import Reporter
 
 _MARKS = {"ok": "ok", "doubt": "doubt", "blocks": "BLOCKS"}
@@ -27,7 +28,8 @@ _MARKS = {"ok": "ok", "doubt": "doubt", "blocks": "BLOCKS"}
 def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
     """The report; exit status 1 when something blocks."""
     if (install / FILE_NAME).is_file():
-        migrations.schema_of(install / FILE_NAME)
+        require_trusted(install / FILE_NAME, install)
+        read_settings(install / FILE_NAME)
     config = _with_flags(load_cluster_config(install), asked)
     with Reporter(None, verbose=asked.verbose) as reporter, reporter.step("looking at this site") as step:
         if not asked.no_compute_node and traits_of(config.cluster_type or LOCAL).slurm_options:

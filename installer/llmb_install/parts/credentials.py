@@ -17,8 +17,7 @@ from llmb_common.errors import RecordError, RequestError
 from llmb_common.machine.files import read_json, write_atomic, write_json
 from llmb_install.parts import enroot_files
 from llmb_install.parts.enroot_files import config_folder, expanded
-from llmb_install.working.artefact import Artefact
-from llmb_install.working.reporter import Reporter
+from llmb_install.working.artefact import Artefact, Small
 
 NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
 """NGC hands out its tokens on another host than the images: Enroot needs the key for both."""
@@ -69,45 +68,6 @@ def enroot_login(host: str, env: Mapping[str, str]) -> tuple[str, str] | None:
     return (entry.login, password) if password else None
 
 
-def store_ngc_key(key: Secret, env: Mapping[str, str], install: Path) -> bool:
-    """Put ``key`` into Enroot's credentials for both NGC hosts; other lines stay. Returns whether it was written.
-
-    The installation notes where, and a hash of the key, so that ``remove_ngc_key`` can take it back.
-    """
-    if ngc_key_is_stored(key, env):
-        return False
-    _require_ngc_key(key)
-    _write_ngc_lines(key.reveal(), env, install)
-    return True
-
-
-def refer_to_ngc_key(variable: str, env: Mapping[str, str], install: Path) -> bool:
-    """Let Enroot take the key from the environment: its file gets the variable's name, which it evaluates.
-
-    Credentials that are there already, whose ever they are, stay. Returns whether anything was written.
-    """
-    missing = _hosts_without_credentials(env)
-    if missing:
-        _write_ngc_lines(f"${variable}", env, install, missing)
-    return bool(missing)
-
-
-def has_ngc_credentials(env: Mapping[str, str]) -> bool:
-    return not _hosts_without_credentials(env)
-
-
-def _hosts_without_credentials(env: Mapping[str, str]) -> list[str]:
-    known = {entry.host for entry in enroot_files.reached(_read(enroot_credentials_path(env)))}
-    return [host for host in NGC_HOSTS if host not in known]
-
-
-def ngc_key_is_stored(key: Secret, env: Mapping[str, str]) -> bool:
-    """Whether Enroot's file has this key for both hosts, and is readable by its owner alone."""
-    path = enroot_credentials_path(env)
-    found = {entry.host: entry.password for entry in enroot_files.reached(_read(path))}
-    return _is_private(path) and all(found.get(host) == key.reveal() for host in NGC_HOSTS)
-
-
 def remove_ngc_key(install: Path) -> Path | None:
     """Take back what this installation has put into Enroot's credentials; the file, if anything was removed.
 
@@ -130,8 +90,7 @@ def remove_ngc_key(install: Path) -> Path | None:
     return path
 
 
-def _write_ngc_lines(password: str, env: Mapping[str, str], install: Path, hosts: Sequence[str] = NGC_HOSTS) -> None:
-    path = enroot_credentials_path(env)
+def _write_ngc_lines(password: str, path: Path, install: Path, hosts: Sequence[str]) -> None:
     kept = enroot_files.without(_read(path), hosts)
     # One line each: Enroot itself looks for "machine HOST login USER " in one line.
     lines = "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
@@ -171,42 +130,10 @@ def hf_token_path(install: Path) -> Path:
     return install / ".llmb" / "hf_token"
 
 
-def store_hf_token(token: Secret, install: Path) -> bool:
-    """Keep the token for later downloads of this installation. Returns whether it was written."""
-    if hf_token_is_stored(token, install):
-        return False
-    path = hf_token_path(install)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, token.reveal() + "\n", mode=0o600)
-    return True
-
-
-def hf_token_is_stored(token: Secret, install: Path) -> bool:
-    path = hf_token_path(install)
-    return _is_private(path) and _read(path) == token.reveal() + "\n"
-
-
 def stored_hf_token(install: Path) -> Secret | None:
     path = hf_token_path(install)
     text = _read(path).strip()
     return Secret(text) if text else None
-
-
-def loose_secret_files(install: Path, env: Mapping[str, str]) -> list[Path]:
-    """Files that others can read, with secrets that this installation has put there."""
-    paths = [hf_token_path(install)]
-    # Not Path.exists, which raises where a colleague may not look.
-    if os.path.exists(install / _NOTE):  # noqa: PTH110
-        paths.append(enroot_credentials_path(env))
-    return [path for path in paths if _is_loose(path)]
-
-
-def close_secret_files(install: Path, env: Mapping[str, str]) -> bool:
-    """Let only their owner read them. Returns whether that was not so."""
-    loose = loose_secret_files(install, env)
-    for path in loose:
-        path.chmod(0o600)
-    return bool(loose)
 
 
 def _is_loose(path: Path) -> bool:
@@ -239,100 +166,81 @@ def _variable(field: str) -> str:
 def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Iterator[Artefact]:
     """The artefacts for ``secrets``, and always the check that no file of ours with a secret is open to others."""
     if secrets.hf_token and "hf_token" in secrets.keep:
-        yield HuggingFaceToken(install, secrets.hf_token)
+        yield hf_token_file(install, secrets.hf_token)
     if secrets.ngc_api_key and uses_images:
         if "ngc_api_key" in secrets.keep:
-            yield RegistryKey(install, secrets.ngc_api_key)
+            yield registry_key(install, secrets.ngc_api_key)
         else:
-            yield RegistryReference(install, secrets.ngc_variable)
-    yield ClosedFiles(install)
+            yield registry_reference(install, secrets.ngc_variable)
+    yield closed_files(install)
 
 
-@dataclass(frozen=True)
-class HuggingFaceToken(Artefact):
-    """The token, in a file of the installation."""
+def hf_token_file(install: Path, token: Secret) -> Small:
+    """The Hugging Face token, in a file of the installation, for later downloads."""
+    path, text = hf_token_path(install), token.reveal() + "\n"
 
-    install: Path
-    token: Secret
+    def look() -> str | None:
+        return None if _is_private(path) and _read(path) == text else f"{path} is missing or changed"
 
-    id = "hugging-face-token"
+    def write() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text, mode=0o600)
 
-    def is_complete(self) -> bool:
-        return hf_token_is_stored(self.token, self.install)
-
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        return store_hf_token(self.token, self.install)
-
-    def verify(self) -> str | None:
-        return None if self.is_complete() else f"{hf_token_path(self.install)} is missing or changed"
-
-    def show(self) -> str:
-        return f"write {hf_token_path(self.install)} (mode 0600)"
+    return Small("hugging-face-token", f"write {path} (mode 0600)", look, write)
 
 
-@dataclass(frozen=True)
-class RegistryKey(Artefact):
-    """The NGC key, in Enroot's own file: it was given to LLMB."""
+def registry_key(install: Path, key: Secret) -> Small:
+    """The NGC key, which was given to LLMB, in Enroot's own file, for both NGC hosts; other lines stay.
 
-    install: Path
-    key: Secret
+    The installation notes where, and a hash of the key, so that ``remove_ngc_key`` can take it back.
+    """
+    path = enroot_credentials_path(os.environ)
 
-    id = REGISTRY
+    def look() -> str | None:
+        found = {entry.host: entry.password for entry in enroot_files.reached(_read(path))}
+        known = _is_private(path) and all(found.get(host) == key.reveal() for host in NGC_HOSTS)
+        return None if known else f"{path} does not have the NGC key"
 
-    def is_complete(self) -> bool:
-        return ngc_key_is_stored(self.key, os.environ)
+    def write() -> None:
+        _require_ngc_key(key)
+        _write_ngc_lines(key.reveal(), path, install, NGC_HOSTS)
 
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        return store_ngc_key(self.key, os.environ, self.install)
-
-    def verify(self) -> str | None:
-        path = enroot_credentials_path(os.environ)
-        return None if self.is_complete() else f"{path} does not have the NGC key"
-
-    def show(self) -> str:
-        return f"write {enroot_credentials_path(os.environ)} (mode 0600)"
+    return Small(REGISTRY, f"write {path} (mode 0600)", look, write)
 
 
-@dataclass(frozen=True)
-class RegistryReference(Artefact):
-    """The name of the variable that has the NGC key, in Enroot's own file: the key itself is stored nowhere."""
+def registry_reference(install: Path, variable: str) -> Small:
+    """The name of the variable that has the NGC key, in Enroot's own file, which evaluates it: the key itself is stored
+    nowhere. Credentials that are there already, whose ever they are, stay."""
+    path = enroot_credentials_path(os.environ)
 
-    install: Path
-    variable: str
+    def missing() -> list[str]:
+        known = {entry.host for entry in enroot_files.reached(_read(path))}
+        return [host for host in NGC_HOSTS if host not in known]
 
-    id = REGISTRY
-
-    def is_complete(self) -> bool:
-        return has_ngc_credentials(os.environ)
-
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        return refer_to_ngc_key(self.variable, os.environ, self.install)
-
-    def verify(self) -> str | None:
-        path = enroot_credentials_path(os.environ)
-        return None if self.is_complete() else f"{path} does not say where the NGC key is"
-
-    def show(self) -> str:
-        return f"write {enroot_credentials_path(os.environ)}: the key is in {self.variable}"
+    return Small(
+        REGISTRY,
+        f"write {path}: the key is in {variable}",
+        lambda: f"{path} does not say where the NGC key is" if missing() else None,
+        lambda: _write_ngc_lines(f"${variable}", path, install, missing()),
+    )
 
 
-@dataclass(frozen=True)
-class ClosedFiles(Artefact):
-    """The check that nobody else can read the files with secrets."""
+def closed_files(install: Path) -> Small:
+    """The check that nobody else can read the files with secrets that this installation has written."""
 
-    install: Path
+    def loose() -> list[Path]:
+        paths = [hf_token_path(install)]
+        # Not Path.exists, which raises where a colleague may not look.
+        if os.path.exists(install / _NOTE):  # noqa: PTH110
+            paths.append(enroot_credentials_path(os.environ))
+        return [path for path in paths if _is_loose(path)]
 
-    id = "secret-files"
+    def look() -> str | None:
+        found = loose()
+        return f"other users can read {', '.join(map(str, found))}" if found else None
 
-    def is_complete(self) -> bool:
-        return self.verify() is None
+    def close() -> None:
+        for path in loose():
+            path.chmod(0o600)
 
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        return close_secret_files(self.install, os.environ)
-
-    def verify(self) -> str | None:
-        loose = loose_secret_files(self.install, os.environ)
-        return f"other users can read {', '.join(map(str, loose))}" if loose else None
-
-    def show(self) -> str:
-        return "make the files with secrets readable by you only"
+    return Small("secret-files", "make the files with secrets readable by you only", look, close)

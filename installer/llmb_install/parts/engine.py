@@ -27,7 +27,7 @@ from llmb_install.parts.environment_build import (
 )
 from llmb_install.parts.package_index import Sources, Unavailable, settings
 from llmb_install.parts.pythons import Version
-from llmb_install.working.artefact import Artefact, Room
+from llmb_install.working.artefact import Room, Small
 from llmb_install.working.reporter import Reporter
 
 ENGINE_BYTES = 3_000_000_000
@@ -128,37 +128,19 @@ class Engine(Environment):
         return None
 
 
-@dataclass(frozen=True)
-class OwnEngine(Artefact):
-    """The Python of an environment that somebody else made, with torch and Megatron-Bridge."""
+def own_engine(python: Path) -> Small:
+    """The Python of an environment that somebody else made, with torch and Megatron-Bridge: never built here."""
 
-    python: Path
+    def look() -> str | None:
+        return None if python.is_file() and os.access(python, os.X_OK) else f"{python} is not a program"
 
-    id = "engine"
-
-    def is_complete(self) -> bool:
-        return self.verify() is None
-
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Check that the Python is there; it is the site's own, and never built here.
-
-        Raises:
-            EnvironmentLacks: it is missing.
-        """
-        if self.is_complete():
-            return False
+    def refuse() -> None:
         raise EnvironmentLacks(
-            f"the training engine {self.python} is not a program that can be run",
+            f"the training engine {python} is not a program that can be run",
             remedy="give --engine-python the Python of an environment with torch and Megatron-Bridge",
         )
 
-    def verify(self) -> str | None:
-        if self.python.is_file() and os.access(self.python, os.X_OK):
-            return None
-        return f"{self.python} is not a program"
-
-    def show(self) -> str:
-        return f"use the engine {self.python}"
+    return Small("engine", f"use the engine {python}", look, refuse)
 
 
 def cpu_engine(

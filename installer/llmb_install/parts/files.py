@@ -1,48 +1,67 @@
-"""The answers on disk, and the folders of the workloads' results.
-
-``bin/llmb-run`` and ``bin/llmb-install``: small shell scripts that find their installation from anywhere.
-"""
+"""The small files of an installation: answers, the folders of results, and ``bin/llmb-run`` and ``bin/llmb-install``,
+shell scripts that find their installation from anywhere."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from llmb_common.decoding.strict_yaml import Lines, load_text, read_text
+from llmb_common.errors import ConfigError, LLMBError
 from llmb_common.machine.files import write_atomic
-from llmb_install.working.artefact import Artefact
-from llmb_install.working.reporter import Reporter
+from llmb_install.working.artefact import Artefact, Small
 
 ANSWERS_FILE = Path(".llmb") / "answers.yaml"
 
+Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
+"""``strict_yaml.load_text``, or ``load_flat`` where there is no YAML parser."""
 
-@dataclass(frozen=True)
-class AnswersFile(Artefact):
+
+def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any], Lines]:
+    """The keys and values in ``cluster_config.yaml``, answers or a play file, and their lines; none in a file that says
+    nothing: emptied by hand, or by a disk that was full.
+
+    Raises:
+        ConfigError: it cannot be read, is not YAML (with the line), or is of a later release.
+    """
+    text = read_text(path, ConfigError)
+    if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
+        return {}, {}
+    data, lines = load(text, str(path), ConfigError)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}:1: not a mapping of keys", remedy="write KEY: VALUE, one on a line")
+    schema, place = data.get("schema", 1), f"{path}:{lines.get('$.schema', 1)}"
+    if type(schema) is not int or schema < 1:
+        raise ConfigError(
+            f"{place}: schema {schema!r} is not a valid schema number", remedy="this release writes schema: 1"
+        )
+    if schema > 1:
+        raise ConfigError(
+            f"{place}: schema {schema} is from a newer release; this one knows up to 1",
+            remedy="git pull in the clone, then run the same command again",
+        )
+    return data, lines
+
+
+def answers_file(path: Path, text: str) -> Small:
     """``.llmb/answers.yaml``: the answers that later commands use."""
 
-    path: Path
-    text: str
-
-    id = "answers"
-
-    def is_complete(self) -> bool:
+    def look() -> str | None:
         try:
-            return self.path.read_text(encoding="utf-8") == self.text
+            if path.read_text(encoding="utf-8") == text:
+                return None
         except (FileNotFoundError, UnicodeDecodeError):
-            return False
+            pass
+        return f"{path} is missing or differs from the answers given"
 
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        if self.is_complete():
-            return False
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.path, self.text)
-        return True
+    def write() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
 
-    def verify(self) -> str | None:
-        return None if self.is_complete() else f"{self.path} is missing or differs from the answers given"
-
-    def show(self) -> str:
-        return f"write {self.path}"
+    return Small("answers", f"write {path}", look, write)
 
 
 @dataclass(frozen=True)
@@ -56,12 +75,9 @@ class WorkloadFolders(Artefact):
     def is_complete(self) -> bool:
         return all(folder.is_dir() for folder in self.folders)
 
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        if self.is_complete():
-            return False
+    def make(self) -> None:
         for folder in self.folders:
             folder.mkdir(parents=True, exist_ok=True)
-        return True
 
     def verify(self) -> str | None:
         bad = [str(folder) for folder in self.folders if not folder.is_dir() or _owner_cannot_write(folder)]
@@ -152,30 +168,20 @@ def wrapper_text(command: str) -> str:
     return _SCRIPT.format(command=command, which=_WHICH[command], program=program)
 
 
-@dataclass(frozen=True)
-class Commands(Artefact):
+def commands(folder: Path) -> Small:
     """``llmb-run`` and ``llmb-install`` in ``folder``, as scripts that start the tool's Python."""
+    paths = [folder / name for name in COMMANDS]
 
-    folder: Path
+    def look() -> str | None:
+        return None if all(map(is_current, paths)) else f"a command in {folder} is missing or changed"
 
-    id = "commands"
+    def write() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            if not is_current(path):
+                write_atomic(path, wrapper_text(path.name), mode=0o755)
 
-    def is_complete(self) -> bool:
-        return all(is_current(self.folder / name) for name in COMMANDS)
-
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Write whichever are missing or differ."""
-        wanted = [name for name in COMMANDS if not is_current(self.folder / name)]
-        for name in wanted:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.folder / name, wrapper_text(name), mode=0o755)
-        return bool(wanted)
-
-    def verify(self) -> str | None:
-        return None if self.is_complete() else f"a command in {self.folder} is missing or changed"
-
-    def show(self) -> str:
-        return f"write {', '.join(str(self.folder / name) for name in COMMANDS)}"
+    return Small("commands", f"write {', '.join(map(str, paths))}", look, write)
 
 
 def is_ours(path: Path) -> bool:

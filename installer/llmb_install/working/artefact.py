@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,13 +58,20 @@ class Artefact(ABC):
     def is_complete(self) -> bool:
         """A quick look, without writing, network or lock."""
 
-    @abstractmethod
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Make it unless it is complete. Returns whether anything changed.
 
         ``anew``: it is damaged where the quick look sees nothing. What is large is made and checked beside the old one,
         which stays as it is until a rename puts the new one into its place.
         """
+        if self.is_complete():
+            return False
+        self.make()
+        return True
+
+    def make(self) -> None:
+        """Make what is small, in one go."""
+        raise NotImplementedError
 
     @abstractmethod
     def verify(self) -> str | None:
@@ -72,6 +80,33 @@ class Artefact(ABC):
     @abstractmethod
     def show(self) -> str:
         """What ``ensure`` would do, for a dry run."""
+
+
+@dataclass(frozen=True)
+class Small(Artefact):
+    """An artefact that is looked at and made in one go. ``look`` says what is wrong, or nothing; ``correct`` makes it.
+    ``does`` is for a dry run."""
+
+    name: str
+    does: str
+    look: Callable[[], str | None] = field(compare=False)
+    correct: Callable[[], object] = field(compare=False)
+
+    @property
+    def id(self) -> str:
+        return self.name
+
+    def is_complete(self) -> bool:
+        return not self.look()
+
+    def make(self) -> None:
+        self.correct()
+
+    def verify(self) -> str | None:
+        return self.look() or None
+
+    def show(self) -> str:
+        return self.does
 
 
 def require_ready(artefacts: Iterable[Artefact]) -> None:

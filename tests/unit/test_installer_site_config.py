@@ -1,8 +1,7 @@
-"""cluster_config.yaml from earlier and later releases."""
+"""cluster_config.yaml: whose words stay in it, and what is said of mistakes; also of those in answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ from ruamel.yaml import YAML
 
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import FILE_NAME, load_cluster_config
-from llmb_install.answers.answers import ANSWERS_FILE, read_play, stored_answers
-from llmb_install.parts import migrations
-from llmb_install.parts.migrations import Migration
-from llmb_install.parts.site_config import SiteConfig, apply_site_values, site_values_are_applied, update_site_config
+from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
+from llmb_install.parts.site_config import SiteConfig, leaves, write_site_config
 from llmb_install.working.artefact import problem_in, verify_all
 from llmb_install.working.reporter import Reporter
 
@@ -25,36 +22,24 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("first", ["", "schema: 0  # old\n"])
-def test_a_file_without_a_number_gets_one_and_keeps_its_comments(tmp_path: Path, first: str) -> None:
-    path = write(tmp_path, f"# ours\n{first}\n# who pays\nslurm:\n  account: ann  # until June\n")
-    assert update_site_config(tmp_path, {})
+def test_a_file_without_a_number_gets_one_and_keeps_its_comments(tmp_path: Path) -> None:
+    path = write(tmp_path, "# ours\n\n# who pays\nslurm:\n  account: ann  # until June\n")
+    assert write_site_config(tmp_path, leaves({}))
     text = path.read_text()
     assert load_cluster_config(tmp_path).schema == 1
     assert text.startswith("# ours\n")
     assert "# who pays\nslurm:\n  account: ann  # until June\n" in text
-    assert not update_site_config(tmp_path, {})
-
-
-def test_an_old_file_is_something_to_do_although_no_answer_changed(tmp_path: Path) -> None:
-    values = {"gpu_type": "h100"}
-    apply_site_values(tmp_path, values)
-    assert site_values_are_applied(tmp_path, values)
-    path = write(tmp_path, "gpu_type: b200  # by hand\n")
-    assert not site_values_are_applied(tmp_path, values)
-    apply_site_values(tmp_path, values)
-    assert path.read_text() == "gpu_type: b200  # by hand\nschema: 1\n"
-    assert site_values_are_applied(tmp_path, values)
+    assert not write_site_config(tmp_path, leaves({}))
 
 
 def test_an_answer_that_changed_is_written_and_one_that_was_edited_is_not(tmp_path: Path) -> None:
-    apply_site_values(tmp_path, {"gpu_type": "h100", "slurm": {"account": "a", "gpu_partition": "p"}})
+    SiteConfig(tmp_path, {"gpu_type": "h100", "slurm": {"account": "a", "gpu_partition": "p"}}).make()
     path = tmp_path / FILE_NAME
     path.write_text(path.read_text().replace("account: a", "account: ann"))
-    apply_site_values(tmp_path, {"gpu_type": "b200", "repo": "/c", "slurm": {"account": "a", "gpu_partition": "q"}})
+    SiteConfig(tmp_path, {"gpu_type": "b200", "repo": "/c", "slurm": {"account": "a", "gpu_partition": "q"}}).make()
     found = load_cluster_config(tmp_path)
     assert (found.gpu_type, found.repo, found.slurm.account, found.slurm.gpu_partition) == ("b200", "/c", "ann", "q")
-    apply_site_values(tmp_path, {"gpu_type": "b200", "slurm": {"account": "new", "gpu_partition": "q"}})
+    SiteConfig(tmp_path, {"gpu_type": "b200", "slurm": {"account": "new", "gpu_partition": "q"}}).make()
     assert load_cluster_config(tmp_path).slurm.account == "new", "a new answer counts"
 
 
@@ -63,45 +48,18 @@ def test_what_the_answers_no_longer_say_is_removed_unless_somebody_wrote_it(tmp_
         return {"gpu_type": "cpu", "engine": pythons}
 
     path = write(tmp_path, "repo: /c  # by hand\n")
-    apply_site_values(tmp_path, {**engine(python="/a"), "slurm": {"gres": True, "account": "ann"}})
+    SiteConfig(tmp_path, {**engine(python="/a"), "slurm": {"gres": True, "account": "ann"}}).make()
     path.write_text(path.read_text().replace("account: ann", "account: bob") + "environment: {A: '1'}\n")
-    apply_site_values(tmp_path, {"gpu_type": "cpu"})
+    SiteConfig(tmp_path, {"gpu_type": "cpu"}).make()
     assert YAML().load(path.read_text()) == {
         **{"schema": 1, "repo": "/c", "gpu_type": "cpu"},
         **{"slurm": {"account": "bob"}, "environment": {"A": "1"}},
     }
-    apply_site_values(tmp_path, engine(python="/a"))
+    SiteConfig(tmp_path, engine(python="/a")).make()
     path.write_text(path.read_text().replace("python: /a", "python: /mine"))
-    apply_site_values(tmp_path, {"gpu_type": "cpu"})
+    SiteConfig(tmp_path, {"gpu_type": "cpu"}).make()
     assert load_cluster_config(tmp_path).engine.python == "/mine"
     assert "# by hand" in path.read_text()
-
-
-def test_a_renamed_key_moves_with_its_comment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rename(document: Any) -> None:
-        document["slurm"] = {"gpu_partition": document.pop("partition")}
-
-    monkeypatch.setattr(migrations, "MIGRATIONS", (Migration(0, rename),))
-    path = write(tmp_path, "# site A\nschema: 0\npartition: batch\nrepo: /clone  # mine\n")
-    assert update_site_config(tmp_path, {"gpu_type": "h100"})
-    assert path.read_text().splitlines()[:3] == ["# site A", "schema: 1", "repo: /clone  # mine"]
-    assert load_cluster_config(tmp_path).slurm.gpu_partition == "batch"
-
-
-def test_migrations_run_one_release_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def noted(number: int) -> Callable[[Any], None]:
-        return lambda document: document["seen"].append(number)
-
-    monkeypatch.setattr(migrations, "MIGRATIONS", tuple(Migration(n, noted(n)) for n in range(3)))
-    document = YAML().load("schema: 1\nseen: []\n")
-    migrations.migrate(document, 1)
-    assert (document["schema"], document["seen"]) == (3, [1, 2])
-
-
-def test_the_newest_schema_is_the_one_that_the_tool_reads(tmp_path: Path) -> None:
-    write(tmp_path, f"schema: {len(migrations.MIGRATIONS)}\n")
-    assert load_cluster_config(tmp_path).schema == len(migrations.MIGRATIONS)
-    assert [migration.old for migration in migrations.MIGRATIONS] == list(range(len(migrations.MIGRATIONS)))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +75,7 @@ def test_the_newest_schema_is_the_one_that_the_tool_reads(tmp_path: Path) -> Non
 def test_what_cannot_be_brought_up_to_date_is_said(tmp_path: Path, text: str, message: str, remedy: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        update_site_config(tmp_path, {})
+        write_site_config(tmp_path, leaves({}))
     assert caught.value.message.startswith(f"{path}{message}")
     assert remedy in caught.value.remedy
     if "schema" in text:
@@ -180,19 +138,6 @@ def test_answers_that_are_no_text_are_no_missing_installation(answered: Path) ->
     assert "a file" in caught.value.remedy
 
 
-def test_old_answers_are_brought_to_the_newest_schema(answered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (answered / ANSWERS_FILE).write_text(ANSWERED.replace("schema: 1\n", "").replace("env_type", "kind"))
-
-    def rename(document: Any) -> None:
-        document["env_type"] = document.pop("kind")
-
-    monkeypatch.setattr(migrations, "ANSWERS", (Migration(0, rename),))
-    found = stored_answers(answered)
-    assert (found.schema, found.env_type, found.install_path) == (1, "venv", str(answered))
-    play, _, _ = read_play(answered / ANSWERS_FILE)
-    assert (play["schema"], play["env_type"]) == (1, "venv")
-
-
 # Mistakes by hand
 
 
@@ -211,7 +156,7 @@ def test_old_answers_are_brought_to_the_newest_schema(answered: Path, monkeypatc
 def test_update_says_as_verify_does_what_to_write_by_hand(tmp_path: Path, line: str, message: str, remedy: str) -> None:
     values = {"gpu_type": "h100", "slurm": {"account": "a"}}
     part = SiteConfig(tmp_path, values)
-    apply_site_values(tmp_path, values)
+    SiteConfig(tmp_path, values).make()
     text = f"schema: 1\n{line}\n" + ("" if line.startswith("gpu") else "gpu_type: h100\n")
     write(tmp_path, text + ("" if line.startswith("slurm") else "slurm: {account: a}\n"))
     for look in (part.verify, lambda: part.is_complete() or part.ensure(Reporter(None))):
@@ -229,7 +174,7 @@ def test_update_says_as_verify_does_what_to_write_by_hand(tmp_path: Path, line: 
 def test_verify_names_update_only_where_it_helps(tmp_path: Path) -> None:
     values = {"gpu_type": "h100"}
     part, path = SiteConfig(tmp_path, values), tmp_path / FILE_NAME
-    apply_site_values(tmp_path, values)
+    SiteConfig(tmp_path, values).make()
     path.write_text("")
     error = problem_in(verify_all([part], Reporter(None)), "update it")
     assert (f"{path} is empty" in error.message, error.remedy) == (True, "update it")
