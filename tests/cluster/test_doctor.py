@@ -11,9 +11,8 @@ from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.site.cluster import cluster_config
 from llmb_install.answers.detect import Site, detect_site
 from llmb_install.doctor import facts as asking
-from llmb_install.doctor.checks import all_checks
+from llmb_install.doctor.checks import Check, all_checks
 from llmb_install.doctor.facts import Facts, Workload, ask_one_node, slurm_limits
-from llmb_install.doctor.node_checks import Check
 from support.gpu_nodes import smi_answer
 from support.images import PROGRAMS, build_image
 from support.slurm_cluster import SlurmCluster

@@ -12,9 +12,8 @@ from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.facts import Needs
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import Site, parse_sinfo
-from llmb_install.doctor.checks import all_checks
+from llmb_install.doctor.checks import Check, all_checks
 from llmb_install.doctor.facts import Facts, Limits, Node, Workload, ask_one_node, limit_minutes, network_of, parse_node
-from llmb_install.doctor.node_checks import Check
 from support.health_fleets import fleet
 
 NODE = Node(

@@ -21,9 +21,8 @@ from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.machine.processes import Answer
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import parse_sinfo
-from llmb_install.doctor import command
-from llmb_install.doctor.checks import all_checks
-from llmb_install.doctor.command import doctor
+from llmb_install.doctor import checks
+from llmb_install.doctor.checks import all_checks, doctor
 from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, Node, ask_one_node, gather, slurm_limits
 from llmb_train.evidence.ask import frames
 
@@ -399,7 +398,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Any]:
         facts: Facts = seen["facts"]
         return facts
 
-    monkeypatch.setattr(command, "gather", gather)
+    monkeypatch.setattr(checks, "gather", gather)
     return seen
 
 

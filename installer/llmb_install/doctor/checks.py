@@ -1,22 +1,113 @@
-"""The checks of ``doctor``: pure functions from facts to ok, warning or error."""
+"""``llmb-install doctor``: is this site ready, and if not, what is to be done? Changes nothing.
+
+The checks are pure functions from facts to ok, doubt or blocks.
+"""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+import msgspec
+
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import size
+from llmb_common.command.words import is_slurm_name
+from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
+from llmb_common.machine.files import require_trusted
 from llmb_common.platform import gpus
-from llmb_common.platform.cluster_types import SLURM, Traits, traits_of
-from llmb_install.answers.detect import Partition
-from llmb_install.doctor.facts import Facts, Workload, limit_minutes
-from llmb_install.doctor.node_checks import Check, node_checks, release
+from llmb_common.platform.cluster_types import LOCAL, SLURM, Traits, traits_of
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_common.site.machine import way_here
+from llmb_install.answers.detect import Partition, detect_site
+from llmb_install.doctor.facts import Facts, Node, Workload, gather, limit_minutes
+from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
+from llmb_install.working.reporter import Reporter
+
+_MARKS = {"ok": "ok", "doubt": "doubt", "blocks": "BLOCKS"}
 
 _PYXIS_OPTIONS = ("container-image", "container-mounts", "container-mount-home")
 _OLDEST_SLURM = (21, 8)
 _LARGE_SEGMENTS = (25, 11)
 """Since then Slurm takes a segment larger than a block (its CHANGELOG); before, such a job is never started."""
+
+Level = Literal["ok", "doubt", "blocks"]
+
+_CUDA_NEEDED = 13
+"""What the NeMo 26.02 image brings; an older driver needs the forward-compatibility package inside it."""
+
+_NOT_UNPACKED = ("overlayfs", "tmpfs", "fuseblk")
+"""File systems of a container's root where the image itself is mounted, and what is written stays in memory."""
+
+
+_NETWORK: dict[str, tuple[str, Level]] = {
+    "gpudirect": ("GPUDirect RDMA", "doubt"),
+    "memlock": ("locked memory", "blocks"),
+}
+"""Checks of ``llmb_common.health``, as they are called here."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report. ``remedy`` says what to do where it is not ok."""
+
+    name: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+def _check(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> Check:
+    """``ok``, or if it is ``bad`` the ``level``, with what to do about it."""
+    return Check(name, level if bad else "ok", found, remedy if bad else "")
+
+
+def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
+    """The report; exit status 1 when something blocks."""
+    if (install / FILE_NAME).is_file():
+        require_trusted(install / FILE_NAME, install)
+        read_settings(install / FILE_NAME)
+    config = _with_flags(load_cluster_config(install), asked)
+    with Reporter(None, verbose=asked.verbose) as reporter, reporter.step("looking at this site") as step:
+        if not asked.no_compute_node and traits_of(config.cluster_type or LOCAL).slurm_options:
+            step.update("this machine, Slurm, one compute node")
+        facts = gather(config, install, clone, ask_node=not asked.no_compute_node)
+    checks = all_checks(facts)
+    blocked = any(check.level == "blocks" for check in checks)
+    rows = [dataclasses.asdict(check) for check in checks]
+    return Result({"checks": rows}, "\n".join([*_lines(checks), ""]), status=int(blocked))
+
+
+def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConfig:
+    """The site's settings, with what the command line says and, for an unknown site, what is found."""
+    kind = config.cluster_type or (SLURM if detect_site().has_slurm else way_here())
+    changes = {"account": asked.account, "gpu_partition": asked.gpu_partition}
+    for field, value in changes.items():
+        if value and not is_slurm_name(value):
+            raise RequestError(
+                f"--{field.replace('_', '-')} {value!r} is not a valid name in Slurm", remedy="correct it"
+            )
+    slurm = msgspec.structs.replace(config.scheduler(SLURM), **{key: value for key, value in changes.items() if value})
+    return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
+
+
+def _lines(checks: list[Check]) -> list[str]:
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{_MARKS[check.level]:7} {check.name:{width}}  {check.found}")
+        if check.remedy:
+            lines.append(f"{'':7} {'':{width}}  -> {check.remedy}")
+    counts = {level: sum(check.level == level for check in checks) for level in _MARKS}
+    lines.append(f"{counts['ok']} ok, {counts['doubt']} in doubt, {counts['blocks']} block")
+    return lines
 
 
 def all_checks(facts: Facts) -> list[Check]:
@@ -35,21 +126,12 @@ def all_checks(facts: Facts) -> list[Check]:
 
 
 def _space(facts: Facts) -> Iterator[Check]:
-    small = facts.free_install < 5_000_000_000
-    yield Check(
-        "space for the installation",
-        "doubt" if small else "ok",
-        f"{size(facts.free_install)} free in {facts.install}",
-        "results and checkpoints need more" if small else "",
-    )
+    found, small = f"{size(facts.free_install)} free in {facts.install}", facts.free_install < 5_000_000_000
+    yield _check("space for the installation", small, found, "results and checkpoints need more", "doubt")
     if facts.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
-        small = facts.free_images < IMAGE_BYTES
-        yield Check(
-            "space for images",
-            "doubt" if small else "ok",
-            f"{size(facts.free_images)} free in {facts.image_folder}",
-            f"one NeMo image takes about {size(IMAGE_BYTES)}; choose another image folder" if small else "",
-        )
+        found, small = f"{size(facts.free_images)} free in {facts.image_folder}", facts.free_images < IMAGE_BYTES
+        remedy = f"one NeMo image takes about {size(IMAGE_BYTES)}; choose another image folder"
+        yield _check("space for images", small, found, remedy, "doubt")
 
 
 def _scheduler(facts: Facts, traits: Traits) -> Iterator[Check]:
@@ -63,25 +145,21 @@ def _scheduler(facts: Facts, traits: Traits) -> Iterator[Check]:
 
 def _gpus_here(facts: Facts) -> Iterator[Check]:
     present = ", ".join(facts.site.local_gpus)
-    wanted = facts.config.gpu_type not in (None, "cpu")
-    blocked = wanted and not present
-    yield Check(
-        "GPUs of this machine",
-        "blocks" if blocked else "ok",
-        present or "none",
-        "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml" if blocked else "",
-    )
+    blocked = facts.config.gpu_type not in (None, "cpu") and not present
+    remedy = "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml"
+    yield _check("GPUs of this machine", blocked, present or "none", remedy)
+
+
+def _engine_pythons(facts: Facts) -> list[str]:
+    """Those in cluster_config.yaml that jobs without a container train in."""
+    engine = facts.config.engine
+    return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
 
 
 def _engine(facts: Facts) -> Iterator[Check]:
-    engine = facts.config.engine
-    pythons = [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
-    yield Check(
-        "training engine",
-        "ok" if pythons else "blocks",
-        ", ".join(pythons) or "none in cluster_config.yaml",
-        "" if pythons else "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge",
-    )
+    pythons = _engine_pythons(facts)
+    remedy = "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge"
+    yield _check("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
 
 
 def _slurm(facts: Facts) -> Iterator[Check]:
@@ -89,30 +167,16 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         names = ", ".join(facts.missing_commands)
         yield Check("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
         return
-    version = release(facts.site.slurm_version)
-    old = version < _OLDEST_SLURM
-    yield Check(
-        "Slurm version",
-        "doubt" if old else "ok",
-        facts.site.slurm_version or "unknown",
-        "releases older than 21.08 are untested" if old else "",
-    )
-    yield Check(
-        "Slurm controller",
-        "ok" if facts.controller_is_up else "blocks",
-        "answers" if facts.controller_is_up else "does not answer",
-        "" if facts.controller_is_up else "ask the administrator; look at: scontrol ping",
-    )
+    version, old = facts.site.slurm_version or "unknown", release(facts.site.slurm_version) < _OLDEST_SLURM
+    yield _check("Slurm version", old, version, "releases older than 21.08 are untested", "doubt")
     if not facts.controller_is_up:
+        yield Check("Slurm controller", "blocks", "does not answer", "ask the administrator; look at: scontrol ping")
         return
+    yield Check("Slurm controller", "ok", "answers")
     mpi = facts.slurm.mpi
-    has_it = mpi == "none" or mpi in facts.mpi_types
-    yield Check(
-        f"srun --mpi={mpi}",
-        "ok" if has_it else "blocks",
-        ", ".join(facts.mpi_types) or "nothing listed",
-        "" if has_it else "set slurm.mpi: none in cluster_config.yaml: ranks can find each other without PMIx",
-    )
+    remedy = "set slurm.mpi: none in cluster_config.yaml: ranks can find each other without PMIx"
+    lacks = mpi != "none" and mpi not in facts.mpi_types
+    yield _check(f"srun --mpi={mpi}", lacks, ", ".join(facts.mpi_types) or "nothing listed", remedy)
     yield from _segments(facts)
 
 
@@ -149,12 +213,8 @@ def _partition(facts: Facts) -> Iterator[Check]:
         known = ", ".join(p.name for p in facts.site.partitions)
         yield Check("GPU partition", "blocks", f"{name} does not exist", f"the partitions are {known}")
         return
-    yield Check(
-        "GPU partition",
-        "ok" if found.up else "blocks",
-        f"{name}: {found.nodes} nodes of {found.gpus_per_node} GPUs, limit {found.time_limit}",
-        "" if found.up else "it is down: choose another, or ask the administrator",
-    )
+    what = f"{name}: {found.nodes} nodes of {found.gpus_per_node} GPUs, limit {found.time_limit}"
+    yield _check("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
     yield _gres(facts, found)
 
 
@@ -163,12 +223,8 @@ def _gres(facts: Facts, partition: Partition) -> Check:
     if asks and not has:
         return Check("GRES", "blocks", "jobs request GPUs, and Slurm has none configured", "set slurm.gres: false")
     if has and not asks:
-        return Check(
-            "GRES",
-            "doubt",
-            f"Slurm has {partition.gpus_per_node} GPUs per node, and jobs do not request them",
-            "set slurm.gres: true, unless whole nodes come with their GPUs here",
-        )
+        found = f"Slurm has {partition.gpus_per_node} GPUs per node, and jobs do not request them"
+        return Check("GRES", "doubt", found, "set slurm.gres: true, unless whole nodes come with their GPUs here")
     return Check("GRES", "ok", f"{partition.gpus_per_node} GPUs per node" if has else "not used here")
 
 
@@ -196,25 +252,21 @@ def _times(facts: Facts) -> Iterator[Check]:
         short = [workload for workload in wanted if workload.longest > most]
         none = [workload for workload in short if workload.shortest > most]
         needs = ", ".join(f"{workload.name} {workload.longest}" for workload in short)
-        yield Check(
-            "time limit",
-            "blocks" if none else "doubt" if short else "ok",
-            f"{most} minutes, set by {what}",
-            f"jobs ask for more minutes ({needs}): choose another partition or QOS, or set TIME_LIMIT" if short else "",
-        )
+        remedy = f"jobs ask for more minutes ({needs}): choose another partition or QOS, or set TIME_LIMIT"
+        level: Level = "blocks" if none else "doubt"
+        yield _check("time limit", short, f"{most} minutes, set by {what}", remedy, level)
     longest = max(wanted, key=lambda workload: workload.saving)
     wait = facts.slurm_config.get("KillWait", "").split(" ")[0]
     if longest.saving and wait.isdigit():
         most = max(int(wait), facts.limits.grace)
         preempts = facts.slurm_config.get("PreemptMode", "OFF") != "OFF" and most < longest.saving
-        yield Check(
+        yield _check(
             "time to save",
-            "doubt" if preempts else "ok",
+            preempts,
             f"{most} s when a job is preempted or cancelled; saving takes up to {longest.saving} s ({longest.name})",
             "a preempted job loses what it did since its last checkpoint: set CHECKPOINT_INTERVAL, or ask for a longer "
-            "GraceTime of the partition or QOS; at its time limit a job is told early enough"
-            if preempts
-            else "",
+            "GraceTime of the partition or QOS; at its time limit a job is told early enough",
+            "doubt",
         )
 
 
@@ -222,43 +274,160 @@ def _settings(facts: Facts) -> Iterator[Check]:
     task = facts.slurm_config.get("TaskPlugin", "") or "unknown"
     unbound = "" if "affinity" in task else ": CPU_PER_TASK_PINNING has no effect; ranks are bound by numactl"
     yield Check("task plug-in", "ok", f"{task}{unbound}")
-    limits = facts.slurm_config.get("EnforcePartLimits", "")
-    if limits == "NO":
-        yield Check(
-            "limits",
-            "doubt",
-            "EnforcePartLimits=NO",
-            "a job over a partition's limit is accepted and waits forever: watch the reason in squeue",
-        )
+    if facts.slurm_config.get("EnforcePartLimits") == "NO":
+        remedy = "a job over a partition's limit is accepted and waits forever: watch the reason in squeue"
+        yield Check("limits", "doubt", "EnforcePartLimits=NO", remedy)
 
 
 def _containers(facts: Facts) -> Iterator[Check]:
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
-        lacking = [name for name in _PYXIS_OPTIONS if name not in facts.container_options]
-        yield Check(
-            "Pyxis",
-            "blocks" if lacking else "ok",
-            "srun has no --container-image" if lacking else "srun has its options",
-            "install Pyxis for this Slurm release, or set slurm.runtime to enroot or none" if lacking else "",
-        )
+        lacking = not {*_PYXIS_OPTIONS} <= {*facts.container_options}
+        found = "srun has no --container-image" if lacking else "srun has its options"
+        remedy = "install Pyxis for this Slurm release, or set slurm.runtime to enroot or none"
+        yield _check("Pyxis", lacking, found, remedy)
     if runtime == "none":
         return
-    writable = facts.slurm.container_writable
-    known = runtime != "pyxis" or not facts.container_options or "container-writable" in facts.container_options
-    yield Check(
-        "writing to an image's files",
-        ("ok" if known else "blocks") if writable else "doubt",
-        "jobs may" if writable else "slurm.container_writable is false",
-        ("" if known else "this Pyxis has no --container-writable: update it, or set slurm.container_writable: false")
-        if writable
-        else "right only where the site forbids it: libraries in the image build and cache files there",
-    )
-    yield Check(
-        "Enroot on this machine",
-        "ok" if facts.local_enroot else "doubt",
-        facts.local_enroot or "not found",
-        "" if facts.local_enroot else "import images on a compute node: --install-method srun",
-    )
+    name = "writing to an image's files"
+    if facts.slurm.container_writable:
+        options = facts.container_options
+        unknown = runtime == "pyxis" and options and "container-writable" not in options
+        remedy = "this Pyxis has no --container-writable: update it, or set slurm.container_writable: false"
+        yield _check(name, unknown, "jobs may", remedy)
+    else:
+        remedy = "right only where the site forbids it: libraries in the image build and cache files there"
+        yield Check(name, "doubt", "slurm.container_writable is false", remedy)
+    remedy = "import images on a compute node: --install-method srun"
+    yield _check("Enroot on this machine", not facts.local_enroot, facts.local_enroot or "not found", remedy, "doubt")
     if facts.local_enroot and not facts.has_unsquashfs:
         yield Check("unsquashfs", "blocks", "not found", "install squashfs-tools: images are checked with it")
+
+
+def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
+    if node.error:
+        remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
+        yield Check("a compute node", "doubt", node.error, remedy)
+        return
+    yield Check("a compute node", "ok", node.one("host"))
+    expected = facts.config.arch
+    remedy = f"cluster_config.yaml says {expected}: images would be built for the wrong architecture"
+    yield _check("architecture", expected not in (None, node.one("arch")), node.one("arch"), remedy)
+    yield from _node_gpus(facts, node)
+    yield from _node_network(node)
+    if facts.slurm.runtime != "none":
+        enroot = node.one("enroot")
+        remedy = "install Enroot on the compute nodes"
+        yield _check("Enroot on the node", not enroot, enroot or "not found", remedy)
+    if facts.install.is_dir():
+        sees = node.one("install") == "yes"
+        remedy = "put the installation on a file system that all nodes share"
+        yield _check("installation on the node", not sees, "visible" if sees else "not visible", remedy)
+    if facts.config.image_folder and facts.slurm.runtime != "none":
+        reads = node.one("images") == "yes"
+        remedy = f"{facts.image_folder} must be on a file system that all nodes share, open to you"
+        yield _check("images on the node", not reads, "readable" if reads else "not readable", remedy)
+    yield from _workload_folder(facts, node)
+    yield from _hung(node)
+    if facts.slurm.runtime == "none":
+        yield from _engine_on(facts, node)
+    elif facts.image is None:
+        remedy = "import one: llmb-install add WORKLOAD, or update"
+        yield Check("the image on the node", "doubt", f"no image of these workloads in {facts.image_folder}", remedy)
+    else:
+        yield from _image_on(facts.image, node)
+    if node.skew is not None:
+        remedy = "set up time synchronization: Slurm's credentials fail when clocks differ"
+        yield _check("clock of the node", abs(node.skew) > 5, f"{node.skew:+.1f} s from ours", remedy, "doubt")
+
+
+def _workload_folder(facts: Facts, node: Node) -> Iterator[Check]:
+    """The folder of runs, in which doctor made one: who sees that sees the same file system."""
+    if "probe" not in node.values:
+        if facts.install.is_dir():
+            remedy = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
+            yield Check("workload folder", "doubt", "not yours to write to, so not looked for on the node", remedy)
+        return
+    remedy = "jobs write their runs there: it must be on a file system that all nodes mount read-write"
+    places = {"on the node": "workloads"}
+    if node.one("image_started"):
+        places["in the container"] = "image_workloads"
+    for where, said in places.items():
+        found = node.values.get(said, [])
+        state = "writable" if "written" in found else "read-only" if found else "not visible"
+        yield _check(f"workload folder {where}", state != "writable", state, remedy)
+
+
+def _hung(node: Node) -> Iterator[Check]:
+    hung = dict.fromkeys([*node.values.get("hung", []), *node.values.get("image_hung", [])])
+    if hung:
+        remedy = f"drain {node.one('host')} and look at its kernel log: a driver that hangs stops every job there"
+        yield Check("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
+
+
+def _engine_on(facts: Facts, node: Node) -> Iterator[Check]:
+    """Without containers jobs train in the Pythons of cluster_config.yaml."""
+    wanted = _engine_pythons(facts)
+    lost = [python for python in wanted if python not in node.values.get("python", [])]
+    found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
+    remedy = "set engine.python to one with Megatron-Bridge that all nodes see"
+    yield _check("training engine on the node", lost or not wanted, found, remedy)
+
+
+def _image_on(image: Path, node: Node) -> Iterator[Check]:
+    started, seconds = node.one("image_started") == "yes", node.one("image_seconds")
+    name = "the image on the node"
+    if started:
+        yield Check(name, "ok", f"{image.name} started, {seconds or '?'} s in all")
+    else:
+        remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
+        yield Check(name, "blocks", f"{image.name} {_failure(node)}", remedy)
+    free, needed = int(node.one("data_free") or -1), image.stat().st_size if image.is_file() else 0
+    if free >= 0 and node.one("image_root") not in _NOT_UNPACKED:
+        found = f"{size(free)} free at {node.one('data')} of the node, for about {size(needed)}"
+        remedy = "Pyxis unpacks it there: set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
+        yield _check("room to unpack the image", free < needed and not started, found, remedy)
+    outside, inside = len(node.values.get("gpu", [])), len(node.values.get("image_gpu", []))
+    if started and outside:
+        remedy = "Enroot needs its hook 98-nvidia.sh, and libnvidia-container on the node"
+        yield _check("GPUs in the container", inside < outside, f"{inside} of {outside}", remedy)
+
+
+def _failure(node: Node) -> str:
+    """What became of a container that did not start; srun's own lines only where nobody else says anything."""
+    said = node.values.get("said", [])
+    own = [line for line in said if not line.startswith("srun: ")] or said
+    late = "image_seconds" not in node.values or node.one("image_status") in ("124", "137")
+    lines = [line.removeprefix("slurmstepd: error: ") for line in own[-3:]]
+    return f"did not start{' in time' if late else ''}: {'; '.join(lines) or 'nothing is said'}"
+
+
+def _node_gpus(facts: Facts, node: Node) -> Iterator[Check]:
+    shown = [line.split(",") for line in node.values.get("gpu", [])]
+    expected = facts.config.gpu_type
+    if not shown and expected == gpus.CPU:
+        return
+    if not shown:
+        yield Check("GPUs of the node", "blocks", "nvidia-smi shows none", "check the driver, or set slurm.gres: true")
+        return
+    name, driver = shown[0][0].strip(), shown[0][1].strip() if len(shown[0]) > 1 else "?"
+    wrong = expected not in (None, gpus.type_of(name) or gpus.CPU)
+    found = f"{len(shown)} x {name}, driver {driver}"
+    yield _check("GPUs of the node", wrong, found, f"cluster_config.yaml says {expected}", "doubt")
+    cuda = node.one("cuda")
+    old = bool(cuda) and release(cuda)[0] < _CUDA_NEEDED
+    remedy = "older than the image's CUDA 13: it runs only through forward compatibility; update the driver"
+    yield _check("CUDA of the driver", old, cuda or "unknown", remedy, "doubt")
+
+
+def _node_network(node: Node) -> Iterator[Check]:
+    devices = node.values.get("infiniband", [])
+    remedy = "NCCL would use TCP between nodes, which is many times slower; clouds: docs/clouds.md"
+    yield _check("InfiniBand or RoCE", not devices, ", ".join(devices) or "no device", remedy, "doubt")
+    for name, found, remedy in node.network:
+        yield Check(*_NETWORK[name], found, remedy)
+
+
+def release(text: str) -> tuple[int, int]:
+    """The first two numbers of a release; zeros where it is not known."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
