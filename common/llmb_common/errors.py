@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 from llmb_common.platform import gpus
 
@@ -133,12 +133,6 @@ def located(where: str) -> Iterator[None]:
         yield
     except LLMBError as error:
         raise ConfigError(f"{where}: {error.message}", remedy=error.remedy, code=error.code) from error
-
-
-def assert_never(value: NoReturn) -> NoReturn:
-    """For the last case of a match over a closed set; a type checker complains of one that is forgotten (the same as
-    ``typing.assert_never``, which Python 3.10 lacks)."""
-    raise AssertionError(f"unexpected: {value!r}")
 
 
 _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -157,14 +156,6 @@ def test_the_waiting_process_continues_when_the_other_is_killed(cluster: Cli, fa
     assert len(fake.jobs()) == 5
 
 
-def test_leftovers_that_nobody_resumed_are_removed(cluster: Cli) -> None:
-    with_room_for_two(cluster)
-    (file,) = (path for folder in left_behind(cluster) for path in folder.iterdir())
-    os.utime(file, (0, 0))
-    assert cluster(*FIVE, "--max-steps", "60").status == 0
-    assert left_behind(cluster) == []
-
-
 def test_a_link_in_place_of_the_lock_is_not_followed(cluster: Cli, tmp_path: Path) -> None:
     with_room_for_two(cluster)
     (file,) = (path for folder in left_behind(cluster) for path in folder.iterdir())
@@ -298,30 +289,6 @@ def test_files_of_others_are_readable_and_theirs(job: Job, folder: Path) -> None
     finally:
         os.umask(before)
     assert stat.S_IMODE((folder / "abc").stat().st_mode) == 0o644
-
-
-def test_old_files_go_unless_somebody_is_working_on_them(job: Job, folder: Path) -> None:
-    for name in ("old", "recent", "held"):
-        begin(job, name)
-    day_before = time.time() - LEFTOVER_SECONDS - 60
-    for name in ("old", "held"):
-        os.utime(folder / name, (day_before, day_before))
-    with (folder / "held").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        begin(job)
-        assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
-    assert sorted(file.name for file in folder.iterdir()) == ["abc", "held", "recent"]
-
-
-def test_a_link_among_the_old_files_is_left_alone(job: Job, folder: Path, tmp_path: Path) -> None:
-    begin(job, "mine")
-    (tmp_path / "elsewhere").touch()
-    (folder / "old").symlink_to(tmp_path / "elsewhere")
-    os.utime(tmp_path / "elsewhere", (0, 0))
-    begin(job)
-    assert (tmp_path / "elsewhere").exists()
-    assert (folder / "old").is_symlink()
 
 
 # Two at a time

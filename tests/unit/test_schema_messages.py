@@ -199,17 +199,6 @@ def test_values_may_be_nested_fifty_deep(levels: int, refused: bool) -> None:
         load_text(text, "f")
 
 
-@pytest.mark.parametrize(("uses", "refused"), [(499, False), (501, True)])
-def test_aliases_may_expand_to_fifty_thousand_values(uses: int, refused: bool) -> None:
-    text = f"a: &a [{','.join('x' * 99)}]\nb: [{','.join(['*a'] * (uses - 1))}]\n"
-    if refused:
-        with pytest.raises(ConfigError) as caught:
-            load_text(text, "f")
-        assert str(caught.value) == "f: its aliases expand to more than 50000 values\n  -> write the values out"
-    else:
-        assert len(load_text(text, "f")[0]["b"]) == uses - 1
-
-
 def test_a_file_is_named_with_its_line_and_byte(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     with pytest.raises(ConfigError, match=f"cannot read {file}: No such file or directory"):

@@ -119,7 +119,7 @@ def bomb(levels: int) -> str:
 
 @pytest.mark.parametrize("levels", [6, 30])
 def test_nested_aliases_are_refused_before_they_are_expanded(levels: int) -> None:
-    with pytest.raises(ConfigError, match="its aliases expand to more than"):
+    with pytest.raises(ConfigError, match=r"^tasks\.yaml: more than 200000 values, with those of aliases"):
         load_text(bomb(levels), "tasks.yaml")
 
 

@@ -18,23 +18,12 @@ _ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "APIKEY", "CREDENTIAL", "CR
 """Endings of words written without a separator: GITHUBTOKEN, PGPASSWORD."""
 
 # Words that indicate a secret unless another word in the name says otherwise.
-_COUNTED = {"MAX", "MIN", "NUM", "N", "TOTAL", "PER", "COUNT", "LIMIT", "LEN", "LENGTH", "SIZE"}
+_SIZES = {"COUNT", "LENGTH", "SIZE"}
+_COUNTED = _SIZES | {"MAX", "MIN", "NUM", "N", "TOTAL", "PER", "LIMIT", "LEN"}
 _UNLESS = {
     "TOKEN": _COUNTED | {"DISPATCHER", "DROP", "PAD", "EOS", "BOS", "MASK", "UNK", "TYPE", "ID"},
     "TOKENS": _COUNTED | {"DROP"},
-    "KEY": {
-        "PUBLIC",
-        "PRIMARY",
-        "FOREIGN",
-        "SORT",
-        "CACHE",
-        "PARTITION",
-        "ROUTING",
-        "SIZE",
-        "LENGTH",
-        "COUNT",
-        "QUERY",
-    },
+    "KEY": {*("PUBLIC", "PRIMARY", "FOREIGN", "SORT", "CACHE", "PARTITION", "ROUTING", "QUERY"), *_SIZES},
     "KEYS": {"PUBLIC", "SORT", "CACHE", "QUERY"} | _COUNTED,
     "AUTH": {"SOCK", "TYPE", "METHOD"},
 }

@@ -36,10 +36,8 @@ _MOST_OPEN = 1000
 _LIST_MARKS = re.compile(rf"^ *([-?] +){{{_MOST_OPEN}}}", re.MULTILINE)
 _MOST_BYTES = 16 << 20
 """Of a file: a catalogue of functions has less than one MiB, and /dev/zero has no end."""
-_MOST_BY_ALIASES = 50_000
-"""The most values a file may expand to, or ten times the values written in it if that is more.
-
-A few hundred bytes of nested aliases can expand to a billion values."""
+_MOST_VALUES = 200_000
+"""Of a file: a few hundred bytes of nested aliases can expand to a billion."""
 
 _FLATTER = f"at most {_DEEPEST} values inside each other"
 
@@ -76,7 +74,6 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     if node is None:
         raise error(f"{where}: the file is empty", remedy="name a file that says something")
     lines: Lines = {}
-    _refuse_explosion(node, where, error)
     return _plain(node, "$", where, lines, error, frozenset()), lines
 
 
@@ -144,25 +141,6 @@ def _flat_value(text: str) -> Any:
     return _scalar(found["plain"]) if quoted is None else quoted
 
 
-def _refuse_explosion(root: yaml.Node, where: str, error: type[LLMBError]) -> None:
-    """Count the values that aliases expand to, without expanding them."""
-    sizes: dict[int, int] = {}
-
-    def size(node: yaml.Node, depth: int) -> int:
-        if id(node) in sizes:
-            return sizes[id(node)]  # an alias; one that contains itself is refused later, with its line
-        sizes[id(node)] = 1
-        if depth <= _DEEPEST and not isinstance(node.value, str):
-            parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
-            sizes[id(node)] += sum(size(part, depth + 1) for part in parts)
-        return sizes[id(node)]
-
-    if size(root, 0) > max(_MOST_BY_ALIASES, 10 * len(sizes)):
-        raise error(
-            f"{where}: its aliases expand to more than {_MOST_BY_ALIASES} values", remedy="write the values out"
-        )
-
-
 def _plain(
     node: yaml.Node, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]
 ) -> Any:
@@ -170,6 +148,8 @@ def _plain(
 
     line = node.start_mark.line + 1
     lines[path] = line
+    if len(lines) > _MOST_VALUES:
+        raise error(f"{where}: more than {_MOST_VALUES} values, with those of aliases", remedy="use fewer aliases")
     if id(node) in parents:
         raise error(f"{where}:{line}: an alias that contains itself", remedy="write the value out")
     if len(parents) >= _DEEPEST:

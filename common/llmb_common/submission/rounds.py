@@ -82,7 +82,6 @@ def open_round(jobs: Sequence[Job], digest: str, *, again: bool, say: Callable[[
             cleanup.callback(_remove_empty, folder)
             cleanup.callback(os.close, descriptor)
             now = _state(descriptor, again=again)
-            _remove_old(folder)
         except OSError as error:
             raise RecordError(
                 f"cannot write {file}: {error.strerror or error}",
@@ -138,16 +137,3 @@ def _state(descriptor: int, *, again: bool) -> Round:
     os.pwrite(descriptor, text, 0)
     os.fsync(descriptor)
     return new
-
-
-def _remove_old(folder: Path) -> None:
-    """Remove the files of rounds that nobody has continued."""
-    for file in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:
-                descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    if try_lock(descriptor):
-                        file.unlink()
-                finally:
-                    os.close(descriptor)

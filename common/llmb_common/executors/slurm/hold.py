@@ -116,7 +116,7 @@ def allocation(wanted: Wanted, slurm: SlurmPlan) -> list[str]:
     argv += [f"--account={slurm.account}"] if slurm.account else []
     argv += [f"--partition={slurm.partition}"] if slurm.partition else []
     if slurm.gres:
-        argv += [f"--gres=gpu:{f'{slurm.gres_type}:' if slurm.gres_type else ''}{wanted.gpus}"]
+        argv += [f"--gres={slurm.gpus(wanted.gpus)}"]
     further = dict(slurm.additional)
     return argv + [f"--{key}={further[key]}" for key in ("qos", "reservation", "constraint") if further.get(key)]
 

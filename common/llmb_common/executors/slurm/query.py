@@ -282,16 +282,8 @@ def _tasks(job_id: str) -> list[str]:
 
 def _queued(row: list[str]) -> JobInfo:
     job_id, state, submitted, started, ended, nodes, name, reason = row
-    return JobInfo(
-        job_id,
-        name,
-        _state(state, "squeue"),
-        _time(submitted),
-        _time(started),
-        _time(ended),
-        nodes,
-        reason="" if reason == "None" else reason,
-    )
+    state, reason = _state(state, "squeue"), "" if reason == "None" else reason
+    return JobInfo(job_id, name, state, _time(submitted), _time(started), _time(ended), nodes, reason=reason)
 
 
 WRITTEN_OFF = "accounting has ended the job, and nobody cancelled it: Slurm's controller has lost its jobs"
@@ -301,16 +293,11 @@ WRITTEN_OFF = "accounting has ended the job, and nobody cancelled it: Slurm's co
 
 def _accounted(row: list[str]) -> JobInfo:
     job_id, state, submitted, started, ended, nodes, name, exit_code, *failed = row
-    nodes = "" if nodes == "None assigned" else nodes
+    written_off = (state.strip(), exit_code) == ("CANCELLED", "0:0")
     return JobInfo(
-        job_id,
-        name,
-        _state(state, "sacct"),
-        _time(submitted),
-        _time(started),
-        _time(ended),
-        nodes,
-        reason=WRITTEN_OFF if (state.strip(), exit_code) == ("CANCELLED", "0:0") else "",
+        *(job_id, name, _state(state, "sacct"), _time(submitted), _time(started), _time(ended)),
+        nodes="" if nodes == "None assigned" else nodes,
+        reason=WRITTEN_OFF if written_off else "",
         exit_code=exit_code,
         failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from llmb_common.command.words import SECRET_VARIABLES, mount_problem
-from llmb_common.errors import RequestError, assert_never
+from llmb_common.errors import RequestError
 from llmb_common.executors.holding import PORT_BASE, PORT_COUNT
 from llmb_common.executors.slurm.options import output_pattern, sbatch_line
 from llmb_common.executors.slurm.words import SlurmPlan, slurm_of
@@ -120,8 +120,7 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
         options["partition"] = slurm.partition
     options |= {"exclusive": None, "mem": 0}
     if slurm.gres:
-        kind = f"gpu:{slurm.gres_type}" if slurm.gres_type else "gpu"
-        options["gres"] = f"{kind}:{plan.gpus_per_node}"
+        options["gres"] = slurm.gpus(plan.gpus_per_node)
     if slurm.segment:
         options["segment"] = slurm.segment
     if plan.cpu_pinning:
@@ -158,23 +157,11 @@ def launch(plan: JobPlan) -> list[str]:
         lines += ["IFS= read -r -d '' enter << 'ENTER' || true"]
         lines += [enter_script(plan, container_mounts(plan, "enroot"), _job_variables(plan)), "ENTER", ""]
     if plan.vboost:
-        lines += [
-            "# Clock boost needs rights that not every site gives: tried, recorded, never fatal.",
-            "vboost=0",
-            'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
-            "  sudo -n nvidia-smi boost-slider --vboost 1 || vboost=$?",
-            'event vboost "$vboost"',
-            "",
-        ]
+        lines += ["# Clock boost needs rights that not every site gives: tried, recorded, never fatal."]
+        lines += _tried("vboost", "vboost", "boost-slider --vboost 1")
     if plan.memory_clock is not None:
-        lines += [
-            "# As NVIDIA's launcher does on these GPUs. It needs rights too: tried, recorded, never fatal.",
-            "clock=0",
-            'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
-            f"  sudo -n nvidia-smi -lmc {plan.memory_clock},{plan.memory_clock} || clock=$?",
-            'event memory-clock "$clock"',
-            "",
-        ]
+        lines += ["# As NVIDIA's launcher does on these GPUs. It needs rights too: tried, recorded, never fatal."]
+        lines += _tried("memory-clock", "clock", f"-lmc {plan.memory_clock},{plan.memory_clock}")
     options = [f"--mpi={slurm.mpi}", "--kill-on-bad-exit=1"]
     if plan.cpu_pinning:
         options += [f"--cpus-per-task={plan.cpu_pinning}", "--cpu-bind=cores"]
@@ -182,17 +169,20 @@ def launch(plan: JobPlan) -> list[str]:
     # A % in --output is a pattern to srun; doubled it is a %.
     options += ['--output="${log//%/%%}"', "--open-mode=append"]
     lines += ["srun \\", *(f"  {option} \\" for option in options)]
-    match slurm.runtime:
-        case "none":
-            lines.append('  bash -c "$task" &')
-        case "pyxis":
-            lines += [f"  {option} \\" for option in _pyxis(plan, slurm)]
-            lines.append('  bash -c "$task" &')
-        case "enroot":
-            lines.append('  bash -c "$enter" bash "$task" &')
-        case runtime:
-            assert_never(runtime)
-    return lines
+    if slurm.runtime == "pyxis":
+        lines += [f"  {option} \\" for option in _pyxis(plan, slurm)]
+    return [*lines, '  bash -c "$enter" bash "$task" &' if slurm.runtime == "enroot" else '  bash -c "$task" &']
+
+
+def _tried(event: str, status: str, options: str) -> list[str]:
+    """A setting of all nodes' GPUs, with the exit status as an event."""
+    return [
+        f"{status}=0",
+        'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
+        f"  sudo -n nvidia-smi {options} || {status}=$?",
+        f'event {event} "${status}"',
+        "",
+    ]
 
 
 def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:

@@ -113,6 +113,10 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     def containers(self) -> bool:
         return self.runtime != "none"
 
+    def gpus(self, number: int) -> str:
+        """So many GPUs of a node, as ``--gres`` takes them."""
+        return f"gpu:{self.gres_type}:{number}" if self.gres_type else f"gpu:{number}"
+
     @property
     def nvlink_nodes(self) -> int | None:
         return self.segment
