@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RequestError, SchedulerError
-from llmb_common.executors.holding import Wanted
+from llmb_common.executors import Wanted
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
 from llmb_common.health.ask import PYTHONS, choose, command, look, parse_frames, said_by

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import CheckFailed
-from llmb_common.executors.holding import Container
+from llmb_common.executors import Container
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.judge import judge
 from llmb_common.health.stress import measured_lines, stressed

@@ -15,7 +15,7 @@ import pytest
 from test_installer_doctor import GOOD, NODE, bad, network, node, settings
 
 from llmb_common.errors import ConfigError, SchedulerError
-from llmb_common.executors.holding import Wanted
+from llmb_common.executors import Wanted
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.machine.processes import Answer

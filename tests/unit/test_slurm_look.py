@@ -185,7 +185,8 @@ def test_accounting_that_still_shows_it_alive_is_late_once_it_has_ended(record, 
     slurm.accounting = [job(record, "RUNNING", exit_code="0:0")]
     assert look(record) == (Finding(unknown="squeue did not answer") if queue is None else Finding(missing=True))
     say(record, START, END)
-    assert look(record) == Finding("COMPLETED", "by the job's own record", since=290.0, job_id="7", nodes="n[1-2]")
+    detail = "by the job's own record"
+    assert look(record) == Finding("COMPLETED", detail, since=290.0, job_id="7", nodes="n[1-2]", start=210.0)
 
 
 # Which job is the run's
@@ -220,7 +221,7 @@ def test_a_scheduler_that_has_forgotten_it_leaves_the_jobs_word(record: RunRecor
     say(record, START, {"event": "hang", "exit_code": 12}, {**END, "exit_code": 1})
     hung = "hung after iteration 12: no further one came, the job was ended"
     detail = f"exit code 1; {hung}; by the job's own record"
-    assert look(record) == Finding("FAILED", detail, since=290.0, job_id="7", nodes="n[1-2]")
+    assert look(record) == Finding("FAILED", detail, since=290.0, job_id="7", nodes="n[1-2]", start=210.0)
 
 
 def test_a_job_that_runs_by_its_own_word_gives_a_lost_submission_its_id(record: RunRecord, slurm: Slurm) -> None:

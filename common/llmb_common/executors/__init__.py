@@ -11,14 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from llmb_common.platform.cluster_types import ClusterType, named, traits_of
 
 if TYPE_CHECKING:  # whoever asks for traits, help texts among them, imports this package
     from llmb_common.errors import LLMBError
-    from llmb_common.executors.holding import Held, Wanted
+    from llmb_common.machine.processes import Answer
     from llmb_common.planning.job_plan import JobPlan
+    from llmb_common.planning.scheduler import SchedulerPart
     from llmb_common.runs.finding import Finding
     from llmb_common.runs.paths import RunPaths
     from llmb_common.runs.record import RunRecord
@@ -41,6 +42,64 @@ class Ranks:
 
 TORCHRUN = Ranks("RANK", "LOCAL_RANK", None, job="local", node="0")
 """Ranks that ``engine.torchrun`` starts, all on one machine."""
+
+
+PORT_BASE, PORT_COUNT = 21000, 9000
+"""Rendezvous ports, by job id: two jobs collide only if they share a node and their ids differ by a multiple of 9000.
+Linux uses ports from 32768 up for outgoing connections, and one that holds the rendezvous port ends the job at its
+start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
+MOST_GROUPS = 4096
+"""Ports that may be in use at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which nodes, and for how long. ``scheduler`` says how jobs are submitted here; None where there is none."""
+
+    name: str
+    """The name of the job."""
+    scheduler: SchedulerPart | None = None
+    nodes: Sequence[str] = ()
+    """Empty: one, whichever."""
+    gpus: int = 1
+    """On each node, where they are asked for at all."""
+    minutes: int = 3
+    wait: int = 60
+    """Seconds in the queue."""
+    whole: bool = False
+    """Nobody else runs there meanwhile."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """The image that a program runs in, and what it sees of the machine (``/source:/target``)."""
+
+    image: str
+    mounts: Sequence[str] = ()
+
+
+class Held(Protocol):
+    """The nodes, until they are given back."""
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Their names."""
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The addresses by which the nodes reach each other."""
+
+    @property
+    def port(self) -> int:
+        """From here on ports are ours, for now."""
+
+    def run(
+        self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
+    ) -> Answer:
+        """Run a program once on each node, or on some, for at most so long; what all of them print, in no order."""
+
+    def unreached(self, answer: Answer) -> Sequence[str]:
+        """The nodes on which that was not started: their failure may have ended it on the others."""
 
 
 class Executor(ABC):

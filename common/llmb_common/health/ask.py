@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import CheckFailed, RequestError, SchedulerError
-from llmb_common.executors import Executor
-from llmb_common.executors.holding import Container, Held, Wanted
+from llmb_common.executors import Container, Executor, Held, Wanted
 from llmb_common.health.facts import Facts, Needs, read_facts
 from llmb_common.health.judge import Verdict, drift, judge
 from llmb_common.machine.files import shell_part

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmb_common.decoding.structs import from_plain
-from llmb_common.executors.holding import Container, Held
+from llmb_common.executors import Container, Held
 from llmb_common.health.ask import PYTHONS, Health, command, said_by
 from llmb_common.health.facts import Level, Needs, Remark
 from llmb_common.health.judge import evidence_remarks, with_remarks

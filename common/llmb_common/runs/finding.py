@@ -19,8 +19,18 @@ from llmb_common.machine.files import open_plain
 from llmb_common.machine.processes import ProcessId
 from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import KEY, as_plain, make_account
-from llmb_common.runs.record import CANCELLED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord, update_record
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.record import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    LOST,
+    NOT_SUBMITTED,
+    SUBMITTING,
+    TIMEOUT,
+    RunRecord,
+    update_record,
+)
+from llmb_common.timing.job_events import JobEvents, read_events
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -85,6 +95,20 @@ class Finding:
         if self.state is not None and self.state != record.state:
             record = record.with_state(self.state, self.detail, self.since)
         return record
+
+
+def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
+    """How a job has ended by its own record; ``cancelled``: where it failed, somebody wanted that."""
+    stopped = CANCELLED if cancelled else TIMEOUT if events.timed_out else FAILED
+    code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
+    return Finding(
+        state=COMPLETED if events.exit_code == 0 else stopped,
+        detail="; ".join(part for part in (code, events.problem, remark) if part),
+        since=events.ended,
+        job_id=events.job_id,
+        nodes=events.nodes,
+        start=events.started,
+    )
 
 
 def may_change(record: RunRecord) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
-from llmb_common.executors.holding import Container, Held, Wanted
+from llmb_common.executors import Container, Held, Wanted
 from llmb_common.executors.slurm.hold import hold
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmSettings

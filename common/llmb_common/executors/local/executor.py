@@ -10,16 +10,15 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.executors import Executor
+from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor
 from llmb_common.executors.engine import check_engine, torchrun
-from llmb_common.executors.holding import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer, ask, loopback_problem
 from llmb_common.planning.job_plan import JobPlan
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError
-    from llmb_common.executors.holding import Held, Wanted
+    from llmb_common.executors import Held, Wanted
     from llmb_common.runs.finding import Finding
     from llmb_common.runs.record import RunRecord
 

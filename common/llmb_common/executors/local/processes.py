@@ -16,9 +16,9 @@ from llmb_common.command.printable import unfiltered
 from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, LLMBError, RecordError
 from llmb_common.machine.processes import ProcessId, end_processes, identify, is_alive, is_ours_to_end, with_variable
 from llmb_common.machine.sessions import noted
-from llmb_common.runs.finding import Finding, give_up, with_job_facts
+from llmb_common.runs.finding import Finding, end_of, give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord, update_record
-from llmb_common.timing.job_events import JobEvents, read_events
+from llmb_common.timing.job_events import read_events
 from llmb_common.timing.records import Iteration, iterations_in
 
 RUN_VARIABLE = "LLMB_RUN_DIR"
@@ -41,7 +41,7 @@ def processes_of(record: RunRecord) -> list[ProcessId]:
 def _judge(record: RunRecord) -> Finding:
     events = read_events(record.paths.events)
     if events.exit_code is not None:
-        return _ended(events)
+        return end_of(events, cancelled=events.signalled)  # torchrun's exit code is then 1
     process = record.process
     if process is None and events.pid is not None:
         process = _same_process(record, events.pid)
@@ -54,7 +54,7 @@ def _judge(record: RunRecord) -> Finding:
         return Finding(RUNNING, since=events.started, process=process, nodes=events.nodes, start=events.started)
     events = read_events(record.paths.events)  # it may have ended since
     if events.exit_code is not None:
-        return _ended(events)
+        return end_of(events, cancelled=events.signalled)
     if processes_of(record):
         return Finding(RUNNING, since=events.started, nodes=events.nodes, start=events.started)  # only the script died
     detail = "its process is gone without an end record: it was killed, or the machine restarted"
@@ -80,15 +80,6 @@ def _not_started(record: RunRecord) -> Finding:
     if alive or time.time() - record.state_time < START_SECONDS:
         return Finding()
     return Finding(state=NOT_SUBMITTED, detail="it was interrupted before the job started")
-
-
-def _ended(events: JobEvents) -> Finding:
-    state = COMPLETED if events.exit_code == 0 else FAILED
-    if events.signalled and events.exit_code != 0:
-        state = CANCELLED  # as Slurm calls a job that somebody ended; torchrun's exit code is then 1
-    code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
-    detail = "; ".join(part for part in (code, events.problem) if part)
-    return Finding(state=state, detail=detail, since=events.ended, nodes=events.nodes, start=events.started)
 
 
 POLL_SECONDS = 0.25

@@ -28,7 +28,7 @@ from llmb_common.runs.paths import RunPaths
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError
-    from llmb_common.executors.holding import Held, Wanted
+    from llmb_common.executors import Held, Wanted
     from llmb_common.runs.finding import Finding
     from llmb_common.runs.record import RunRecord
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors.holding import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, Wanted
+from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, Wanted
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.script import for_enroot
 from llmb_common.executors.slurm.words import SlurmPlan

@@ -23,10 +23,9 @@ from llmb_common.executors.slurm.query import (
 )
 from llmb_common.machine.processes import identify, is_alive, runs_with
 from llmb_common.run_states import is_live, is_waiting
-from llmb_common.runs.finding import Attempt, Finding, attempts_of
+from llmb_common.runs.finding import Attempt, Finding, attempts_of, end_of
 from llmb_common.runs.hostlist import compress, expand
 from llmb_common.runs.record import (
-    CANCELLED,
     COMPLETED,
     FAILED,
     LOST,
@@ -34,7 +33,6 @@ from llmb_common.runs.record import (
     RUNNING,
     SUBMITTED,
     SUBMITTING,
-    TIMEOUT,
     RunRecord,
 )
 from llmb_common.timing.job_events import JobEvents, Start, read_events
@@ -205,7 +203,7 @@ def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem
     if events.exit_code is not None and (succeeded or not problem):
         # The job has ended by its own account. While nobody can be asked, only success counts: Slurm may be about to
         # requeue a job that failed with its node.
-        return _from_events(events, "by the job's own record")
+        return end_of(events, "by the job's own record", cancelled=events.cancelled)
     if problem:
         return Finding(unknown=problem)
     if events.started is not None and record.job_id is None:
@@ -270,7 +268,7 @@ def _in_turn(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     task, whole = record.submission.task, _from_job(record, job, events)
     assert task is not None
     if events.over:
-        return _from_events(events)
+        return end_of(events, cancelled=events.cancelled)
     if job.state == COMPLETED:
         return replace(whole, state=FAILED, detail="the job went on, and this run left no record of its end")
     if events.started is not None or is_waiting(job.state):
@@ -306,14 +304,6 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
         code = f"signal {signal}" if signal not in ("", "0") else f"exit code {status}"
     reason = "" if job.reason in ("", "NonZeroExitCode") else job.reason
     return "; ".join(part for part in (code, events.problem, reason) if part)
-
-
-def _from_events(events: JobEvents, remark: str = "") -> Finding:
-    stopped = CANCELLED if events.cancelled else TIMEOUT if events.timed_out else FAILED
-    state = COMPLETED if events.exit_code == 0 else stopped
-    code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
-    detail = "; ".join(part for part in (code, events.problem, remark) if part)
-    return Finding(state=state, detail=detail, since=events.ended, job_id=events.job_id, nodes=events.nodes)
 
 
 def may_still_be_born(record: RunRecord) -> bool:
