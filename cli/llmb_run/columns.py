@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
-from llmb_common.command.printable import csv_cell, printable
+from llmb_common.command.printable import csv_cell
 from llmb_common.index.runs import RunRow
 from llmb_common.platform.cluster_types import names
 from llmb_common.recipes.rows import precision
-from llmb_run.terminal import since
 from llmb_run.terminal import table as terminal_table
 
 Row = TypeVar("Row")
@@ -214,16 +213,3 @@ def work_of(run: Mapping[str, Any], differing: str | None = None) -> str:
     words = (run["workload"], run["model_size"], run["variant"], precision(run["dtype"], run["fp8_recipe"]))
     work = " ".join(word for word in words if word)  # of a run with a damaged record hardly any is known
     return f"{work}, {differing}" if differing else work
-
-
-JOBS: tuple[Column[dict[str, Any]], ...] = (
-    Column("run_id", item("run_id"), Form.TABLE, head="run"),
-    Column("state", item("state"), Form.TABLE, head="state"),
-    Column("since", lambda run: since(run["state_time"], live=run["live"]), Form.TABLE, head="since"),
-    Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
-    Column("step_seconds", item("step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
-    Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
-    Column("what", lambda run: work_of(run, run["differing"]), Form.TABLE, head="what"),
-    Column("detail", lambda run: printable("; ".join(filter(None, (run["detail"], run["cause"])))), Form.TABLE),
-)
-"""The columns of ``jobs``, of a run as JSON with its ``live`` and ``step_seconds``."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from llmb_common.command.printable import printable
 from llmb_common.index.runs import row_of
 from llmb_common.machine.files import open_plain
 from llmb_common.observe import Observation, observe
@@ -18,9 +17,9 @@ from llmb_common.results.configuration import apart
 from llmb_common.run_states import is_live, is_waiting
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.timing.records import iterations_in
-from llmb_run.columns import Column, Form, at, run_as_json, work_of
+from llmb_run.columns import run_as_json
 from llmb_run.results.kept import reasons
-from llmb_run.terminal import clock, since, span
+from llmb_run.terminal import clock
 
 _FIRST_LOOK = 256 * 1024
 """Bytes read at the first look: enough for many steps, however long the log is."""
@@ -127,6 +126,21 @@ class LiveRun:
         }
 
 
+class Changes:
+    """Tells ``say`` of runs that are observed again and again whenever the state of one is another."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._states: dict[str, str] = {}
+
+    def tell(self, seen: Sequence[Observation]) -> None:
+        for item in seen:
+            record = item.record
+            if self._states.get(record.paths.run_id) != record.state:
+                self._states[record.paths.run_id] = record.state
+                self._say(f"{record.paths.run_id}  {record.state}  {item.reason or record.detail}".rstrip())
+
+
 def look_at(folders: Sequence[Path]) -> list[LiveRun]:
     """The runs in ``folders`` with their present state, which the scheduler is asked for.
 
@@ -142,40 +156,3 @@ def ask_again(runs: Sequence[LiveRun]) -> None:
     alive = [run for run in runs if run.live]
     for run, seen in zip(alive, observe([run.record for run in alive]), strict=True):
         run.seen = seen
-
-
-def _left(run: LiveRun) -> str | None:
-    left = run.progress.seconds_left
-    return span(left) if left is not None and run.live else None
-
-
-def _step(run: LiveRun) -> str | None:
-    return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
-
-
-LIVE: tuple[Column[LiveRun], ...] = (
-    Column("run_id", at("record.paths.run_id"), Form.TABLE, head="run"),
-    Column("state", at("record.state"), Form.TABLE, head="state"),
-    Column("age", lambda run: since(run.record.state_time, live=run.live), Form.TABLE, head="for", spec="s"),
-    Column("step", _step, Form.TABLE, head="step", spec="s"),
-    Column("step_seconds", at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
-    Column("tflops_per_gpu", at("progress.tflops"), Form.TABLE, head="TFLOPS", spec=".1f"),
-    Column("left", _left, Form.TABLE, head="left", spec="s"),
-    Column("gpus", at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
-    Column("job_id", lambda run: run.record.job_id or "-", Form.TABLE, head="job"),
-    Column("what", lambda run: work_of(run_as_json(row_of(run.record)), run.differing), Form.TABLE, head="what"),
-    Column("remark", lambda run: printable(run.remark()), Form.TABLE),
-)
-_DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "remark")
-"""Columns dropped on a narrow terminal, the least important first."""
-
-
-def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
-    """The columns of ``LIVE``, of which ``lines`` has headings and cells, that fit; the last of them may be cut."""
-    widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
-    kept = list(zip(LIVE, widths, strict=True))
-    for key in _DISPENSABLE:
-        if sum(wide for column, wide in kept if column.head) <= width:
-            break
-        kept = [(column, wide) for column, wide in kept if column.key != key]
-    return [column for column, _ in kept]

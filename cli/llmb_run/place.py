@@ -59,11 +59,7 @@ class Place:
     """One command's view of the installation. Everything is read on first use."""
 
     def __init__(self, install: Path | None = None) -> None:
-        self._install = install or find_install()
-
-    @property
-    def install_or_none(self) -> Path | None:
-        return self._install
+        self.install_or_none = install or find_install()
 
     @property
     def install(self) -> Path:
@@ -72,13 +68,13 @@ class Place:
         Raises:
             RequestError: none is named
         """
-        if self._install is None:
+        if self.install_or_none is None:
             raise RequestError(
                 f"LLMB_INSTALL is not set, and this folder has no {FILE_NAME}",
                 remedy="cd to the installation, or export LLMB_INSTALL=/path/to/it; ./installer.py creates one",
                 code="no-install",
             )
-        return self._install
+        return self.install_or_none
 
     def require_install(self) -> Path:
         """The installation.
@@ -98,7 +94,7 @@ class Place:
     def cluster(self) -> ClusterConfig:
         from llmb_common.site.cluster import load_cluster_config
 
-        return load_cluster_config(self._install)
+        return load_cluster_config(self.install_or_none)
 
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:

@@ -114,20 +114,19 @@ def seconds_of(text: str, option: str) -> float:
     return float(seconds)
 
 
-def select_rows(place: Place, words: Sequence[str], wanted: RunFilter) -> list[RunRow]:
-    """The runs that ``words`` name, in their order; without words those that match the filter, newest first."""
-    if not words:
-        return find_runs(place.require_install(), wanted)
-    rows = [find_run(place.require_install(), word) for word in words]
-    return list({row.folder: row for row in rows}.values())
+def select_rows(place: Place, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
+    """The runs that ``words`` name, in their order; without words those that match the filter, newest first.
 
-
-def own_rows(rows: Sequence[RunRow], what: str) -> list[RunRow]:
-    """Those of ``rows`` that are ours: what a command acts on when no run is named. A notice counts the others."""
-    own = [row for row in rows if is_ours(row.folder)]
-    if len(own) < len(rows):
-        notice(f"{what}: {len(rows) - len(own)} runs of other users; llmb-run jobs shows all")
-    return own
+    ``others``: what a command does not do with runs of other users unless they are named, as it says then.
+    """
+    install = place.require_install()
+    if words:
+        return list({row.folder: row for row in (find_run(install, word) for word in words)}.values())
+    rows = find_runs(install, wanted)
+    chosen = [row for row in rows if not others or is_ours(row.folder)]
+    if len(chosen) < len(rows):
+        notice(f"{others}: {len(rows) - len(chosen)} runs of other users; llmb-run jobs shows all")
+    return chosen
 
 
 def require_own(folders: Iterable[Path]) -> None:

@@ -14,7 +14,8 @@ import pytest
 from llmb_common.observe import Observation
 from llmb_common.runs.record import RunRecord
 from llmb_run.columns import Form, cells
-from llmb_run.following import LIVE, LiveRun, ask_again, that_fit
+from llmb_run.commands.watch import LIVE, that_fit
+from llmb_run.following import LiveRun, ask_again
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import make_run, steady_log

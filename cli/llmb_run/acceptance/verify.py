@@ -207,7 +207,7 @@ class _Nowhere(Place):
     """No installation: neither its index nor its baselines have a say in what a pack shows."""
 
     def __init__(self) -> None:
-        self._install = None
+        self.install_or_none = None
 
 
 class _Recomputation:

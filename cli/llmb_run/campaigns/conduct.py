@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from llmb_common import submission
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import CheckFailed, LLMBError, RequestError
-from llmb_common.observe import Observation, cancel, wait
+from llmb_common.observe import cancel, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.sequential import Attempt
 from llmb_common.run_states import is_live
@@ -20,6 +20,7 @@ from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.campaign import Arm, Campaign
+from llmb_run.following import Changes
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, beside_repeats, measure_run
 
@@ -158,8 +159,8 @@ class Conduct:
         self._strategy = strategy
         self._place = place
         self._say = say
+        self._changes = Changes(say)
         self._known: dict[str, tuple[Measured, Attempt, float, float]] = {}
-        self._states: dict[str, str] = {}
         self._apart = ""
 
     def to_the_end(self) -> Runs:
@@ -182,7 +183,7 @@ class Conduct:
             if alone or (due and not (self._apart and live)):
                 self._start(due, alone)
             elif live:
-                wait(live, seen=self._tell)
+                wait(live, seen=self._changes.tell)
             else:
                 return runs
 
@@ -276,13 +277,6 @@ class Conduct:
         except LLMBError as error:
             return [error]
         return []
-
-    def _tell(self, seen: Sequence[Observation]) -> None:
-        for item in seen:
-            record = item.record
-            if self._states.get(record.paths.run_id) != record.state:
-                self._states[record.paths.run_id] = record.state
-                self._say(f"{record.paths.run_id}  {record.state}  {item.reason or record.detail}".rstrip())
 
 
 def _numbered(runs: Runs, due: Due) -> RunRecord:

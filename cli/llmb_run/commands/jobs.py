@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from llmb_common.command.outcome import Result
+from llmb_common.command.printable import printable
 from llmb_common.errors import CheckFailed, LLMBError, RecordError, RequestError
 from llmb_common.index.runs import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.observe import Observation, end_runs, wait
@@ -20,16 +22,29 @@ from llmb_common.run_states import is_live
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.columns import JOBS, run_as_json, table
-from llmb_run.following import LiveRun, Progress, look_at
+from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
+from llmb_run.following import Changes, LiveRun, Progress, look_at
 from llmb_run.place import Place
 from llmb_run.results.kept import reasons
-from llmb_run.selecting import in_words, load_rows, own_rows, run_filter, seconds_of, select_rows, states_of
-from llmb_run.terminal import notice
+from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
+from llmb_run.terminal import notice, since
 
 DEFAULT_LIMIT = 20
 MOST_LOGS = 100
 """Runs that have ended and whose logs are looked into for the time of their last step: each costs a file's end."""
+
+
+JOBS: tuple[Column[dict[str, Any]], ...] = (
+    Column("run_id", item("run_id"), Form.TABLE, head="run"),
+    Column("state", item("state"), Form.TABLE, head="state"),
+    Column("since", lambda run: since(run["state_time"], live=run["live"]), Form.TABLE, head="since"),
+    Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
+    Column("step_seconds", item("step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
+    Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
+    Column("what", lambda run: work_of(run, run["differing"]), Form.TABLE, head="what"),
+    Column("detail", lambda run: printable("; ".join(filter(None, (run["detail"], run["cause"])))), Form.TABLE),
+)
+"""The columns of ``jobs``, of a run as JSON with its ``live`` and ``step_seconds``."""
 
 
 @click.command(cls=Command)
@@ -114,22 +129,11 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
     Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
     """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
-    place = Place()
-    rows = select_rows(place, runs, RunFilter(live=True))
-    records = [load_record(row.folder) for row in (rows if runs else own_rows(rows, "not waited for"))]
-    states = {record.paths.run_id: "" for record in records}
-
-    def tell(seen: Sequence[Observation]) -> None:
-        for item in seen:
-            record = item.record
-            if record.state != states[record.paths.run_id]:
-                states[record.paths.run_id] = record.state
-                remark = item.reason or record.detail
-                print(f"{record.paths.run_id}  {record.state}  {remark}".rstrip(), file=sys.stderr)
-
-    if not records:
+    rows = select_rows(Place(), runs, RunFilter(live=True), others="not waited for")
+    if not rows:
         notice("no run to wait for")
-    ended = wait(records, timeout=seconds, seen=tell) if records else []
+    records = [load_record(row.folder) for row in rows]
+    ended = wait(records, timeout=seconds, seen=Changes(partial(print, file=sys.stderr)).tell) if rows else []
     still = [record for record in ended if is_live(record.state)]
     error: LLMBError | None = None
     if still:
@@ -156,8 +160,7 @@ def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
     """
     if bool(runs) == everything:
         raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")
-    rows = select_rows(Place(), runs, RunFilter(live=True))
-    before, problems = load_rows(rows if runs else own_rows(rows, "not cancelled"))
+    before, problems = load_rows(select_rows(Place(), runs, RunFilter(live=True), others="not cancelled"))
     results = list(zip(before, end_runs(before), strict=True))
     problems += [(record.paths.run_id, result) for record, result in results if isinstance(result, LLMBError)]
     ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]

@@ -23,7 +23,7 @@ from llmb_run.results.archiving import stored_secrets, write_archive
 from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import as_dict
 from llmb_run.results.verifying import KINDS, verify_archive
-from llmb_run.selecting import in_words, own_rows, run_filter, select_rows
+from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import notice
 
 
@@ -60,7 +60,7 @@ def report_command(
     report = build(selected(place, runs, filters), place, title)
     text, said = "", []
     for form, file in wanted.items():
-        written = _writer(form)(report)
+        written = _WRITERS[form](report)
         if file == "-":
             text = written
         else:
@@ -77,12 +77,7 @@ def report_command(
     )
 
 
-def _writer(form: str) -> Callable[[Report], str]:
-    if form == "html":
-        return page
-    if form == "junit":
-        return junit
-    return markdown
+_WRITERS: dict[str, Callable[[Report], str]] = {"html": page, "markdown": markdown, "junit": junit}
 
 
 @click.command("verify", cls=Command)
@@ -130,8 +125,8 @@ def archive_command(
     out. llmb-run archive verify PACK checks an archive.
     """
     place = Place()
-    rows = select_rows(place, runs, run_filter(place, **filters))
-    folders = [row.folder for row in (rows if runs else own_rows(rows, "not packed"))]
+    rows = select_rows(place, runs, run_filter(place, **filters), others="not packed")
+    folders = [row.folder for row in rows]
     if not folders:
         raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run jobs lists the recorded runs")
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 
 import click
 from rich.console import Console
@@ -11,21 +12,58 @@ from rich.live import Live
 from rich.text import Text
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import unfiltered
-from llmb_common.index.runs import RunFilter
+from llmb_common.command.printable import printable, unfiltered
+from llmb_common.index.runs import RunFilter, row_of
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.columns import Form, cells, table
-from llmb_run.following import LIVE, LiveRun, ask_again, look_at, that_fit
+from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
+from llmb_run.following import LiveRun, ask_again, look_at
 from llmb_run.place import Place
 from llmb_run.selecting import select_rows
-from llmb_run.terminal import notice
+from llmb_run.terminal import notice, since, span
 
 LOOK_SECONDS = 1.0
 """Seconds between looks at the logs."""
 FIRST_DELAY = 2.0
 LAST_DELAY = 15.0
 """Seconds between questions to the scheduler: more and more while nothing changes."""
+
+
+def _left(run: LiveRun) -> str | None:
+    left = run.progress.seconds_left
+    return span(left) if left is not None and run.live else None
+
+
+def _step(run: LiveRun) -> str | None:
+    return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
+
+
+LIVE: tuple[Column[LiveRun], ...] = (
+    Column("run_id", at("record.paths.run_id"), Form.TABLE, head="run"),
+    Column("state", at("record.state"), Form.TABLE, head="state"),
+    Column("age", lambda run: since(run.record.state_time, live=run.live), Form.TABLE, head="for", spec="s"),
+    Column("step", _step, Form.TABLE, head="step", spec="s"),
+    Column("step_seconds", at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
+    Column("tflops_per_gpu", at("progress.tflops"), Form.TABLE, head="TFLOPS", spec=".1f"),
+    Column("left", _left, Form.TABLE, head="left", spec="s"),
+    Column("gpus", at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
+    Column("job_id", lambda run: run.record.job_id or "-", Form.TABLE, head="job"),
+    Column("what", lambda run: work_of(run_as_json(row_of(run.record)), run.differing), Form.TABLE, head="what"),
+    Column("remark", lambda run: printable(run.remark()), Form.TABLE),
+)
+_DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "remark")
+"""Columns dropped on a narrow terminal, the least important first."""
+
+
+def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
+    """The columns of ``LIVE``, of which ``lines`` has headings and cells, that fit; the last of them may be cut."""
+    widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
+    kept = list(zip(LIVE, widths, strict=True))
+    for key in _DISPENSABLE:
+        if sum(wide for column, wide in kept if column.head) <= width:
+            break
+        kept = [(column, wide) for column, wide in kept if column.key != key]
+    return [column for column, _ in kept]
 
 
 @click.command(cls=Command, as_json=False)

@@ -18,18 +18,9 @@ from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.runs.hostlist import expand
 
 FIELDS = {
-    "MODEL_SIZE": "size",
-    "DTYPE": "dtype",
-    "JOB_TOTAL_GPUS": "scale",
-    "GPU_TYPE": "gpu_type",
-    "CONFIG_VARIANT": "variant",
-    "LLMB_ENGINE": "engine",
-    "RUN_CONF_IMAGE": "image",
-    "MAX_STEPS": "max_steps",
-    "TIME_LIMIT": "time_limit",
-    "ENABLE_PROFILE": "profile",
-    "FORCE": "force",
-    "PREFLIGHT": "preflight",
+    variable: "size" if known.option == "-s" else known.option.removeprefix("--").replace("-", "_")
+    for variable, known in VARIABLES.items()
+    if known.option and variable != "MEGATRON_SETTINGS"
 }
 """The variables of ``launch.sh`` that have an option of their own, and what an ``Ask`` and task files call them."""
 VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
