@@ -28,8 +28,9 @@ import msgspec
 
 from llmb_common.command.printable import counted, printable
 from llmb_run import columns
-from llmb_run.columns import Column, Form, View
+from llmb_run.columns import Column, Form, View, at
 from llmb_run.reporting.charts_library import charts_library
+from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import Report, ReportRun
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, remarks_of
@@ -144,17 +145,19 @@ def _view(title: str, view: View[Any]) -> Iterator[str]:
         yield from [""] if view.conclusions else []
 
 
+_NODE: tuple[Column[HostLine], ...] = (
+    Column("host", at("host"), Form.MARKDOWN, head="node"),
+    Column("gpus", at("gpus"), Form.MARKDOWN, head="GPUs"),
+    Column("runs", lambda line: len(line.runs), Form.MARKDOWN, head="runs", spec="d"),
+    Column("ratio", at("ratio"), Form.MARKDOWN, head="step time against the mean of repeats, %", spec=".1%"),
+    Column("slower", at("slower"), Form.MARKDOWN, head="slow by, %", spec=".1%"),
+    Column("problems", at("problems"), Form.MARKDOWN, head="runs with problems", spec="d"),
+)
+
+
 def _nodes(report: Report) -> Iterator[str]:
-    rows = [
-        [
-            *(line.host, line.gpus, str(len(line.runs)), _number(_percent(line.ratio), ".1f")),
-            *(_number(_percent(line.slower), ".1f"), str(line.problems)),
-        ]
-        for line in report.hosts
-    ]
-    if rows:
-        heads = ("node", "GPUs", "runs", "step time against the mean of repeats, %", "slow by, %", "runs with problems")
-        yield from _section("Nodes", heads, rows)
+    if report.hosts:
+        yield from _section("Nodes", *columns.cells(_NODE, Form.MARKDOWN, report.hosts))
 
 
 def _differences(report: Report) -> Iterator[str]:
@@ -180,14 +183,6 @@ def _row(cells: Iterable[str]) -> str:
 def _escaped(value: str) -> str:
     """``value`` on one line, with everything escaped that Markdown or HTML would act on."""
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def junit(report: Report) -> str:

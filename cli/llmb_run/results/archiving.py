@@ -35,19 +35,7 @@ _LEFT_OUT = {"checkpoints", "__pycache__", ".lock"}
 _PROFILES = "nsys_profile"
 _CODE = "code.zip"
 _UNREADABLE = {
-    ".nsys-rep",
-    ".qdrep",
-    ".sqlite",
-    ".zip",
-    ".gz",
-    ".zst",
-    ".xz",
-    ".bz2",
-    ".lz4",
-    ".7z",
-    ".pt",
-    ".npz",
-    ".pkl",
+    *(".nsys-rep", ".qdrep", ".sqlite", ".zip", ".gz", ".zst", ".xz", ".bz2", ".lz4", ".7z", ".pt", ".npz", ".pkl"),
 }
 """Compressed and binary files by their names; others are known by the NUL bytes in them."""
 _LOOK = 1 << 16
@@ -105,8 +93,19 @@ def write_archive(
     try:
         with ExitStack() as stack:
             stack.callback(lambda: temporary.unlink(missing_ok=True))
-            packing = _Packing(archive, Mask(secrets), profiles=profiles, unmasked=unmasked)
-            _write(temporary, path, folders, summary, more or {}, packing)
+            with (
+                temporary.open("xb") as target,
+                _Compressor(target, path) as stream,
+                tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+            ):
+                packer = _Packer(tar, archive, Mask(secrets), unmasked=unmasked)
+                for folder in folders:
+                    packer.add_run(folder, profiles=profiles)
+                for name, content in (more or {}).items():
+                    packer.add_bytes(name, content)
+                packer.close(summary)
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
             archive.bytes = temporary.stat().st_size
             temporary.replace(path)
     except OSError as error:
@@ -116,49 +115,66 @@ def write_archive(
     return archive
 
 
-@dataclass(frozen=True)
-class _Packing:
-    """An archive in the making."""
+class _Packer:
+    """Adds files to ``tar`` below the folder with the archive's name, and notes them in ``archive``."""
 
-    archive: Archive
-    mask: Mask
-    profiles: bool
-    unmasked: bool
+    def __init__(self, tar: tarfile.TarFile, archive: Archive, mask: Mask, *, unmasked: bool) -> None:
+        self._tar, self._archive, self._mask, self._unmasked = tar, archive, mask, unmasked
+        self._top = archive.path.name.removesuffix(".tar.zst").removesuffix(".tar.gz")
 
+    def add_run(self, folder: Path, *, profiles: bool) -> None:
+        """The files of a run folder."""
+        for file in _files(folder, profiles=profiles):
+            name = f"{folder.name}/{file.relative_to(folder).as_posix()}"
+            if file.parent == folder / FLIGHT and (text := dump_as_json(file)):
+                self.add_bytes(f"{name}.json", self._mask.text(text))
+            else:
+                self._add_file(file, name, is_code=file == folder / _CODE and _is_planned_code(folder))
 
-def _write(
-    temporary: Path,
-    path: Path,
-    folders: Sequence[Path],
-    summary: Any,
-    more: Mapping[str, bytes],
-    packing: _Packing,
-) -> None:
-    top = path.name.removesuffix(".tar.zst").removesuffix(".tar.gz")
-    archive = packing.archive
-    with (
-        temporary.open("xb") as target,
-        _Compressor(target, path) as stream,
-        tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for folder in folders:
-            for file in _files(folder, profiles=packing.profiles):
-                name = f"{top}/{folder.name}/{file.relative_to(folder).as_posix()}"
-                if file.parent == folder / FLIGHT and (text := dump_as_json(file)):
-                    _add_bytes(tar, f"{name}.json", packing.mask.text(text), archive)
-                    continue
-                _add_file(tar, file, name, packing, is_code=file == folder / _CODE and _is_planned_code(folder))
-        for name, content in more.items():
-            _add_bytes(tar, f"{top}/{name}", content, archive)
-        about = {"schema": 1, "llmb": __version__, "newest": archive.newest, "runs": packing.mask.value(summary)}
-        about["left_out"] = [name.split("/", 1)[1] for name in archive.left_out]
+    def close(self, summary: Any) -> None:
+        """``archive.json`` and the hashes, when all files are in."""
+        archive, below = self._archive, len(self._top) + 1
+        about = {"schema": 1, "llmb": __version__, "newest": archive.newest, "runs": self._mask.value(summary)}
+        about["left_out"] = [name[below:] for name in archive.left_out]
         # Its name and these are what SHA256SUMS does not cover.
-        about |= {"folder": top, "modes": {name.split("/", 1)[1]: mode for name, mode in archive.modes.items()}}
-        _add_bytes(tar, f"{top}/archive.json", json.dumps(about, indent=2, allow_nan=False).encode(), archive)
-        sums = "".join(f"{digest}  {name.split('/', 1)[1]}\n" for name, digest in archive.hashes.items())
-        _add_bytes(tar, f"{top}/SHA256SUMS", sums.encode(), archive)
-    with temporary.open("rb") as written:
-        os.fsync(written.fileno())
+        about |= {"folder": self._top, "modes": {name[below:]: mode for name, mode in archive.modes.items()}}
+        self.add_bytes("archive.json", json.dumps(about, indent=2, allow_nan=False).encode())
+        sums = "".join(f"{digest}  {name[below:]}\n" for name, digest in archive.hashes.items())
+        self.add_bytes("SHA256SUMS", sums.encode())
+
+    def add_bytes(self, name: str, content: bytes) -> None:
+        """A file in which the caller has masked what is secret."""
+        digest = hashlib.sha256(content).hexdigest()
+        self._add(name, io.BytesIO(content), len(content), self._archive.newest, 0o644, digest)
+
+    def _add_file(self, path: Path, name: str, *, is_code: bool) -> None:
+        # A copy first: a log may grow while it is read, and tar must know the size before the content.
+        with tempfile.TemporaryFile() as copy, path.open("rb") as source:
+            text = _is_text(path, source)
+            if not text and not is_code and not self._unmasked:
+                self._archive.left_out.append(f"{self._top}/{name}")
+                return
+            digest = hashlib.sha256()
+            masked = False
+            # By lines, so that no secret lies across two blocks; a file without line breaks is one.
+            for block in source if text else iter(lambda: source.read(1 << 20), b""):
+                clean = self._mask(block) if text else block
+                masked = masked or clean != block
+                digest.update(clean)
+                copy.write(clean)
+            status, size = os.fstat(source.fileno()), copy.tell()
+            copy.seek(0)
+            self._add(name, copy, size, int(status.st_mtime), stat.S_IMODE(status.st_mode), digest.hexdigest())
+        self._archive.newest = max(self._archive.newest, int(status.st_mtime))
+        if masked:
+            self._archive.masked.append(f"{self._top}/{name}")
+
+    def _add(self, name: str, content: IO[bytes], size: int, mtime: int, mode: int, digest: str) -> None:
+        info = tarfile.TarInfo(f"{self._top}/{name}")
+        info.size, info.mtime, info.mode = size, mtime, mode
+        self._tar.addfile(info, content)
+        self._archive.hashes[info.name] = digest
+        self._archive.modes[info.name] = f"{mode:04o}"
 
 
 class _Compressor:
@@ -219,42 +235,6 @@ def _is_text(path: Path, source: IO[bytes]) -> bool:
     head = source.read(_LOOK)
     source.seek(0)
     return not (_UNREADABLE & set(path.suffixes)) and b"\0" not in head
-
-
-def _add_file(tar: tarfile.TarFile, path: Path, name: str, packing: _Packing, *, is_code: bool) -> None:
-    archive = packing.archive
-    # A copy first: a log may grow while it is read, and tar must know the size before the content.
-    with tempfile.TemporaryFile() as copy, path.open("rb") as source:
-        text = _is_text(path, source)
-        if not text and not is_code and not packing.unmasked:
-            archive.left_out.append(name)
-            return
-        digest = hashlib.sha256()
-        masked = False
-        # By lines, so that no secret lies across two blocks; a file without line breaks is one.
-        for block in source if text else iter(lambda: source.read(1 << 20), b""):
-            clean = packing.mask(block) if text else block
-            masked = masked or clean != block
-            digest.update(clean)
-            copy.write(clean)
-        status = os.fstat(source.fileno())
-        info = tarfile.TarInfo(name)
-        info.size, info.mtime, info.mode = copy.tell(), int(status.st_mtime), stat.S_IMODE(status.st_mode)
-        copy.seek(0)
-        tar.addfile(info, copy)
-    archive.modes[name] = f"{info.mode:04o}"
-    archive.newest = max(archive.newest, int(status.st_mtime))
-    archive.hashes[name] = digest.hexdigest()
-    if masked:
-        archive.masked.append(name)
-
-
-def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes, archive: Archive) -> None:
-    info = tarfile.TarInfo(name)
-    info.size, info.mtime, info.mode = len(content), archive.newest, 0o644
-    tar.addfile(info, io.BytesIO(content))
-    archive.hashes[name] = hashlib.sha256(content).hexdigest()
-    archive.modes[name] = f"{info.mode:04o}"
 
 
 class Mask:

@@ -171,25 +171,19 @@ def _hours_said(budget: float | None) -> str:
 def _arms(
     kept: FrozenSpace, tuning: Tuning, runs: Runs, ranking: Sequence[tuple[int, float, float]]
 ) -> list[dict[str, Any]]:
-    rows = [
-        {
-            "title": kept.arms[at].title,
-            "changes": kept.arms[at].changes,
-            "command": kept.arms[at].command,
-            "runs": len(runs[at + 1]),
-            "ratio": ratio,
-            "error": error,
-            "what": "",
-        }
-        for at, ratio, error in ranking
-    ]
+    rows = [_arm(kept.arms[at], runs[at + 1], ratio, error) for at, ratio, error in ranking]
     ranked = {at for at, *_ in ranking}
     for number, listed in runs.items():
         if listed and number - 1 not in ranked:
-            choice = kept.arms[number - 1]
-            about = {"title": choice.title, "changes": choice.changes, "command": choice.command, "runs": len(listed)}
-            rows.append({**about, "ratio": None, "error": None, "what": _why(tuning, number, listed[-1], runs)})
+            rows.append(_arm(kept.arms[number - 1], listed, what=_why(tuning, number, listed[-1], runs)))
     return rows
+
+
+def _arm(
+    choice: FrozenChoice, runs: Sequence[Run], ratio: float | None = None, error: float | None = None, what: str = ""
+) -> dict[str, Any]:
+    about = {name: getattr(choice, name) for name in ("title", "changes", "command")}
+    return {**about, "runs": len(runs), "ratio": ratio, "error": error, "what": what}
 
 
 def _why(tuning: Tuning, number: int, run: Run, runs: Runs) -> str:
