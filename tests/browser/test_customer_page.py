@@ -185,8 +185,10 @@ def test_a_printer_gets_all_of_it_in_ink(browser: Browser, file: Path, theme: st
     with shown(browser, file, theme) as page:
         page.emulate_media(media="print")
         assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)", "not on black"
+        assert not page.locator("#filters").is_visible()
         page.set_viewport_size({"width": 1032, "height": 700})  # A4 across, less its margins
-        assert page.locator("#evidence details:not([open])").count() == 0
+        assert page.locator("details:not([open])").count() == 0, "what is folded on a screen is printed"
         assert page.locator("#evidence dt", has_text="record").count() == 18
         assert hidden(page) == []
         assert overlaps(page) == []

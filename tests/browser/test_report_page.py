@@ -233,22 +233,6 @@ def test_the_theme_can_be_changed_and_charts_follow(page: Page) -> None:
     assert seen["auto"] == seen["light"] != seen["dark"]
 
 
-def test_on_paper(browser: Browser, report_file: Path) -> None:
-    with shown(browser, report_file, "dark") as page:
-        page.emulate_media(media="print")
-        assert luminance(page.evaluate(COLOR, "--paper")) > 0.9, "nobody prints on black"
-        assert not page.locator("#filters").is_visible()
-        pdf = page.pdf(prefer_css_page_size=True)
-        assert pdf.startswith(b"%PDF")
-        assert page.locator("details:not([open])").count() == 0, "what is folded on a screen is printed"
-        # Nothing is wider than the paper: A4 across, less its margins.
-        page.set_viewport_size({"width": 1030, "height": 700})
-        wider = page.evaluate(
-            "[...document.querySelectorAll('table')].filter((one) => one.offsetWidth > innerWidth).map((one) => one.id)"
-        )
-        assert wider == []
-
-
 def test_five_hundred_runs(browser: Browser, report: Report, tmp_path: Path) -> None:
     """The page stays usable: bounded in size, and drawn with all runs chosen."""
     most = MOST_POINTS // 500

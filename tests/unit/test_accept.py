@@ -24,18 +24,6 @@ from support.crashes import run_and_crash, start
 from support.runs import make_run, steady_log
 
 
-def test_two_fast_workloads_are_accepted(site: Site) -> None:
-    site.suite()
-    done = site.accept("--json")
-    assert done.status == 0, done.err
-    assert done.data["accepted"] is True
-    assert [(item["verdict"], len(item["runs"]), item["reruns"]) for item in done.data["workloads"]] == [
-        ("pass", 3, []),
-        ("pass", 3, []),
-    ]
-    print(site.accept().out)
-
-
 def runs_of(done: Done) -> list[int]:
     return [len(item["runs"]) for item in done.data["workloads"]]
 

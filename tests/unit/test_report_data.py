@@ -12,8 +12,10 @@ import msgspec
 import pytest
 
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.results.comparison import compare_times
 from llmb_common.results.history import histories
 from llmb_common.results.scaling import ScaledRun, ScalingLine, scaling
+from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from llmb_common.timing.records import Iteration
@@ -29,9 +31,18 @@ H100_8B = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "bf16", "CONFIG_VARI
 LLAMA = load_recipe(ROOT / "llama3.1")
 
 
-def ran(install: Path, gpus: int, seconds: float, software: str = "nemo:26.02.01", **changes: str) -> ScaledRun:
+def ran(
+    install: Path,
+    gpus: int,
+    seconds: float,
+    software: str = "nemo:26.02.01",
+    error: float | None = None,
+    scatter: Scatter = STATED,
+    **changes: str,
+) -> ScaledRun:
     plan = plan_for(install, **{**H100_8B, "JOB_TOTAL_GPUS": str(gpus), **changes})
-    return ScaledRun(plan, LLAMA, software, seconds)
+    time = StepTime(seconds, error, 10) if error is not None else None
+    return ScaledRun(plan, LLAMA, software, seconds, time, scatter)
 
 
 def only(lines: list[ScalingLine]) -> ScalingLine:
@@ -78,6 +89,34 @@ def test_without_a_published_smallest_scale_there_is_no_published_efficiency(tmp
     assert line.points[0].published is None
     assert line.points[1].published
     assert line.points[1].published.efficiency is None
+
+
+def test_an_efficiency_has_the_interval_of_the_ratio_of_its_step_times(tmp_path: Path) -> None:
+    times = {8: (12.0, 12.2), 16: (12.6, 12.9, 12.7)}
+    line = only(scaling([ran(tmp_path, gpus, time, error=0.05) for gpus, known in times.items() for time in known]))
+    first, second = line.points
+    change = compare_times(*([StepTime(value, 0.05, 10) for value in times[gpus]] for gpus in (16, 8)))
+    assert (first.efficiency, first.efficiency_low, first.efficiency_high) == (1.0, None, None)
+    bounds = [second.efficiency * bound / change.ratio for bound in (change.low, change.high)]
+    assert [second.efficiency_low, second.efficiency_high] == pytest.approx(bounds)
+    assert bounds[0] < 12.1 / 12.7333 < bounds[1]
+
+
+def test_of_strong_scaling_too(tmp_path: Path) -> None:
+    (_, point) = only(
+        scaling([ran(tmp_path, gpus, s, STRONG_SCALING="true") for gpus, s in ((16, 4.0), (32, 2.5))])
+    ).points
+    assert point.efficiency == pytest.approx(0.8)
+    assert (point.efficiency_low or 1) < 0.8 < (point.efficiency_high or 0)
+
+
+def test_a_site_that_scatters_little_knows_its_efficiency_better(tmp_path: Path) -> None:
+    widths = []
+    for scatter in (STATED, replace(STATED, day=0.001, run=0.001, learned=True)):
+        runs = [ran(tmp_path, gpus, 12.0 + at / 100, "s", 0.001, scatter) for gpus in (8, 16) for at in range(3)]
+        point = only(scaling(runs)).points[1]
+        widths.append((point.efficiency_high or 0) - (point.efficiency_low or 0))
+    assert 0 < widths[1] < widths[0] / 2
 
 
 def moved(record: RunRecord, when: float, **manifest: object) -> RunRecord:

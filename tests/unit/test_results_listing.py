@@ -12,20 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replaced
 
-from llmb_common.index.search import rebuild
-from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.scaling import ScaledRun, scaling
-from llmb_common.results.scatter import STATED
-from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
 from llmb_run.commands import results
-from llmb_run.place import Place
-from llmb_run.results.groups import group
-from llmb_run.results.measuring import selected
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_log
-from support.runs import PUBLISHED, ROOT, make_run, plan_for, steady_log
+from support.runs import PUBLISHED, ROOT, make_run, steady_log
 
 OWN = {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:25.09.00"}
 """The software of the published run, of 5.74147 s."""
@@ -71,6 +63,7 @@ def rows_of(cli: Cli, *arguments: str) -> list[str]:
 
 
 def test_at_most_fifty_runs_are_listed_and_all_are_judged(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert results.MOST == 50
     monkeypatch.setattr(results, "MOST", 3)
     runs = [run_of(cli, 5741.47, 101 + number) for number in range(5)]
     newest = [run.paths.run_id for run in reversed(runs)]
@@ -82,10 +75,6 @@ def test_at_most_fifty_runs_are_listed_and_all_are_judged(cli: Cli, monkeypatch:
     assert [row.split()[0] for row in rows_of(cli, "--last", "4")[:-1]] == newest[:4]
     assert [row.split()[0] for row in rows_of(cli, "--limit", "5")] == newest, "whoever asks for five gets five"
     assert len(cli("results", "--json").data["runs"]) == 5
-
-
-def test_fifty_are_fifty() -> None:
-    assert results.MOST == 50
 
 
 def test_remarks_are_those_of_the_runs_that_are_listed(cli: Cli) -> None:
@@ -225,14 +214,6 @@ def test_the_most_urgent_group_is_next_and_not_the_newest(cli: Cli) -> None:
     assert next_of(cli) == f"llmb-run show {slow.paths.run_id}"
 
 
-def test_groups_know_all_their_runs(cli: Cli) -> None:
-    run_of(cli, 5741.47)
-    make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000], variables=PUBLISHED | OWN, job_id="109")
-    rebuild(cli.install)
-    (found,) = group(selected(Place(cli.install), (), {}))
-    assert (len(found.members), len(found.runs), found.others) == (2, 1, 1)
-
-
 def test_a_retry_may_be_repeated(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from llmb_run.starting import submitting
 
@@ -266,67 +247,6 @@ def test_repeats_on_other_days_begin_after_the_day_of_the_run(cli: Cli, monkeypa
 
 def _time_of(begin: str) -> float:
     return time.mktime(time.strptime(begin, "%Y-%m-%dT%H:%M:%S"))
-
-
-# Scales
-
-
-def test_an_efficiency_has_the_interval_of_the_ratio_of_its_step_times(tmp_path: Path) -> None:
-    from llmb_common.recipes.loading import load_recipe
-
-    llama = load_recipe(ROOT / "llama3.1")
-    base = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "bf16", "CONFIG_VARIANT": "nemo2"}
-    small, large = (plan_for(tmp_path, **base, JOB_TOTAL_GPUS=gpus) for gpus in ("8", "16"))
-    times = {small.gpus: (12.0, 12.2), large.gpus: (12.6, 12.9, 12.7)}
-    runs = [
-        ScaledRun(plan, llama, "s", seconds, StepTime(seconds, 0.05, 10))
-        for plan in (small, large)
-        for seconds in times[plan.gpus]
-    ]
-    (line,) = scaling(runs)
-    first, second = line.points
-    change = compare_times(*([StepTime(value, 0.05, 10) for value in times[gpus]] for gpus in (16, 8)))
-    assert (first.efficiency, first.efficiency_low, first.efficiency_high) == (1.0, None, None)
-    bounds = [second.efficiency * bound / change.ratio for bound in (change.low, change.high)]
-    assert [second.efficiency_low, second.efficiency_high] == pytest.approx(bounds)
-    assert second.efficiency_low is not None
-    assert second.efficiency_high is not None
-    assert second.efficiency_low < 12.1 / 12.7333 < second.efficiency_high
-
-
-def test_of_strong_scaling_too(tmp_path: Path) -> None:
-    from llmb_common.recipes.loading import load_recipe
-
-    llama = load_recipe(ROOT / "llama3.1")
-    base = {
-        "GPU_TYPE": "h100",
-        "MODEL_SIZE": "8b",
-        "DTYPE": "bf16",
-        "CONFIG_VARIANT": "nemo2",
-        "STRONG_SCALING": "true",
-    }
-    plans = [plan_for(tmp_path, **base, JOB_TOTAL_GPUS=gpus) for gpus in ("16", "32")]
-    (line,) = scaling([ScaledRun(plan, llama, "s", seconds) for plan, seconds in zip(plans, (4.0, 2.5), strict=True)])
-    (_, point) = line.points
-    assert point.efficiency == pytest.approx(0.8)
-    assert point.efficiency_low is not None
-    assert point.efficiency_high is not None
-    assert point.efficiency_low < 0.8 < point.efficiency_high
-
-
-def test_a_site_that_scatters_little_knows_its_efficiency_better(tmp_path: Path) -> None:
-    from llmb_common.recipes.loading import load_recipe
-
-    llama, quiet = load_recipe(ROOT / "llama3.1"), replace(STATED, day=0.001, run=0.001, learned=True)
-    base = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "bf16", "CONFIG_VARIANT": "nemo2"}
-    plans = [plan_for(tmp_path, **base, JOB_TOTAL_GPUS=gpus) for gpus in ("8", "16")]
-    widths = []
-    for scatter in (STATED, quiet):
-        times = [StepTime(12.0 + at / 100, 0.001, 10) for at in range(3)]
-        runs = [ScaledRun(plan, llama, "s", time.seconds, time, scatter) for plan in plans for time in times]
-        point = scaling(runs)[0].points[1]
-        widths.append((point.efficiency_high or 0) - (point.efficiency_low or 0))
-    assert 0 < widths[1] < widths[0] / 2
 
 
 @pytest.mark.parametrize("page", ["docs/verdicts.md", "docs/reports.md", "cli/README.md"])
