@@ -219,7 +219,7 @@ def test_a_retry_may_be_repeated(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
 
     run = run_of(cli, 5741.47)
     started: list[int] = []
-    monkeypatch.setattr(submitting, "_submit_all", lambda jobs, chain, *, arrays: started.append(len(jobs)) or [])
+    monkeypatch.setattr(submitting, "_submit_all", lambda jobs, options: started.append(len(jobs)) or [])
     assert cli("retry", run.paths.run_id, "--repeats", "3").status == 0
     assert started == [3]
 
@@ -229,7 +229,7 @@ def test_repeats_on_other_days_begin_after_the_day_of_the_run(cli: Cli, monkeypa
 
     def days(run: RunRecord, repeats: int, spread: int) -> list[int]:
         started: list[Any] = []
-        monkeypatch.setattr(submitting, "_submit_all", lambda jobs, chain, *, arrays: started.extend(jobs) or [])
+        monkeypatch.setattr(submitting, "_submit_all", lambda jobs, options: started.extend(jobs) or [])
         words = ("--repeats", f"{repeats}", "--spread", f"{spread}")
         assert cli("retry", run.paths.run_id, *words).status == 0
         begins = [dict(job.plan.scheduler.additional).get("begin") for job in started]
