@@ -8,14 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from llmb_common import __version__
 from llmb_common.request.variables import VARIABLES
+from llmb_run import completion
 from llmb_run.app import COMMANDS, load_command
 from llmb_run.commands.start import single_command
+from llmb_run.terminal import split
 from support.cli import Cli
 from support.golden import GOLDEN, check_golden
+from support.runs import make_run
 
 NAMES = [name for section in COMMANDS.values() for name in section]
 PAGES = [(), *((name,) for name in NAMES), *(("exclude", name) for name in ("list", "add", "remove"))]
@@ -96,21 +100,22 @@ def run_llmb(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize(
-    ("words", "known", "unknown"),
+    ("shell", "words", "known", "unknown"),
     [
-        ("llmb-run re", "results", "list"),
-        ("llmb-run single -w pretrain_gr", "pretrain_grok1", "pretrain_llama3.1"),
-        ("llmb-run single -w pretrain_grok1 -s 3", "314b", "405b"),
-        ("llmb-run single -w pretrain_grok1 -s 314b --scale 5", "512", "1024"),
-        ("llmb-run list --gpu-type GB", "gb300", "h100"),
-        ("llmb-run single --engine 0.", "0.6", "0.1"),
-        ("llmb-run jobs --state time", "TIMEOUT", "RUNNING"),
-        ("llmb-run accept smo", "smoke", "gb300"),
-        ("llmb-run accept ./", "file", "smoke"),
-        ("llmb-run exclude re", "remove", "add"),
-        ("llmb-run results --full", "--full-names", "--format"),
+        *((shell, "llmb-run re", "results", "list") for shell in ("zsh", "fish")),
+        *((shell, "llmb-run accept ./", "file", "smoke") for shell in ("zsh", "fish")),
+        ("bash", "llmb-run re", "results", "list"),
+        ("bash", "llmb-run single -w pretrain_gr", "pretrain_grok1", "pretrain_llama3.1"),
+        ("bash", "llmb-run single -w pretrain_grok1 -s 3", "314b", "405b"),
+        ("bash", "llmb-run single -w pretrain_grok1 -s 314b --scale 5", "512", "1024"),
+        ("bash", "llmb-run list --gpu-type GB", "gb300", "h100"),
+        ("bash", "llmb-run single --engine 0.", "0.6", "0.1"),
+        ("bash", "llmb-run jobs --state time", "TIMEOUT", "RUNNING"),
+        ("bash", "llmb-run accept smo", "smoke", "gb300"),
+        ("bash", "llmb-run accept ./", "file", "smoke"),
+        ("bash", "llmb-run exclude re", "remove", "add"),
+        ("bash", "llmb-run results --full", "--full-names", "--format"),
     ],
 )
 def test_completion_knows_commands_options_and_values(shell: str, words: str, known: str, unknown: str) -> None:
@@ -150,3 +155,23 @@ def test_bash_loads_the_installed_completion(tmp_path: Path) -> None:
 def test_no_completion_for_a_shell_that_nothing_is_known_of() -> None:
     done = run_llmb("--install-completion", SHELL="/bin/tcsh")
     assert (done.returncode, "SHELL=/bin/tcsh" in done.stderr) == (2, True)
+
+
+def test_an_option_may_be_repeated_and_hold_commas() -> None:
+    assert split(["a,b", " c ,", "a"]) == ["a", "b", "c"]
+
+
+def test_words_for_the_shell(cli: Cli) -> None:
+    some = click.Context(click.Command("single"))
+    assert completion.workloads(some, some.command, "pretrain_g") == ["pretrain_grok1"]
+    assert completion.dtypes(some, some.command, "") == ["bf16", "fp8", "nvfp4"]
+    some.params["workload"] = "pretrain_grok1"
+    assert completion.dtypes(some, some.command, "f") == ["fp8"]
+    assert completion.sizes(some, some.command, "") == ["314b", "smoke"]
+    record = make_run(cli.install)
+    run = record.paths.run_id
+    assert completion.runs(some, some.command, run[:3]) == [run]
+    assert completion.runs(some, some.command, "pret") == [record.paths.name]
+    assert completion.runs(some, some.command, "pre") == [], "of a name, more than a little must be there"
+    cli.patch.setenv("LLMB_REPO", "/nonexistent")
+    assert completion.workloads(some, some.command, "") == []

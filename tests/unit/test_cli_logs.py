@@ -67,6 +67,7 @@ def test_following_an_ended_run_prints_its_end_and_returns(cli: Cli) -> None:
     run = make_run(cli.install, log="\n".join(map(str, range(100))) + "\n").paths.run_id
     done = cli("logs", run, "-f")
     assert done.out.split() == [str(n) for n in range(80, 100)]
+    assert "(Ctrl-C stops following, not the run)" in done.err
     assert "the run has ended: COMPLETED" in done.err
     assert cli("logs", run, "-f", "-n", "1").out == "99\n"
 

@@ -51,16 +51,6 @@ def test_a_sweep_is_a_table_of_its_jobs(cli: Cli) -> None:
     assert "4 jobs, nothing started (dry run)" in done.err
 
 
-def test_plans_as_json(cli: Cli) -> None:
-    done = cli(*SWEEP, "--dtype", "fp8", "--scale", "128", "--json")
-    assert set(done.data) == {"dry_run", "jobs"}
-    assert done.data["dry_run"] is True
-    (job,) = done.data["jobs"]
-    assert set(job) == {"plan", "script"}
-    assert job["script"].startswith("#!/bin/bash\n")
-    assert {"gpus": 128, "nodes": 32, "tp": 2, "gbs": 64, "dtype": "fp8"}.items() <= job["plan"].items()
-
-
 # Runs
 
 
@@ -244,53 +234,6 @@ def test_a_run_shown_in_full(cli: Cli) -> None:
     assert said["result"].startswith("5.742 s a step, 91316 tokens/s, MFU 36.75%: indication: pass")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message", "remedy"),
-    [
-        (["cancel"], "name the runs to cancel, or give --all", "llmb-run jobs --live shows them"),
-        (["results", "--window", "9-1"], "--window 9-1 is not a range", "give the first and the last iteration"),
-        (["jobs", "--scale", "many"], "--scale many is not a number of GPUs", "for example --scale 128"),
-        (["jobs", "--state", "runing"], "--state runing is unknown (did you mean 'RUNNING'?)", "one of "),
-        (["jobs", "--since", "soon"], "--since soon is not a time span", "a number and s, m, h, d or w"),
-        (["list", "--gpu-type", "h1000"], "--gpu-type h1000 is unknown (did you mean 'h100'?)", "one of "),
-        (["wait", "--timeout", "90"], "--timeout 90 is not a time span", "a number and s, m, h, d or w"),
-        (["show"], "no run has been recorded yet", "llmb-run single starts one"),
-        (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows their keys"),
-        (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: single starts one job", "llmb-run submit"),
-        (["single", "-w", "grok1", "--env", "A"], "--env 'A' is not NAME=VALUE", "--env NCCL_DEBUG=INFO"),
-        (["single", "-w", "grok1", "--env", "HF_TOKEN=a"], "--env: HF_TOKEN looks like a secret", "export HF_TOKEN"),
-        (["single", "-w", "grok1", "--env", "PATH=a"], "--env: PATH cannot be set for a job", "export it before"),
-        (["single", "-w", "grok1", "--env", "LLMB_X=a"], "--env: LLMB_X cannot be set for a job", "export it before"),
-        (["single", "-w", "grok1", "--env", "A=b\nc"], "--env 'A=b\\nc' contains a line break", "on one line"),
-        (["single", "-w", "grok1", "--set", "tp"], "--set 'tp' is not COLUMN=VALUE", "--set tp=4"),
-        (["single", "-w", "grok1", "--set", "tpp=1"], "--set: no column 'tpp' (did you mean 'tp'?)", "one of tp, pp"),
-        (["single", "-w", "grok1", "--set", "MAX_STEPS=5"], "--set: no column 'MAX_STEPS'", "--env MAX_STEPS=5"),
-        (["single", "-w", "grok1", "--slurm-arg", "a;b"], "--slurm-arg 'a;b' contains a semicolon", "one option at"),
-        (["submit", "-w", "grok1", "--nodelist", " "], "--nodelist is empty", "give it a value"),
-        (["submit", "-w", "grok1", "--nodelist", "a;b"], "--nodelist 'a;b' is not a valid value", "--nodelist n1,n2"),
-        (["single", "-w", "grok2"], "no workload 'grok2'", "llmb-run list shows their sizes"),
-    ],
-)
-def test_a_refusal_says_what_to_do(cli: Cli, arguments: list[str], message: str, remedy: str) -> None:
-    done = cli(*arguments)
-    assert (done.status, done.out) == (2, "")
-    assert done.err.startswith(f"error: {message}")
-    assert remedy in done.err.partition("\n  -> ")[2]
-
-
-def test_a_live_run_is_not_retried_or_started_twice(cli: Cli, tmp_path: Path) -> None:
-    run = make_run(cli.install, state="COMPLETED")
-    assert cli("retry", "nothing").status == 2
-    cli.patch.setenv("PATH", "/nonexistent")
-    live = make_run(cli.install, state="RUNNING", job_id="7").paths.run_id
-    done = cli("retry", live, run.paths.run_id)
-    assert done.status == 2
-    assert done.err.splitlines()[-2:] == [
-        f"error: {live}: not yet ended (RUNNING)",
-        "  -> wait, or llmb-run cancel",
-    ]
-
-
 def test_groups_as_json_without_the_switch(cli: Cli) -> None:
     make_run(cli.install, log=steady_log(5741.5))
     plain = cli("results", "--group", "--format", "json").data
@@ -298,13 +241,6 @@ def test_groups_as_json_without_the_switch(cli: Cli) -> None:
     head, line, *_ = cli("results", "--group", "--format", "csv").out.splitlines()
     assert head.startswith("title,key,software,runs,")
     assert plain["groups"][0]["key"] in line
-
-
-def test_what_is_followed_is_named_first(cli: Cli) -> None:
-    record = make_run(cli.install, log="one\ntwo\n")
-    done = cli("logs", record.paths.run_id, "-f")
-    assert done.out == "one\ntwo\n"
-    assert f"note: {record.paths.log}  (Ctrl-C stops following, not the run)" in done.err
 
 
 def test_where_nobody_can_be_asked_the_last_known_state_is_shown(cli: Cli) -> None:

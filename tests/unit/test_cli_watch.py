@@ -203,17 +203,3 @@ def test_in_a_pipe_every_tenth_step_is_a_line(cli: Cli) -> None:
         ["RUNNING", "step", "20", "of", "50"],
     ]
     assert told[-1][1] == "COMPLETED"
-
-
-def test_watching_nothing(cli: Cli) -> None:
-    make_run(cli.install)
-    done = cli("watch")
-    assert (done.status, done.out) == (0, "")
-    assert "no run is live" in done.err
-
-
-def test_once_is_a_table_of_those_named(cli: Cli) -> None:
-    runs = [make_run(cli.install, log=steady_log(1000)).paths.run_id for _ in range(2)]
-    done = cli("watch", *runs, "--once")
-    assert done.out.splitlines()[0].split() == [column.heading for column in LIVE if column.heading]
-    assert [line.split()[:2] for line in done.out.splitlines()[1:]] == [[run, "COMPLETED"] for run in runs]

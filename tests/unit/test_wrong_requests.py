@@ -119,6 +119,40 @@ def test_what_slurm_would_refuse_and_what_would_have_no_effect(cli: Cli, words: 
     assert done.err.startswith(f"error: {message}")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message", "remedy"),
+    [
+        (["cancel"], "name the runs to cancel, or give --all", "llmb-run jobs --live shows them"),
+        (["results", "--window", "9-1"], "--window 9-1 is not a range", "give the first and the last iteration"),
+        (["jobs", "--scale", "many"], "--scale many is not a number of GPUs", "for example --scale 128"),
+        (["jobs", "--state", "runing"], "--state runing is unknown (did you mean 'RUNNING'?)", "one of "),
+        (["jobs", "--since", "soon"], "--since soon is not a time span", "a number and s, m, h, d or w"),
+        (["list", "--gpu-type", "h1000"], "--gpu-type h1000 is unknown (did you mean 'h100'?)", "one of "),
+        (["wait", "--timeout", "90"], "--timeout 90 is not a time span", "a number and s, m, h, d or w"),
+        (["show"], "no run has been recorded yet", "llmb-run single starts one"),
+        (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows their keys"),
+        (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: single starts one job", "llmb-run submit"),
+        (["single", "-w", "grok1", "--env", "A"], "--env 'A' is not NAME=VALUE", "--env NCCL_DEBUG=INFO"),
+        (["single", "-w", "grok1", "--env", "HF_TOKEN=a"], "--env: HF_TOKEN looks like a secret", "export HF_TOKEN"),
+        (["single", "-w", "grok1", "--env", "PATH=a"], "--env: PATH cannot be set for a job", "export it before"),
+        (["single", "-w", "grok1", "--env", "LLMB_X=a"], "--env: LLMB_X cannot be set for a job", "export it before"),
+        (["single", "-w", "grok1", "--env", "A=b\nc"], "--env 'A=b\\nc' contains a line break", "on one line"),
+        (["single", "-w", "grok1", "--set", "tp"], "--set 'tp' is not COLUMN=VALUE", "--set tp=4"),
+        (["single", "-w", "grok1", "--set", "tpp=1"], "--set: no column 'tpp' (did you mean 'tp'?)", "one of tp, pp"),
+        (["single", "-w", "grok1", "--set", "MAX_STEPS=5"], "--set: no column 'MAX_STEPS'", "--env MAX_STEPS=5"),
+        (["single", "-w", "grok1", "--slurm-arg", "a;b"], "--slurm-arg 'a;b' contains a semicolon", "one option at"),
+        (["submit", "-w", "grok1", "--nodelist", " "], "--nodelist is empty", "give it a value"),
+        (["submit", "-w", "grok1", "--nodelist", "a;b"], "--nodelist 'a;b' is not a valid value", "--nodelist n1,n2"),
+        (["single", "-w", "grok2"], "no workload 'grok2'", "llmb-run list shows their sizes"),
+    ],
+)
+def test_a_refusal_says_what_to_do(cli: Cli, arguments: list[str], message: str, remedy: str) -> None:
+    done = cli(*arguments)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"error: {message}")
+    assert remedy in done.err.partition("\n  -> ")[2]
+
+
 @pytest.mark.parametrize("words", [("jobs",), ("list",), ("single", "-w", "grok1", "--dry-run"), ("exclude", "list")])
 @pytest.mark.parametrize(
     ("install", "message"),
