@@ -137,8 +137,7 @@ def _found(record: RunRecord) -> Finding:
 
 
 def install_executor(patch: object, home: Path, traits: Traits = INSTANT) -> None:
-    """Register it; its folder is ``home``."""
-    patch.setattr(cluster_types, "_REGISTERED", dict(cluster_types._REGISTERED))  # type: ignore[attr-defined]
-    cluster_types.register(traits)
+    """Make it one of the ways of running jobs; its folder is ``home``."""
+    patch.setitem(cluster_types.ways(), traits.name, traits)  # type: ignore[attr-defined]
     (home / "jobs").mkdir(parents=True)
     patch.setenv("INSTANT", str(home))  # type: ignore[attr-defined]

@@ -73,14 +73,13 @@ class ToldExecutor(Executor):
 
 
 def told_executor(patch: pytest.MonkeyPatch) -> Told:
-    """Register both ways; what they are told."""
+    """Both ways of running jobs; what they are told."""
     global told  # executors have no state
     told = Told()
-    patch.setattr(cluster_types, "_REGISTERED", dict(cluster_types._REGISTERED))
     for name, queued in (("waits", True), ("follows", False)):
         executor = f"{__name__}:{ToldExecutor.__name__}"
         traits = Traits(
             name=ClusterType(name), executor=executor, this_machine=True, queued=queued, dependencies=queued
         )
-        cluster_types.register(traits)
+        patch.setitem(cluster_types.ways(), name, traits)
     return told

@@ -157,8 +157,7 @@ def run_job(job: Path, over: threading.Event) -> str:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     """An installation whose ``cluster_type`` is the third one; its queue is not served yet."""
-    monkeypatch.setattr(cluster_types, "_REGISTERED", dict(cluster_types._REGISTERED))
-    cluster_types.register(SPOOL)
+    monkeypatch.setitem(cluster_types.ways(), SPOOL.name, SPOOL)
     (tmp_path / "spool").mkdir()
     monkeypatch.setenv("SPOOL", str(tmp_path / "spool"))
     return RunSite(tmp_path, "spool")
@@ -289,7 +288,7 @@ def test_who_has_not_registered_it_is_told_so(site: RunSite, monkeypatch: pytest
     with pytest.raises(AnswerLost):
         submit(site.plan(), RECIPE)
     (folder,) = run_folders(site)
-    monkeypatch.setattr(cluster_types, "_REGISTERED", {"slurm": cluster_types.traits_of("slurm")})
+    monkeypatch.delitem(cluster_types.ways(), SPOOL.name)
     _plan.cache_clear()  # of this process, which knew it
     with pytest.raises(ConfigError, match=r"cluster_config.yaml:2: cluster_type 'spool' is unknown\n  -> one of slurm"):
         load_cluster_config(site.install)

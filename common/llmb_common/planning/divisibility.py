@@ -50,7 +50,8 @@ def check_layout(layout: Layout, model: AnyShape, sequence_length: int, family: 
     """
     check_numbers(layout, model, sequence_length)
     _check_stages(layout, model)
-    check_memory(layout, model, whole_iteration=captures_iterations(family))
+    check_memory_savers(layout, model)
+    _check_cuda_graph(layout, whole_iteration=captures_iterations(family))
 
 
 def captures_iterations(family: str) -> bool:
@@ -80,16 +81,6 @@ def divides_at_all(layout: Layout) -> bool:
     except (RequestError, ZeroDivisionError):
         return False
     return layout.gpus % (layout.pp * (layout.ep or 1) * (layout.etp or 1)) == 0
-
-
-def check_memory(layout: Layout, model: AnyShape, *, whole_iteration: bool) -> None:
-    """Check what saves memory against each other. ``whole_iteration``: CUDA graphs capture whole steps, not layers.
-
-    Raises:
-        RequestError: two of them cannot be combined.
-    """
-    check_memory_savers(layout, model)
-    _check_cuda_graph(layout, whole_iteration=whole_iteration)
 
 
 def _refuse(message: str, remedy: str) -> RequestError:

@@ -248,7 +248,7 @@ def _function_notices(case: Case, name: str) -> list[str]:
     found = [f"{name}: {notice.says} ({notice.source})" for notice in case.recipe.notices if notice.functions in name]
     assert case.function is not None
     assert case.recipe.catalogue is not None
-    if (assumed := case.recipe.catalogue.assumed(case.function.hugging_face)) is not None:
+    if (assumed := case.recipe.catalogue.assumed.get(case.function.hugging_face or "")) is not None:
         found.append(f"numbers of {case.function.hugging_face} that were not read from its config.json: {assumed}")
     if (refused := _refused(case)) is not None:
         found.append(f"{name} is refused by the Megatron of the recipe's image ({_engine(case)}): {refused}")

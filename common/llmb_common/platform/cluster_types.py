@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NewType
 
 ClusterType = NewType("ClusterType", str)
-"""The name of a registered way of running jobs."""
+"""The name of a way of running jobs."""
 
 SLURM = ClusterType("slurm")
 LOCAL = ClusterType("local")
@@ -90,26 +90,12 @@ def named(text: str) -> Any:
     return getattr(import_module(module), name)
 
 
-_REGISTERED: dict[str, Traits] = {}
-"""Ways that are no folder of ``executors``."""
-
-
-def register(traits: Traits) -> None:
-    """Make a further way of running jobs known under its name."""
-    _REGISTERED[traits.name] = traits
-
-
 @lru_cache
-def _folders() -> Mapping[str, Traits]:
-    """The ways that are folders, schedulers first."""
+def ways() -> dict[str, Traits]:
+    """All ways of running jobs, by name: schedulers, then this machine."""
     folders = [file.parent.name for file in Path(__file__).parent.parent.glob("executors/*/__init__.py")]
     found: list[Traits] = [import_module(f"llmb_common.executors.{name}").TRAITS for name in folders]
     return {traits.name: traits for traits in sorted(found, key=lambda traits: (not traits.queued, traits.name))}
-
-
-def ways() -> Mapping[str, Traits]:
-    """All ways of running jobs, by name: schedulers, then this machine, then what was registered."""
-    return {**_folders(), **_REGISTERED}
 
 
 def names() -> Sequence[str]:

@@ -80,59 +80,38 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     sha256: str
     assumed: dict[str, str] = {}
+    """By model of Hugging Face, which numbers nobody read from its file, and where they come from."""
     missing: dict[str, str] = {}
+    """Functions of the release that could not be called where the catalogue was written, and why."""
     base: str | None = None
     index: tuple[Entry, ...]
     functions: dict[str, msgspec.Raw]
 
 
+def _read(path: Path) -> _Document:
+    remedy = "write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions"
+    found: _Document = read_generated(path, _Document, remedy=remedy, what="the catalogue ")
+    return found
+
+
 class Catalogue:
-    """The functions of one release, as rows of a recipe. ``base``: the variant that plain pretraining runs."""
+    """The functions of one release of Megatron-Bridge, as rows of a recipe; ``index`` has all by name.
+
+    ``base``: the variant that plain pretraining runs.
+
+    Raises:
+        RecipeError: the file cannot be read.
+    """
 
     def __init__(self, path: Path, base: Variant) -> None:
+        found = _read(path)
         self.path, self._base = path, base
+        self.release, self.sha256, self.date = found.release, found.sha256, found.date
+        self.assumed, self.missing, self.index = found.assumed, found.missing, found.index
+        self._functions = (
+            found.functions if found.base is None else _read(path.with_name(found.base)).functions | found.functions
+        )
         self._decoded: dict[str, Function] = {}
-
-    @cached_property
-    def _document(self) -> _Document:
-        found = self._read(self.path)
-        if found.base is None:
-            return found
-        base = self._read(self.path.with_name(found.base)).functions
-        return msgspec.structs.replace(found, functions=base | found.functions)
-
-    @staticmethod
-    def _read(path: Path) -> _Document:
-        remedy = "write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions"
-        found: _Document = read_generated(path, _Document, remedy=remedy, what="the catalogue ")
-        return found
-
-    @property
-    def release(self) -> str:
-        """The release of Megatron-Bridge."""
-        return self._document.release
-
-    @property
-    def sha256(self) -> str:
-        return self._document.sha256
-
-    @property
-    def date(self) -> str:
-        return self._document.date
-
-    def assumed(self, model: str | None) -> str | None:
-        """Which numbers of a model of Hugging Face nobody read from its file, and where they come from."""
-        return self._document.assumed.get(model or "")
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """Functions of the release that could not be called where the catalogue was written, and why."""
-        return self._document.missing
-
-    @property
-    def index(self) -> tuple[Entry, ...]:
-        """Every function, by name."""
-        return self._document.index
 
     def entry(self, name: str) -> Entry:
         """What the name ``name`` says.
@@ -155,7 +134,7 @@ class Catalogue:
         if name not in self._decoded:
             self.entry(name)
             try:
-                self._decoded[name] = from_json(self._document.functions[name], Function)
+                self._decoded[name] = from_json(self._functions[name], Function)
             except (KeyError, msgspec.MsgspecError) as error:
                 raise RecipeError(
                     f"{self.path}: function {name}: {error}", remedy="write the catalogue again"
