@@ -138,7 +138,7 @@ def choose(given: Given) -> Case:
     rows = _of_scaling(given, gpu_type, model, rows)
     gpus = _gpus(given, gpu_type, rows)
     here_documented = any(gpus in row.scales for row in rows)
-    row = (None if here_documented else _base(rows)) or min(rows, key=lambda row: _distance(row, gpus))
+    row = (None if here_documented else _base(rows)) or _nearest(rows, gpus)
     if row.layers and model.architecture is not None:
         architecture = msgspec.structs.replace(model.architecture, layers=row.layers)
         model = msgspec.structs.replace(model, architecture=architecture)
@@ -364,9 +364,9 @@ def _gpus(given: Given, gpu_type: str, rows: Sequence[Row]) -> int:
     return max(row.gpus_min for row in rows)
 
 
-def _distance(row: Row, gpus: int) -> tuple[bool, int]:
-    """How far ``row`` is from a job on so many GPUs: one that documents them, else the one whose range is nearest."""
-    return gpus not in row.scales, max(row.gpus_min - gpus, gpus - row.gpus_max, 0)
+def _nearest(rows: Sequence[Row], gpus: int) -> Row:
+    """The row that documents so many GPUs, else the one whose range is nearest."""
+    return min(rows, key=lambda row: (gpus not in row.scales, max(row.gpus_min - gpus, gpus - row.gpus_max, 0)))
 
 
 def _all_scales(rows: Sequence[Row]) -> list[int]:

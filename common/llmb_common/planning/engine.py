@@ -37,9 +37,13 @@ def choose_functions(given: Given) -> Given:
         RequestError: the recipe has no functions of that release, or the image has another one.
     """
     recipe, request = given.recipe, given.request
-    _check_spelling(given)
+    if request.engine and not re.fullmatch(RELEASE, request.engine):
+        raise _no_engine(
+            f"{request.say('LLMB_ENGINE', request.engine)} is not a release of Megatron-Bridge",
+            f"write {', '.join(recipe.engines)}, or a newer one, as 0.7 or 0.7.0",
+        )
     if (own := _own_release(given)) is not None:
-        return replace(given, recipe=_checked(_with_release(recipe, *own), *own))
+        return replace(given, recipe=_of_site(recipe, *own))
     if not recipe.releases:
         return given
     asked = request.engine if request.engine and request.engine.count(".") == 2 else None
@@ -47,34 +51,24 @@ def choose_functions(given: Given) -> Given:
     held = bridge_release(image)
     checked = request.checks_engine
     if checked and held is not None and asked not in (None, held):
-        raise RequestError(
+        raise _no_engine(
             f"{request.say('LLMB_ENGINE', asked)}: {image} has Megatron-Bridge {held}",
-            remedy=f"set {request.say('RUN_CONF_IMAGE')} to an image that has {asked}, or leave "
+            f"set {request.say('RUN_CONF_IMAGE')} to an image that has {asked}, or leave "
             f"{request.say('LLMB_ENGINE')} out",
-            code="no-such-engine",
-            field="LLMB_ENGINE",
         )
     release = asked or held
     if release is not None and release not in recipe.releases and (checked or asked):
-        raise RequestError(
+        raise _no_engine(
             f"{recipe.name} has no functions of Megatron-Bridge {release}" + ("" if asked else f", which {image} has"),
-            remedy=f"there are those of {' and '.join(recipe.releases)}; "
+            f"there are those of {' and '.join(recipe.releases)}; "
             f"{recipe.image} has {bridge_release(recipe.image) or 'one of them'}",
-            code="no-such-engine",
             field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
         )
     return replace(given, recipe=recipe.of_release(release))
 
 
-def _check_spelling(given: Given) -> None:
-    asked, say = given.request.engine, given.request.say
-    if asked and not re.fullmatch(RELEASE, asked):
-        raise RequestError(
-            f"{say('LLMB_ENGINE', asked)} is not a release of Megatron-Bridge",
-            remedy=f"write {', '.join(given.recipe.engines)}, or a newer one, as 0.7 or 0.7.0",
-            code="no-such-engine",
-            field="LLMB_ENGINE",
-        )
+def _no_engine(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
+    return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
 
 
 def _own_release(given: Given) -> tuple[str, SiteRelease] | None:
@@ -112,8 +106,9 @@ def _is_of(release: str, name: str) -> bool:
     return order(release)[: len(order(name))] == order(name)
 
 
-def _checked(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
-    """Refuse a catalogue of another release than the site's configuration says."""
+def _of_site(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
+    """As ``_with_release``; a catalogue of another release than the site's configuration says is refused."""
+    recipe = _with_release(recipe, name, own)
     release = recipe.catalogue.release if recipe.catalogue and own.catalogue else name
     if not _is_of(release, name):
         raise ConfigError(
@@ -183,20 +178,16 @@ def choose_engine(case: Case) -> str:
         engine = recipe.engine
     if engine not in recipe.engines:
         say = request.say("LLMB_ENGINE")
-        raise RequestError(
+        only = f"leave {say} out: it runs on {recipe.engine}, in {recipe.image}"
+        raise _no_engine(
             f"{request.say('LLMB_ENGINE', engine)}: {_why_not(case, engine)}",
-            remedy=f"leave {say} out: it runs on {recipe.engine}, in {recipe.image}"
-            if len(recipe.engines) == 1
-            else f"{say} is one of {', '.join(recipe.engines)}",
-            code="no-such-engine",
-            field="LLMB_ENGINE",
+            only if len(recipe.engines) == 1 else f"{say} is one of {', '.join(recipe.engines)}",
         )
     if case.containers and not (request.image or recipe.engines[engine]):
         asked = request.engine or engine
-        raise RequestError(
+        raise _no_engine(
             f"{request.say('LLMB_ENGINE', asked)}: LLMB knows no image that has this release",
-            remedy=f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{asked}".image in {FILE_NAME}',
-            code="no-such-engine",
+            f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{asked}".image in {FILE_NAME}',
             field="RUN_CONF_IMAGE",
         )
     _check_image(case, engine)

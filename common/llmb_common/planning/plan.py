@@ -20,7 +20,7 @@ from llmb_common.command.words import is_experiment_name
 from llmb_common.errors import RecipeError, RequestError
 from llmb_common.planning import environment
 from llmb_common.planning.choose import Case, Given, documented_scales
-from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.divisibility import Layout, with_nearest
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_columns, family_of, planned_function
@@ -264,8 +264,6 @@ def _check(case: Case, layout: Layout) -> None:
     try:
         check_columns(case, layout)
     except RequestError as error:
-        from llmb_common.planning.divisibility import with_nearest
-
         raise with_nearest(error, layout, case.request.columns, lambda c: check_columns(case, c)) from None
 
 
@@ -330,11 +328,8 @@ def _of_row(case: Case, **changes: int | bool | None) -> Layout:
 
 def _nodes(case: Case) -> tuple[int, int]:
     """Number of nodes and GPUs used on each."""
-    gpus = case.gpus
-    gpus_per_node = _per_node(case)
-    if case.machine.traits.this_machine:
-        return 1, gpus
-    if gpus <= gpus_per_node:
+    gpus, gpus_per_node = case.gpus, _per_node(case)
+    if case.machine.traits.this_machine or gpus <= gpus_per_node:
         return 1, gpus
     if gpus % gpus_per_node:
         raise RequestError(

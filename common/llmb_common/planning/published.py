@@ -7,15 +7,10 @@ compares says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Result
-
-if TYPE_CHECKING:
-    from llmb_common.recipes.catalogue import Function
 
 
 def published_result(plan: JobPlan, recipe: Recipe) -> Result | None:
@@ -49,9 +44,10 @@ def _differs(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
     row = find_row(recipe, result)
     checkpoint = plan.checkpoint
     fp8_recipe = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
+    function = recipe.of_release(result.release).function(row) if row is not None else None  # as it was measured
     return (
         row is None
-        or _other_columns(plan, recipe.of_release(result.release).function(row))
+        or (plan.function is not None and function is not None and plan.function.columns != function.columns)
         or bool(plan.overridden)
         or bool(plan.megatron)
         or plan.gbs != row.global_batch_size(plan.gpus)  # strong scaling
@@ -64,8 +60,3 @@ def _differs(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
         or checkpoint.load is not None
         or checkpoint.resume
     )
-
-
-def _other_columns(plan: JobPlan, function: Function | None) -> bool:
-    """Whether the function of the release that was measured has another layout than the one that was planned."""
-    return plan.function is not None and function is not None and plan.function.columns != function.columns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -200,13 +200,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 remedy=f"{own} is the small copy of {whole}" if own else NO_COPY.format(whole),
                 field="MODEL_SIZE",
             )
-        wanted = set(among)
-        sizes = [name for name in self.sizes if not wanted or name in wanted]
-        raise RequestError(
-            f"{self.name} has no model size {size!r}{did_you_mean(size.lower(), sizes)}",
-            remedy=f"the sizes are {', '.join(sizes)}",
-            field="MODEL_SIZE",
-        )
+        raise self._unknown("model size", size, "MODEL_SIZE", self.sizes, among)
 
     def smoke_of(self, size: str) -> str | None:
         """The size that is a small copy of the model ``size`` for machines without GPUs; None where there is none."""
@@ -249,12 +243,15 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for variant in self.variants:
             if variant.name == name.lower():
                 return variant
+        raise self._unknown("variant", name, "CONFIG_VARIANT", [known.name for known in self.variants], among)
+
+    def _unknown(self, kind: str, name: str, field: str, known: Sequence[str], among: Iterable[str]) -> RequestError:
         wanted = set(among)
-        names = [v.name for v in self.variants if not wanted or v.name in wanted]
-        raise RequestError(
-            f"{self.name} has no variant {name!r}{did_you_mean(name.lower(), names)}",
-            remedy=f"the variants are {', '.join(names)}",
-            field="CONFIG_VARIANT",
+        names = [one for one in known if not wanted or one in wanted]
+        return RequestError(
+            f"{self.name} has no {kind} {name!r}{did_you_mean(name.lower(), names)}",
+            remedy=f"the {kind.split()[-1]}s are {', '.join(names)}",
+            field=field,
         )
 
     def measured_as(self, variant: str) -> Variant:

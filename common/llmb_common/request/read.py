@@ -208,12 +208,8 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         image=read.image("RUN_CONF_IMAGE"),
         mounts=read_mounts(read.text("RUN_CONF_MOUNTS")),
         profile=read.switch("ENABLE_PROFILE"),
-        profile_start=same(
-            *((name, read.positive(name)) for name in ("RUN_CONF_PROFILE_START_STEP", "PROFILE_START_STEP"))
-        ),
-        profile_stop=same(
-            *((name, read.positive(name)) for name in ("RUN_CONF_PROFILE_STOP_STEP", "PROFILE_STOP_STEP"))
-        ),
+        profile_start=_step(read, "PROFILE_START_STEP"),
+        profile_stop=_step(read, "PROFILE_STOP_STEP"),
         profile_ranks=read.lower("PROFILE_RANKS"),
         gpu_metrics=read.switch("ENABLE_GPU_METRICS"),
         nccl_trace=read.switch("ENABLE_NCCLTRACE"),
@@ -228,7 +224,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         moe_routing=read.choice("MOE_ROUTING"),
         force=read.switch("FORCE"),
         preflight=read.choice("PREFLIGHT"),
-        cluster_type=_cluster_type(read),
+        cluster_type=ClusterType(word) if (word := read.choice("CLUSTER_TYPE", names())) is not None else None,
         dry_run=read.dry_run(),
         install=read.path("LLMB_INSTALL"),
         workload=read.path("LLMB_WORKLOAD"),
@@ -254,26 +250,26 @@ def _refuse_contradictions(request: Request) -> None:
             f"{request.say('ENABLE_PROFILE')} and ENABLE_NCCLTRACE cannot be combined",
             remedy="run once with each of them",
         )
-    profiling = request.say("ENABLE_PROFILE", "true")
-    if request.gpu_metrics and not request.profile:
-        raise RequestError(f"ENABLE_GPU_METRICS needs {profiling}", remedy="set both, or neither")
-    if request.checkpoint_interval and not request.checkpoint:
-        raise RequestError("CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
-    if request.checkpoint_dir and not request.checkpoint:
-        raise RequestError("CHECKPOINT_DIR needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
     of_profiles = {
+        "ENABLE_GPU_METRICS": request.gpu_metrics,
         "PROFILE_START_STEP": request.profile_start,
         "PROFILE_STOP_STEP": request.profile_stop,
         "PROFILE_RANKS": request.profile_ranks,
     }
-    for name, value in of_profiles.items():
-        if value and not request.profile:
-            raise RequestError(f"{name} needs {profiling}", remedy="set both, or neither")
+    of_checkpoints = {"CHECKPOINT_INTERVAL": request.checkpoint_interval, "CHECKPOINT_DIR": request.checkpoint_dir}
+    for switch, on, dependent in (
+        (request.say("ENABLE_PROFILE", "true"), request.profile, of_profiles),
+        ("ENABLE_CHECKPOINT=true", request.checkpoint, of_checkpoints),
+    ):
+        for name, value in dependent.items():
+            if value and not on:
+                raise RequestError(f"{name} needs {switch}", remedy="set both, or neither")
 
 
-def _cluster_type(read: Reader) -> ClusterType | None:
-    word = read.choice("CLUSTER_TYPE", names())
-    return ClusterType(word) if word is not None else None
+def _step(read: Reader, name: str) -> int | None:
+    """A step, under its name or the longer one of NVIDIA's older scripts."""
+    longer = f"RUN_CONF_{name}"
+    return same((longer, read.positive(longer)), (name, read.positive(name)))
 
 
 def _columns(read: Reader) -> dict[str, int | bool | None]:
