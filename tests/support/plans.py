@@ -13,7 +13,9 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
+from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, cluster_config
 from llmb_common.site.machine import Machine
 
@@ -49,6 +51,11 @@ def plan(*given: str | Machine | ClusterConfig | None, recipe: str = "llama3.1",
             recipe = recipe if is_variable or word in MACHINES else word
     request = read_request({"LLMB_INSTALL": "/install", **said, **variables})
     return make_plan(load_recipe(ROOT / recipe), cluster, request, machine)
+
+
+def script_of(made: JobPlan) -> str:
+    """The batch script of a plan."""
+    return render_script(made, dry_run_paths(made.workload_folder, made.experiment_name))
 
 
 def refusal(*given: str | Machine | ClusterConfig | None, **variables: str) -> str:

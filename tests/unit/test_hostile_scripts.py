@@ -21,13 +21,13 @@ from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
-from llmb_common.runs.paths import RunPaths, dry_run_paths
+from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission
 from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.site.machine import Machine
 from llmb_common.submission.single import create_run
+from support.plans import script_of
 from support.sbatch_lines import file_of, options_of
 from support.script_stubs import Call, ScriptStubs
 
@@ -275,7 +275,7 @@ def test_slurm_reads_every_option_as_it_was_meant(site_of: Callable[[str], Site]
 
 def test_slurm_is_given_no_options_that_were_not_requested(site_of: Callable[[str], Site]) -> None:
     plan = site_of("none").plan(ADDITIONAL_SLURM_PARAMS="no-requeue")
-    options = options_of(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
+    options = options_of(script_of(plan))
     absent = {"account", "partition", "gres", "segment", "cpus-per-task", "signal", "requeue", "comment"}
     assert not absent & set(options)
     assert "no-requeue" in options
@@ -426,7 +426,7 @@ def test_the_runs_of_a_series_have_their_turns_by_their_links(site_of: Callable[
 def test_values_that_cannot_be_expressed_are_refused(site_of, runtime, change, words):
     plan = renamed(site_of(runtime).plan(), **change)
     with pytest.raises(RequestError, match=words) as caught:
-        render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+        script_of(plan)
     assert caught.value.remedy
 
 
@@ -439,12 +439,12 @@ def test_a_folder_is_mounted_unless_the_installations_mount_holds_it(site_of, fo
     plan = renamed(site_of("pyxis").plan(ENABLE_CHECKPOINT="true"), install="/inst", workload_folder="/inst/w")
     changed = {"checkpoint": renamed(plan.checkpoint, save=place)} if folder == "save" else {folder: place}  # type: ignore[arg-type]
     plan = renamed(plan, **changed)
-    text = render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+    text = script_of(plan)
     mounts = ["/inst:/inst", *([f"{place}:{place}"] if mounted else [])]
     assert f"--container-mounts={','.join(mounts)} \\\n" in text.replace("'", "")
 
 
 def test_the_root_as_installation_holds_everything(site_of: Callable[[str], Site]) -> None:
     plan = renamed(site_of("pyxis").plan(), install="/", workload_folder="/w")
-    text = render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+    text = script_of(plan)
     assert "--container-mounts=/:/ \\\n" in text

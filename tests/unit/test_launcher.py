@@ -15,9 +15,8 @@ import pytest
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.catalogue import Catalogue, Entry
-from llmb_common.rendering.script import render_script
-from llmb_common.runs.paths import dry_run_paths
 from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, NEWEST, RECIPE, asked, plan
+from support.plans import script_of
 
 LAUNCHER = json.loads((Path(__file__).parents[1] / "data" / "launcher.json").read_text(encoding="utf-8"))
 
@@ -38,7 +37,7 @@ def launched(entry: Entry, catalogue: Catalogue) -> dict[str, Any]:
 
 
 def planned(job: JobPlan) -> dict[str, Any]:
-    script = render_script(job, dry_run_paths(job.workload_folder, job.experiment_name))
+    script = script_of(job)
     directives = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", script, re.MULTILINE))
     assert job.scheduler is not None
     found: dict[str, Any] = {name: item.value for name, item in job.env.items()}
@@ -95,6 +94,6 @@ def test_cores_and_the_memory_clock_stand_in_the_script() -> None:
         ("llama3_8b_pretrain_8gpu_vr200_bf16_config", "  sudo -n nvidia-smi -lmc 4752,4752 || clock=$?"),
     ):
         job = plan(**asked(CATALOGUE.entry(name)))
-        assert said in render_script(job, dry_run_paths(job.workload_folder, job.experiment_name)).splitlines()
+        assert said in script_of(job).splitlines()
     job = plan(**asked(CATALOGUE.entry("llama3_8b_pretrain_8gpu_b300_fp8mx_config")))
-    assert "core_stride" not in render_script(job, dry_run_paths(job.workload_folder, job.experiment_name))
+    assert "core_stride" not in script_of(job)

@@ -8,22 +8,15 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import ConfigError
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.outlook import check_time_limit, save_seconds
-from llmb_common.rendering.script import render_script
 from llmb_common.request.variables import VARIABLE_NAMES
-from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import cluster_config, load_cluster_config
-from support.plans import check_answers, notes, plan, refusal, rows
+from support.plans import check_answers, notes, plan, refusal, rows, script_of
 
 SAVE = "ENABLE_CHECKPOINT=true GPU_TYPE=gb200 TIME_LIMIT=02:00:00"
 BIG = f"{SAVE} MODEL_SIZE=405b JOB_TOTAL_GPUS=128"
 BARE = f"{BIG} ENABLE_CHECKPOINT=false"
 """50 steps of 5.7 s, and nothing is saved."""
-
-
-def script(p: JobPlan) -> str:
-    return render_script(p, dry_run_paths(p.workload_folder, p.experiment_name))
 
 
 @pytest.mark.parametrize(
@@ -40,11 +33,11 @@ def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
     size: str, gpus: str, rate: float, seconds: int
 ) -> None:
     p = plan(SAVE, cluster_config(checkpoint_gb_per_second=rate), MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus)
-    assert f"#SBATCH --signal=B:TERM@{seconds}\n" in script(p)
+    assert f"#SBATCH --signal=B:TERM@{seconds}\n" in script_of(p)
     # A step that takes that long to write has not hung.
     patience = max(1800, 2 * seconds)
     limits = f"start_seconds={1200 + patience} hang_seconds={patience} teardown_seconds={patience}"
-    assert f"\n{limits} " in script(p)
+    assert f"\n{limits} " in script_of(p)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +49,7 @@ def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
     ],
 )
 def test_reading_a_checkpoint_and_profiling_are_given_time_too(words: str, limits: str) -> None:
-    assert f"\n{limits} " in script(plan(SAVE, "ENABLE_CHECKPOINT=false MODEL_SIZE=8b JOB_TOTAL_GPUS=8", words))
+    assert f"\n{limits} " in script_of(plan(SAVE, "ENABLE_CHECKPOINT=false MODEL_SIZE=8b JOB_TOTAL_GPUS=8", words))
 
 
 def test_the_rate_is_5_gb_per_second_unless_the_site_says_another(tmp_path: Path) -> None:
@@ -127,4 +120,4 @@ def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> 
 
 
 def test_a_job_that_saves_nothing_may_be_as_short_as_it_likes() -> None:
-    assert "#SBATCH --signal" not in script(plan(BARE, "TIME_LIMIT=1"))
+    assert "#SBATCH --signal" not in script_of(plan(BARE, "TIME_LIMIT=1"))

@@ -8,8 +8,6 @@ import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings, best_segment, choose_segment
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.rendering.script import render_script
-from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, cluster_config
 from llmb_common.site.machine import Machine
 from support import plans
@@ -24,8 +22,7 @@ def plan(machine: Machine = NEW, cluster: ClusterConfig | None = None, **variabl
 
 
 def segment_line(p: JobPlan) -> str | None:
-    script = render_script(p, dry_run_paths(p.workload_folder, p.experiment_name))
-    return next((line for line in script.splitlines() if "--segment" in line), None)
+    return next((line for line in plans.script_of(p).splitlines() if "--segment" in line), None)
 
 
 @pytest.mark.parametrize(

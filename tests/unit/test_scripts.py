@@ -19,18 +19,16 @@ from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.script import PORT_BASE, PORT_COUNT
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Row
-from llmb_common.rendering.script import render_script
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_common.site.machine import Machine
 from llmb_train.ranks import find_rank
 from support import plans
 from support.golden import GOLDEN, check_golden
+from support.plans import script_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
@@ -44,17 +42,12 @@ ROWS = [
 ]
 
 
-def plan_of(
-    recipe: Recipe, cluster: ClusterConfig | None = None, machine: Machine | None = None, **variables: str
-) -> JobPlan:
-    request = read_request(
-        {"LLMB_INSTALL": "/lustre/llmb", "SBATCH_ACCOUNT": "acct", "SBATCH_PARTITION": "batch", **variables}
-    )
-    return make_plan(recipe, cluster or cluster_config(), request, machine or Machine(cluster_type="slurm"))
+PLACE = {"LLMB_INSTALL": "/lustre/llmb", "SBATCH_ACCOUNT": "acct", "SBATCH_PARTITION": "batch"}
+GB200 = "GPU_TYPE=gb200 JOB_TOTAL_GPUS=128"
 
 
-def script_of(plan: JobPlan) -> str:
-    return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+def plan_of(*given: str | Machine | ClusterConfig, **variables: str) -> JobPlan:
+    return plans.plan(*given, **{**PLACE, **variables})
 
 
 def script_name(row: Row, dtype: str) -> str:
@@ -74,7 +67,7 @@ def variables_of(row: Row, dtype: str) -> dict[str, str]:
 
 @cache
 def reference() -> str:
-    return script_of(plan_of(RECIPES["llama3.1"], GPU_TYPE="gb200", JOB_TOTAL_GPUS="128"))
+    return script_of(plan_of(GB200))
 
 
 def own_part(script: str) -> str:
@@ -99,7 +92,7 @@ def test_one_script_in_full() -> None:
 
 @pytest.mark.parametrize(("recipe", "row", "dtype"), ROWS)
 def test_script_of_every_row(recipe: Recipe, row: Row, dtype: str) -> None:
-    script = script_of(plan_of(recipe, **variables_of(row, dtype)))
+    script = script_of(plan_of(recipe.name, **variables_of(row, dtype)))
     check_golden(f"scripts/{recipe.name}/{script_name(row, dtype)}.txt", own_part(script))
 
 
@@ -115,7 +108,6 @@ SITE = cluster_config(slurm=SlurmSettings(gres=True, additional_params="qos=low"
 LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
 WORKSTATION = Machine(cluster_type="local", gpu_type="h100", gpus=8, has_nsys=True)
 
-PLACE = "LLMB_INSTALL=/lustre/llmb SBATCH_ACCOUNT=acct SBATCH_PARTITION=batch"
 SWITCHES: dict[str, tuple[str | Machine | ClusterConfig, ...]] = {
     "profile-all-ranks": ("GPU_TYPE=gb200 JOB_TOTAL_GPUS=128 ENABLE_PROFILE=true ENABLE_GPU_METRICS=true",),
     "profile-some-ranks": ("nemotron4 JOB_TOTAL_GPUS=16 MODEL_SIZE=15b ENABLE_PROFILE=true",),
@@ -136,7 +128,7 @@ SWITCHES: dict[str, tuple[str | Machine | ClusterConfig, ...]] = {
 
 
 def script_of_switch(name: str) -> str:
-    return script_of(plans.plan(PLACE, *SWITCHES[name]))
+    return script_of(plan_of(*SWITCHES[name]))
 
 
 @pytest.mark.parametrize("name", SWITCHES)
@@ -147,7 +139,7 @@ def test_script_of_every_switch(name: str) -> None:
 @pytest.mark.exhaustive
 def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) -> None:
     scripts = [
-        script_of(plan_of(recipe, **variables_of(row, dtype))) for recipe, row, dtype in (p.values for p in ROWS)
+        script_of(plan_of(recipe.name, **variables_of(row, dtype))) for recipe, row, dtype in (p.values for p in ROWS)
     ]
     scripts += map(script_of_switch, SWITCHES)
     # ShellCheck reads every head, and a whole script once for each that differs in more than its head's values.
@@ -178,7 +170,7 @@ def test_no_script_is_left_over() -> None:
 
 @pytest.mark.parametrize("folder", ["/lustre/a,b", "/lustre/a:b", "/lustre/a\\b"])
 def test_a_folder_that_slurm_or_pyxis_cannot_express_is_refused(folder: str) -> None:
-    plan = plan_of(RECIPES["llama3.1"], LLMB_INSTALL=folder, GPU_TYPE="gb200", JOB_TOTAL_GPUS="128")
+    plan = plan_of(GB200, LLMB_INSTALL=folder)
     with pytest.raises(RequestError):
         script_of(plan)
 
@@ -186,7 +178,7 @@ def test_a_folder_that_slurm_or_pyxis_cannot_express_is_refused(folder: str) -> 
 def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
     folder = tmp_path / 'it\'s $(touch evil) `touch evil` "x"; %j'
     site = cluster_config(engine=Engine(python=str(folder / "python")))
-    plan = plan_of(RECIPES["llama3.1"], site, LAPTOP, LLMB_INSTALL=str(folder))
+    plan = plan_of(site, LAPTOP, LLMB_INSTALL=str(folder))
     text = script_of(plan)
     head = text[: text.index("# The job, as its scheduler knows it")]
     paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
@@ -203,11 +195,10 @@ def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
     ids=["pyxis", "enroot"],
 )
 def test_the_engine_check_of_the_caller_reaches_the_ranks_in_their_container(site: ClusterConfig, handed: str) -> None:
-    variables = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128"}
-    text = script_of(plan_of(RECIPES["llama3.1"], site, **variables, LLMB_ENGINE_CHECK="off"))
+    text = script_of(plan_of(GB200, site, LLMB_ENGINE_CHECK="off"))
     assert "export LLMB_ENGINE_CHECK=off\n" in text
     assert re.search(handed, text)
-    assert "LLMB_ENGINE_CHECK" not in script_of(plan_of(RECIPES["llama3.1"], site, **variables))
+    assert "LLMB_ENGINE_CHECK" not in script_of(plan_of(GB200, site))
 
 
 @pytest.mark.parametrize(
@@ -221,9 +212,8 @@ def test_the_engine_check_of_the_caller_reaches_the_ranks_in_their_container(sit
 )
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
 def test_a_checkpoint_is_mounted_wherever_it_lies(load, mounted, runtime):
-    given = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "LLMB_WORKLOAD": "/scratch/w", "LOAD_CHECKPOINT_PATH": load}
     cluster = cluster_config(slurm=SlurmSettings(runtime=runtime))
-    script = script_of(plan_of(RECIPES["llama3.1"], cluster, **given))
+    script = script_of(plan_of(GB200, cluster, LLMB_WORKLOAD="/scratch/w", LOAD_CHECKPOINT_PATH=load))
     always = ["/lustre/llmb:/lustre/llmb", "/scratch/w:/scratch/w"]
     if runtime == "pyxis":
         assert f"--container-mounts={','.join([*always, *mounted])} " in script
@@ -235,42 +225,33 @@ def test_a_checkpoint_is_mounted_wherever_it_lies(load, mounted, runtime):
 # Among them ``slurm/enroot.sh``.
 
 
-H100 = {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "8", "MODEL_SIZE": "8b"}
-
-
-def plan(
-    machine: Machine | None = None, mounts: tuple[str, ...] = (), *, variables: dict[str, str], **slurm: object
-) -> JobPlan:
+def plan(*given: str | Machine, mounts: tuple[str, ...] = (), **slurm: object) -> JobPlan:
     site = cluster_config(slurm=SlurmSettings(**slurm), mounts=mounts)  # type: ignore[arg-type]
-    return plans.plan(machine, site, **{"LLMB_INSTALL": "/lustre/llmb", **H100, **variables})
-
-
-def script(p: JobPlan) -> str:
-    return render_script(p, dry_run_paths(p.workload_folder, p.experiment_name))
+    return plan_of(site, "GPU_TYPE=h100 JOB_TOTAL_GPUS=8 MODEL_SIZE=8b", *given)
 
 
 def step(p: JobPlan) -> list[str]:
     """The options of the srun that starts the ranks."""
-    (command,) = re.findall(r"^srun \\\n((?:  .*\n)+)", script(p), re.MULTILINE)
+    (command,) = re.findall(r"^srun \\\n((?:  .*\n)+)", script_of(p), re.MULTILINE)
     return [line.strip(" \\&") for line in command.splitlines()]
 
 
 def test_images_can_be_written_to_unless_the_site_forbids_it() -> None:
-    assert "--container-writable" in step(plan(variables={}))
-    forbidden = step(plan(variables={}, container_writable=False))
+    assert "--container-writable" in step(plan())
+    forbidden = step(plan(container_writable=False))
     assert not any("writ" in option or "readonly" in option for option in forbidden)
-    assert "exec enroot start --rw \\" in script(plan(variables={}, runtime="enroot"))
-    assert "exec enroot start \\" in script(plan(variables={}, runtime="enroot", container_writable=False))
+    assert "exec enroot start --rw \\" in script_of(plan(runtime="enroot"))
+    assert "exec enroot start \\" in script_of(plan(runtime="enroot", container_writable=False))
 
 
 def test_a_site_without_pmix_starts_its_ranks_without() -> None:
-    assert step(plan(variables={}))[0] == "--mpi=pmix"
-    assert step(plan(variables={}, mpi="none"))[0] == "--mpi=none"
+    assert step(plan())[0] == "--mpi=pmix"
+    assert step(plan(mpi="none"))[0] == "--mpi=none"
 
 
 @pytest.mark.parametrize("job", [1, 8999, 9000, 67_043_327, 4_294_967_295])
 def test_the_rendezvous_port_is_below_those_of_outgoing_connections(job: int) -> None:
-    (line,) = re.findall(r"^export MASTER_PORT=.*$", script(plan(variables={})), re.MULTILINE)
+    (line,) = re.findall(r"^export MASTER_PORT=.*$", script_of(plan()), re.MULTILINE)
 
     def port(**given: str) -> int:
         done = subprocess.run(
@@ -295,13 +276,13 @@ def test_the_rendezvous_port_is_below_those_of_outgoing_connections(job: int) ->
 )
 def test_nsys_of_each_rank_reads_the_counters_of_its_own_gpu(machine: Machine, rank: dict[str, str]) -> None:
     """With ``all``, every rank on a node asks for every GPU, and only one of them can have it."""
-    profiled = {"ENABLE_PROFILE": "true", "ENABLE_GPU_METRICS": "true"}
-    (prefix,) = re.findall(r"^prefix\+=\(nsys .*\)$", script(plan(machine, variables=profiled)), re.MULTILINE)
+    profiled = script_of(plan(machine, "ENABLE_PROFILE=true ENABLE_GPU_METRICS=true"))
+    (prefix,) = re.findall(r"^prefix\+=\(nsys .*\)$", profiled, re.MULTILINE)
     given = {"LLMB_RUN_DIR": "/r", "LLMB_EXPERIMENT": "e", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1", **rank}
     command = ["bash", "-uc", f'prefix=(); {prefix}; printf "%s\\n" "${{prefix[@]}}"']
     words = subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout.split("\n")
     assert "--gpu-metrics-devices=5" in words
-    assert "gpu-metrics" not in script(plan(machine, variables={"ENABLE_PROFILE": "true"}))
+    assert "gpu-metrics" not in script_of(plan(machine, "ENABLE_PROFILE=true"))
 
 
 STUB = f"""#!{sys.executable}
@@ -317,7 +298,7 @@ class Entered:
     def __init__(self, folder: Path, p: JobPlan, **given: str) -> None:
         (folder / "enroot").write_text(STUB)
         (folder / "enroot").chmod(0o755)
-        (enter,) = re.findall(r"<< 'ENTER' \|\| true\n(.*?)\nENTER\n", script(p), re.DOTALL)
+        (enter,) = re.findall(r"<< 'ENTER' \|\| true\n(.*?)\nENTER\n", script_of(p), re.DOTALL)
         env = {"PATH": f"{folder}:/usr/bin:/bin", **given}
         command = ["bash", "-c", enter, "bash", "the task's\ntext"]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
@@ -342,7 +323,7 @@ def test_enroot_gets_by_name_what_is_set_on_the_node_and_nothing_else(tmp_path: 
         "HF_TOKEN": "canary",
         "EMPTY": "",
     }
-    entered = Entered(tmp_path, plan(variables={}, runtime="enroot"), LD_LIBRARY_PATH="/x", **given)
+    entered = Entered(tmp_path, plan(runtime="enroot"), LD_LIBRARY_PATH="/x", **given)
     assert set(entered.values("--env")) == given.keys() - {"EMPTY"}
     assert "canary" not in " ".join(entered.arguments)
     assert entered.arguments[:2] == ["start", "--rw"]
@@ -354,7 +335,7 @@ def test_enroot_gets_by_name_what_is_set_on_the_node_and_nothing_else(tmp_path: 
 
 def test_mounts_are_written_the_way_enroot_reads_them(tmp_path: Path) -> None:
     site = ("/data:/data:ro", "/opt/b:/b", "/scratch", "/m:/n:ro+noexec")
-    entered = Entered(tmp_path, plan(mounts=site, variables={}, runtime="enroot"))
+    entered = Entered(tmp_path, plan(mounts=site, runtime="enroot"))
     assert entered.values("--mount") == [
         "/lustre/llmb:/lustre/llmb",
         "/data:/data:x-create=auto,rbind,ro",
@@ -366,5 +347,5 @@ def test_mounts_are_written_the_way_enroot_reads_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("saves", [True, False])
 def test_what_serves_the_images_files_outlives_the_signal_to_save(tmp_path: Path, saves: bool) -> None:
-    p = plan(variables={"ENABLE_CHECKPOINT": str(saves)}, runtime="enroot")
+    p = plan(f"ENABLE_CHECKPOINT={saves}", runtime="enroot")
     assert Entered(tmp_path, p).ignores_sigterm is saves
