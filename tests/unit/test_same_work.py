@@ -246,10 +246,6 @@ def test_a_key_that_nobody_knows_in_the_list_of_baselines_is_damage(tmp_path: Pa
             baselines(tmp_path)
 
 
-def test_a_published_configuration_has_a_key_of_its_own(record: RunRecord, tmp_path: Path) -> None:
-    assert configuration_key(plan_for(tmp_path, **PUBLISHED)) == configuration_key(record.plan)
-
-
 def of_image(record: RunRecord, image: str | None, **receipt: object) -> RunRecord:
     manifest = {**record.manifest, "image": {"path": image, **({"receipt": json.dumps(receipt)} if receipt else {})}}
     return replace(record, plan=changed(record.plan, image=image), manifest=manifest)

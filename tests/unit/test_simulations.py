@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import runpy
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -206,16 +205,6 @@ def test_the_command_prints_the_parts_that_are_asked_for(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         simulation.main()
     assert "unknown part 'three': one, two" in capsys.readouterr().err
-
-
-def test_a_simulation_runs_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    def parse_args(self: object, arguments: object = None, namespace: object = None) -> object:
-        raise SystemExit("asked")
-
-    monkeypatch.setattr("argparse.ArgumentParser.parse_args", parse_args)
-    with pytest.raises(SystemExit, match="asked"):
-        runpy.run_path(str(simulation.__file__), run_name="__main__")
-    runpy.run_path(str(simulation.__file__), run_name="imported")  # nobody asks for trials
 
 
 # Tunings

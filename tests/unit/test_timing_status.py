@@ -56,6 +56,12 @@ def test_a_figure_that_vanishes_is_a_nan(judge):
         assert timing.status.message == f"no 'mtp_1 loss' is printed at iteration {first}, as Megatron does for NaN"
 
 
+@pytest.mark.parametrize("figure", ["load_balancing_loss", "params norm", "max attention logit"])
+def test_every_average_and_norm_may_vanish(judge, figure):
+    lines = [mbridge_line(index, extra=f"{figure}: 1.0E+00" if index < 21 else "") for index in range(1, 51)]
+    assert verdict(judge("".join(lines))) == ("Failed", "nan_figure", 21)
+
+
 def test_what_may_come_and_go_is_no_nan(judge):
     counts = dict.fromkeys(range(20, 51), "skipped samples: 8 | mtp_1 loss: 7.1 | load_balancing_loss: 1.0")
     assert verdict(judge(mtp_log(counts))) == ("Success", "", None)

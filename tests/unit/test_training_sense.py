@@ -204,18 +204,9 @@ def flat_log() -> str:
     return steady_log(FAST, loss="6.958428E+00")
 
 
-NONSENSE = {
-    "rising": "".join(mbridge_line(index, milliseconds=FAST, loss=f"{4 + index}") for index in range(1, 51)),
-    "flat": flat_log(),
-    "no gradient": steady_log(FAST, grad_norm="0.000"),
-    "skipped": "".join(mbridge_line(index, milliseconds=FAST, skipped=int(index < 34)) for index in range(1, 51)),
-    "other work": steady_log(FAST, tflops=0.44 * 1636.8 / 0.9),
-}
-
-
-@pytest.mark.parametrize("name", NONSENSE)
-def test_a_fast_run_that_does_not_train_is_no_pass(cli: Cli, name: str) -> None:
-    make_run(cli.install, log=NONSENSE[name])
+@pytest.mark.parametrize("log", [flat_log(), steady_log(FAST, tflops=0.44 * 1636.8 / 0.9)], ids=["flat", "other work"])
+def test_a_fast_run_that_does_not_train_is_no_pass(cli: Cli, log: str) -> None:
+    make_run(cli.install, log=log)
     (run,) = cli("results", "--json").data["runs"]
     assert (run["status"], run["verdict"]) == ("Success", "fail")
     assert run["verdict_text"].startswith("fast, but not training: ")
@@ -285,18 +276,6 @@ def test_what_was_kept_says_so_without_the_log(cli: Cli) -> None:
     make_run(cli.install, log=flat_log())
     first, second = (cli("results", "--json").data["runs"] for _ in range(2))
     assert [run["not_training"] for run in first] == [run["not_training"] for run in second] != [[]]
-
-
-@pytest.mark.parametrize("figure", ["mtp_1 loss", "load_balancing_loss", "params norm"])
-@pytest.mark.parametrize("value", ["nan", "inf", None])
-def test_any_figure_that_is_not_finite_fails(cli: Cli, figure: str, value: str | None) -> None:
-    """Megatron-Bridge prints averages that are NaN not at all."""
-    extra = {True: "" if value is None else f"{figure}: {value}", False: f"{figure}: 1.0E+00"}
-    lines = [mbridge_line(index, milliseconds=FAST, extra=extra[index > 20]) for index in range(1, 51)]
-    make_run(cli.install, log="".join(lines))
-    (run,) = cli("results", "--json").data["runs"]
-    assert (run["status"], run["reason"], run["iteration"]) == ("Failed", "nan_figure", 21)
-    assert figure in run["message"]
 
 
 def test_a_figure_that_nemo_prints_as_nan_fails(tmp_path: Path) -> None:
