@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from llmb_common.results.history import ALARM_RATE, LEAST_DAYS, Prior, day_prior, level_changes, standing
 from llmb_common.results.scatter import STATED
-from tools.printed import print_tables
+from tools.markdown import print_tables
 
 DAYS = 30
 DEVIATIONS = (0.005, 0.01, 0.02, 0.03)

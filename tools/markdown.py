@@ -1,4 +1,4 @@
-"""Markdown that is generated in part: the marks around what is, and its tables.
+"""Markdown that is generated: between marks on pages, and the tables that simulations print.
 
 ``<!-- table: NAME -->`` and ``<!-- figure: NAME -->`` begin what is made anew each time, ``<!-- end -->`` ends it. A
 table stands in lines of its own, a figure in the middle of a text. A name may have arguments: ``results mbridge h100``.
@@ -6,6 +6,7 @@ table stands in lines of its own, a figure in the middle of a text. A name may h
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
@@ -75,3 +76,32 @@ class Footnotes:
         if not self._texts:
             return []
         return ["", *(f"- [{n}] {text[0].upper()}{text[1:]}." for n, text in enumerate(self._texts, 1))]
+
+
+Table: TypeAlias = Callable[[int, int], Iterable[str]]
+"""From the number of trials and the seed to lines of Markdown."""
+
+
+def print_tables(about: str, parts: Mapping[str, Table], counted: str = "trials", usual: int = 1000) -> None:
+    """Print the parts that the command line names, or all of them; one alone has no name there.
+
+    Args:
+        about: what the module says of itself, its first line for people
+        parts: by name
+        counted: what is counted: the option for how many
+        usual: how many without it
+    """
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    if len(parts) > 1:
+        parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
+    parser.add_argument(f"--{counted}", type=int, default=usual, dest="count", metavar="N")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    named = vars(asked).get("parts") or list(parts)
+    if unknown := [name for name in named if name not in parts]:
+        parser.error(f"unknown part {unknown[0]!r}: {', '.join(parts)}")
+    for name in named:
+        for line in parts[name](asked.count, asked.seed):
+            print(line, flush=True)
+        if len(parts) > 1:
+            print(flush=True)

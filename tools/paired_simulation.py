@@ -23,7 +23,7 @@ from typing import TypeAlias
 from llmb_common.results.decision import less
 from llmb_common.results.paired import RATE, RESOLUTION, Answer, Block, Comparison, compare_blocks, looks, order
 from llmb_run.comparing.strategy import Rule
-from tools.printed import print_tables
+from tools.markdown import print_tables
 from tools.verdict_simulation import Noise, simulate
 
 GAINS = (0.0, 0.005, 0.01, 0.02, 0.05)

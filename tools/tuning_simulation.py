@@ -20,7 +20,7 @@ from functools import partial
 from llmb_common.results.search import Option, State, Trial, look
 from llmb_common.results.steps import StepTime
 from llmb_common.results.surrogate import Point
-from tools.printed import print_tables
+from tools.markdown import print_tables
 
 MATTERS = 0.05
 """Share by which a configuration that matters may be slower than the fastest."""

@@ -19,7 +19,7 @@ from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.scatter import STATED, PastRun, PastRuns, Scatter
 from llmb_common.results.sequential import REQUIRED, Attempt, follow, tolerance_of
 from llmb_common.results.steps import StepTime, estimate
-from tools.printed import Table, print_tables
+from tools.markdown import Table, print_tables
 
 RATIOS = (1.00, 1.03, 1.05, 1.065, 1.08)
 """Of the true mean step time to the reference. 1.05 is the tolerance itself: either answer may come there, seldom."""
