@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmb_common.runs.evidence.account import EXPECTATION, Account, account_of, as_plain, make_account
 from llmb_common.runs.evidence.findings import KINDS, NodeFinding
+from llmb_common.runs.evidence.nodes import Adapter, Gpu, Machine
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord
+from llmb_train.evidence import gpus, machine
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.runs import make_run
 
@@ -74,19 +77,6 @@ def test_a_run_whose_nodes_wrote_nothing_has_none_either(run: RunRecord) -> None
     assert make_account(run).lines() == []
 
 
-def test_the_silent_fall_back_to_sockets(run: RunRecord) -> None:
-    write_all(run, odd_nccl=(LOGS / "socket_hpcx.log").read_text())
-    finding = only(run)
-    assert (finding.kind, finding.severity) == ("socket", "problem")
-    assert finding.text == "NCCL sends through TCP sockets between nodes: n4"
-
-
-def test_sockets_do_not_matter_on_one_node(tmp_path: Path) -> None:
-    run = make_run(tmp_path, variables={**TWO_NODES, "MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8"})
-    write_node(run.paths.folder, "n1", log=(LOGS / "socket_2.19.log").read_text())
-    assert findings(run) == []
-
-
 def test_a_network_that_nobody_knows(run: RunRecord) -> None:
     missing = {"nccl_missing": "NCCL_DEBUG set by the job"}
     for number in range(1, 9):
@@ -131,80 +121,6 @@ def test_of_two_nodes_the_worse_one_is_named(run: RunRecord, worse: int) -> None
     assert f"network adapters in use: 1 on n{worse}; elsewhere 2" in [it.text for it in findings(run)]
 
 
-def test_only_errors_of_the_run_are_a_problem(run: RunRecord) -> None:
-    write_all(run, looks(uncorrectable="2"))
-    assert (only(run).severity, only(run).text) == (
-        "note",
-        "memory errors before the run: n4 GPU 3 (2 uncorrectable errors)",
-    )
-    write_all(run, {"after": snapshot(2000.0, smi_answer(changes={3: {"uncorrectable": "2"}}))})
-    assert (only(run).severity, only(run).text) == ("problem", "memory errors: n4 GPU 3 (2 uncorrectable errors)")
-
-
-def test_another_vbios_is_only_a_note(run: RunRecord) -> None:
-    write_all(run, looks(vbios="96.00.74.00.01"))
-    assert only(run).severity == "note"
-
-
-@pytest.mark.parametrize(("seconds", "kinds"), [(5, []), (250, ["throttled"])])
-def test_throttling_is_counted_over_the_run(run: RunRecord, seconds: int, kinds: list[str]) -> None:
-    """1000 s lie between the looks; the counter runs since the driver was loaded."""
-    before = snapshot(1000.0, smi_answer(changes={3: {"hw_therm_us": "900000000 us"}}))
-    after = snapshot(2000.0, smi_answer(changes={3: {"hw_therm_us": f"{900_000_000 + seconds * 1_000_000} us"}}))
-    write_all(run, {"before": before, "after": after})
-    found = findings(run)
-    assert [finding.kind for finding in found] == kinds
-    if found:
-        assert found[0].text == "clocks held down: n4 GPU 3 (too hot (hardware), 25% of the time)"
-
-
-def test_the_power_limit_is_a_note(run: RunRecord) -> None:
-    after = snapshot(2000.0, smi_answer(changes={index: {"cap_us": "400000000 us"} for index in range(8)}))
-    write_all(run, {"after": after})
-    finding = only(run)
-    assert (finding.kind, finding.severity) == ("power-cap", "note")
-    assert finding.text == "8 GPUs at their power limit, the longest for 40% of the time"
-
-
-def test_fewer_gpus_than_planned(run: RunRecord) -> None:
-    write_all(run, {name: snapshot(1000.0, smi_answer(7)) for name in ("before", "load", "after")})
-    assert (only(run).kind, only(run).severity) == ("fewer-gpus", "problem")
-    assert only(run).text == "fewer GPUs than planned: n4 has 7 of 8"
-
-
-def test_another_driver(run: RunRecord) -> None:
-    write_all(run, {"before": snapshot(1000.0, smi_answer(driver="570.1"))})
-    assert only(run).text == "driver 570.1 on n4; elsewhere 580.95.05"
-
-
-ADAPTERS = [
-    ({"state": "DOWN"}, "problem", "network adapters: state DOWN instead of ACTIVE on n4 mlx5_1"),
-    ({"rate_gbps": 200.0}, "problem", "network adapters: rate in Gbit/s 200 instead of 400 on n4 mlx5_1"),
-    ({"firmware": "28.36"}, "note", "network adapters: firmware 28.36 instead of 28.39.3560 on n4 mlx5_1"),
-]
-
-
-@pytest.mark.parametrize(("changes", "severity", "text"), ADAPTERS, ids=["state", "rate", "firmware"])
-def test_an_adapter_unlike_those_of_the_other_nodes(run, changes, severity, text):
-    machine = {"kernel": "5.15.0-1063", "adapters": [adapter("mlx5_0"), adapter("mlx5_1", **changes)]}
-    write_all(run, {"machine": machine})
-    assert (only(run).severity, only(run).text) == (severity, text)
-
-
-def test_a_port_that_is_down_everywhere_is_not_used(run: RunRecord) -> None:
-    machine = {"adapters": [adapter("mlx5_0"), adapter("mlx5_9", state="DOWN", rate_gbps=10.0)]}
-    for number in range(1, 9):
-        write_node(run.paths.folder, f"n{number}", log=IB, machine=machine)
-    assert findings(run) == []
-
-
-def test_a_node_without_nvidia_smi_is_a_note(run: RunRecord) -> None:
-    nothing = {"time": 1.0, "missing": "nvidia-smi is not installed", "gpus": []}
-    write_all(run, {"before": nothing, "load": nothing, "after": nothing, "machine": {"driver": "580.95.05"}})
-    assert only(run).text == "nothing known of the GPUs of n4 (nvidia-smi is not installed)"
-    assert only(run).severity == "note"
-
-
 def test_nodes_of_an_earlier_start_do_not_count(run: RunRecord) -> None:
     """A requeued job may run on others."""
     write_all(run)
@@ -214,9 +130,13 @@ def test_nodes_of_an_earlier_start_do_not_count(run: RunRecord) -> None:
     assert "old" not in make_account(run).hosts
 
 
-def test_missing_nodes_are_a_note(run: RunRecord) -> None:
-    write_node(run.paths.folder, "n1", log=IB)
-    assert only(run).text == "1 of 8 nodes recorded what they are"
+def test_what_a_node_writes_is_what_is_read_of_it(tmp_path: Path) -> None:
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    wrote = machine.facts({}, tmp_path)
+    (gpu,) = gpus.parse(smi_answer(1).encode())["gpus"]
+    for kind, said in ((Gpu, gpu), (Machine, wrote), (Adapter, wrote["adapters"][0])):
+        assert {field.name for field in msgspec.structs.fields(kind)} <= set(said)
 
 
 HOSTILE = {
@@ -251,12 +171,6 @@ def test_infinite_numbers_are_no_error(run: RunRecord) -> None:
     assert {finding.kind for finding in account.findings} == {"different-gpu"}
     json.dumps(as_plain(account), allow_nan=False)
     assert account.lines()
-
-
-def test_nothing_but_damage_is_said_too(run: RunRecord) -> None:
-    (run.paths.folder / "nodes").mkdir()
-    (run.paths.folder / "nodes" / "n1.json").write_text("{")
-    assert "damaged files in nodes/: n1.json" in [finding.text for finding in findings(run)]
 
 
 def test_links_and_fifos_are_not_read(run: RunRecord, tmp_path: Path) -> None:

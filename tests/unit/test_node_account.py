@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from llmb_common.timing.log_files import open_log
 from llmb_train.evidence import machine
 from llmb_train.evidence.node import LOAD_STEP, Node
 from llmb_train.ranks import Rank
-from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
+from support.gpu_nodes import on_path, put_nvidia_smi
 from support.iteration_logs import mbridge_line, memory_print
 from support.processes import has_ended, wait_until
 
@@ -42,19 +41,6 @@ def train(run: Path, environ: dict[str, str], rank: Rank = FIRST) -> None:
     node.wait()
     node.after_step(LOAD_STEP)
     node.finish()
-
-
-def test_the_first_rank_of_a_node_looks_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "answer").write_text(smi_answer(8))
-    monkeypatch.setenv("PATH", on_path(put_nvidia_smi(tmp_path / "bin", f"cat {tmp_path}/answer")))
-    train(tmp_path, job())
-    found = account(tmp_path)
-    assert (found["schema"], found["host"], found["job"], found["restart"], found["rank"]) == (1, "n2", "4711", 1, 8)
-    assert found["machine"]["kernel"] == os.uname().release
-    looks = [found[name] for name in ("before", "load", "after")]
-    assert [len(look["gpus"]) for look in looks] == [8, 8, 8]
-    assert looks[0]["time"] <= looks[2]["time"]
-    assert [path.name for path in (tmp_path / "nodes").iterdir()] == ["n2.json"], "half-written files stay"
 
 
 class Cuda:
@@ -111,16 +97,6 @@ def test_the_other_ranks_write_nothing(tmp_path: Path) -> None:
     assert environ == job()
 
 
-def test_a_node_without_tools_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    train(tmp_path, job())
-    assert account(tmp_path)["after"] == {
-        **account(tmp_path)["after"],
-        "missing": "nvidia-smi is not installed",
-        "gpus": [],
-    }
-
-
 def test_a_hanging_tool_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmb_train.evidence.gpus.SECONDS", 0.2)
     monkeypatch.setenv("PATH", on_path(put_nvidia_smi(tmp_path / "bin", "sleep 600")))
@@ -146,18 +122,6 @@ def test_a_look_that_fails_is_no_error(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("llmb_train.evidence.gpus.snapshot", broken)
     train(tmp_path, job())
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("name", ["../../n3", "a/b", ".", "", "n" * 500, "n\n1"])
-def test_a_strange_node_name_stays_in_the_folder(tmp_path: Path, name: str) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    node = Node(run, FIRST, job(SLURMD_NODENAME=name))
-    node.start(uses_nccl=False)
-    node.wait()
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert [path.name for path in run.iterdir()] == ["nodes"]
-    assert len(list((run / "nodes").glob("*.json"))) == 1
 
 
 def test_nccl_writes_its_own_log(tmp_path: Path) -> None:
@@ -210,12 +174,6 @@ def test_adapters(tmp_path: Path) -> None:
     assert (second["name"], second["state"], second["rate_gbps"]) == ("mlx5_1:1", "DOWN", 2.5)
     assert (third["name"], third["layer"], third["state"]) == ("mlx5_1:2", "Ethernet", None)
     assert machine.adapters(tmp_path / "missing") == []
-
-
-def test_the_cpus_name() -> None:
-    assert machine.cpu_model("processor : 0\nmodel name\t: AMD EPYC 9654\n") == "AMD EPYC 9654"
-    assert machine.cpu_model("processor\t: 0\nCPU part\t: 0xd4f\n") == "0xd4f"
-    assert machine.cpu_model("") is None
 
 
 @pytest.mark.parametrize("late", [0.0, 0.3])

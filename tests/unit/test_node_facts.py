@@ -185,8 +185,9 @@ def test_where_there_is_nothing_to_read_there_is_null(monkeypatch: pytest.Monkey
     assert [found[name] for name in ("host", "cpu", "memory_gib", "driver")] == ["here", None, None, None]
 
 
-def test_the_models_name_is_cut() -> None:
+def test_the_cpus_name_is_cut_and_on_arm_a_number() -> None:
     assert machine.cpu_model(f"model name : {'x' * 130}") == "x" * 120
+    assert machine.cpu_model("processor\t: 0\nCPU part\t: 0xd4f\n") == "0xd4f"
 
 
 def adapter(root: Path, name: str, *ports: str) -> None:
@@ -338,7 +339,14 @@ def test_outside_of_slurm_there_is_no_job_and_no_restart(looks, tmp_path, count,
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("n-1.x_2", "n-1.x_2"), ("a/b c", "a_b_c"), ("..n", "n"), ("...", "node"), ("n" * 101, "n" * 100)],
+    [
+        ("n-1.x_2", "n-1.x_2"),
+        ("a/b c", "a_b_c"),
+        ("..n", "n"),
+        ("../../n3", "_.._n3"),
+        ("...", "node"),
+        ("n" * 101, "n" * 100),
+    ],
 )
 def test_a_file_is_named_after_its_node(looks: list[float | None], tmp_path: Path, name: str, file: str) -> None:
     node = Node(tmp_path, FIRST, {"SLURMD_NODENAME": name})
