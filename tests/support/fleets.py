@@ -20,8 +20,7 @@ import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.account import EXPECTATION, held_against, setup_of, summarize
-from llmb_common.runs.evidence.nccl_log import NcclLog
-from llmb_common.runs.evidence.nodes import Adapter, Gpu, Machine, Node, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import Adapter, Gpu, Machine, NcclLog, Node, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
 
 SIZES = (8, 64, 128, 512, 1024)

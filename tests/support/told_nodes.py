@@ -8,8 +8,7 @@ import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.findings import find
-from llmb_common.runs.evidence.nccl_log import NcclLog
-from llmb_common.runs.evidence.nodes import Gpu, Machine, Node, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import Gpu, Machine, NcclLog, Node, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
 
 IB = NcclLog(version="2.27.3", networks=("IB",), transports={"NET/IB/GDRDMA": 8})

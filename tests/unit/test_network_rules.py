@@ -11,8 +11,16 @@ import msgspec
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.nccl_log import MOST_BYTES, NcclLog, parse_nccl_log, read_nccl_log
-from llmb_common.runs.evidence.nodes import Adapter, Machine, Node, Snapshot
+from llmb_common.runs.evidence.nodes import (
+    MOST_BYTES,
+    Adapter,
+    Machine,
+    NcclLog,
+    Node,
+    Snapshot,
+    parse_nccl_log,
+    read_nccl_log,
+)
 from support.told_nodes import IB, gpu, node, said, two_nodes
 
 

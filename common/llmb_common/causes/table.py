@@ -97,6 +97,9 @@ _XID = re.compile(r"Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)(?:, *(.*))?")
 _DECODED = re.compile(r"(\w+) .*?\((0x[0-9a-fA-F]{8}) (0x[0-9a-fA-F]{8})")
 
 
+_OF_NUMBERS: dict[str, Role] = {"context": "noise", "teardown": "teardown", "cascade": "cascade"}
+
+
 def _numbered(found: Signature, text: str) -> Signature:
     """``found`` as the number in ``text`` makes it."""
     match = _XID.search(text)
@@ -115,8 +118,8 @@ def _numbered(found: Signature, text: str) -> Signature:
         fatal, resolution = _decode(number, rest)
         role = "root" if fatal else "noise"
         remedy = f"{remedy}; NVIDIA: {resolution}" if resolution else remedy
-    elif known.role in ("context", "teardown", "cascade"):
-        role = "cascade" if known.role == "cascade" else "teardown" if known.role == "teardown" else "noise"
+    elif known.role in _OF_NUMBERS:
+        role = _OF_NUMBERS[known.role]
     elif known.role == "either":
         sure = "possible"
     return msgspec.structs.replace(

@@ -18,8 +18,7 @@ from llmb_common.health.facts import Level, Needs, Remark
 from llmb_common.health.judge import evidence_remarks, with_remarks
 from llmb_common.results.references import baselines, unlike_site
 from llmb_common.runs.evidence.account import summarize
-from llmb_common.runs.evidence.nccl_log import parse_nccl_log
-from llmb_common.runs.evidence.nodes import Node, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import Node, Nodes, Snapshot, parse_nccl_log
 from llmb_common.site.cluster import HealthSettings, load_cluster_config
 
 MINUTES = 10

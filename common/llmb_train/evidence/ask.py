@@ -185,14 +185,9 @@ class _Child:
         """Kill its session, and wait a moment for its end."""
         self.took = round(time.monotonic() - self.begun, 3)
         os.close(self.reading)
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except OSError:
-            pass  # over, or not yet a session of its own
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        except OSError:
-            pass
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(OSError):  # over, or not yet a session of its own
+                kill(self.pid, signal.SIGKILL)
         deadline = time.monotonic() + _KILL_SECONDS
         while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:

@@ -167,7 +167,7 @@ def _counters(element: ElementTree.Element) -> Dict[str, float]:
     """Microseconds for which each reason has been active since the driver was loaded."""
     found = {}
     for name, reason in _COUNTERS.items():
-        value = _number(element, f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}")
+        value = _as_number(element.findtext(f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}"))
         if value is not None:
             found[reason] = value
     return found
@@ -180,11 +180,8 @@ def _text(element: ElementTree.Element, path: str) -> Optional[str]:
 
 def _first(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
     """The number at the first of ``paths`` that has one."""
-    return next((value for value in (_number(element, path) for path in paths) if value is not None), None)
-
-
-def _number(element: ElementTree.Element, path: str) -> Optional[float]:
-    return _as_number(element.findtext(path))
+    values = (_as_number(element.findtext(path)) for path in paths)
+    return next((value for value in values if value is not None), None)
 
 
 def _as_number(text: Optional[str]) -> Optional[float]:

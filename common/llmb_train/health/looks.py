@@ -3,6 +3,7 @@
 ``ROOT`` has ``proc``, ``sys``, ``dev`` and ``etc``; the variable LLMB_HEALTH_ROOT names another one, for tests.
 """
 
+import functools
 import glob
 import os
 import re
@@ -47,12 +48,9 @@ def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
         "stuck": (stuck, FILE_SECONDS),
     }  # type: Dict[str, Call]
     for what, path in sorted(spec.get("folders", {}).items()):
-        found[f"folder {what}"] = (_looker(path, what in spec.get("written", ())), FILE_SECONDS)
+        look = functools.partial(folder, path, written=what in spec.get("written", ()))
+        found[f"folder {what}"] = (look, FILE_SECONDS)
     return found
-
-
-def _looker(path: str, written: bool) -> Any:
-    return lambda: folder(path, written=written)
 
 
 def _tool(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:

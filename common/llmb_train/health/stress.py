@@ -10,8 +10,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from llmb_train.evidence import gpus, machine
-from llmb_train.evidence.ask import call_all
+from llmb_train.evidence.ask import Call, call_all
 from llmb_train.evidence.machine import node_name
 
 ALONE_SECONDS = 60.0
@@ -48,9 +48,10 @@ def stress(spec: dict[str, Any]) -> dict[str, Any]:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))  # a step of one task may have been bound to one core
     node, count = node_name(os.environ), spec["gpus"]
+    calls: dict[str, Call]
     found: dict[str, Any] = {"groups": []}
     if spec["alone"]:
-        calls = {str(index): (_call(alone, spec["device"], index), ALONE_SECONDS) for index in range(count)}
+        calls = {str(index): (partial(alone, spec["device"], index), ALONE_SECONDS) for index in range(count)}
         if spec["device"] == "cuda":
             calls["load"] = (_looks_under_load, ALONE_SECONDS)
         found["alone"] = call_all(calls)
@@ -59,15 +60,11 @@ def stress(spec: dict[str, Any]) -> dict[str, Any]:
         if node in group["nodes"]:
             first = group["nodes"].index(node) * count
             calls = {
-                str(index): (_call(together, spec, group, first + index, index), TOGETHER_SECONDS)
+                str(index): (partial(together, spec, group, first + index, index), TOGETHER_SECONDS)
                 for index in range(count)
             }
             found["groups"].append({"nodes": group["nodes"], "ranks": call_all(calls)})
     return found
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    return lambda: function(*arguments)
 
 
 def _looks_under_load() -> list[dict[str, Any]]:
