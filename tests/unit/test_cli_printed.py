@@ -267,33 +267,17 @@ def test_what_differs_from_a_run_that_is_repeated_is_a_table(cli: Cli) -> None:
 
 def test_columns_of_the_csv_that_programs_read(cli: Cli) -> None:
     record = make_run(cli.install, log=steady_log(5741.5))
-    runs = list(csv.DictReader(io.StringIO(cli("results", "--format", "csv").out)))
-    (run,) = runs
+    (run,) = csv.DictReader(io.StringIO(cli("results", "--format", "csv").out))
     assert {
-        **{"experiment": record.paths.name, "status": "Success", "run_id": record.paths.run_id, "state": "COMPLETED"},
-        **{"workload": "pretrain_llama3.1", "variant": "mbridge", "model_size": "405b", "dtype": "fp8"},
-        **{"fp8_recipe": "cs", "gpu_type": "gb200", "gpus": "128", "nodes": "32", "gbs": "64", "seq_len": "8192"},
-        **{"job_id": "101", "time_mean_s": "5.7415", "time_std_s": "0.0", "tflops_per_gpu_mean": "1636.8"},
-        **{"tflops_per_gpu_std": "0.0", "step_s": "5.7415", "steady_step_s": "5.7415", "verdict": "pass"},
-        **{
-            "published_step_s": "5.74147",
-            "reference_step_s": "5.74147",
-            "more_runs": "",
-            "reason": "",
-            "iteration": "",
-        },
-        "reference_software": "Megatron-Bridge, nemo:25.09.00",
+        **{"experiment": record.paths.name, "status": "Success", "run_id": record.paths.run_id, "gpus": "128"},
+        **{"time_mean_s": "5.7415", "time_std_s": "0.0", "step_s": "5.7415", "steady_step_s": "5.7415"},
+        **{"published_step_s": "5.74147", "reference_step_s": "5.74147", "more_runs": "", "reason": ""},
+        **{"verdict": "pass", "reference_software": "Megatron-Bridge, nemo:25.09.00"},
     }.items() <= run.items()
     assert run["date"].endswith("+00:00")
-    assert float(run["tokens_per_second"]) == pytest.approx(91316, rel=1e-5)
-    assert float(run["tflops_per_gpu"]) == pytest.approx(1800.6, rel=1e-4)
-    assert float(run["mfu_percent"]) == pytest.approx(36.75, rel=1e-3)
-    assert float(run["log_mfu_percent"]) == pytest.approx(33.404, rel=1e-4)
-    assert float(run["days_1t"]) == pytest.approx(126.75, rel=1e-4)
-    assert float(run["tolerance"]) == pytest.approx(0.0836)
-    assert float(run["difference_low"]) < float(run["difference"]) < float(run["difference_high"])
-    assert run["published_tokens_per_second"]
-    assert run["published_mfu_percent"]
+    (same,) = cli("results", "--json").data["runs"]
+    for name in ("tokens_per_second", "tflops_per_gpu", "mfu_percent", "days_1t", "tolerance", "difference_low"):
+        assert float(run[name]) == same[name], name
     steps = list(csv.DictReader(io.StringIO(cli("results", "--iterations").out)))
     assert [step["measured"] for step in steps[33:45]] == ["false", *["true"] * 10, "false"]
     assert steps[0] == {

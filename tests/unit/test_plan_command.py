@@ -23,6 +23,7 @@ from support.runs import PUBLISHED, make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA = ("plan", "-w", "llama3.1", "-s", "70b", "--dtype", "bf16", "--gpu-type", "h100")
+NEMOTRON = ("plan", "-w", "nemotron4", "-s", "340b", "--dtype", "bf16", "--gpu-type", "h100", "--scale", "64")
 SLURM = {"CLUSTER_TYPE": "slurm"}
 
 
@@ -94,21 +95,7 @@ def test_json_has_the_plan_and_every_rank(cli: Cli) -> None:
 
 
 def test_a_job_that_does_not_fit_is_shown_and_refused(cli: Cli) -> None:
-    done = cli(
-        "plan",
-        "-w",
-        "nemotron4",
-        "-s",
-        "340b",
-        "--dtype",
-        "bf16",
-        "--gpu-type",
-        "h100",
-        "--scale",
-        "64",
-        "--force",
-        **SLURM,
-    )
+    done = cli(*NEMOTRON, "--force", **SLURM)
     assert done.status == 2
     assert section(done.out, "memory")
     assert "does not fit" in done.err
@@ -118,10 +105,7 @@ def test_an_undocumented_scale_names_those_that_force_takes_and_whether_they_fit
     done = cli(*LLAMA, "--scale", "96", **SLURM)
     assert done.status == 2
     assert "--force accepts other numbers of GPUs that the layout divides, such as 96 (fits), " in done.err
-    large = cli(
-        "plan", "-w", "nemotron4", "-s", "340b", "--dtype", "bf16", "--gpu-type", "h100", "--scale", "64", **SLURM
-    )
-    assert "such as 64 (does not fit), 128 (fits)" in large.err
+    assert "such as 64 (does not fit), 128 (fits)" in cli(*NEMOTRON, **SLURM).err
 
 
 def test_only_scales_that_the_layout_divides_are_tried_and_few_of_them(

@@ -135,11 +135,11 @@ class Refused:
     error: RequestError
 
 
-def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+def variables_for(ask: Ask, place: Place) -> dict[str, str]:
     """The variables of ``launch.sh`` that ask for ``ask``: the caller's environment, then the options."""
-    variables = {**base, "LLMB_INSTALL": str(place.install), **ask.environment, **ask.options}
+    variables = {**os.environ, "LLMB_INSTALL": str(place.install), **ask.environment, **ask.options}
     if ask.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
-        variables["DRY_RUN"] = base.get("DRY_RUN") or "true"
+        variables["DRY_RUN"] = os.environ.get("DRY_RUN") or "true"
     if megatron := {name: value for name, value in ask.settings.items() if is_setting(name)}:
         known = settings_in(variables.get("MEGATRON_SETTINGS"), "MEGATRON_SETTINGS")
         variables["MEGATRON_SETTINGS"] = settings_text(known | megatron)
