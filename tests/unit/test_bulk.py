@@ -15,7 +15,6 @@ from llmb_run.starting.requests import Ask
 from llmb_run.starting.task_files import parse_text, read_tasks
 from support import instant
 from support.cli import Cli
-from support.run_site import RunSite
 
 
 @pytest.fixture
@@ -233,11 +232,8 @@ def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Place) 
     assert not set(before) & {ask.digest("tasks", "again") for ask in read(tmp_path, place, tasks)}
 
 
-def test_no_job_is_there_twice_when_one_before_it_is_corrected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    instant.install_executor(monkeypatch, tmp_path / "instant")
-    site, path = Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys), tmp_path / "tasks.yaml"
+def test_no_job_is_there_twice_when_one_before_it_is_corrected(site: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.yaml"
     for tp in (3, 2):
         path.write_text(
             "".join(["tasks:\n", *(f"  - {{workload: llama3.1, scale: 2, set: {{tp: {n}}}}}\n" for n in (tp, 1))])

@@ -19,12 +19,9 @@ from llmb_run import completion
 from llmb_run.commands.start import single_command
 from llmb_run.commands.workloads import _next_step
 from llmb_train import catalogue, perf_recipes
-from support import instant
 from support.cli import Cli, Done
 from support.functions import RECIPE, ROOT, UNCHECKED
-from support.run_site import RunSite
 from support.runs import make_run, steady_log
-from support.site_record import plant
 
 DEEPSEEK = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "256"}
 """Published with nemo:26.08, which is what its jobs run: 10.422 s. With nemo:26.06: 10.34 s."""
@@ -283,12 +280,6 @@ tests:
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    instant.install_executor(monkeypatch, tmp_path / "instant")
-    return Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
-
-
 def test_task_files_retries_and_groups_take_functions(site: Cli, tmp_path: Path) -> None:
     (tmp_path / "tasks").write_text(TASKS)
     assert site("bulk", tmp_path / "tasks").status == 0
@@ -308,8 +299,7 @@ def test_task_files_retries_and_groups_take_functions(site: Cli, tmp_path: Path)
     }
 
 
-def test_functions_are_accepted_with_evidence(site: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
+def test_functions_are_accepted_with_evidence(site: Cli, tmp_path: Path) -> None:
     suite = tmp_path / "families.yaml"
     suite.write_text(SUITE)
     done = site("accept", suite, "--json")

@@ -26,18 +26,10 @@ from support import instant
 from support.cli import Cli
 from support.crashes import start
 from support.plans import ROOT, plan
-from support.run_site import RunSite
 
 H100 = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--scale", "8", "--gpu-type", "h100", "--dry-run")
 SMOKE = ("sweep", "-w", "llama3.1", "-s", "smoke", "--scale", "2")
 WIDE = (*SMOKE, "--vary", "tp=1,2,3", "--vary", "NCCL_ALGO=Ring,Tree", "--no-array")
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """llmb-run on an installation whose jobs are over at once."""
-    instant.install_executor(monkeypatch, tmp_path / "instant")
-    return Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
 
 
 def test_all_is_planned_before_anything_starts(cli: Cli) -> None:
