@@ -61,7 +61,7 @@ def errors(stages: tuple[StageMemory, ...], peaks: list[float]) -> list[float]:
 def check(kind: str, found: list[float]) -> None:
     """The errors are those that are documented, all of them."""
     own = known(kind)
-    assert (min(found), max(found), len(found)) == (own.low, own.high, own.peaks)
+    assert (min(found), max(found), len(found)) == (own.low, own.high, own.pairs)
 
 
 def test_dense_jobs_in_bf16_are_predicted_within_a_third_of_a_percent() -> None:

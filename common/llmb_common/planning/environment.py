@@ -9,14 +9,14 @@ configuration is in ``llmb_train.functions``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import function_environment
 from llmb_common.planning.job_plan import EnvironmentValue
 from llmb_common.platform import gpus
-from llmb_common.platform.engines import nearest
+from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_common.site.cluster import ClusterConfig
 
 _BLACKWELL = ("b200", "b300", "gb200", "gb300")
@@ -122,7 +122,9 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
     }
     if layout.pp > 1 and case.model.large:
         values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
-    return values | _BY_RELEASE[nearest(engine)](case, layout, precision)
+    if engine == DEFAULT_ENGINE:
+        return values | _of_0_3(case, layout, precision)
+    return values | bridge_0_6_environment(case.model.size, case.gpu_type, precision, layout)  # a newer one's, too
 
 
 def _of_0_3(case: Case, layout: Layout, precision: str) -> Environment:
@@ -145,17 +147,12 @@ def _of_0_3(case: Case, layout: Layout, precision: str) -> Environment:
     return values
 
 
-def _of_0_6(case: Case, layout: Layout, precision: str) -> Environment:
+def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Layout) -> Environment:
     """As Megatron-Bridge 0.6.0's functions of Llama have them (``perf_recipes/llama``, ``env_vars``).
 
     Where a row has other columns than the function, as its launcher sets them for such columns
     (``scripts/performance/utils/overrides.py:217-303``).
     """
-    return bridge_0_6_environment(case.model.size, case.gpu_type, precision, layout)
-
-
-def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Layout) -> Environment:
-    """Those of ``_of_0_6`` for a Llama of ``size``."""
     row_gpu = gpus.rows_of(gpu_type)
     values = {
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "0" if layout.cuda_graph else "1",
@@ -179,9 +176,6 @@ def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Lay
         values["NCCL_IGNORE_CPU_AFFINITY"] = "1"
     return values
 
-
-_BY_RELEASE: dict[str, Callable[[Case, Layout, str], Environment]] = {"0.3": _of_0_3, "0.6": _of_0_6}
-"""By the release of Megatron-Bridge that trains; a newer one has the variables of the newest here."""
 
 _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 

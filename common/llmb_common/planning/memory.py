@@ -38,12 +38,12 @@ _T = 2.13
 
 class Known(NamedTuple):
     """How well a kind of job is known: the lowest and the highest error in percent (None: nobody measured), of so many
-    peaks."""
+    pairs of a measured and a predicted peak."""
 
     knowledge: Knowledge
     low: float | None = None
     high: float | None = None
-    peaks: int = 0
+    pairs: int = 0
     factor: float = 1.0
     """Measured over predicted: of a site's own runs the mean, of published peaks of what is not validated the most."""
 
@@ -131,11 +131,7 @@ def estimate_of(
         reserve=RESERVE_GIB,
         limit=gpus.GPUS[plan.gpu_type].memory_gb * _USABLE,
         kind=kind,
-        knowledge=measured.knowledge,
-        low=measured.low,
-        high=measured.high,
-        pairs=measured.peaks,
-        factor=measured.factor,
+        **measured._asdict(),
         at_least=_at_least(job, kind, measured),
     )
     return estimate if estimate.fits else structs.replace(estimate, knob=_knob(case, job, estimate))

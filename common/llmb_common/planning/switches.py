@@ -134,16 +134,8 @@ def _profiler(case: Case) -> Literal["nsys", "torch"]:
 
 def _profile_file(case: Case) -> str:
     """The report's name with the job's values in it; what only a rank knows is left to it."""
-    names = {
-        "${MODEL}": case.recipe.name,
-        "${MODEL_SIZE}": case.model.size,
-        "${DTYPE}": case.dtype,
-        "${NUM_GPUS}": str(case.gpus),
-    }
-    file = case.variant.profiling.file
-    for placeholder, value in names.items():
-        file = file.replace(placeholder, value)
-    return file
+    known = {"MODEL": case.recipe.name, "MODEL_SIZE": case.model.size, "DTYPE": case.dtype, "NUM_GPUS": str(case.gpus)}
+    return re.sub(r"\$\{(\w+)\}", lambda found: known.get(found[1], found[0]), case.variant.profiling.file)
 
 
 def _ranks(text: str, gpus: int) -> tuple[tuple[int, ...] | None, list[str]]:
@@ -172,17 +164,19 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
     """
     if not case.on_cpu:
         return
-    request = case.request
-    if layout.cuda_graph:
-        raise RequestError("CUDA_GRAPH=true cannot run on a CPU", remedy="unset CUDA_GRAPH")
-    if layout.offload_layers:
-        raise RequestError("OFFLOAD_LAYERS cannot run on a CPU", remedy="unset OFFLOAD_LAYERS")
-    if request.gpu_metrics:
-        raise RequestError("ENABLE_GPU_METRICS: there is no GPU", remedy="unset ENABLE_GPU_METRICS")
-    if layout.fsdp and (request.checkpoint or request.load_checkpoint):
-        raise RequestError(
-            "FSDP cannot save or load checkpoints on a CPU", remedy="set FSDP=false, or leave checkpoints out"
-        )
+    saves_or_loads = case.request.checkpoint or case.request.load_checkpoint
+    for asked, problem, remedy in (
+        (layout.cuda_graph, "CUDA_GRAPH=true cannot run on a CPU", "unset CUDA_GRAPH"),
+        (layout.offload_layers, "OFFLOAD_LAYERS cannot run on a CPU", "unset OFFLOAD_LAYERS"),
+        (case.request.gpu_metrics, "ENABLE_GPU_METRICS: there is no GPU", "unset ENABLE_GPU_METRICS"),
+        (
+            layout.fsdp and saves_or_loads,
+            "FSDP cannot save or load checkpoints on a CPU",
+            "set FSDP=false, or leave checkpoints out",
+        ),
+    ):
+        if asked:
+            raise RequestError(problem, remedy=remedy)
 
 
 def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:

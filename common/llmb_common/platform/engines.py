@@ -47,11 +47,6 @@ def is_newer(release: str) -> bool:
     return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
 
 
-def nearest(engine: str) -> str:
-    """The one of ``ENGINES`` whose variables a job in ``engine`` gets: its own, else the newest."""
-    return engine if engine in ENGINES else ENGINES[-1]
-
-
 def image_file_name(image: str) -> str:
     """Enroot's default file name of an image: ``nvcr.io#nvidia/nemo:26.02.01`` -> ``nvidia+nemo+26.02.01.sqsh``."""
     path = image.rpartition("#")[2]
@@ -78,8 +73,7 @@ def bridge_release(image: str | None) -> str | None:
 
 def release_order(release: str) -> tuple[int, ...]:
     """To compare releases with: 25.09 is 25.09.00, and older than 25.11."""
-    numbers = [int(part) for part in release.split(".")]
-    return tuple(numbers + [0] * (3 - len(numbers)))
+    return (*order(release), 0, 0)[:3]
 
 
 def same_release(one: str | None, other: str | None) -> bool:

@@ -150,13 +150,7 @@ class Catalogue:
         """The model ``size``; its sequence length is that of its first function."""
         name = next(entry.name for entry in self.index if entry.model == size)
         function = self.function(name)
-        return Model(
-            size=size,
-            title=size,
-            parameters=function.parameters,
-            sequence_length=function.sequence_length,
-            architecture=None,
-        )
+        return Model(size=size, title=size, parameters=function.parameters, sequence_length=function.sequence_length)
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
