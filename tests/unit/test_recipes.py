@@ -89,7 +89,7 @@ def test_a_missing_key_names_the_place(tmp_path: Path):
         ("corrected: {mfu_percent: 47.63}", "corrected: {mfu: 47.63}", "a key of results[0].corrected: invalid"),
         ("47.21}, why: *rounded", "47.21}", "'corrected' and 'why' go together"),
         ("dtype: bf16,  gpus: 128,", "dtype: bf16,  gpus: 1024,", "no row has bf16 on 1024 GPUs"),
-        ("dtype: bf16,  gpus: 256,", "dtype: bf16,  gpus: 128,", "appears twice"),
+        ("dtype: bf16,  gpus: 256,", "dtype: bf16,  gpus: 128,", "the result 'nemo2 314b bf16 on 128"),
         ("  grok1.md: {", "  grok.md: {", "no document 'grok1.md' (did you mean 'grok.md'?)"),
         (', container: "25.04.00"}', "}", "no container"),
     ],

@@ -18,7 +18,7 @@ from llmb_common.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.site.machine import Machine
 
 if TYPE_CHECKING:
-    from llmb_common.recipes.catalogue import Function
+    from llmb_common.recipes.catalogue import Entry, Function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,15 @@ class Case(Given):
         return self.function.architecture if self.function is not None else self.model.listed
 
     @property
+    def entry(self) -> Entry | None:
+        """What the name of the row's function says; None as ``function``."""
+        catalogue, name = self.recipe.catalogue, self.row.function
+        return catalogue.entry(name) if catalogue is not None and name is not None else None
+
+    @property
     def adapters(self) -> bool:
         """Whether adapters (LoRA) are trained beside the model that LOAD_CHECKPOINT_PATH names."""
-        catalogue, name = self.recipe.catalogue, self.row.function
-        return catalogue is not None and name is not None and catalogue.entry(name).task == "peft"
+        return self.entry is not None and self.entry.task == "peft"
 
     @property
     def resumes(self) -> bool:

@@ -17,6 +17,7 @@ from llmb_common.planning.functions import function_environment
 from llmb_common.planning.job_plan import EnvironmentValue
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import DEFAULT_ENGINE
+from llmb_common.recipes.catalogue import Entry
 from llmb_common.site.cluster import ClusterConfig
 
 _BLACKWELL = ("b200", "b300", "gb200", "gb300")
@@ -45,17 +46,14 @@ def variables(case: Case) -> dict[str, str]:
 
 def fast_cores(case: Case) -> tuple[int, int] | None:
     """As ``Gpu.fast_cores``; None where the job's ranks may use any core of their socket."""
-    gpu = gpus.GPUS.get(case.gpu_type)
-    if gpu is None or case.function is None or case.model.reduced or case.request.cpu_pinning:
+    gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
+    if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
         return None
-    return None if _any_core(case) or not case.request.fast_cores else gpu.fast_cores
+    return None if _any_core(entry) else gpu.fast_cores
 
 
-def _any_core(case: Case) -> bool:
+def _any_core(entry: Entry) -> bool:
     """Models for which the launcher leaves the cores alone (setup_experiment.py: main)."""
-    assert case.row.function is not None
-    assert case.recipe.catalogue is not None
-    entry = case.recipe.catalogue.entry(case.row.function)
     return (
         (entry.model == "nemotron_3_super" and entry.dtype == "bf16")
         or (entry.model == "deepseek_v3" and entry.suffix != "large_scale")
@@ -114,7 +112,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
         return values
     values |= variables(case)
     if case.function is not None:
-        return values | function_environment(case, layout)
+        return values | function_environment(case, case.function, layout)
     precision = f"{case.dtype}_{fp8_recipe}" if fp8_recipe else case.dtype
     values |= {
         "TORCH_NCCL_HIGH_PRIORITY": "1",  # communication kernels ahead of compute

@@ -17,7 +17,7 @@ from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout, check_layout, check_memory_savers, check_numbers
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.platform.gpus import GPUS
-from llmb_common.recipes.catalogue import Function
+from llmb_common.recipes.catalogue import Catalogue, Function
 
 _IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")
 """Data of which ranks may get none that counts."""
@@ -29,7 +29,7 @@ HYBRID_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 """Ranks of one expert group inside one NVLink domain, for the HybridEP dispatcher."""
 
 
-def check_combinations(name: str, function: Function, layout: Layout) -> None:
+def check_combinations(name: str | None, function: Function, layout: Layout) -> None:
     """Check ``layout`` against what the function ``name`` has beside its columns.
 
     Raises:
@@ -89,7 +89,9 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
             yield f"TP*CP = {c.tp}*{c.cp} does not divide its {heads} linear heads", "choose others"
 
 
-def check_settings(name: str, function: Function, layout: Layout, asked: Mapping[str, Any], gpu_type: str) -> None:
+def check_settings(
+    name: str | None, function: Function, layout: Layout, asked: Mapping[str, Any], gpu_type: str
+) -> None:
     """Check settings that are asked for by name, of the function ``name`` in ``layout``, on GPUs.
 
     Raises:
@@ -160,30 +162,23 @@ _SAVERS = ("recompute_layers", "offload_layers", "pp")
 
 def planned_function(case: Case) -> PlannedFunction | None:
     """The function that the job calls; None where the training code builds the model from its architecture."""
-    if case.function is None:
+    function, name, catalogue = case.function, case.row.function, case.recipe.catalogue
+    if function is None or name is None or catalogue is None:
         return None
-    assert case.row.function is not None
-    assert case.recipe.catalogue is not None  # checked when the recipe was loaded
-    case.note(*_function_notices(case, case.row.function))
+    if case.model.reduced is None:
+        case.note(*_function_notices(case, name, function, catalogue))
     return PlannedFunction(
-        name=case.row.function,
-        release=case.recipe.catalogue.release,
-        catalogue=case.recipe.catalogue.sha256,
-        columns=case.function.columns,
-        sequence_length=case.function.sequence_length,
-        flops_per_token=case.function.flops_per_token if case.model.reduced is None else None,
-        own_flops_per_token=case.function.own_flops_per_token if case.model.reduced is None else None,
-        experts=case.function.architecture.moe is not None,
+        name=name,
+        release=catalogue.release,
+        catalogue=catalogue.sha256,
+        columns=function.columns,
+        sequence_length=function.sequence_length,
+        flops_per_token=function.flops_per_token if case.model.reduced is None else None,
+        own_flops_per_token=function.own_flops_per_token if case.model.reduced is None else None,
+        experts=function.architecture.moe is not None,
         reduced=case.model.reduced,
         adapters=case.adapters,
     )
-
-
-def family_of(case: Case) -> str:
-    """The recipe's, or the model whose function is called: ``deepseek_v3``."""
-    if case.row.function is None or case.recipe.catalogue is None:
-        return case.recipe.family
-    return case.recipe.catalogue.entry(case.row.function).model
 
 
 def check_columns(case: Case, layout: Layout) -> None:
@@ -195,13 +190,12 @@ def check_columns(case: Case, layout: Layout) -> None:
     if case.function is None:
         check_layout(layout, case.shape, case.model.sequence_length, case.recipe.family)
     else:
-        _check_function_layout(case, layout)
+        _check_function_layout(case, case.function, layout)
 
 
-def _check_function_layout(case: Case, layout: Layout) -> None:
+def _check_function_layout(case: Case, function: Function, layout: Layout) -> None:
     """What the user changes; the function's own columns are NVIDIA's, and checked by arithmetic only."""
-    function, asked = case.function, case.request.columns
-    assert function is not None
+    asked = case.request.columns
     if case.adapters and case.request.load_checkpoint is None:
         # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
         raise RequestError(
@@ -227,7 +221,7 @@ def _check_function_layout(case: Case, layout: Layout) -> None:
     if case.model.reduced is not None:
         return  # the training code knows what a reduced copy divides into
     check_numbers(layout, case.shape, case.model.sequence_length)
-    refused = _refused(case)
+    refused = _refused(case, function)
     if refused is not None and case.request.image is None:
         raise RequestError(
             f"{case.row.function} is refused by Megatron itself ({_engine(case)}): {refused}",
@@ -235,40 +229,33 @@ def _check_function_layout(case: Case, layout: Layout) -> None:
             f"{case.request.say('RUN_CONF_IMAGE')} to an image in which it is right",
             code="refused-by-megatron",
         )
-    assert case.row.function is not None
     check_combinations(case.row.function, function, layout)
     if any(name in asked and asked[name] != getattr(function.columns, name) for name in _SAVERS):
         check_memory_savers(layout, case.shape)
 
 
-def _function_notices(case: Case, name: str) -> list[str]:
+def _function_notices(case: Case, name: str, function: Function, catalogue: Catalogue) -> list[str]:
     """What is written of the function that the job calls."""
-    if case.model.reduced is not None:
-        return []
     found = [f"{name}: {notice.says} ({notice.source})" for notice in case.recipe.notices if notice.functions in name]
-    assert case.function is not None
-    assert case.recipe.catalogue is not None
-    if (assumed := case.recipe.catalogue.assumed.get(case.function.hugging_face or "")) is not None:
-        found.append(f"numbers of {case.function.hugging_face} that were not read from its config.json: {assumed}")
-    if (refused := _refused(case)) is not None:
+    if (assumed := catalogue.assumed.get(function.hugging_face or "")) is not None:
+        found.append(f"numbers of {function.hugging_face} that were not read from its config.json: {assumed}")
+    if (refused := _refused(case, function)) is not None:
         found.append(f"{name} is refused by the Megatron of the recipe's image ({_engine(case)}): {refused}")
     return found
 
 
-def _refused(case: Case) -> str | None:
+def _refused(case: Case, function: Function) -> str | None:
     """Why Megatron refuses the function, apart from numbers of its own scale that do not divide: those of the job have
     been checked."""
-    assert case.row.function is not None
-    assert case.function is not None
     refused = case.recipe.refusal(case.row.function)
     if refused is None:
         return None
-    own = Layout(gpus=case.row.gpus_min, **msgspec.structs.asdict(case.function.columns))
+    own = Layout(gpus=case.row.gpus_min, **msgspec.structs.asdict(function.columns))
     try:
-        check_numbers(own, case.shape, case.function.sequence_length)
+        check_numbers(own, case.shape, function.sequence_length)
     except RequestError:
         return None
-    return refused if divides_stages(case.function, own) else None
+    return refused if divides_stages(function, own) else None
 
 
 def _engine(case: Case) -> str:
@@ -276,15 +263,14 @@ def _engine(case: Case) -> str:
     return f"Megatron-Bridge {case.recipe.catalogue.release}"
 
 
-def function_environment(case: Case, layout: Layout) -> dict[str, str]:
+def function_environment(case: Case, function: Function, layout: Layout) -> dict[str, str]:
     """The variables that the function wants set before torch is imported.
 
     The HybridEP dispatcher's follow EP, as in NVIDIA's runner (Megatron-Bridge 0.6.0,
     ``scripts/performance/utils/utils.py``: ``apply_target_topology_environment``).
     """
-    assert case.function is not None
-    values = dict(case.function.env)
-    if HYBRID_DOMAIN in values and layout.ep != case.function.columns.ep:
+    values = dict(function.env)
+    if HYBRID_DOMAIN in values and layout.ep != function.columns.ep:
         gpu = GPUS[case.gpu_type]
         ranks, domain = layout.ep or 1, gpu.per_node * gpu.nvlink_nodes
         if gpu.nvlink_nodes > 1 and ranks > domain:

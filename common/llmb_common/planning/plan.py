@@ -23,7 +23,7 @@ from llmb_common.planning.choose import Case, Given, documented_scales
 from llmb_common.planning.divisibility import Layout, with_nearest
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
-from llmb_common.planning.functions import check_columns, family_of, planned_function
+from llmb_common.planning.functions import check_columns, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight
 from llmb_common.planning.memory import check_memory, estimate_of
 from llmb_common.planning.outlook import check_time_limit
@@ -165,7 +165,7 @@ def make_plan(
         **msgspec.structs.asdict(layout),
         workload=recipe.workload,
         recipe=recipe.name,
-        family=family_of(case),
+        family=case.entry.model if case.entry is not None else recipe.family,
         variant=case.variant.name,
         model_size=case.model.size,
         dtype=case.dtype,

@@ -94,7 +94,7 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
     anyway = [name for name, value in found.items() if name in own and not _differ(value, own[name])]
     case.note(*(f"{name}={asked[name]} is what {case.row.function} has anyway" for name in anyway))
     found = {name: value for name, value in found.items() if name not in anyway}
-    check_settings(case.row.function or "", case.function, layout, found, case.gpu_type)
+    check_settings(case.row.function, case.function, layout, found, case.gpu_type)
     return found
 
 

@@ -217,9 +217,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         return read_validation(Path(self.validation_file)).functions
 
-    def refusal(self, function: str) -> str | None:
+    def refusal(self, function: str | None) -> str | None:
         """Why Megatron does not train ``function`` at its own number of GPUs; None where it does, or nobody asked."""
-        validated = self._validated.get(function)
+        validated = self._validated.get(function or "")
         return validated.refused if validated is not None else None
 
     def function(self, row: Row) -> Function | None:
