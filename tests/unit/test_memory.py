@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from llmb_common.errors import LLMBError, RequestError
+from llmb_common.errors import LLMBError
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import StageMemory
 from llmb_common.planning.memory import known, known_here
@@ -22,20 +21,12 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Experts, Kind, Layers, Shape
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
-from support.plans import plan
+from support.plans import ROOT, plan, refusal
 
-ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4", "mbridge")}
 PEAKS = json.loads((ROOT / "tests/data/memory_peaks.json").read_text())
 DENSE = [row for row in PEAKS["rows"] if row["model"].startswith("llama3_")]
 DEEPSEEK = [row for row in PEAKS["rows"] if row["model"].startswith("deepseek")]
-
-
-def refusal(recipe: str = "llama3.1", **variables: str) -> str:
-    with pytest.raises(RequestError) as caught:
-        plan(recipe, **variables)
-    assert caught.value.code == "does-not-fit"
-    return str(caught.value)
 
 
 def measured(row: dict[str, Any]) -> Job:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.outlook import Span, coordinates, groups, ranged
 from llmb_common.planning.plan import make_plan
@@ -19,16 +17,12 @@ from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
+from support.plans import ROOT, plan
 from support.runs import PUBLISHED, make_run
 
-ROOT = Path(__file__).resolve().parents[2]
 LLAMA = ("plan", "-w", "llama3.1", "-s", "70b", "--dtype", "bf16", "--gpu-type", "h100")
 NEMOTRON = ("plan", "-w", "nemotron4", "-s", "340b", "--dtype", "bf16", "--gpu-type", "h100", "--scale", "64")
 SLURM = {"CLUSTER_TYPE": "slurm"}
-
-
-def plan(recipe: str = "llama3.1", **variables: str) -> JobPlan:
-    return plan_from_variables(ROOT / recipe, {"LLMB_INSTALL": "/x", "CLUSTER_TYPE": "slurm", **variables})[1]
 
 
 def section(out: str, name: str) -> list[str]:

@@ -271,31 +271,20 @@ def test_how_near_a_slip_is(slip: str) -> None:
 # Columns
 
 
-@pytest.mark.parametrize("name", ["TP", "PP", "CP", "EP", "ETP", "VP", "MBS", "GBS"])
-def test_a_number_of_a_column(name: str) -> None:
-    assert read_request({name: "4"}).columns == {name.lower(): 4}
-    for wrong in ("0", "-1", "four", "4.0"):
-        with pytest.raises(RequestError, match=f"{name}={wrong} is not a positive whole number"):
-            read_request({name: wrong})
-
-
-@pytest.mark.parametrize("name", ["EP", "ETP", "VP"])
-@pytest.mark.parametrize("word", ["NA", "none", "Null"])
-def test_a_column_can_be_unset(name: str, word: str) -> None:
-    assert read_request({name: word}).columns == {name.lower(): None}
-
-
-@pytest.mark.parametrize("name", ["RECOMPUTE_LAYERS", "OFFLOAD_LAYERS"])
-def test_layers_may_be_none(name: str) -> None:
-    assert [read_request({name: number}).columns for number in ("0", "80")] == [{name.lower(): 0}, {name.lower(): 80}]
-
-
-@pytest.mark.parametrize("name", ["FSDP", "CUDA_GRAPH"])
-@pytest.mark.parametrize(("words", "value"), [("true 1 YES on", True), ("False 0 no off", False)])
-def test_switches_have_words(name: str, words: str, value: bool) -> None:
-    for word in words.split():
-        assert read_request({name: word}).columns == {name.lower(): value}
-        assert read_request({"FORCE": word}).force is value
+def test_columns_are_numbers_counts_or_switches_and_some_can_be_unset() -> None:
+    sizes, unset, counts = "TP PP CP EP ETP VP MBS GBS", "EP ETP VP", "RECOMPUTE_LAYERS OFFLOAD_LAYERS"
+    taken = {name: {"4": 4} for name in sizes.split()} | {name: {"0": 0, "80": 80} for name in counts.split()}
+    taken |= {name: {"4": 4, "NA": None, "none": None, "Null": None} for name in unset.split()}
+    yes_no = {**dict.fromkeys(["true", "1", "YES", "on"], True), **dict.fromkeys(["False", "0", "no", "off"], False)}
+    taken |= dict.fromkeys(("FSDP", "CUDA_GRAPH"), yes_no)
+    assert taken.keys() == COLUMNS.keys()
+    for name, words in taken.items():
+        assert [read_request({name: word}).columns for word in words] == [{name.lower(): v} for v in words.values()]
+    for name in sizes.split():
+        for wrong in ("0", "-1", "four", "4.0"):
+            with pytest.raises(RequestError, match=f"{name}={wrong} is not a positive whole number"):
+                read_request({name: wrong})
+    assert [read_request({"FORCE": word}).force for word in yes_no] == [*yes_no.values()]
 
 
 def test_a_row_says_only_what_is_not_one_or_off() -> None:
@@ -367,11 +356,7 @@ def test_gpus_of_a_node_in_slurms_words(text: str, count: int, kind: str | None)
     assert (gres_count(text), gres_type(text)) == (count, kind)
 
 
-@pytest.mark.parametrize("text", ["/a", "/", "/a:/b", "/a:/b:ro", "/a:/b:ro+nosuid=1", "/a b:/c d"])
-def test_mounts(text: str) -> None:
-    assert is_mount(text)
-
-
-@pytest.mark.parametrize("text", ["", "a", "a:/b", "/a:b", "/a:/b:", "/a:/b:ro:x", "/a:/b:r o", "/a,/b"])
-def test_what_is_no_mount(text: str) -> None:
-    assert not is_mount(text)
+def test_mounts() -> None:
+    assert all(map(is_mount, ["/a", "/", "/a:/b", "/a:/b:ro", "/a:/b:ro+nosuid=1", "/a b:/c d"]))
+    wrong = ["", "a", "a:/b", "/a:b", "/a:/b:", "/a:/b:ro:x", "/a:/b:r o", "/a,/b"]
+    assert not any(map(is_mount, wrong))

@@ -7,30 +7,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
 from llmb_common.planning.step_time import CLASSES, Band, Measured, expected, learned, seconds_by_part, work_of
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.rows import read_published
-from llmb_common.request.read import read_request
-from llmb_common.site.cluster import cluster_config
-from llmb_common.site.machine import Machine
+from support.plans import ROOT, plan
 from tools import step_times
 from tools.__main__ import update
 
-ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "nemotron4", "mbridge")}
-
-
-def plan(recipe: str = "llama3.1", **variables: str) -> JobPlan:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(RECIPES[recipe], cluster_config(), request, Machine(cluster_type="slurm"))
 
 
 def band(recipe: str = "llama3.1", **variables: str) -> Band | None:
     return expected(plan(recipe, **variables), RECIPES[recipe])
 
 
+H100_70B = {"MODEL_SIZE": "70b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "64", "DTYPE": "bf16"}
+QWEN_H100 = {"MODEL_SIZE": "qwen3_next_80b_a3b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "128"}
 DEEPSEEK = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256", "DTYPE": "fp8"}
 
 
@@ -82,27 +74,10 @@ def test_a_quantile_is_that_of_a_further_configuration() -> None:
         ("mbridge", DEEPSEEK, "published"),
         ("mbridge", {**DEEPSEEK, "RUN_CONF_IMAGE": "/images/own.sqsh"}, "other container"),
         ("mbridge", {**DEEPSEEK, "GBS": "8192"}, "other layout"),
-        (
-            "llama3.1",
-            {"MODEL_SIZE": "70b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "64", "DTYPE": "fp8"},
-            "other container",
-        ),
-        # NeMo 2's result is one of the same model, and no more.
-        (
-            "llama3.1",
-            {"MODEL_SIZE": "70b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "64", "DTYPE": "bf16"},
-            "other layout",
-        ),
-        (
-            "llama3.1",
-            {"MODEL_SIZE": "70b", "GPU_TYPE": "h200", "JOB_TOTAL_GPUS": "64", "DTYPE": "bf16"},
-            "other GPU type",
-        ),
-        (
-            "mbridge",
-            {**DEEPSEEK, "MODEL_SIZE": "qwen3_next_80b_a3b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "128"},
-            "new model",
-        ),
+        ("llama3.1", H100_70B | {"DTYPE": "fp8"}, "other container"),
+        ("llama3.1", H100_70B, "other layout"),  # NeMo 2's result is one of the same model, and no more
+        ("llama3.1", H100_70B | {"GPU_TYPE": "h200"}, "other GPU type"),
+        ("mbridge", DEEPSEEK | QWEN_H100, "new model"),
     ],
 )
 def test_what_is_known_decides_the_class(recipe: str, variables: dict[str, str], knowledge: str) -> None:
@@ -137,7 +112,7 @@ def test_nothing_is_said_of_what_no_published_result_is_like() -> None:
 
 
 def test_a_run_of_this_site_in_another_layout_moves_the_prediction() -> None:
-    p, recipe = plan(MODEL_SIZE="70b", GPU_TYPE="h100", JOB_TOTAL_GPUS="64", DTYPE="bf16"), RECIPES["llama3.1"]
+    p, recipe = plan(**H100_70B), RECIPES["llama3.1"]
     before = expected(p, recipe)
     assert before is not None
     other = replace(p, gbs=2 * p.gbs)
