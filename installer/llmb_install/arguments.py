@@ -1,7 +1,9 @@
-"""The command line of ``installer.py`` and ``llmb-install``. Standard library only: the bootstrap parses it too, so
-that ``--help`` and mistakes are answered before anything is installed.
+"""The command line of ``installer.py`` and ``llmb-install``, and its last line of defence.
 
-The command layer's last line: every failure becomes a message on standard error and an exit status.
+Every failure becomes a message on standard error and an exit status.
+
+Standard library only: the bootstrap parses it too, so that ``--help`` and mistakes are answered before anything is
+installed.
 """
 
 from __future__ import annotations

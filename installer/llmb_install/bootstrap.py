@@ -26,8 +26,8 @@ from llmb_install.parts.files import ANSWERS_FILE
 from llmb_install.parts.image import Image
 from llmb_install.working import artefact
 from llmb_install.working.artefact import Artefact, lacking, raise_all
-from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import install_lock
 
 
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:

@@ -64,4 +64,5 @@ def _command(asked: argparse.Namespace, clone: Path, install: Path) -> Command:
         return bundle
     from llmb_install.commands import operations
 
-    return operations.COMMANDS[asked.command]
+    command: Command = getattr(operations, asked.command)
+    return command

@@ -16,7 +16,6 @@ import pytest
 from install_world import IMAGE_NAME, NEMO, World
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import image as images
 from llmb_install.parts.image import Image
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working.reporter import Reporter
@@ -101,43 +100,6 @@ def test_an_image_for_the_other_architecture_is_imported(image, reporter, env, r
     assert json.loads(image.receipt_path().read_text())["architecture"] == "aarch64"
 
 
-def test_space_is_checked_first(image, reporter, env, monkeypatch):
-    monkeypatch.setattr(images, "IMAGE_BYTES", 1)  # whatever this machine has
-    monkeypatch.setattr(images, "UNPACKED_BYTES", 10**18)
-    with pytest.raises(EnvironmentLacks, match=r"needs about \d+.* TB in .*tmp, and .* are free") as caught:
-        replace(image, env=env).ensure(reporter)
-    assert "ENROOT_TEMP_PATH" in caught.value.remedy
-
-
-def test_a_good_image_that_somebody_else_imported_is_adopted(image, reporter, env, world):
-    image.path.parent.mkdir(parents=True)
-    build_image(image.path)
-    assert ensure(image, reporter, env)
-    assert world.imports() == 0
-    assert json.loads(image.receipt_path().read_text())["adopted"] is True
-
-
-def test_a_damaged_image_without_a_receipt_is_not_adopted(image, reporter, env, world):
-    """Its superblock, its listing and the head of its programs are right; the rest of a program is zeros."""
-    image.path.parent.mkdir(parents=True)
-    build_image(image.path)
-    with image.path.open("r+b") as stream:
-        stream.seek(image.path.stat().st_size // 2)
-        stream.write(bytes(4096))
-    Inspector().check(image.path, "x86_64")
-    assert ensure(image, reporter, env)
-    assert world.imports() == 1
-    assert "is unusable: its content cannot be read" in reporter.log_path.read_text()
-
-
-def test_an_image_of_another_source_under_the_same_name_is_replaced(image, reporter, env, world):
-    assert ensure(image, reporter, env)
-    receipt = json.loads(image.receipt_path().read_text())
-    image.receipt_path().write_text(json.dumps({**receipt, "source": "elsewhere#nvidia/nemo:26.02"}))
-    assert ensure(image, reporter, env)
-    assert world.imports() == 2
-
-
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """``folder`` as a file system mounted read-only: also root cannot write there."""
@@ -167,45 +129,10 @@ def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(ima
         ensure(image, reporter, env)
 
 
-def test_what_a_killed_import_left_is_removed(image: Image, reporter: Reporter, env: dict[str, str]) -> None:
-    image.path.parent.mkdir(parents=True)
-    left = image.path.with_name(f".{IMAGE_NAME}.123.deadbeef.part")
-    left.touch()
-    ensure(image, reporter, env)
-    assert not left.exists()
-
-
-def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(image, reporter, env, world):
-    ensure(image, reporter, env)
-    image.discard()
-    layer = max((world.root / "cache").iterdir(), key=lambda path: path.stat().st_size)
-    os.truncate(layer, layer.stat().st_size // 2)
-    assert ensure(image, reporter, env)
-    assert world.imports() == 3
-    assert f"layer {layer} was damaged and is removed: importing again" in reporter.log_path.read_text()
-
-
 def damage(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b") as stream:
         stream.seek(offset)
         stream.write(data)
-
-
-@pytest.mark.parametrize(
-    ("offset", "data", "why"),
-    [
-        (0, b"\0\0\0\0", "does not begin with a squashfs superblock"),
-        (28, b"\x09\0", "superblock is damaged"),
-        (4, b"\0\0\0\0", "superblock is damaged"),
-        (40, b"\xff\xff\xff\xff\xff", "is cut short"),
-    ],
-)
-def test_damaged_superblocks(tmp_path: Path, offset: int, data: bytes, why: str) -> None:
-    path = build_image(tmp_path / "x.sqsh", programs=("true",))
-    assert check_superblock(path) <= path.stat().st_size
-    damage(path, offset, data)
-    with pytest.raises(BadImage, match=why):
-        check_superblock(path)
 
 
 def test_content_decides_what_is_an_image(tmp_path: Path) -> None:

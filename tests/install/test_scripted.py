@@ -120,43 +120,6 @@ def test_verify_finds_a_changed_byte_and_update_repairs_it(installed: World) -> 
     assert command(installed, "verify").returncode == 0
 
 
-def test_a_truncated_image_under_the_final_name_is_replaced(installed: World) -> None:
-    whole = installed.image.stat().st_size
-    os.truncate(installed.image, whole // 2)
-    done = installed.run(*installed.slurm_flags())
-    assert done.returncode == 0, done.stderr
-    assert "is cut short" in done.stderr
-    assert installed.image.stat().st_size == whole
-
-
-def test_an_image_without_a_receipt_is_proven_by_its_content(installed: World) -> None:
-    installed.image.with_name(f"{installed.image.name}.receipt.json").unlink()
-    before = installed.imports()
-    done = installed.run(*installed.slurm_flags())
-    assert done.returncode == 0, done.stderr
-    assert installed.imports() == before
-    assert command(installed, "verify").returncode == 0
-
-
-def test_an_image_of_an_earlier_release_stays_and_is_named(installed: World) -> None:
-    """Queued jobs may still need it, so the user says when it goes."""
-    old = installed.image.with_name("nvidia+nemo+26.02.sqsh")
-    receipt = installed.image.with_name(f"{installed.image.name}.receipt.json")
-    old.write_bytes(installed.image.read_bytes())
-    old.with_name(f"{old.name}.receipt.json").write_text(receipt.read_text())
-    own = installed.image.with_name("of somebody else.sqsh")  # has no receipt of ours
-    own.touch()
-    done = command(installed, "update", "--no-space-check")
-    assert done.returncode == 0, done.stderr
-    assert old.exists()
-    assert f"{old} (" in done.stderr
-    assert "no workload needs it any more: remove it once no queued job uses it" in done.stderr
-    assert own.name not in done.stderr
-    for path in (old, old.with_name(f"{old.name}.receipt.json"), own):
-        path.unlink()
-    assert "no workload needs it" not in command(installed, "update", "--no-space-check").stderr
-
-
 def test_remove_and_add(installed: World) -> None:
     result = installed.install / "workloads" / "pretrain_grok1" / "experiments" / "a result"
     result.touch()
@@ -186,43 +149,6 @@ def test_zeros_in_the_middle_of_a_receipted_image_mean_import_again(installed: W
     assert subprocess.run(quiet, capture_output=True).returncode == 0
 
 
-def test_a_copy_of_the_right_content_is_taken_as_it_is(installed: World) -> None:
-    before = installed.imports()
-    os.utime(installed.image)  # as after cp
-    done = installed.run(*installed.slurm_flags())
-    assert (done.returncode, installed.imports()) == (0, before), done.stderr
-    assert command(installed, "verify").returncode == 0
-
-
-def test_a_killed_removal_is_finished_by_the_next_command(installed: World) -> None:
-    """The answers have forgotten the image by then."""
-    other = installed.image.with_name("nvidia+old+1.sqsh")
-    other.write_bytes(installed.image.read_bytes())
-    (installed.install / ".llmb" / "removing.json").write_text(
-        json.dumps({"schema": 1, "images": [other.name, installed.image.name]})
-    )
-    done = command(installed, "update", "--no-space-check")
-    assert done.returncode == 0, done.stderr
-    assert f"removed {other}" in done.stderr
-    assert not other.exists()
-    assert installed.image.exists(), "it is needed"
-    assert not (installed.install / ".llmb" / "removing.json").exists()
-
-
-def test_a_reduced_site_file_is_noticed_and_repaired(installed: World) -> None:
-    path = installed.install / "cluster_config.yaml"
-    text = path.read_text()
-    for left in ("", "schema: 1\ncluster_type: slurm\n"):
-        path.write_text(left)
-        done = command(installed, "verify")
-        assert done.returncode == 1
-        assert ("is empty" if not left else "lacks repo, gpu_type, arch") in done.stderr
-        assert command(installed, "update", "--no-space-check").returncode == 0
-        assert command(installed, "verify").returncode == 0
-        assert load_cluster_config(installed.install).slurm.gpu_partition == "gpu"
-    path.write_text(text)
-
-
 def test_a_package_that_lost_its_modules_is_repaired_by_the_installer(installed: World) -> None:
     """Every command of the installation fails then, and says what to do."""
     site_packages = next((installed.install / "venvs" / "llmb").glob("lib/python3.*/site-packages"))
@@ -248,17 +174,6 @@ def test_setup_sh_is_the_manual_way(installed: World) -> None:
     done = installed.run("--no-space-check", env=env, program=["bash", str(clone / "llama3.1" / "setup.sh")])
     assert done.returncode == 0, done.stderr
     assert "pretrain_llama3.1" in load_cluster_config(installed.install).workloads
-
-
-def test_what_an_administrator_changed_by_hand_stays(installed: World) -> None:
-    path = installed.install / "cluster_config.yaml"
-    text = path.read_text()
-    path.write_text(text.replace("account: bench", "account: ann  # until June") + "environment: {NCCL_DEBUG: WARN}\n")
-    assert command(installed, "remove", "pretrain_grok1").returncode == 0
-    assert command(installed, "add", "pretrain_grok1").returncode == 0
-    assert "account: ann  # until June" in path.read_text()
-    assert load_cluster_config(installed.install).environment == {"NCCL_DEBUG": "WARN"}
-    path.write_text(text)
 
 
 def test_record_and_play(installed: World, tmp_path: Path) -> None:
@@ -298,49 +213,6 @@ def test_mistakes_in_a_play_file_name_file_and_line(asked, tmp_path, line, messa
     assert not (tmp_path / "new").exists()
 
 
-def test_a_lack_of_answers_is_listed_at_once(asked, tmp_path):
-    done = asked("--install-path", str(tmp_path / "new"), "--cluster-type", "slurm", "--gpu-type", "h100")
-    assert done.returncode == 2
-    lacking = [line.split()[0] for line in done.stderr.splitlines() if line.startswith("    --")]
-    assert lacking == ["--account", "--gpu-partition", "--workloads"]
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--cluster-type", "local", "--account", "bench", "--gpu-type", "cpu", "--workloads", "all"],
-            "does not matter",
-        ),
-        (["--gpu-type", "cpu"], "the container images are for GPUs"),
-        (["--account", "a b"], "which is not a valid name in Slurm"),
-        (["--account", ""], "--account is empty"),
-        (["--runtime", "none", "--engine-python", "/no/such"], "engine_python: /no/such is not a program"),
-        (["--image-folder", "/etc/passwd/x"], "image_folder: /etc/passwd is not a directory"),
-        (["--ngc-api-key", "a b"], "the value of --ngc-api-key contains a space or a line break"),
-        (["--workloads", "pretrain_lama3.1"], "did you mean 'pretrain_llama3.1'?"),
-    ],
-)
-def test_answers_that_make_no_sense(asked, installed, tmp_path, flags, message):
-    done = asked(*installed.slurm_flags(), "--install-path", str(tmp_path / "new"), *flags)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert not (tmp_path / "new").exists()
-
-
-def test_one_answer_changed_keeps_the_others_and_says_so(asked, installed):
-    path = ["--install-path", str(installed.install), "--dry-run"]
-    done = asked(*path, "--gpu-type", "gb200")
-    assert done.returncode == 0, done.stderr
-    assert f"continuing with the answers of {installed.install}" in done.stderr
-    assert "--arch aarch64" in done.stdout, "another GPU brings another architecture"
-    done = asked(*path, "--cluster-type", "local", "--gpu-type", "cpu")
-    assert done.returncode == 0, done.stderr
-    assert "engine-cpu" in done.stdout
-    assert command(installed, "verify").returncode == 0, "a dry run changes nothing"
-
-
 def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: World) -> None:
     path = installed.install / "cluster_config.yaml"
     text = path.read_text()
@@ -350,51 +222,6 @@ def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: W
         assert done.returncode == (1 if words == ["verify"] else 2), words
         assert "cluster_config.yaml:2: schema 9 is from a newer release; this one knows up to 1" in done.stderr, words
     path.write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--gpu-partition", "nosuch"], "gpu_partition: Slurm has no partition 'nosuch'"),
-        (["--cpu-partition", "gpuu"], "cpu_partition: Slurm has no partition 'gpuu' (did you mean 'gpu'?)"),
-        (["--gpu-partition", "cpu", "--gres"], "gres: Slurm has no GPUs in partition cpu"),
-        (["--account", "ann"], "account: 'ann' is not one of your accounts"),
-        (["--gpu-type", "gb200", "--workloads", "nemotron4"], "pretrain_nemotron4 has no configuration for gb200"),
-    ],
-)
-def test_what_slurm_or_a_recipe_contradicts_is_refused(asked, installed, tmp_path, flags, message):
-    programs = {"sinfo": "printf 'gpu*|up|4:00:00|8|gpu:8\\ncpu|up|1:00:00|4|(null)\\n'", "sacctmgr": "echo bench"}
-    for name, script in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{installed.env['PATH']}"}
-    words = [*installed.slurm_flags("--dry-run"), *flags, "--install-path", str(tmp_path / "new")]
-    done = asked(*words, **env)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-    assert asked(*words, "--no-site-check", **env).returncode == 0
-
-
-def test_all_workloads_are_those_that_have_a_configuration(asked, installed, tmp_path):
-    path = tmp_path / "answers.yaml"
-    flags = [*installed.slurm_flags(), "--gpu-type", "gb200", "--record", str(path)]
-    assert asked(*flags, "--install-path", str(tmp_path / "new")).returncode == 0
-    assert "pretrain_nemotron4" not in path.read_text()
-    assert "pretrain_grok1" in path.read_text()
-
-
-def test_a_folder_that_holds_other_things_is_refused(asked, installed, tmp_path):
-    home = tmp_path / "home"
-    (home / "bin").mkdir(parents=True)
-    (home / "bin" / "my-tool").touch()
-    flags = [*installed.slurm_flags(), "--install-path", str(home)]
-    done = asked(*flags)
-    assert (done.returncode, f"{home} is not empty: it contains bin" in done.stderr) == (2, True), done.stderr
-    assert sorted(path.name for path in home.iterdir()) == ["bin"]
-    assert asked(*flags, "--dry-run", "--into-used-folder").returncode == 0
-    # What belongs to an installation may be there before: results of an earlier one, images that somebody brought.
-    (home / "bin").rename(home / "workloads")
-    (home / "images").mkdir()
-    assert asked(*flags, "--dry-run").returncode == 0
 
 
 def test_uninstall_asks_and_keeps_results_and_what_is_not_its_own(installed: World) -> None:

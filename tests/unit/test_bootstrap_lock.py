@@ -23,14 +23,13 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.working import install_lock as module
-from llmb_install.working.install_lock import _Lease, install_lock
+from llmb_install.working import transaction as module
 from llmb_install.working.reporter import Reporter
-from llmb_install.working.transaction import remove_leftovers
+from llmb_install.working.transaction import _Lease, install_lock, remove_leftovers
 
 HOLD = (
     "import sys, time; from pathlib import Path\n"
-    "from llmb_install.working.install_lock import install_lock; from llmb_install.working.reporter import Reporter\n"
+    "from llmb_install.working.transaction import install_lock; from llmb_install.working.reporter import Reporter\n"
     "with install_lock(Path(sys.argv[1]), Reporter(None)): print('held', flush=True); time.sleep(60)\n"
 )
 

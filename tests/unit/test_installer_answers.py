@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import ConfigError, RequestError
+from llmb_common.errors import RequestError
 from llmb_common.platform import cluster_types
 from llmb_common.platform.gpus import gpu_types
 from llmb_install import arguments
-from llmb_install.answers.answers import Answers, complete, load_recipes, read_play, to_yaml
+from llmb_install.answers.answers import Answers, complete, load_recipes
 from llmb_install.answers.detect import gpus_in, parse_sinfo
 from llmb_install.answers.questions import QUESTIONS, merged, missing, recipe_heads
 
@@ -59,38 +59,6 @@ def test_gpu_jobs_outside_a_container_bring_their_engine() -> None:
     assert [q.field for q in missing({**given, "gpu_type": "cpu"})] == []
     with pytest.raises(RequestError, match="engine_python does not matter here"):
         complete({**SLURM, "engine_python": "/x"}, RECIPES)
-
-
-def test_a_recorded_file_plays_back_the_same_answers(tmp_path: Path) -> None:
-    answers = complete({**SLURM, "gres": True, "image_folder": "/shared/it's: #1"}, RECIPES)
-    path = tmp_path / "play.yaml"
-    path.write_text(to_yaml(answers))
-    given, secrets, lines = read_play(path)
-    assert complete(given, RECIPES, where=str(path), lines=lines) == answers
-    assert secrets.hf_token is None
-
-
-def test_a_secret_in_a_play_file_is_set_apart(tmp_path: Path) -> None:
-    path = tmp_path / "play.yaml"
-    path.write_text("schema: 1\nhf_token: hf_x\n")
-    given, secrets, _ = read_play(path)
-    assert given == {"schema": 1}
-    assert secrets.hf_token.reveal() == "hf_x"
-    assert "hf_x" not in repr(secrets)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("schema: 2", r"play.yaml:1: schema 2 is from a newer release"),
-        ("schema: '1'", r"play.yaml:1: schema '1' is not a valid schema number"),
-    ],
-)
-def test_a_play_file_with_another_schema_is_refused(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "play.yaml"
-    path.write_text(f"{line}\n" + "".join(f"{key}: {value}\n" for key, value in SLURM.items()))
-    with pytest.raises(ConfigError, match=message):
-        read_play(path)
 
 
 @pytest.mark.parametrize(
@@ -174,20 +142,6 @@ def test_workload_names_without_a_yaml_parser_are_those_of_the_recipes() -> None
     assert {name: (head["image"], head.get("engine", "0.3")) for name, head in heads.items()} == {
         name: (recipe.image, recipe.engine) for name, recipe in RECIPES.items()
     }
-
-
-def test_workloads_must_exist_and_one_must_be_named() -> None:
-    with pytest.raises(RequestError, match="did you mean 'pretrain_grok1'"):
-        complete({**SLURM, "workloads": "pretrain_grok"}, RECIPES)
-    with pytest.raises(RequestError, match=r"did you mean 'pretrain_llama3\.1'"):
-        complete({**SLURM, "workloads": "lama3.1"}, RECIPES)
-    with pytest.raises(RequestError, match="no workload is named"):
-        complete({**SLURM, "workloads": ","}, RECIPES)
-    assert complete({**SLURM, "workloads": "grok1, pretrain_llama3.1"}, RECIPES).workloads == (
-        "pretrain_grok1",
-        "pretrain_llama3.1",
-    )
-    assert len(complete({**SLURM, "workloads": "grok1,all"}, RECIPES).workloads) == len(RECIPES)
 
 
 def test_secrets_leave_the_arguments() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import ConfigError, EnvironmentLacks, RequestError
-from llmb_install.answers import detect, suggestions
+from llmb_install.answers import detect
 from llmb_install.answers.answers import (
     ANSWERS_FILE,
     Answers,
@@ -405,20 +405,20 @@ def site(partitions: str, **changes: Any) -> Site:
 def test_a_site_that_says_little_gets_the_documented_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     quiet = site("a|up|1|1|(null)\nb*|up|1|1|(null)")
-    found = suggestions.suggestions(quiet, {"gpu_type": "gb200"})
+    found = detect.suggestions(quiet, {"gpu_type": "gb200"})
     assert (found["gpu_partition"], found["account"], found["gres"]) == ("b", "", False)
     assert (found["arch"], found["cpu_partition"]) == ("aarch64", "a")
-    assert suggestions.suggestions(site(""), {})["gpu_partition"] == ""
+    assert detect.suggestions(site(""), {})["gpu_partition"] == ""
     down = site("a|down|1|1|(null)\nb*|up|1|1|gpu:8")
-    assert suggestions.suggestions(down, {"gpu_partition": "b"})["cpu_partition"] == "b", "where jobs can run"
+    assert detect.suggestions(down, {"gpu_partition": "b"})["cpu_partition"] == "b", "where jobs can run"
     two = site("", architectures=("aarch64", "x86_64"))
-    assert suggestions.suggestions(two, {"gpu_type": "h100"})["arch"] == "x86_64"
+    assert detect.suggestions(two, {"gpu_type": "h100"})["arch"] == "x86_64"
 
 
 def test_partitions_to_choose_from() -> None:
     question = SimpleNamespace(field="gpu_partition", choices=())
     none_with_gpus = site("long-name|up|1:00|2|(null)\nb|down|infinite|1|(null)")
-    assert suggestions.choices_of(question, none_with_gpus) == {  # type: ignore[arg-type]
+    assert detect.choices_of(question, none_with_gpus) == {  # type: ignore[arg-type]
         "long-name": "long-name  2 nodes, limit 1:00",
         "b": "b          1 nodes, limit infinite, down",
         "another one": "another one",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.command.words import Secret
-from llmb_common.errors import ConfigError, EnvironmentLacks
+from llmb_common.errors import EnvironmentLacks
 from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.installation import Installation
-from llmb_install.parts.credentials import Secrets, closed_files, hf_token_file, registry_key, registry_reference
+from llmb_install.parts.credentials import Secrets, hf_token_file, registry_key, registry_reference
 from llmb_install.parts.engine import own_engine
 from llmb_install.parts.files import WorkloadFolders, answers_file, commands
 from llmb_install.parts.site_config import SiteConfig
@@ -59,20 +58,6 @@ def test_it_is_made_once_and_made_again_when_it_is_gone(name: str, home: Path):
     shutil.rmtree(home)
     assert not artefact.is_complete()
     assert artefact.ensure(Reporter(None))
-
-
-def test_files_with_secrets_are_closed_to_others(home: Path):
-    token = hf_token_file(home, Secret("hf_abc"))
-    token.ensure(Reporter(None))
-    (home / ".llmb" / "hf_token").chmod(0o644)
-    closed = closed_files(home)
-    assert closed.verify() == f"other users can read {home}/.llmb/hf_token"
-
-    assert closed.ensure(Reporter(None))
-
-    assert stat.S_IMODE((home / ".llmb" / "hf_token").stat().st_mode) == 0o600
-    assert closed.is_complete()
-    assert not closed.ensure(Reporter(None))
 
 
 def test_an_engine_of_the_user_is_used_but_never_made(tmp_path: Path):
@@ -181,11 +166,3 @@ def test_after_a_failure_nothing_new_is_begun():
         artefact.make_missing(artefacts, Reporter(None))
 
     assert made == ["beside"]
-
-
-def test_site_settings_of_a_later_release_are_named_before_what_they_hold(tmp_path: Path):
-    settings = SiteConfig(tmp_path, {"cluster_type": "local"})
-    (tmp_path / "cluster_config.yaml").write_text("schema: 9\nnew_key: 1\n")
-
-    with pytest.raises(ConfigError, match="schema 9 is from a newer release"):
-        settings.verify()

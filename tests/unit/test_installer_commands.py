@@ -19,8 +19,8 @@ from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.files import answers_file
 from llmb_install.working.artefact import Artefact
-from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import install_lock
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)

@@ -16,11 +16,11 @@ import pytest
 from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
 from llmb_install.answers import checks
+from llmb_install.answers import dialogue as dialogue_module
 from llmb_install.answers.answers import Answers, load_recipes
-from llmb_install.answers.detect import Partition, Site
+from llmb_install.answers.detect import OTHER, Partition, Site, choices_of, earlier, suggestions
 from llmb_install.answers.dialogue import Back, Dialogue
 from llmb_install.answers.questions import QUESTIONS
-from llmb_install.answers.suggestions import OTHER, choices_of, earlier, suggestions
 from llmb_install.parts.credentials import Secrets
 
 RECIPES = load_recipes(Path(__file__).resolve().parents[2])
@@ -103,7 +103,7 @@ def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     """One session; ``words`` are what the user answers, by the first words of the question. Without ``one_screen`` it
     is where "change" has led."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("llmb_install.answers.suggestions.shutil.which", lambda name: None)
+    monkeypatch.setattr("llmb_install.answers.detect.shutil.which", lambda name: None)
 
     def talk(
         site: Site = CLUSTER,
@@ -114,7 +114,7 @@ def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         **words: Any,
     ) -> tuple[Answers, Secrets, Terminal]:
         terminal = Terminal(**({"Where_to_install": [str(tmp_path / "llmb")]} | words))
-        monkeypatch.setitem(sys.modules, "questionary", terminal)  # type: ignore[arg-type]
+        monkeypatch.setattr(dialogue_module, "questionary", terminal)
         dialogue = Dialogue(site, RECIPES, given or {}, defaults or {})
         dialogue._one_screen = one_screen
         talk.terminal = terminal  # type: ignore[attr-defined]
@@ -418,7 +418,7 @@ def test_choices_say_what_slurm_knows_of_them() -> None:
 
 
 def test_suggestions_follow_from_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_install.answers.suggestions.shutil.which", lambda name: None)
+    monkeypatch.setattr("llmb_install.answers.detect.shutil.which", lambda name: None)
     found = suggestions(CLUSTER, {"cluster_type": "slurm", "gpu_partition": "gpu"})
     assert found == {
         **{"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "cpu_partition": "gpu", "gres": True},
@@ -432,7 +432,7 @@ def test_suggestions_follow_from_the_site(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_enroot_here_is_used_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_install.answers.suggestions.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("llmb_install.answers.detect.shutil.which", lambda name: f"/usr/bin/{name}")
     assert suggestions(LAPTOP, {})["install_method"] == "local"
     assert suggestions(LAPTOP, {})["runtime"] == "enroot"
     assert suggestions(CLUSTER, {})["runtime"] == "pyxis"

@@ -18,7 +18,7 @@ from llmb_install.parts import image as images
 from llmb_install.parts.hugging_face import PATTERNS
 from llmb_install.parts.image import Image
 from llmb_install.parts.squashfs import Inspector
-from llmb_install.working import install_lock
+from llmb_install.working import transaction
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
 from support.other_user import OTHER, as_other_user, shared_folder
@@ -131,8 +131,8 @@ def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(shared, monk
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 def test_two_users_take_turns_in_a_folder_that_both_may_write() -> None:
     def lock() -> None:
-        install_lock.open_lock_as_folder(folder)
-        with install_lock.install_lock(folder, Reporter(None)):
+        transaction.open_lock_as_folder(folder)
+        with transaction.install_lock(folder, Reporter(None)):
             pass
 
     with shared_folder() as folder:

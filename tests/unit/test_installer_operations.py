@@ -242,13 +242,6 @@ def test_an_installation_is_not_questioned_again(run, part, install, monkeypatch
     assert len(asked) == 1
 
 
-def test_a_folder_with_other_things_needs_an_agreement(run: Run, part: Part, install: Path) -> None:
-    install.mkdir()
-    (install / "thesis").touch()
-    assert run(*LOCAL)[0] == 2
-    assert run(*LOCAL, "--into-used-folder")[0] == 0
-
-
 def test_paths_are_checked_before_anything_is_made(run: Run, part: Part, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     status, _, err = run(*LOCAL, path=tmp_path / "file" / "x")

@@ -17,7 +17,7 @@ from llmb_common.machine.processes import identify
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.answers.answers import ANSWERS_FILE
-from llmb_install.commands import removal
+from llmb_install.commands import upkeep
 from llmb_install.parts.files import COMMANDS, wrapper_text
 from support.runs import make_run
 
@@ -262,7 +262,7 @@ def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(installe
         raise RecordError("the index \x1b[31m is gone")
 
     given(install)
-    monkeypatch.setattr(removal, "find_runs", refuse)
+    monkeypatch.setattr(upkeep, "find_runs", refuse)
     status, _, err = installer("uninstall", "--yes")
     assert status == 0, err
     assert err.startswith("note: not known whether runs use it: the index ")

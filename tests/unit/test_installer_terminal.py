@@ -16,7 +16,8 @@ import pytest
 
 from llmb_common.command.printable import size
 from llmb_common.errors import CheckFailed, EnvironmentLacks
-from llmb_install.working import artefact, live_lines
+from llmb_install.working import artefact
+from llmb_install.working import reporter as reporters
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step
 
@@ -37,7 +38,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr(live_lines, "_PER_SECOND", 100)
+    monkeypatch.setattr(reporters, "_PER_SECOND", 100)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     return Terminal()
@@ -77,7 +78,7 @@ def test_what_is_noted_and_logged_is_there_at_once(tmp_path: Path) -> None:
 
 
 def test_the_first_stage_which_lacks_the_library_has_plain_lines(terminal, monkeypatch):
-    monkeypatch.setitem(sys.modules, "llmb_install.working.live_lines", None)
+    monkeypatch.setitem(sys.modules, "rich.live", None)
     with Reporter(None, stream=terminal) as reporter, reporter.step("building"):
         pass
     assert terminal.getvalue() == "    ok  building (0 s)\n"

@@ -141,14 +141,6 @@ def test_what_is_listed_knows_a_whole_image(run: Run, install: Path, monkeypatch
     assert {line[67:] for line in lines[2:]} == {"-"}
 
 
-def test_an_image_of_an_earlier_release_is_named_after_the_work(run, part, install, monkeypatch):
-    old = install / "images" / "old.sqsh"
-    old.parent.mkdir(parents=True)
-    old.write_bytes(bytes(2000))
-    monkeypatch.setattr(Installation, "unused_images", lambda self: [old])
-    assert f"{old} (2 kB) is from an earlier release" in run(*LOCAL, "--into-used-folder")[2]
-
-
 def test_both_secrets_are_hidden_whatever_prints_them(run: Run, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_x")
     monkeypatch.setenv("NGC_CLI_API_KEY", "nvapi")

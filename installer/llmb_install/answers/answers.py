@@ -1,8 +1,6 @@
 """The answers that define an installation: one strict, typed set, wherever they come from.
 
 Prompts, flags and play files all fill the same ``Answers``; ``questions`` lists its fields for people.
-
-What is on disk already: the recipes of a clone, the answers of an installation.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""What is wrong with answers, wherever they come from: values, contradictions, what is missing.
+"""What is wrong with answers, wherever they come from: values, contradictions, what is missing, a folder in use.
+
+And the answers of a dialogue that was interrupted, and of the last that ended, in the user's state folder, without
+secrets.
 
 Standard library only: the bootstrap reports it before anything is installed.
-
-Whether a folder is free for an installation. Standard library only: checked before anything is created there.
-
-The answers of a dialogue that was interrupted, and of the last that ended, in the user's state folder. No secret is
-among them.
 """
 
 from __future__ import annotations
@@ -66,14 +64,7 @@ def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text)
 
 
 def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mapping[str, int] | None = None) -> None:
-    """Raise RequestError with all that ``problems`` finds."""
-    raise_all(problems(given, workloads, where, lines))
-
-
-def problems(
-    given: Given, workloads: Iterable[str], where: str = "", lines: Mapping[str, int] | None = None
-) -> list[RequestError]:
-    """What is missing in ``given``, contradicts itself or is unknown.
+    """Raise RequestError with all that is missing in ``given``, contradicts itself or is unknown.
 
     ``workloads`` are those that exist; ``where`` is the play file's name, ``lines`` its lines by ``$.field``.
     """
@@ -87,7 +78,7 @@ def problems(
     possible = {field: value for field, value in given.items() if not asked.get(field)}
     if lacking := [question for question in missing(possible) if not asked[question.field]]:
         found.append(_not_enough(lacking, where))
-    return found or [*_contradictions(given, workloads, at)]
+    raise_all(found or _contradictions(given, workloads, at))
 
 
 def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], str]) -> Iterator[RequestError]:

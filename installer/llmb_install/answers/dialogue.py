@@ -1,8 +1,6 @@
 """The questions in a terminal: one screen of what was detected, then, to change it, every question with its default.
 
 Answers are checked at the prompt, and a draft of them survives Ctrl-C.
-
-The keyboard of a dialogue: keys pressed too early, and the way back.
 """
 
 from __future__ import annotations
@@ -13,7 +11,12 @@ import sys
 import termios
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import questionary
+from prompt_toolkit.application.current import get_app_session
+from prompt_toolkit.input.typeahead import clear_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
 
 from llmb_common.command.printable import printable_lines, size
 from llmb_common.command.words import Secret, is_slurm_name
@@ -24,14 +27,10 @@ from llmb_install.answers import answers as answers_module
 from llmb_install.answers import checks
 from llmb_install.answers.answers import Answers
 from llmb_install.answers.checks import engine_problem, folder_problem, path_problem
-from llmb_install.answers.detect import Site, has_rows
+from llmb_install.answers.detect import OTHER, Site, choices_of, has_rows, suggestions
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, on_slurm, plain, uses_images
-from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
 from llmb_install.parts.credentials import Secrets
 from llmb_install.working.artefact import free_bytes
-
-if TYPE_CHECKING:
-    import questionary
 
 
 class Back(Exception):
@@ -42,18 +41,12 @@ def forget_keys() -> None:
     """Drop keys typed before the question was shown: they would answer it, and those after it."""
     with contextlib.suppress(termios.error, OSError, ValueError):
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    if "prompt_toolkit" in sys.modules:
-        # The keys that came together with the last answer: prompt_toolkit keeps them for the next question.
-        from prompt_toolkit.application.current import get_app_session
-        from prompt_toolkit.input.typeahead import clear_typeahead
-
-        clear_typeahead(get_app_session().input)
+    # The keys that came together with the last answer: prompt_toolkit keeps them for the next question.
+    clear_typeahead(get_app_session().input)
 
 
 def with_way_back(question: Any) -> Any:
     """The questionary question, with Shift-Tab raising ``Back``."""
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
-
     keys = KeyBindings()
 
     @keys.add("s-tab", eager=True)
@@ -160,7 +153,7 @@ class Dialogue:
         if not names:
             return True
         text = f"{folder} is not empty (it contains {checks.described(names)}). Install there anyway?"
-        return bool(_answer(_questionary().confirm(text, default=False), way_back=False))
+        return bool(_answer(questionary.confirm(text, default=False), way_back=False))
 
     def _ask_if_needed(self, question: Question) -> None:
         field = question.field
@@ -208,14 +201,13 @@ class Dialogue:
         if question.field == "workloads":
             return self._ask_workloads()
         if question.is_switch:
-            return bool(_answer(_questionary().confirm(question.text + "?", default=bool(self._suggestion(question)))))
+            return bool(_answer(questionary.confirm(question.text + "?", default=bool(self._suggestion(question)))))
         choices = choices_of(question, self._site)
         suggestion = self._suggestion(question)
         if choices:
             default = suggestion if suggestion in choices else None
-            q = _questionary()
-            rows = [q.Choice(title, value=value) for value, title in choices.items()]
-            chosen = _answer(q.select(question.text, choices=rows, default=default, instruction=" "))
+            rows = [questionary.Choice(title, value=value) for value, title in choices.items()]
+            chosen = _answer(questionary.select(question.text, choices=rows, default=default, instruction=" "))
             if chosen != OTHER:
                 return chosen
             suggestion = ""
@@ -231,7 +223,7 @@ class Dialogue:
 
         hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
         hint = " (Enter: images in the installation)" if question.field == "image_folder" and not suggestion else hint
-        text = str(_answer(_questionary().text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
+        text = str(_answer(questionary.text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
         if question.field == "install_path" and not self._is_meant(user_path(text, text)):
             return self._ask_text(question, suggestion)
         if question.field in PATHS and text:
@@ -239,11 +231,10 @@ class Dialogue:
         return text or None
 
     def _ask_workloads(self) -> list[str]:
-        q = _questionary()
         gpu_type, fitting = str(self._given.get("gpu_type")), self._fitting()
         chosen = self._defaults.get("workloads") or fitting
         choices = [
-            q.Choice(
+            questionary.Choice(
                 f"{name}  ({recipe.title})" + ("" if name in fitting else f"  no configuration for {gpu_type}"),
                 value=name,
                 checked=name in chosen and name in fitting,
@@ -251,7 +242,7 @@ class Dialogue:
             for name, recipe in sorted(self._recipes.items())
         ]
         keys = "(space: select, a: all, Enter: continue)"
-        asked = q.checkbox(
+        asked = questionary.checkbox(
             "Workloads", choices=choices, instruction=keys, validate=lambda some: bool(some) or "select at least one"
         )
         return list(_answer(asked))
@@ -267,7 +258,7 @@ class Dialogue:
         if key is None and uses_images(self._given) and not self._one_screen:
             if "ngc_api_key" not in self._asked_secrets:
                 prompt = "NGC API key (only for images that need one; Enter: none)"
-                text = _answer(_questionary().password(prompt)).strip()
+                text = _answer(questionary.password(prompt)).strip()
                 self._asked_secrets["ngc_api_key"] = Secret(text) if text else None
             key = self._asked_secrets["ngc_api_key"]
             keep.add("ngc_api_key")
@@ -276,7 +267,7 @@ class Dialogue:
     def _ask_token(self) -> Secret | None:
         from llmb_install.parts.hugging_face import check_token
 
-        while text := _answer(_questionary().password("Hugging Face token (Enter: none)")).strip():
+        while text := _answer(questionary.password("Hugging Face token (Enter: none)")).strip():
             problem = check_token(Secret(text))
             if not problem:
                 return Secret(text)
@@ -286,8 +277,7 @@ class Dialogue:
     def _confirmed(self) -> bool:
         # The summary is to be read: what was typed before it was there does not confirm it.
         forget_keys()
-        q = _questionary()
-        choice = _answer(q.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
+        choice = _answer(questionary.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
         if choice == "quit":
             self._save_draft()
             raise Interrupted(
@@ -306,12 +296,13 @@ class Dialogue:
 
     def _change_one(self) -> None:
         """Ask one question again, and those that follow from its answer."""
-        q = _questionary()
         asked = [question for question in QUESTIONS if question.matters(self._given)]
-        choices = [q.Choice(f"{item.text}: {plain(self._given.get(item.field))}", value=item.field) for item in asked]
+        choices = [
+            questionary.Choice(f"{item.text}: {plain(self._given.get(item.field))}", value=item.field) for item in asked
+        ]
         before = dict(self._given), dict(self._defaults)
         try:
-            field = _answer(q.select("Which one?", choices=choices, instruction=" "))
+            field = _answer(questionary.select("Which one?", choices=choices, instruction=" "))
             question = next(item for item in QUESTIONS if item.field == field)
             self._defaults = {**self._defaults, **self._given}
             self._given = merged(self._given, {field: self._ask(question)})
@@ -342,19 +333,13 @@ class Dialogue:
         if not fresh:
             return
         text = f"Continue with your {len(fresh)} answers from last time?"
-        if _answer(_questionary().confirm(text), way_back=False):
+        if _answer(questionary.confirm(text), way_back=False):
             self._given = {**fresh, **self._fixed}
         else:
             self._defaults = {**self._defaults, **fresh}
 
     def _save_draft(self) -> None:
         checks.keep_draft(self._given)
-
-
-def _questionary() -> Any:
-    import questionary
-
-    return questionary
 
 
 def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:

@@ -42,8 +42,8 @@ from llmb_install.parts.package_index import Sources, Unavailable, settings
 from llmb_install.parts.pythons import TOOL_MINIMUM, is_tool_python, running_version, spelt, version_of
 from llmb_install.parts.pythons import Version as Python
 from llmb_install.working.artefact import read_receipt
-from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import install_lock
 
 _TOOL_LOCKS = ("uv.txt", "tool.txt", "tool-build.txt")
 # What the oldest glibc can run is preferred: it serves all others, too. The names that wheels had before.

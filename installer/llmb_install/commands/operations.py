@@ -23,7 +23,7 @@ from llmb_install.answers import checks, detect
 from llmb_install.answers.answers import Answers, load_recipes, required_answers, stored_answers
 from llmb_install.answers.checks import listed_engines, path_problems
 from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, on_slurm, plain
-from llmb_install.commands import removal
+from llmb_install.commands import upkeep
 from llmb_install.installation import Installation
 from llmb_install.parts import credentials
 from llmb_install.parts.credentials import Secrets
@@ -91,19 +91,19 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         removed = old.workloads if asked.workloads == ["all"] else expand_workloads(asked.workloads, known)
         installed = tuple(name for name in removed if name in old.workloads)
         absent = [name for name in removed if name not in installed]
-        if absent and not removal.is_pending(path):
+        if absent and not upkeep.is_pending(path):
             raise RequestError(
                 f"{absent[0]} is not installed", remedy=f"installed: {', '.join(old.workloads) or 'nothing'}"
             )
         if installed and not asked.despite_runs:
-            removal.require_none(path, f"cannot remove {', '.join(installed)}", installed)
+            upkeep.require_no_runs(path, f"cannot remove {', '.join(installed)}", installed)
         left = tuple(name for name in old.workloads if name not in removed)
         before, after = Installation(clone, old), Installation(clone, msgspec.structs.replace(old, workloads=left))
-        removal.finish(before, reporter)
-        removal.begin(before, after)
+        upkeep.finish_removal(before, reporter)
+        upkeep.begin_removal(before, after)
         # Only what records the choice: something else that is missing is not this command's business.
         artefact.make_missing([part for part in after.artefacts() if part.id in ("answers", "site-config")], reporter)
-        removal.finish(after, reporter)
+        upkeep.finish_removal(after, reporter)
         for name in removed:
             reporter.note(f"removed {name}; its results remain in {before.workload_folder(name)}")
     return Result({"install_path": str(path), "workloads": list(left)})
@@ -147,16 +147,16 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
         rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
         return Result({**data, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
     ran: list[str] = []
-    if repair or todo or removal.is_pending(installation.path):
+    if repair or todo or upkeep.is_pending(installation.path):
         secrets = (installation.secrets.hf_token, installation.secrets.ngc_api_key)
         hidden = tuple(secret.reveal() for secret in secrets if secret is not None)
         new = asked.command == "install"
         with transaction(installation.path, verbose=asked.verbose, hidden=hidden, new=new) as reporter:
             installation = decide()
-            removal.finish(installation, reporter)
+            upkeep.finish_removal(installation, reporter)
             artefacts = installation.artefacts()
             ran = artefact.make_missing(artefacts, reporter, _damaged(artefacts, reporter) if repair else None)
-            removal.prune(installation, reporter)
+            upkeep.prune(installation, reporter)
     text = f"nothing to do: {installation.path} is complete\n" if not ran else _done_text(installation)
     remarks = [
         f"{image} ({size(image.stat().st_size)}) is from an earlier release, and no workload needs it any more: "
@@ -197,14 +197,6 @@ def describe(installation: Installation) -> str:
     return "\n".join(["", *lines, "", f"  {_estimate(todo)}; {free}", ""])
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace, Path, Path], Result]] = {
-    "install": install,
-    "add": add,
-    "remove": remove,
-    "update": update,
-}
-
-
 def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
     """Answers, secrets, and whether somebody was asked."""
     recipes = load_recipes(clone)
@@ -224,9 +216,8 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
         from llmb_install.answers import checks
-        from llmb_install.answers.detect import detect_site
+        from llmb_install.answers.detect import detect_site, earlier
         from llmb_install.answers.dialogue import Dialogue
-        from llmb_install.answers.suggestions import earlier
 
         print(_WELCOME, file=sys.stderr)
         site = detect_site()

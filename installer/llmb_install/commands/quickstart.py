@@ -22,9 +22,8 @@ from llmb_install.parts.engine import TOOL
 from llmb_install.parts.site_config import write_site_config
 from llmb_install.working import command
 from llmb_install.working.artefact import make_missing
-from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
-from llmb_install.working.transaction import remove_leftovers
+from llmb_install.working.transaction import install_lock, remove_leftovers
 
 WORKLOAD = "pretrain_llama3.1"
 RANKS = 2

@@ -1,6 +1,6 @@
-"""What ``doctor`` looks at: facts from this machine, from Slurm and from one compute node. Nothing here judges.
+"""What ``doctor`` looks at: facts from this machine, from Slurm, and from one compute node. Nothing here judges.
 
-What one compute node says, in one short job of two steps: the node itself, and the container that jobs run in.
+The node is asked in one short job of two steps: itself, and the container that jobs run in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Secrets: where they come from, and on disk Enroot's own credentials file and one file of the installation, both mode
-0600. Only what was given to LLMB (flag, play file, dialogue) is kept; what the environment has is used from there.
-
-The artefacts that keep secrets: a token's file, Enroot's credentials, and that only their owner reads them.
-"""
+0600. Only what was given to LLMB (flag, play file, dialogue) is kept; what the environment has is used from there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The CPU training engines: torch and Megatron-Bridge for a machine without GPUs, one for each release in use.
-
-The tool's own environment: llmb-run, llmb-install and what they import.
-"""
+"""The environments of an installation: the tool's own, and the CPU training engines, torch and Megatron-Bridge for a
+machine without GPUs, one for each release in use."""
 
 from __future__ import annotations
 

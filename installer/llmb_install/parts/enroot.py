@@ -1,15 +1,9 @@
-"""Layers in Enroot's cache. It compresses them anew: their names are the digests of what the registry sent, not of the
-files, and zstd's own checksum tells whether one is whole.
+"""Enroot at work: what a registry says of an image, how far an import is, why it failed, and the layers in the cache.
 
-What Enroot's exit status and last lines mean. Some failures say nothing, and one looks like a success.
-
-How far an import is. Enroot is silent while it works, so its folders are watched: how much has come and of how much,
-how fast, and how long the rest will take.
-
-What a registry says of an image before anything is downloaded: its digest, and the size of each layer.
-
-For what is shown and put on record, nothing else: an answer that does not come is left to Enroot, which has words for
-it. Credentials are Enroot's, and go where Enroot would send them.
+Enroot is silent while it works, so its folders are watched. Some failures say nothing, and one looks like a success. It
+compresses layers anew: their names are the digests of what the registry sent, not of the files, and zstd's own checksum
+tells whether one is whole. The registry is asked for what is shown and put on record, nothing else: an answer that does
+not come is left to Enroot, which has words for it. Credentials are Enroot's, and go where Enroot would send them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Where Enroot works: its variables, and what the administrator has set in ``enroot.conf``.
+"""Enroot's own files: what the administrator has set in ``enroot.conf``, and credentials in the form of netrc.
 
-As Enroot 4.1.2 reads them (``config::init`` in ``enroot.in``): ``/etc/enroot/enroot.conf``, then the files of
+Settings as Enroot 4.1.2 reads them (``config::init`` in ``enroot.in``): ``/etc/enroot/enroot.conf``, then the files of
 ``enroot.conf.d``, ``NAME VALUE`` or ``NAME=VALUE`` a line; a variable that is set already wins. Enroot lets a shell
-evaluate the values; here variables are put in, and a value that runs a program is left out.
-
-Entries of a netrc file, found as curl finds them: words on any number of lines. Everything else keeps its place.
+evaluate the values; here variables are put in, and a value that runs a program is left out. Entries of a netrc file are
+found as curl finds them: words on any number of lines; everything else keeps its place.
 """
 
 from __future__ import annotations

@@ -1,18 +1,7 @@
-"""What an environment is made of, and what belongs to making it: its cache, its variables, what a failure says.
+"""Making an environment with uv: what it is made of, installing what its lock says, importing the result.
 
-Standard library only, as ``environment_build``.
-
-Making an environment: creating it, installing what its lock says, importing the result.
-
-Standard library only, as ``environments``, which decides when this happens.
-
-Installing what an environment's lock says, with uv: torch for CPUs first, then the rest.
-
-Standard library only, as ``environment_build``.
-
-Lock files: requirements with the hash of every file that a package index has of them, as ``locks/update.sh`` makes.
-
-Standard library only: the bootstrap reads them before anything is installed.
+A lock file has requirements with the hash of every file that a package index has of them, as ``locks/update.sh`` makes.
+Standard library only: the bootstrap makes the tool's environment.
 """
 
 from __future__ import annotations

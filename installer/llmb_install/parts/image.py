@@ -30,9 +30,8 @@ from llmb_install.parts.enroot_files import cache_folder, temporary_folder
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room, free_bytes, read_receipt
-from llmb_install.working.install_lock import install_lock, open_lock_as_folder
 from llmb_install.working.reporter import Reporter, Step
-from llmb_install.working.transaction import import_folder
+from llmb_install.working.transaction import import_folder, install_lock, open_lock_as_folder
 
 IMAGE_BYTES = 25_000_000_000
 """Room for one NeMo image (an estimate; the registry does not say before the download)."""
@@ -314,18 +313,14 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
 def _run_enroot(
     image: Image, output: Path, reporter: Reporter, step: Step, known: Callable[[], Manifest | None]
 ) -> tuple[command.Finished, enroot.Watch]:
-    with _unpacked(image) as place:
+    unpacked: AbstractContextManager[Mapping[str, str]] = nullcontext({})
+    if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
+        unpacked = import_folder(image.receipts.parent.parent, temporary_folder(image.env))
+    with unpacked as place:
         folder = Path(place["ENROOT_TEMP_PATH"]) if place else None
         watch = enroot.Watch(step, lambda doing: enroot.shown(doing, output, cache_folder(image.env), folder, known))
         argv = image.import_command(output)
         return command.run(argv, reporter, env={**image.env, **place}, on_line=watch), watch
-
-
-def _unpacked(image: Image) -> AbstractContextManager[Mapping[str, str]]:
-    """Where this import unpacks its layers; on a compute node Enroot chooses, and Slurm ends what it has started."""
-    if image.prefix:
-        return nullcontext({})
-    return import_folder(image.receipts.parent.parent, temporary_folder(image.env))
 
 
 def _not_found(program: str) -> EnvironmentLacks:

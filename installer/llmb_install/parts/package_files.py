@@ -1,12 +1,7 @@
-"""pip's record of every file that it installed, compared with what is on disk.
-
-Standard library only, as ``environments``, which asks.
-
-Packages that two environments have in the same version: linked from one into the other.
+"""The files of installed packages: which are damaged, by pip's record of each; those of one environment in another.
 
 The CPU engines have torch and sixty more packages in common, 1.5 GB of them. Hard links take neither room nor the
 minute that unpacking and compiling takes. pip only ever replaces files, so that neither environment changes the other.
-
 Standard library only, as ``environment_build``, which calls this.
 """
 

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, TextIO
 from llmb_common.command.printable import printable_lines
 
 if TYPE_CHECKING:
-    from llmb_install.working.live_lines import LiveLines
+    from rich.live import Live
 
+_PER_SECOND = 2.0
 _REFRESH_PLAIN = 15.0
 _FIRST_PLAIN = 2.0
 """Seconds after which a step without a terminal says that it has begun; quick ones have only their end."""
@@ -112,12 +113,32 @@ class Reporter:
                 self._log.close()
                 self._log = None
 
-    def _live_lines(self) -> LiveLines | None:
+    def _live_lines(self) -> Live | None:
+        """The running steps at the bottom of the terminal, rewritten while other lines pass above them."""
         try:
-            from llmb_install.working.live_lines import LiveLines
+            from rich.console import Console
+            from rich.live import Live
+            from rich.text import Text
         except ImportError:
             return None
-        return LiveLines(self._stream, lambda: [self._masked(step.describe()) for step in list(self._running)])
+
+        class _Console(Console):
+            def show_cursor(self, show: bool = True) -> bool:
+                """Leave it: who is killed could not bring it back."""
+                return False
+
+        def lines() -> Text:  # asked from another thread
+            shown = [self._masked(step.describe()) for step in list(self._running)]
+            return Text("\n".join(shown), no_wrap=True, overflow="ellipsis")
+
+        return Live(
+            console=_Console(file=self._stream, highlight=False),
+            get_renderable=lines,
+            refresh_per_second=_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
     def _tick(self, step: Step, stop: threading.Event) -> None:
         seconds = _FIRST_PLAIN
@@ -128,7 +149,7 @@ class Reporter:
 
     def _print(self, text: str) -> None:
         if self._live is not None:
-            self._live.print(self._masked(text))
+            self._live.console.print(self._masked(text), soft_wrap=True, markup=False, emoji=False)
         else:
             self._stream.write(self._masked(text) + "\n")
         self._stream.flush()

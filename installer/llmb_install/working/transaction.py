@@ -1,26 +1,287 @@
 """How a command changes an installation: alone, in one go, and without what a killed one has left behind.
 
-That is temporary files under names that will never be used again, and an import with its processes and its unpacked
-layers.
+Alone, also where the file system's locks lie, by two guards, both needed. ``flock`` on ``.llmb/lock``: exact on a local
+disk, released by the kernel whatever happens. And a lease, ``.llmb/lock.owner``, created by hard link (atomic on NFS
+too), because on a shared file system two hosts may both get the ``flock``. The lease names host, boot, process and its
+start time, and is touched every few seconds: on the same host a dead owner is recognised at once, on another host when
+the lease has stopped moving.
+
+Left behind are temporary files under names that will never be used again, and an import with its processes and its
+unpacked layers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import platform
+import pwd
 import re
 import secrets
+import shlex
 import shutil
 import stat
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.processes import ProcessId, end_processes, with_variable
-from llmb_install.working.install_lock import install_lock
+from llmb_common.machine.files import read_plain, try_lock
+from llmb_common.machine.processes import ProcessId, end_processes, identify, is_alive, with_variable
 from llmb_install.working.reporter import Reporter
+
+_HEARTBEAT = 5.0
+_SILENCE = 60.0
+"""Seconds without a heartbeat after which an owner on another host counts as dead."""
+_POLL = 0.2
+
+Owner = dict[str, str | int]
+
+
+@contextmanager
+def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, create: bool = True) -> Iterator[None]:
+    """Hold the installation's lock; wait up to ``patience`` seconds for another installer, saying so.
+
+    ``create``: make the folder where there is none. Who removes the installation removes the lock's file as its holder.
+
+    Raises:
+        EnvironmentLacks: it is still held (the message names the owner), or the folder is not writable, or was removed.
+    """
+    folder = install / ".llmb"
+    descriptor = _open(folder, create)
+    lease = _Lease(folder / "lock.owner")
+    try:
+        _wait(descriptor, lease, install, reporter, patience)
+        try:
+            if not _is_still(folder / "lock", descriptor):
+                raise _gone(install)
+            with lease.kept_alive():
+                yield
+        finally:
+            lease.release()
+    finally:
+        os.close(descriptor)
+
+
+def _open(folder: Path, create: bool) -> int:
+    """The lock file.
+
+    Raises:
+        EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner), or was removed.
+    """
+    try:
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError as error:
+        raise _gone(folder.parent) from error
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise EnvironmentLacks(
+            f"you cannot write to {folder.parent}: {os.strerror(error.errno)}{_whose(folder.parent)}",
+            remedy="run this as its owner, or choose a folder of your own with --install-path",
+        ) from error
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _gone(install: Path) -> EnvironmentLacks:
+    return EnvironmentLacks(
+        f"another command has removed the installation in {install} meanwhile",
+        remedy="make one again with ./installer.py, if you still want it",
+        code="installation-gone",
+    )
+
+
+def open_lock_as_folder(folder: Path) -> None:
+    """Let whoever may write to a shared folder lock it, whatever the umask of who came first.
+
+    Raises:
+        EnvironmentLacks: somebody else has closed the lock (the message names them).
+    """
+    state, lock = folder / ".llmb", folder / ".llmb" / "lock"
+    with contextlib.suppress(PermissionError):
+        state.mkdir(exist_ok=True)
+        lock.touch(exist_ok=True)
+    shared = folder.stat()
+    for path, mode in ((state, 0o755), (lock, 0o644)):
+        if path.stat().st_uid == os.geteuid():
+            with contextlib.suppress(PermissionError):
+                os.chown(path, -1, shared.st_gid)
+            path.chmod(mode | shared.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        elif not os.access(path, os.W_OK):
+            raise EnvironmentLacks(
+                f"you cannot lock {folder}: {path} is closed to you{_whose(path)}",
+                remedy=f"ask its owner to run: chmod g+w {shlex.quote(str(state))} {shlex.quote(str(lock))}",
+            )
+
+
+def at_work(install: Path) -> str:
+    """Who is changing the installation just now, in words; empty where nobody is, as far as can be told."""
+    lease = _Lease(install / ".llmb" / "lock.owner")
+    return lease.describe_owner() if lease.is_held() else ""
+
+
+def _whose(folder: Path) -> str:
+    """`` (FOLDER belongs to ANN)`` for the nearest folder that can be seen, if it is somebody else's."""
+    for path in (folder, *folder.parents):
+        with contextlib.suppress(OSError):
+            owner = path.stat().st_uid
+            with contextlib.suppress(KeyError):
+                return f" ({path} belongs to {pwd.getpwuid(owner).pw_name})" if owner != os.geteuid() else ""
+            return f" ({path} belongs to user {owner})"
+    return ""
+
+
+def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    said = False
+    while True:
+        try:
+            if _flock(descriptor) and lease.acquire():
+                return
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
+            raise _gone(install) from error
+        if not said:
+            reporter.note(f"waiting: another installer is working in {install} ({lease.describe_owner()})")
+            said = True
+        if time.monotonic() > deadline:
+            raise EnvironmentLacks(
+                f"another installer is working in {install} ({lease.describe_owner()})",
+                remedy="wait until it has finished, or end it, then run the same command again",
+            )
+        time.sleep(_POLL)
+
+
+def _flock(descriptor: int) -> bool:
+    try:
+        return try_lock(descriptor)  # on a file system without locks the lease alone decides
+    except OSError:
+        return False
+
+
+class _Lease:
+    """The owner file. ``acquire`` either creates it or returns False."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._token = secrets.token_hex(8)
+        self._seen: tuple[str, int] | None = None
+        self._seen_at = 0.0
+
+    def acquire(self) -> bool:
+        if self._create():
+            return True
+        owner = self._read() or {}
+        if not self._is_dead(owner):
+            return False
+        self._remove_stale(owner.get("token"))
+        return self._create()
+
+    def is_held(self) -> bool:
+        owner = self._read()
+        return owner is not None and not self._is_dead(owner)
+
+    def release(self) -> None:
+        owner = self._read()
+        if owner is not None and owner.get("token") == self._token:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def describe_owner(self) -> str:
+        owner = self._read()
+        if owner is None:
+            return "it has not identified itself"
+        return f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')}"
+
+    def _beat(self, stop: threading.Event) -> None:
+        while not stop.wait(_HEARTBEAT):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+    def _create(self) -> bool:
+        me = identify()
+        assert me is not None, "this process is alive"
+        owner: Owner = {
+            "token": self._token,
+            "host": me.host,
+            "boot": me.boot,
+            "pid": me.pid,
+            "started": me.start,
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        own = self._path.with_name(f"{self._path.name}.{self._token}")
+        try:
+            own.write_text(json.dumps(owner), encoding="utf-8")
+            os.link(own, self._path)
+        except FileExistsError:
+            return False
+        finally:
+            own.unlink(missing_ok=True)
+        return True
+
+    def _read(self) -> Owner | None:
+        return _read_owner(self._path)
+
+    def _is_dead(self, owner: Owner) -> bool:
+        host, started, boot = (str(owner.get(key, "")) for key in ("host", "started", "boot"))
+        alive = is_alive(ProcessId(host, int(owner.get("pid", 0)), started, boot))
+        if alive is not None:
+            return not alive
+        try:
+            beat = (str(owner.get("token")), self._path.stat().st_mtime_ns)
+        except FileNotFoundError:
+            return False
+        # Our clock measures how long the lease stood still: the other host's clock may be wrong.
+        if beat != self._seen:
+            self._seen, self._seen_at = beat, time.monotonic()
+        return time.monotonic() - self._seen_at > _SILENCE
+
+    def _remove_stale(self, token: str | int | None) -> None:
+        # Rename first: of several who saw the same dead owner only one gets it, and nobody removes a new owner's lease.
+        aside = self._path.with_name(f"{self._path.name}.stale.{self._token}")
+        try:
+            self._path.rename(aside)
+        except FileNotFoundError:
+            return
+        taken = _read_owner(aside)
+        if taken is not None and taken.get("token") != token:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, self._path)
+        aside.unlink()
+
+
+def _read_owner(path: Path) -> Owner | None:
+    try:
+        owner = json.loads(read_plain(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    # Whatever else lies there: an owner that cannot be asked for, whose lease ends when it stands still.
+    return owner if isinstance(owner, dict) and type(owner.get("pid")) is int and 0 < owner["pid"] < 2**31 else None
+
 
 # files.write_atomic: .NAME.PID.8HEX   environments: .NAME.PID   install_lock: lock.owner.16HEX, lock.owner.stale.16HEX
 # Only for the names that the installer itself writes in each folder: an installation may share its folder with others.
