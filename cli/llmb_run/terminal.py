@@ -12,13 +12,11 @@ from llmb_common.command.printable import printable, printable_lines
 
 notices: list[str] = []
 """What this command has said so far; the JSON envelope repeats it."""
-_said: set[str] = set()
 
 
 def notice(text: str) -> None:
     """Something the reader should know: on stderr at once, and in the envelope. The same text is said once."""
-    if text not in _said:
-        _said.add(text)
+    if text not in notices:
         notices.append(text)
         print(f"note: {text}", file=sys.stderr)
 
@@ -30,11 +28,15 @@ def say(text: str) -> None:
 
 def forget_notices() -> None:
     notices.clear()
-    _said.clear()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
-    """Columns two spaces apart, those named in ``right`` aligned there, each cell one line; with a final newline."""
+    """Columns two spaces apart, those named in ``right`` aligned there, each cell one line; with a final newline.
+
+    Nothing where there are no rows.
+    """
+    if not rows:
+        return ""
     lines = [header, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     text = ""

@@ -82,11 +82,8 @@ def _short(value: Any) -> str:
 
 def in_words(found: Sequence[Difference]) -> list[str]:
     """A table of the differences and then their diffs; nothing where there is none."""
-    if not found:
-        return []
-    rows = [[difference.what, difference.then, difference.now] for difference in found]
-    diffs = [f"\n{difference.detail}\n" for difference in found if difference.detail]
-    return [table(["differs", "then", "now"], rows).rstrip("\n"), *diffs]
+    told = table(["differs", "then", "now"], [[item.what, item.then, item.now] for item in found]).rstrip("\n")
+    return [*([told] if told else []), *(f"\n{item.detail}\n" for item in found if item.detail)]
 
 
 @click.command(cls=Command)

@@ -183,8 +183,8 @@ def _text(found: Health) -> str:
         for value, nodes in of.items()
     ]
     parts = [
-        (table(["node", "", "check", "what"], rows[:_MOST_LINES]) + more) * bool(rows),
-        table(["", "", "check", "what"], shared) * bool(shared),
-        table(["differs", "nodes", "value", "where"], drifting, ["nodes"]) * bool(drifting),
+        table(["node", "", "check", "what"], rows[:_MOST_LINES]) + more,
+        table(["", "", "check", "what"], shared),
+        table(["differs", "nodes", "value", "where"], drifting, ["nodes"]),
     ]
     return "\n".join(filter(None, parts))

@@ -78,8 +78,7 @@ def jobs_command(
         )
         hint = "next: llmb-run list, llmb-run single"
     _say_what_differs(lines)
-    text = table(JOBS, lines) if lines else ""
-    return Result({"runs": lines}, text, hint=hint)
+    return Result({"runs": lines}, table(JOBS, lines), hint=hint)
 
 
 def _say_what_differs(lines: list[dict[str, Any]]) -> None:

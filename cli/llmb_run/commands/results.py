@@ -179,7 +179,7 @@ def compare_command(first: str, second: str) -> Result:
     heads = ("", "first run", "successful", "step s", "tokens/s")
     text = table(heads, [one.row("A"), other.row("B")], heads[2:])
     text += f"\n{_change(change)}\n{_work(loss, unequal)}\n"
-    text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing]) * bool(differing)
+    text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
     return Result(data, text if differing else f"{text}no recorded difference\n", status=0 if change else 1)
 
 

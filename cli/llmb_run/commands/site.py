@@ -98,7 +98,7 @@ def _shown(found: list[Baseline], install: Path) -> Result:
         }
         for item, error in zip(found, errors, strict=True)
     ]
-    return Result({"baselines": data}, table(heads, rows, ("runs", "step s", "± %")) if rows else "")
+    return Result({"baselines": data}, table(heads, rows, ("runs", "step s", "± %")))
 
 
 _hosts = click.argument("hosts", metavar="HOSTS", help="Nodes, such as n[1-3],x7.")
@@ -152,7 +152,7 @@ def _nodes(found: list[Exclusion]) -> Result:
     names = ("node", "reason", "added", "expires")
     return Result(
         {"nodes": [{name: getattr(item, name) for name in names} for item in found]},
-        table(["node", "since", "until", "reason"], rows) if rows else "",
+        table(["node", "since", "until", "reason"], rows),
     )
 
 

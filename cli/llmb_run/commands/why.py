@@ -210,9 +210,8 @@ def _summary(found: Sequence[_Explained]) -> Result:
     failed = {item.run: item.why for item in found if item.why is not None}
     counted = count([*failed.values()])
     text = f"{len(failed)} of {len(found)} runs failed\n"
-    if failed:
-        kinds = [[str(item.count), item.kind, item.what, ", ".join(item.nodes)] for item in counted.kinds]
-        text += table(["runs", "cause", "", "nodes"], kinds, ("runs",))
-        text += table(["run", "why"], [[run, why.summary] for run, why in failed.items()])
+    kinds = [[str(item.count), item.kind, item.what, ", ".join(item.nodes)] for item in counted.kinds]
+    text += table(["runs", "cause", "", "nodes"], kinds, ("runs",))
+    text += table(["run", "why"], [[run, why.summary] for run, why in failed.items()])
     text += "".join(f"{line}\n" for line in counted.advice)
     return Result({"runs": msgspec.to_builtins(found), **counted.as_dict()}, text)
