@@ -181,14 +181,6 @@ def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, mo
         assert [row[2] for row in cells[:4]] == [f"{first} + {more}" for first, more in CASES]
 
 
-@pytest.mark.exhaustive
-def test_the_same_seed_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "NOISES", NOISES[:1])
-    first, second, other = (list(PARTS["runs"](2, seed)) for seed in (7, 7, 8))
-    assert first == second
-    assert first != other
-
-
 def test_the_command_prints_the_parts_that_are_asked_for(monkeypatch, capsys):
     def lines(trials: int, seed: int) -> Iterator[str]:
         yield f"{trials!r} trials, seed {seed!r}"
