@@ -1,4 +1,4 @@
-"""Fields that NVIDIA's launcher decides, in the configurations of jobs (the rest: ``unit/test_plan_environment.py``)."""
+"""Fields that NVIDIA's launcher decides in configurations of jobs (the rest: ``unit/test_plan_environment.py``)."""
 
 from __future__ import annotations
 
