@@ -250,7 +250,7 @@ def test_the_envelope_of_a_success_and_of_an_error(cli: Cli) -> None:
         "error": None,
     }
     assert done.data["jobs"][0]["plan"]["gbs"] == 64
-    assert done.data["jobs"][0]["script"].startswith("#!/bin/bash\n")
+    assert (done.data["dry_run"], done.data["jobs"][0]["script"][:12]) == (True, "#!/bin/bash\n")
     done = cli(*DOCUMENTED, "--json", "--dtpye")
     assert done.status == 2
     assert done.envelope["ok"] is False

@@ -91,6 +91,7 @@ def test_everything_that_may_be_varied_changes_the_job() -> None:
     options = {"TP": "2", "MODEL_SIZE": "8b", "LLMB_ENGINE": "0.6", "RUN_CONF_IMAGE": "/a.sqsh"}
     assert (ask.options, ask.environment) == (options, {"NCCL_ALGO": "Ring"})
     assert ask.varied == changes
+    assert list(ask.settings) == sorted(ask.settings), "rounds and campaigns know a job by it, however it was typed"
 
 
 NAMES = {
@@ -129,8 +130,8 @@ def test_what_cannot_be_varied_is_named(word: str) -> None:
 
 
 def test_values_may_hold_commas() -> None:
-    found = dimensions_of(['NCCL_DEBUG_SUBSYS="COLL,NET", ALL', "NCCL_ALGO=Ring,[Tree,NVLS]"], "--vary")
-    assert found == {"NCCL_DEBUG_SUBSYS": ["COLL,NET", "ALL"], "NCCL_ALGO": ["Ring", "[Tree,NVLS]"]}
+    found = dimensions_of(['NCCL_DEBUG_SUBSYS="COLL,NET", ALL', "NCCL_ALGO=[Tree,NVLS],Ring"], "--vary")
+    assert found == {"NCCL_DEBUG_SUBSYS": ["COLL,NET", "ALL"], "NCCL_ALGO": ["[Tree,NVLS]", "Ring"]}
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_the_command_of_a_plan_plans_it_again(cli: Cli, asked: dict[str, str]) -
     done = cli(*words[1:], "--dry-run", "--json")
     assert done.status == 0, done.err
     again = from_plain(done.data["jobs"][0]["plan"], JobPlan)
-    assert configuration_key(again) == configuration_key(first)
+    assert (configuration_key(again), again.engine) == (configuration_key(first), first.engine)
     assert Path(str(again.image)).name == Path(str(first.image)).name
 
 

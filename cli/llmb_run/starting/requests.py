@@ -39,9 +39,9 @@ class Ask:
     """The combination of a sweep that this is: its value in each dimension (``starting.sweeps``)."""
 
     def having(self, settings: Mapping[str, str | None]) -> Ask:
-        """The same job with other settings; None: nothing is said of it."""
-        said = {**self.settings, **settings}
-        return replace(self, settings={name: value for name, value in said.items() if value is not None})
+        """The same job with other settings, whose order says nothing; None: nothing is said of it."""
+        said = sorted({**self.settings, **settings}.items())
+        return replace(self, settings={name: value for name, value in said if value is not None})
 
     @property
     def workload(self) -> str:
@@ -114,7 +114,7 @@ def ask_of(
     said = {name: as_said(value) for name, value in fields.items() if value}
     said |= environment_of(env) | columns_of(columns) | settings_of(megatron, "--megatron")
     slurm = slurm_of(slurm_arg, nodelist=nodelist, exclude=exclude, reservation=reservation)
-    return Ask(settings=said, slurm=slurm, dry_run=dry_run)
+    return Ask(slurm=slurm, dry_run=dry_run).having(said)
 
 
 @dataclass(frozen=True)

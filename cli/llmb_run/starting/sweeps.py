@@ -129,7 +129,7 @@ def dimension(text: str) -> str:
     name = text.strip().replace("-", "_")
     if is_setting(name):
         return name
-    lower = FIELDS.get(name.upper(), {"model_size": "size"}.get(name.lower(), name.lower()))
+    lower = FIELDS.get(name.upper(), name.lower())
     if lower in NAMED or lower in COLUMNS.values():
         return lower
     if name.isupper() and lower not in FIELDS.values():
