@@ -61,7 +61,7 @@ def _workload(item: Standing) -> dict[str, Any]:
         "text": _text(item),
         "speed_wanted": item.workload.entry.reference != "none",
         "indication": item.workload.indication,
-        "reference": reference_as_dict(reference) if reference else None,
+        "reference": reference_as_dict(reference),
         "required": item.workload.entry.required if reference else None,
         "step_seconds": decision.ratio * reference.seconds if decision and reference else None,
         "performance": 1 / decision.ratio if decision else None,

@@ -60,7 +60,7 @@ def planned(item: Workload) -> dict[str, Any]:
         "reruns": entry.reruns,
         "speed_wanted": entry.reference != "none",
         "indication": item.indication,
-        "reference": reference_as_dict(reference) if reference else None,
+        "reference": reference_as_dict(reference),
         "required": entry.required if reference else None,
         "limit_seconds": limit,
         "limit_performance": reference.seconds / limit if reference and limit else None,

@@ -87,14 +87,9 @@ class _Judged:
         return same_software(self.recipe.image, self.recipe.document(self.result))
 
     @property
-    def container(self) -> tuple[int, ...]:
-        """The container that the suite runs in."""
-        return release_order(container_release(self.recipe.image) or "00.00")
-
-    @property
-    def measured(self) -> tuple[int, ...]:
-        """The container that the result is of."""
-        return release_order(self.recipe.document(self.result).container or "00.00")
+    def rank(self) -> tuple[bool, tuple[int, ...]]:
+        """By the software that the result is of: that of the suite first, else the newest."""
+        return self.same, release_order(self.recipe.document(self.result).container or "00.00")
 
 
 @cache
@@ -121,7 +116,7 @@ def _published() -> list[_Judged]:
         for result in recipe.results:
             item = _Judged(recipe, result)
             key = (recipe.workload, result.gpu, result.gpus, result.size, result.dtype, _fp8_recipe(item))
-            if _is_wanted(result) and (key not in best or _rank(item) > _rank(best[key])):
+            if _is_wanted(result) and (key not in best or item.rank > best[key].rank):
                 best[key] = item
     return list(best.values())
 
@@ -129,10 +124,6 @@ def _published() -> list[_Judged]:
 def _is_wanted(result: Result) -> bool:
     known = gpus.GPUS.get(result.gpu)
     return known is not None and result.dtype in known.peaks and not result.size.endswith("-proxy")
-
-
-def _rank(item: _Judged) -> tuple[bool, tuple[int, ...]]:
-    return item.same, item.measured
 
 
 def _fp8_recipe(item: _Judged) -> str | None:
@@ -145,7 +136,7 @@ def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
     """Those with a reference of the same software, else all that run in the newest container."""
     groups: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
     for item in found:
-        groups[item.same, item.container].append(item)
+        groups[item.same, release_order(container_release(item.recipe.image) or "00.00")].append(item)
     return groups[max(groups)]
 
 

@@ -100,14 +100,21 @@ def _published_job(here: Asked, own: Measured, place: Place) -> Other | None:
     known = by_preference(published_references(asked.plan, recipe)) if asked else []
     if asked is None or not known or own.good is None:
         return None
-    moved = asked if known[0].same_software else _in_its_software(asked, known[0], place)
+    reference, worth = known[0], None
+    moved: Asked | None = asked
+    if not reference.same_software:
+        image = _image_of(reference, recipe)
+        held = bridge_release(image)
+        wanted = asked.ask.having({"image": image, "engine": minor(held) if held else None})
+        moved = _planned_or_none(wanted, place) if image else None
+        worth = worth_of(asked.plan, msgspec.structs.replace(asked.plan, image=image), recipe) if image else None
     there = moved or asked
     return Other(
         there.ask,
         facts_of_plan(there.plan),
         command_for(there.plan, recipe).removeprefix("llmb-run single "),
-        _change_to(own, own.good, known[0].seconds * here.plan.tokens_per_gpu / there.plan.tokens_per_gpu),
-        software=None if moved else (known[0].software, _worth_of_software(asked, known[0])),
+        _change_to(own, own.good, reference.seconds * here.plan.tokens_per_gpu / there.plan.tokens_per_gpu),
+        software=None if moved else (reference.software, worth),
     )
 
 
@@ -115,19 +122,6 @@ def _change_to(own: Measured, time: StepTime, seconds: float) -> Change:
     """From what the run takes to ``seconds``."""
     found = level([time], own.past.scatter(own.configuration))
     return Change(*(seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low)))
-
-
-def _in_its_software(asked: Asked, reference: Reference, place: Place) -> Asked | None:
-    image = _image_of(reference, asked.entry.recipe)
-    held = bridge_release(image)
-    wanted = asked.ask.having({"image": image, "engine": minor(held) if held else None})
-    return _planned_or_none(wanted, place) if image else None
-
-
-def _worth_of_software(asked: Asked, reference: Reference) -> Worth | None:
-    image = _image_of(reference, asked.entry.recipe)
-    then = msgspec.structs.replace(asked.plan, image=image)
-    return worth_of(asked.plan, then, asked.entry.recipe) if image else None
 
 
 def _image_of(reference: Reference, recipe: Recipe) -> str | None:

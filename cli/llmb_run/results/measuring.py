@@ -19,7 +19,7 @@ from llmb_common.results.configuration import configuration_of, image_marks, sof
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.references import Baseline, baseline_references, baselines, release_spread, unlike_baselines
 from llmb_common.results.scatter import PastRun, PastRuns, Squares
-from llmb_common.results.steps import Steps, StepTime, step_time
+from llmb_common.results.steps import Steps, StepTime, steps_of
 from llmb_common.results.training import unlike_repeats
 from llmb_common.results.verdict import (
     Figures,
@@ -57,8 +57,7 @@ class Measured:
     record: RunRecord | None = None
     figures: Figures | None = None
     verdict: Verdict | None = None
-    steps: Steps | None = None
-    """``steps_of(timing)`` where that is known already."""
+    steps: Steps = field(default_factory=Steps)
     repeats: str = ""
     """``configuration`` where that is known already."""
     baselines: Sequence[Baseline] = ()
@@ -70,10 +69,10 @@ class Measured:
     why: Diagnosis | None = None
     """The diagnosis of a failed run; None otherwise."""
 
-    @cached_property
+    @property
     def step_time(self) -> StepTime | None:
         """Over the whole window, with its error; None where that is incomplete."""
-        return self.steps.time if self.steps else step_time(self.timing)
+        return self.steps.time
 
     @property
     def good(self) -> StepTime | None:
@@ -269,7 +268,8 @@ def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, 
         # Without a plan the log says which of the two analyses is meant.
         timing = analyse(files, window or STYLES["mbridge"].window)
         style = STYLES["nemo" if timing.log_format == "nemo" else "mbridge"]
-        return Measured(timing if window else analyse(files, style.window), style)
+        timing = timing if window else analyse(files, style.window)
+        return Measured(timing, style, steps=steps_of(timing))
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
     timing, steps, repeats = kept.measure(files, record, window)
     return Measured(timing, style, record, steps=steps, repeats=repeats)
@@ -316,7 +316,7 @@ def beside_repeats(items: Sequence[Measured]) -> list[Measured]:
     held = list(items)
     repeats: dict[str, list[tuple[int, Steps, Verdict]]] = {}
     for at, item in enumerate(items):
-        if item.record and item.steps and item.verdict and item.timing.status.state == "Success":
+        if item.record and item.verdict and item.timing.status.state == "Success":
             repeats.setdefault(item.configuration, []).append((at, item.steps, item.verdict))
     for same in repeats.values():
         found = unlike_repeats([steps.training for _, steps, _ in same])

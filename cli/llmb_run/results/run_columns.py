@@ -49,21 +49,21 @@ def _published(figure: str) -> _Value:
     return lambda row: published.value(figure) if (published := result(row)) else None
 
 
+_reference = at("verdict.reference")
+
+
 def _indication(row: Any) -> bool | None:
     """Of a verdict whose reference has other software than the runs."""
-    reference = at("verdict.reference")(row)
+    reference = _reference(row)
     return None if reference is None else not reference.same_software
 
 
-def reference_as_dict(reference: Reference) -> dict[str, Any]:
+def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
     """The reference of a verdict, as JSON."""
+    if reference is None:
+        return None
     names = ("kind", "seconds", "software", "source", "same_software", "notes")
     return {name: getattr(reference, name) for name in names}
-
-
-def _reference(row: Any) -> dict[str, Any] | None:
-    reference = at("verdict.reference")(row)
-    return reference_as_dict(reference) if reference else None
 
 
 REFERENCE = Column[Any](
@@ -107,7 +107,7 @@ VERDICT: tuple[Column[Any], ...] = (
         Form.JSON,
         "no number of runs would decide",
     ),
-    Column("reference", _reference, Form.JSON, "what it was compared with"),
+    Column("reference", lambda row: reference_as_dict(_reference(row)), Form.JSON, "what it was compared with"),
     Column("remarks", _texts("verdict.remarks"), Form.JSON, "what a reader must know of the steps"),
 )
 """The columns of anything that has a ``verdict``: a run or several."""

@@ -13,8 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice, product
 from itertools import combinations as chosen_of
-from itertools import islice, product
 from typing import Any
 
 import msgspec
@@ -179,21 +179,22 @@ def find_space(base: Asked, place: Place, given: Values, *, only: bool = False) 
     values = {name: tuple(dict.fromkeys(listed)) for name, listed in values.items()}
     own = {name: value for name in values if (value := _own(base, name)) is not None}
     documented = [{name: _column(row, name) for name in (*_SIZES, *_SAVERS)} | row_said(base, row) for row in rows]
-    found, impossible = _changes(base.plan, own, values, documented, everything=only)
+    impossible: list[dict[str, str]] = []
+    found = _changes(base.plan, own, values, documented, impossible, everything=only)
     asks = [changed(base.ask, each_apart(changes)) for changes in islice(found, _PLANNED)]
     planned, refused = once_each([base, *plan_each(asks, place)])
     others = sorted(planned[1:], key=lambda item: _order(base.plan, item))
     if not others:
         why = refused[0].error.message if refused else "none divides the GPUs and the batch"
         raise RequestError(
-            f"nothing to choose from: none of {len(refused) + impossible[0]} combinations can be run: {why}",
+            f"nothing to choose from: none of {len(refused) + len(impossible)} combinations can be run: {why}",
             remedy="give other values, for example --vary mbs=1,2",
         )
     return Space(
         values,
         (base, *others[: _ARMS - 1]),
         tuple(refused),
-        impossible[0],
+        len(impossible),
         max(len(others) - _ARMS + 1, 0),
         sum(1 for _ in islice(found, 100_000)),
     )
@@ -245,34 +246,34 @@ def _column(of: JobPlan | Row, name: str) -> str:
 
 
 def _changes(
-    plan: JobPlan, own: Mapping[str, str], values: Values, rows: Sequence[Mapping[str, str]], *, everything: bool
-) -> tuple[Iterator[dict[str, str]], list[int]]:
-    """Combinations, as changes of the base, the nearest first; and a count of those that divide nothing."""
-    impossible = [0]
+    plan: JobPlan,
+    own: Mapping[str, str],
+    values: Values,
+    rows: Sequence[Mapping[str, str]],
+    impossible: list[dict[str, str]],
+    *,
+    everything: bool,
+) -> Iterator[dict[str, str]]:
+    """Combinations, as changes of the base, the nearest first; those that divide nothing go to ``impossible``."""
     others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
-
-    def every() -> Iterator[dict[str, str]]:
-        for row in rows:
-            yield {name: value for name, value in row.items() if value in others.get(name, ())}
-        furthest = len(others) if everything else min(_FURTHEST, len(others))
-        for count in range(1, furthest + 1):
-            for names in chosen_of(others, count):
-                for picked in product(*(others[name] for name in names)):
-                    yield dict(zip(names, picked, strict=True))
-
-    def possible() -> Iterator[dict[str, str]]:
-        seen: set[tuple[tuple[str, str], ...]] = set()
-        for changes in every():
-            key = tuple(sorted(changes.items()))
-            if not changes or key in seen:
-                continue
-            seen.add(key)
-            if _divides(plan, changes):
-                yield changes
-            else:
-                impossible[0] += 1
-
-    return possible(), impossible
+    documented = ({name: value for name, value in row.items() if value in others.get(name, ())} for row in rows)
+    furthest = len(others) if everything else min(_FURTHEST, len(others))
+    combined = (
+        dict(zip(names, picked, strict=True))
+        for count in range(1, furthest + 1)
+        for names in chosen_of(others, count)
+        for picked in product(*(others[name] for name in names))
+    )
+    seen: set[frozenset[tuple[str, str]]] = set()
+    for changes in chain(documented, combined):
+        key = frozenset(changes.items())
+        if not changes or key in seen:
+            continue
+        seen.add(key)
+        if _divides(plan, changes):
+            yield changes
+        else:
+            impossible.append(changes)
 
 
 def _divides(plan: JobPlan, changes: Mapping[str, str]) -> bool:
