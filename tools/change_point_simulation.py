@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from llmb_common.results.history import ALARM_RATE, LEAST_DAYS, Prior, day_prior, level_changes, standing
 from llmb_common.results.scatter import STATED
-from tools.markdown import print_tables
+from tools.markdown import lines, print_tables
 
 DAYS = 30
 DEVIATIONS = (0.005, 0.01, 0.02, 0.03)
@@ -116,13 +116,15 @@ def table(trials: int, seed: int) -> Iterator[str]:
 
 
 def _false(trials: int, seed: int) -> Iterator[str]:
-    yield "| Days without a change | Scatter | Prior | reported after 30 | alarm on any of 27 | of all looks |"
-    yield "|---|---:|---|---:|---:|---:|"
-    for noise, deviation, prior in itertools.product(NOISES, DEVIATIONS, PRIORS):
-        source = random.Random(f"{seed} {noise} {deviation} {prior}")
-        shares = false_alarms(noise, prior, deviation, trials, source)
-        cells = " | ".join(f"{100 * share:.{places}f}" for share, places in zip(shares, (1, 1, 2), strict=True))
-        yield f"| {noise} | {deviation:.1%} | {prior} | {cells} |".replace("%", " %")
+    def rows() -> Iterator[Sequence[str]]:
+        for noise, deviation, prior in itertools.product(NOISES, DEVIATIONS, PRIORS):
+            source = random.Random(f"{seed} {noise} {deviation} {prior}")
+            shares = false_alarms(noise, prior, deviation, trials, source)
+            cells = (f"{100 * share:.{places}f}" for share, places in zip(shares, (1, 1, 2), strict=True))
+            yield noise, f"{100 * deviation:.1f} %", prior, *cells
+
+    head = ("Days without a change", "Scatter", "Prior", "reported after 30", "alarm on any of 27", "of all looks")
+    return lines(head, rows(), words=3)
 
 
 PROFILES = ([0] * 15 + [1] * 15, [0] * 27 + [1] * 3, [0] * 10 + [1] * 10 + [0] * 10)
@@ -130,17 +132,19 @@ PROFILES = ([0] * 15 + [1] * 15, [0] * 27 + [1] * 3, [0] * 10 + [1] * 10 + [0] *
 
 
 def _power(trials: int, seed: int) -> Iterator[str]:
-    yield "| Scatter | Prior | Change | 15 of 30 days | the last 3 | 10 in the middle | alarm within 10 days | median |"
-    yield "|---:|---|---:|---:|---:|---:|---:|---:|"
-    for deviation, prior, shift in itertools.product(DEVIATIONS, PRIORS, SHIFTS):
-        source = random.Random(f"{seed} {deviation} {prior} {shift}")
-        shares = [found(profile, shift, prior, deviation, trials, source) for profile in PROFILES]
-        waited = delays(shift, prior, deviation, trials, source) or [math.inf]
-        shares.append(sum(math.isfinite(days) for days in waited) / len(waited))
-        cells = " | ".join(f"{100 * share:.0f}" for share in shares)
-        typical = median(waited)
-        days = f"{typical:g} days" if math.isfinite(typical) else "more"
-        yield f"| {deviation:.1%} | {prior} | {shift:.0%} | {cells} | {days} |".replace("%", " %")
+    def rows() -> Iterator[Sequence[str]]:
+        for deviation, prior, shift in itertools.product(DEVIATIONS, PRIORS, SHIFTS):
+            source = random.Random(f"{seed} {deviation} {prior} {shift}")
+            shares = [found(profile, shift, prior, deviation, trials, source) for profile in PROFILES]
+            waited = delays(shift, prior, deviation, trials, source) or [math.inf]
+            shares.append(sum(math.isfinite(days) for days in waited) / len(waited))
+            typical = median(waited)
+            days = f"{typical:g} days" if math.isfinite(typical) else "more"
+            cells = (f"{100 * share:.0f}" for share in shares)
+            yield f"{100 * deviation:.1f} %", prior, f"{100 * shift:.0f} %", *cells, days
+
+    seen = ("15 of 30 days", "the last 3", "10 in the middle", "alarm within 10 days", "median")
+    return lines(("Scatter", "Prior", "Change", *seen), rows(), words=2)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import TypeAlias
 
@@ -80,6 +80,13 @@ class Footnotes:
 
 Table: TypeAlias = Callable[[int, int], Iterable[str]]
 """From the number of trials and the seed to lines of Markdown."""
+
+
+def lines(head: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> Iterator[str]:
+    """A table of figures, each row as soon as it is known; the first ``words`` columns are text."""
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * words + "---:|" * (len(head) - words)
+    yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 def print_tables(about: str, parts: Mapping[str, Table], counted: str = "trials", usual: int = 1000) -> None:

@@ -18,12 +18,13 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from llmb_common.results.decision import less
 from llmb_common.results.paired import RATE, RESOLUTION, Answer, Block, Comparison, compare_blocks, looks, order
 from llmb_run.comparing.strategy import Rule
-from tools.markdown import print_tables
+from tools.markdown import lines, print_tables
 from tools.verdict_simulation import Noise, simulate
 
 GAINS = (0.0, 0.005, 0.01, 0.02, 0.05)
@@ -175,21 +176,10 @@ def cell(cluster: Cluster, gain: float, *, trials: int, seed: int) -> Cell:
 
 
 def _table(clusters: tuple[Cluster, ...], gains: tuple[float, ...], trials: int, seed: int) -> Iterator[str]:
-    yield "| Cluster | " + " | ".join(f"{100 * gain:g} %" for gain in gains) + " |"
-    yield "|---|" + "---:|" * len(gains)
-    for cluster in clusters:
-        cells = (cell(cluster, gain, trials=trials, seed=seed) for gain in gains)
-        yield f"| {cluster.title} | {' | '.join(map(str, cells))} |"
-
-
-def table(trials: int, seed: int) -> Iterator[str]:
-    """Markdown: how long it takes."""
-    return _table(CLUSTERS, GAINS, trials, seed)
-
-
-def disturbances(trials: int, seed: int) -> Iterator[str]:
-    """Markdown: equals, and a difference of 2 %, under what else changes."""
-    return _table(DISTURBED, (0.0, 0.02), trials, seed)
+    return lines(
+        ["Cluster", *(f"{100 * gain:g} %" for gain in gains)],
+        ([cluster.title, *(cell(cluster, gain, trials=trials, seed=seed) for gain in gains)] for cluster in clusters),
+    )
 
 
 # Contributions
@@ -261,16 +251,16 @@ def attributed(gap: TrueGap, cluster: Cluster, *, trials: int, seed: int) -> Cov
 
 def contributions(trials: int, seed: int) -> Iterator[str]:
     """Markdown: what ``why --slow --test`` says of a gap of known parts."""
-    yield "| Cluster | " + " | ".join(gap.title for gap in TRUE_GAPS) + " |"
-    yield "|---|" + "---:|" * len(TRUE_GAPS)
-    for cluster in TESTED_ON:
-        cells = (attributed(gap, cluster, trials=trials, seed=seed) for gap in TRUE_GAPS)
-        yield f"| {cluster.title} | {' | '.join(map(str, cells))} |"
+    return lines(
+        ["Cluster", *(gap.title for gap in TRUE_GAPS)],
+        ([on.title, *(attributed(gap, on, trials=trials, seed=seed) for gap in TRUE_GAPS)] for on in TESTED_ON),
+    )
 
 
 def main() -> None:
-    """Print the tables."""
-    print_tables(__doc__, {"table": table, "disturbances": disturbances, "contributions": contributions})
+    """Print the tables: how long it takes; equals, and a difference of 2 %, under what else changes; contributions."""
+    tables = {"table": partial(_table, CLUSTERS, GAINS), "disturbances": partial(_table, DISTURBED, (0.0, 0.02))}
+    print_tables(__doc__, tables | {"contributions": contributions})
 
 
 if __name__ == "__main__":

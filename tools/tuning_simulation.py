@@ -20,7 +20,7 @@ from functools import partial
 from llmb_common.results.search import Option, State, Trial, look
 from llmb_common.results.steps import StepTime
 from llmb_common.results.surrogate import Point
-from tools.markdown import print_tables
+from tools.markdown import lines, print_tables
 
 MATTERS = 0.05
 """Share by which a configuration that matters may be slower than the fastest."""
@@ -270,7 +270,7 @@ def tunings(kind: Kind, noise: Noise, count: int, seed: int) -> tuple[list[Found
     return found, known
 
 
-def row(kind: Kind, noise: Noise, count: int, seed: int) -> str:
+def row(kind: Kind, noise: Noise, count: int, seed: int) -> tuple[str, ...]:
     """Of a table: how often the winner is within 2 %, the mean loss, what it costs, and what the oracle needs."""
     found, known = tunings(kind, noise, count, seed)
     good = sum(item.loss <= 0.02 for item in found) / count
@@ -278,10 +278,8 @@ def row(kind: Kind, noise: Noise, count: int, seed: int) -> str:
     trials, others = (sum(item.trials for item in side) / count for side in (found, known))
     cost = sum(item.cost for item in found) / sum(item.cost for item in known)
     knows = sum(item.loss <= 0.02 for item in known) / count
-    return (
-        f"| {kind.title} | {noise.title} | {100 * good:.1f} | {100 * lost:.2f} | {trials:.1f} | {others:.1f} |"
-        f" {cost:.2f} | {100 * knows:.1f} |"
-    )
+    figures = (f"{100 * good:.1f}", f"{100 * lost:.2f}", f"{trials:.1f}", f"{others:.1f}", f"{cost:.2f}")
+    return kind.title, noise.title, *figures, f"{100 * knows:.1f}"
 
 
 PARTS: dict[str, tuple[Sequence[Kind], Sequence[Noise]]] = {
@@ -292,15 +290,13 @@ PARTS: dict[str, tuple[Sequence[Kind], Sequence[Noise]]] = {
 }
 
 HEAD = (
-    "| space | noise | within 2 % | mean loss % | trials | the oracle's | cost, oracle 1 | oracle within 2 % |\n"
-    "|---|---|---:|---:|---:|---:|---:|---:|"
+    *("space", "noise", "within 2 %", "mean loss %", "trials", "the oracle's", "cost, oracle 1"),
+    "oracle within 2 %",
 )
 
 
 def _rows(kinds: Sequence[Kind], noises: Sequence[Noise], count: int, seed: int) -> Iterator[str]:
-    yield HEAD
-    for kind, noise in itertools.product(kinds, noises):
-        yield row(kind, noise, count, seed)
+    return lines(HEAD, (row(kind, noise, count, seed) for kind, noise in itertools.product(kinds, noises)), words=2)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ pass / fail in per cent of the trials, the rest is inconclusive.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.scatter import STATED, PastRun, PastRuns, Scatter
 from llmb_common.results.sequential import REQUIRED, Attempt, follow, tolerance_of
 from llmb_common.results.steps import StepTime, estimate
-from tools.markdown import Table, print_tables
+from tools.markdown import Table, lines, print_tables
 
 RATIOS = (1.00, 1.03, 1.05, 1.065, 1.08)
 """Of the true mean step time to the reference. 1.05 is the tolerance itself: either answer may come there, seldom."""
@@ -179,24 +180,23 @@ def looks(
 
 
 Case: TypeAlias = tuple[int, ...]
+Heads: TypeAlias = Sequence[str]
 Cells: TypeAlias = Callable[[Noise, bool, Case, random.Random], Iterable[str]]
 
 
-def _table(heads: str, noises: Sequence[Noise], cases: Sequence[Case], cells: Cells, seed: int) -> Iterator[str]:
+def _table(heads: Heads, noises: Sequence[Noise], cases: Sequence[Case], cells: Cells, seed: int) -> Iterator[str]:
     """A Markdown table: noise, record, the numbers of the case (in one column if ``heads`` has one) and ``cells``."""
-    yield f"| {heads} |"
-    yield "|---|---|" + "---:|" * (heads.count("|") - 1)
-    for noise in noises:
-        for known in (False, True):
-            for case in cases:
-                source = random.Random(" ".join(map(str, (seed, noise.title, known, *case))))
-                numbers = (" + " if " + " in heads else " | ").join(map(str, case))
-                ahead = [noise.title, "yes" if known else "no", *([numbers] if case else [])]
-                yield f"| {' | '.join([*ahead, *cells(noise, known, case, source)])} |"
+
+    def rows() -> Iterator[Sequence[object]]:
+        for noise, known, case in itertools.product(noises, (False, True), cases):
+            source = random.Random(" ".join(map(str, (seed, noise.title, known, *case))))
+            numbers = [" + ".join(map(str, case))] if "Repeats + reruns" in heads else case
+            yield noise.title, "yes" if known else "no", *numbers, *cells(noise, known, case, source)
+
+    return lines(heads, rows(), words=2)
 
 
-def _heads(*ahead: str) -> str:
-    return " | ".join([*ahead, *(f"{ratio:g}" for ratio in RATIOS)])
+_RATIOS = [f"{ratio:g}" for ratio in RATIOS]
 
 
 def _of_days(title: str, noises: Sequence[Noise], cases: Sequence[Case], trials: int, seed: int) -> Iterator[str]:
@@ -207,7 +207,7 @@ def _of_days(title: str, noises: Sequence[Noise], cases: Sequence[Case], trials:
         for ratio in RATIOS:
             yield cell(verdicts(noise, ratio, count, trials=trials, source=source, known=known, days=days))
 
-    return _table(_heads(title, "Record", "Runs", "Days"), noises, cases, cells, seed)
+    return _table([title, "Record", "Runs", "Days", *_RATIOS], noises, cases, cells, seed)
 
 
 def looks_table(trials: int, seed: int) -> Iterator[str]:
@@ -219,7 +219,7 @@ def looks_table(trials: int, seed: int) -> Iterator[str]:
             yield cell(answers, f" ({taken:.1f})")
 
     noises = (*NOISES[:5], STALLED[2], DAYS[1], *KINDS)
-    return _table(_heads("Noise", "Record"), noises, [()], cells, seed)
+    return _table(["Noise", "Record", *_RATIOS], noises, [()], cells, seed)
 
 
 PERFORMANCE = (1.00, 0.97, 0.95, 0.93)
@@ -256,9 +256,8 @@ def campaigns_table(trials: int, seed: int) -> Iterator[str]:
             taken = sum(runs for _, runs in ends) / trials
             yield cell(Counter(answer for answer, _ in ends), f" ({taken:.1f})")
 
-    heads = " | ".join(f"{100 * share:.0f} %" for share in PERFORMANCE)
-    noises = (*NOISES[1:5], STALLED[2])
-    return _table(f"Noise | Record | Repeats + reruns | {heads}", noises, CASES, cells, seed)
+    heads = ["Noise", "Record", "Repeats + reruns", *(f"{100 * share:.0f} %" for share in PERFORMANCE)]
+    return _table(heads, (*NOISES[1:5], STALLED[2]), CASES, cells, seed)
 
 
 DIFFERENCES = (0.00, 0.02, 0.03, 0.05, 0.10)
@@ -276,8 +275,8 @@ def comparisons_table(trials: int, seed: int) -> Iterator[str]:
             found = [compare_times(a, b, next(scatters)) for (a, _), b in zip(sides, slower, strict=True)]
             yield f"{100 * sum(item.is_real for item in found) / trials:.0f}"
 
-    heads = " | ".join(f"{100 * share:.0f} %" for share in DIFFERENCES)
-    return _table(f"Noise | Record | Runs of each | {heads}", NOISES[2:4], [(2,), (3,), (5,), (10,)], cells, seed)
+    heads = ["Noise", "Record", "Runs of each", *(f"{100 * share:.0f} %" for share in DIFFERENCES)]
+    return _table(heads, NOISES[2:4], [(2,), (3,), (5,), (10,)], cells, seed)
 
 
 def _longer(run: StepTime, factor: float) -> StepTime:
