@@ -68,10 +68,11 @@ def variants(recipe: Recipe) -> list[str]:
     for variant in recipe.variants:
         m, p = variant.measurement, variant.profiling
         window = f"iterations {m.first} to {m.last}"
+        pattern = re.sub(r"\{([a-z_]+)\}", r"<\1>", variant.experiment_name)
         rows.append(
             [
                 f"`{variant.name}`",
-                f"`{_pattern(variant.experiment_name)}`" + (f", profiled `{p.suffix}`" if p.suffix else ""),
+                f"`{pattern}`" + (f", profiled `{p.suffix}`" if p.suffix else ""),
                 f"`{variant.fp8_recipe}`",
                 "yes" if variant.vboost else "no",
                 window if m.statistic == "mean" else f"last step; the mean of {window} is recorded too",
@@ -83,10 +84,6 @@ def variants(recipe: Recipe) -> list[str]:
     return table(header, rows)
 
 
-def _pattern(name: str) -> str:
-    return re.sub(r"\{([a-z_]+)\}", r"<\1>", name)
-
-
 def _rows(recipe: Recipe, variant: str, gpu: str) -> list[Row]:
     rows = [row for row in recipe.rows if (row.variant, row.gpu) == (recipe.variant(variant).name, gpu)]
     if not rows:
@@ -96,7 +93,7 @@ def _rows(recipe: Recipe, variant: str, gpu: str) -> list[Row]:
 
 _ROW_COLUMNS: tuple[tuple[str, Callable[[Recipe, Row], str], bool], ...] = (
     ("size", lambda recipe, row: f"`{row.size}`", True),
-    ("GPUs", lambda recipe, row: _span(row.gpus_min, row.gpus_max), True),
+    ("GPUs", lambda recipe, row: "-".join(map(str, sorted({row.gpus_min, row.gpus_max}))), True),
     ("dtype", lambda recipe, row: "/".join(dtype.upper() for dtype in row.dtypes), True),
     ("SeqLen", lambda recipe, row: str(recipe.model(row.size).sequence_length), True),
     ("layers", lambda recipe, row: str(row.layers or recipe.model(row.size).listed.layers), True),
@@ -128,10 +125,6 @@ def configurations(recipe: Recipe, variant: str, gpu: str) -> list[str]:
         if row.note:
             cells[0] += " " + notes.mark(row.note)
     return [*table([title for title, _ in columns], body), *notes.lines()]
-
-
-def _span(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low}-{high}"
 
 
 def _data_parallel(row: Row) -> str:

@@ -158,14 +158,13 @@ def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
         gpus: flops.tokens_per_second(run.plan.seq_len, gbs, result.step_seconds)
         for gpus, (result, gbs) in found.items()
     }
+    each = {gpus: rate / gpus for gpus, rate in rates.items()}
     return tuple(
-        Published(gpus, rates[gpus], _efficiency(rates, gpus, base), _source(run.recipe, found[gpus][0]))
+        Published(
+            gpus, rates[gpus], each[gpus] / each[base] if base in each else None, _source(run.recipe, found[gpus][0])
+        )
         for gpus in sorted(rates)
     )
-
-
-def _efficiency(rates: dict[int, float], gpus: int, base: int) -> float | None:
-    return rates[gpus] / gpus / (rates[base] / base) if base in rates else None
 
 
 def _source(recipe: Recipe, result: Result) -> str:

@@ -74,7 +74,7 @@ def read_events(path: Path) -> JobEvents:
         return JobEvents()
     spare = [event for event in _events(path.with_suffix(".spare")) if _is_of(event, start)]
     later += spare
-    job_id = str(start.get("job_id", ""))
+    job_id, began = str(start.get("job_id", "")), _number(start.get("time"))
     kinds = {event["event"] for event in later}
     ends = [event for kind in ("end", "over") for event in later if event["event"] == kind]
     end = ends[0] if ends else None  # a script that was killed has no say: the series speaks for it
@@ -82,7 +82,7 @@ def read_events(path: Path) -> JobEvents:
     return JobEvents(
         job_id=job_id if job_id and not job_id.startswith("local-") else None,
         pid=_integer(start.get("pid")),
-        started=_number(start.get("time")),
+        started=began,
         ended=_number(end.get("time")) if end else None,
         exit_code=_integer(end.get("exit_code")) if end else None,
         nodes=str(start.get("nodes", "")),
@@ -95,8 +95,12 @@ def read_events(path: Path) -> JobEvents:
         full=full,
         log_from=_integer(start.get("log")) or 0,
         batch_from=_integer(start.get("batch")) or 0,
-        problem=_problem(_number(start.get("time")), later) or ("the disk was full" if full else ""),
-        earlier=tuple(_start(one) for one in starts[:-1] if one.get("job_id") == start.get("job_id")),
+        problem=_problem(began, later) or ("the disk was full" if full else ""),
+        earlier=tuple(
+            Start(str(one.get("nodes", "")), _number(one.get("time")))
+            for one in starts[:-1]
+            if one.get("job_id") == start.get("job_id")
+        ),
     )
 
 
@@ -107,10 +111,6 @@ def _is_of(event: dict[str, Any], start: dict[str, Any]) -> bool:
 def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
     disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
     return disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL)
-
-
-def _start(event: dict[str, Any]) -> Start:
-    return Start(str(event.get("nodes", "")), _number(event.get("time")))
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

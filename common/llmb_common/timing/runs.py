@@ -162,7 +162,8 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
             return Status("Failed", "nan_loss", item.index, f"no loss is printed {where}, as Megatron does for NaN")
         if odd := [name for name in item.not_finite if name not in OF_SPEED]:
             return Status("Failed", "nan_figure", item.index, f"{odd[0]!r} is not a finite number {where}")
-        if gone := _vanished(item, expected):
+        gone = "" if item.skipped else min(expected.difference(item.figures), default="")
+        if gone:
             message = f"no {gone!r} is printed {where}, as Megatron does for NaN"
             return Status("Failed", "nan_figure", item.index, message)
         if item.nan:
@@ -184,11 +185,6 @@ def _may_vanish(content: LogContent) -> frozenset[str]:
     counts = Counter(name for item in content.iterations for name in item.figures)
     counts.update(content.iterations[0].figures)
     return frozenset(name for name, count in counts.items() if count > 1 and _AVERAGE.search(name)) - {_SCALE}
-
-
-def _vanished(item: Iteration, expected: frozenset[str]) -> str:
-    """The first of the ``expected`` figures that a record lacks; empty where it lacks none. Skipped steps have none."""
-    return "" if item.skipped else min(expected.difference(item.figures), default="")
 
 
 def _final_index(content: LogContent, planned: Planned) -> int:
