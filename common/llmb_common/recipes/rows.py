@@ -279,11 +279,6 @@ def _result(row: PublishedRow, rows: list[PublishedRow]) -> Result:
     """``rows``: those of its function."""
     if row.variant is None or row.size is None or row.dtype is None:
         raise RecipeError(f"{row.document}:{row.line}: a function without variant, size and dtype", remedy="give them")
-    if row.drops_tokens:
-        raise RecipeError(
-            f"{row.document}:{row.line}: a run that drops tokens does less work than {row.function}, which drops none",
-            remedy="take its function away, and say why",
-        )
     return Result(
         variant=row.variant,
         gpu=row.gpu,

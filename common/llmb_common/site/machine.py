@@ -48,10 +48,6 @@ def gpu_names() -> list[str]:
     return answer.output.split("\n")[:-1] if answer.ok else []
 
 
-def count_gpus() -> int:
-    return len(gpu_names())
-
-
 def way_here() -> ClusterType:
     """How jobs run where nobody says: by the scheduler whose program is on PATH, else on this machine."""
     return next((way.name for way in ways().values() if way.submits_with and shutil.which(way.submits_with)), LOCAL)

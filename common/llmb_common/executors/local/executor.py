@@ -34,9 +34,9 @@ class LocalExecutor(Executor):
 
     def check(self, plan: JobPlan) -> None:
         if plan.device == "cuda":
-            from llmb_common.site.machine import count_gpus
+            from llmb_common.site.machine import gpu_names
 
-            present = count_gpus()
+            present = len(gpu_names())
             if present < plan.gpus:
                 raise EnvironmentLacks(
                     f"{plan.gpus} GPUs requested, but this machine has {present}",
