@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import LLMBError, RequestError
-from llmb_common.machine.files import user_path
 
 if TYPE_CHECKING:
     from click import Context, Parameter
@@ -137,6 +136,8 @@ def show(context: Context) -> None:
 
 def install(context: Context) -> None:
     """``--install-completion``: write the script, and one line that loads it where the shell needs that."""
+    from llmb_common.machine.files import user_path
+
     shell = _shell()
     script, settings, line = _FILES[shell]
     home = user_path("~", "--install-completion")

@@ -71,13 +71,12 @@ class LiveRun:
     """One followed run. ``ask_again`` brings several up to date with one question to the scheduler."""
 
     seen: Observation
-    progress: Progress = field(init=False)
     differing: str = ""
     """What tells it from the others that are followed."""
 
-    def __post_init__(self) -> None:
-        plan = self.record.plan
-        self.progress = Progress(self.record.paths.log, plan.trained_steps)
+    @cached_property
+    def progress(self) -> Progress:
+        return Progress(self.record.paths.log, self.record.plan.trained_steps)
 
     @property
     def record(self) -> RunRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 from rich.console import Console
@@ -91,39 +91,32 @@ def watch_command(runs: tuple[str, ...], once: bool) -> Result:
     return Result(hint=f"next: llmb-run results{word}", status=0 if all(run.well for run in followed) else 1)
 
 
-class _Asking:
-    """Reads logs at every look, and asks the scheduler with growing delay while nothing changes."""
-
-    def __init__(self, followed: list[LiveRun]) -> None:
-        self._followed = followed
-        self._delay = FIRST_DELAY
-        self._next = time.monotonic() + FIRST_DELAY
-
-    def look(self) -> bool:
-        """Bring the runs up to date; whether any still lives."""
-        if time.monotonic() >= self._next:
-            before = [run.record.state for run in self._followed]
-            ask_again(self._followed)
-            changed = before != [run.record.state for run in self._followed]
-            self._delay = FIRST_DELAY if changed else min(self._delay * 1.5, LAST_DELAY)
-            self._next = time.monotonic() + self._delay
-        for run in self._followed:
+def _looks(followed: list[LiveRun]) -> Iterator[None]:
+    """Brings the runs up to date at every look, until none of them lives: their logs each time, their states less and
+    less often while nothing changes."""
+    delay, due = FIRST_DELAY, time.monotonic() + FIRST_DELAY
+    while True:
+        if time.monotonic() >= due:
+            before = [run.record.state for run in followed]
+            ask_again(followed)
+            changed = before != [run.record.state for run in followed]
+            delay = FIRST_DELAY if changed else min(delay * 1.5, LAST_DELAY)
+            due = time.monotonic() + delay
+        for run in followed:
             run.progress.look()
-        return any(run.live for run in self._followed)
+        yield
+        if not any(run.live for run in followed):
+            return
+        time.sleep(LOOK_SECONDS)
 
 
 def _on_terminal(followed: list[LiveRun]) -> None:
     """On the terminal's other screen, so nothing is left of it; the last state remains as plain lines."""
-    asking = _Asking(followed)
     console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            alive = True
-            while alive:
-                alive = asking.look()
+            for _ in _looks(followed):
                 live.update(_screen(followed, console.width, console.height), refresh=True)
-                if alive:
-                    time.sleep(LOOK_SECONDS)
     finally:
         print(table(LIVE, followed), end="")
 
@@ -148,11 +141,8 @@ def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
 
 def _as_lines(followed: list[LiveRun]) -> None:
     """Into a pipe or a file: a line when a state changes, and at every tenth step."""
-    asking = _Asking(followed)
     told: dict[str, tuple[str, int]] = {}
-    alive = True
-    while alive:
-        alive = asking.look()
+    for _ in _looks(followed):
         for run in followed:
             progress, state = run.progress, run.record.state
             news = (state, progress.step // 10)
@@ -161,5 +151,3 @@ def _as_lines(followed: list[LiveRun]) -> None:
             told[run.record.paths.run_id] = news
             step = f"  step {progress.step} of {progress.steps}" if progress.step else ""
             print(f"{run.record.paths.run_id}  {state}{step}  {run.remark()}".rstrip(), flush=True)
-        if alive:
-            time.sleep(LOOK_SECONDS)
