@@ -23,9 +23,8 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, TypeAlias
 
 from llmb_common.command.printable import counted
@@ -36,13 +35,7 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
-from llmb_common.results.steps import (
-    OTHER_WORK,
-    Steps,
-    StepTime,
-    flops_mismatch,
-    steps_of,
-)
+from llmb_common.results.steps import OTHER_WORK, Steps, StepTime, flops_mismatch, steps_of
 from llmb_common.results.training import training_sense
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
@@ -270,9 +263,16 @@ def judge_result(
     if measured is None:
         return Verdict("not judged", "the window is incomplete")
     sense, planned = training_sense(steps.training, plan), _step_tflop(plan, recipe)
-    remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned)
-    judge = partial(judge_runs, plan, [measured], scatter=scatter, earlier=earlier)
-    speed = _speed(plan, recipe, timing, baselines, remarks, judge)
+    remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned) + _counted_otherwise(plan)
+    references = by_preference([*baselines, *published_references(plan, recipe)])
+    if refused := _refusal(plan, timing, has_baseline=bool(baselines)):
+        speed = Verdict("not judged", refused)
+    elif not references:
+        speed = Verdict("no reference", "nothing is published for this configuration")
+    else:
+        remarks += _remarks_on_reference(plan, recipe, timing, references[0])
+        speed = judge_runs(plan, [measured], references[0], scatter=scatter, earlier=earlier)
+    speed = replace(speed, remarks=remarks + speed.remarks)
     return with_training(speed, sense + flops_mismatch(steps.tflop, planned, OTHER_WORK))
 
 
@@ -284,30 +284,14 @@ def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
     return replace(verdict, kind="fail", text=f"{speed}: {'; '.join(odd)}", not_training=odd)
 
 
-def _speed(
-    plan: JobPlan,
-    recipe: Recipe,
-    timing: RunTiming,
-    baselines: Sequence[Reference],
-    remarks: tuple[str, ...],
-    judge: Callable[[Reference], Verdict],
-) -> Verdict:
-    remarks += _counted_otherwise(plan)
-    refused = _refusal(plan, timing, has_baseline=bool(baselines))
-    if refused:
-        return Verdict("not judged", refused, remarks=remarks)
-    candidates = by_preference([*baselines, *published_references(plan, recipe)])
-    if not candidates:
-        return Verdict("no reference", "nothing is published for this configuration", remarks=remarks)
-    reference = candidates[0]
-    remarks += tuple(f"its reference: {note}" for note in reference.notes)
+def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, reference: Reference) -> tuple[str, ...]:
+    found = [f"its reference: {note}" for note in reference.notes]
     if recipe.measured_as(plan.variant).vboost and not plan.vboost and reference.kind == "published":
-        remarks += ("the published run had the GPUs' clock boost (ENABLE_VBOOST=true), this run did not",)
+        found.append("the published run had the GPUs' clock boost (ENABLE_VBOOST=true), this run did not")
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
-        remarks += (f"its last step, which the published table states, takes {timing.last.seconds:g} s ({apart:+.1%})",)
-    verdict = judge(reference)
-    return replace(verdict, remarks=(*remarks, *verdict.remarks))
+        found.append(f"its last step, which the published table states, takes {timing.last.seconds:g} s ({apart:+.1%})")
+    return tuple(found)
 
 
 def judge_runs(
