@@ -41,6 +41,10 @@ COMMANDS = {
     "uninstall": "remove an installation; results stay",
     "doctor": "check this site and report what to fix",
 }
+_ABOUT = """\
+Install LLMB: the tool, training environments, container images and this site's settings.
+In a terminal it asks, unless the flags below or --play give the answers.
+It works from a clone of the repository: the one that it is in, or LLMB_REPO."""
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 _LONGEST = 1000
 """Characters of argparse's complaints, which repeat the value whole."""
@@ -116,11 +120,13 @@ def _refuse_beside_quickstart(asked: argparse.Namespace) -> None:
 
 def _parser(command: str) -> argparse.ArgumentParser:
     name = Path(sys.argv[0]).name if Path(sys.argv[0]).name in ("installer.py", "llmb-install") else "llmb-install"
+    others = [f"  {word:11}{text}" for word, text in COMMANDS.items() if word != "install"]
+    others.insert(0, f"other commands ({name} COMMAND --help):")
     parser = _Parser(
         prog=name if command == "install" else f"{name} {command}",
         allow_abbrev=False,
-        description=_description(command),
-        epilog=_commands(name) if command == "install" else None,
+        description=_ABOUT if command == "install" else f"{COMMANDS[command][0].upper()}{COMMANDS[command][1:]}.",
+        epilog="\n".join(others) if command == "install" else None,
         formatter_class=_Formatter,
     )
     version = f"{name} {__version__}"
@@ -263,21 +269,6 @@ def real_path(install: Path) -> Path:
             installed = Path(os.path.realpath(quoted.replace("''", "'")))
             return installed if installed.samefile(path) else path
     return path
-
-
-def _description(command: str) -> str:
-    if command != "install":
-        return COMMANDS[command][0].upper() + COMMANDS[command][1:] + "."
-    return (
-        "Install LLMB: the tool, training environments, container images and this site's settings.\n"
-        "In a terminal it asks, unless the flags below or --play give the answers.\n"
-        "It works from a clone of the repository: the one that it is in, or LLMB_REPO."
-    )
-
-
-def _commands(name: str) -> str:
-    lines = [f"  {command:11}{text}" for command, text in COMMANDS.items() if command != "install"]
-    return f"other commands ({name} COMMAND --help):\n" + "\n".join(lines)
 
 
 _AGAIN = "run the same command again to continue"

@@ -20,6 +20,7 @@ from llmb_install import arguments
 from llmb_install.answers import checks, detect, questions
 from llmb_install.answers.questions import Given
 from llmb_install.arguments import guarded
+from llmb_install.parts import uv
 from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.engine import cpu_engine, shared_tool, tool_environment
 from llmb_install.parts.files import ANSWERS_FILE
@@ -56,7 +57,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     environment = tool_environment(clone, home)
     usable = environment.is_usable()
     if not usable and not _builds_in_place(asked, install):
-        home = scratch_home()
+        home = uv.cache_folder(os.environ)
         environment = shared_tool(clone, home)
         usable = environment.is_usable()
         environment.note_use()
@@ -153,9 +154,3 @@ def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:
     if asked.dry_run or asked.record or asked.list_workloads or asked.play:
         return False
     return asked.quickstart or not questions.missing(arguments.given_by_flags(asked))
-
-
-def scratch_home() -> Path:
-    """Where the tool's environment goes while there is no installation for it: the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "llmb"

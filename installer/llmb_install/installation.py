@@ -79,9 +79,6 @@ class Installation:
         token = self.secrets.hf_token or credentials.stored_hf_token(self.path)
         return [ModelFiles(repository, self.path, token) for repository in sorted(repositories)]
 
-    def image_folder(self) -> Path:
-        return Path(self.answers.image_folder) if self.answers.image_folder else self.path / "images"
-
     def needs_engine(self) -> bool:
         """CPU jobs, and Slurm jobs without a container on CPUs, train in the CPU engine."""
         return self.answers.gpu_type == "cpu"
@@ -101,10 +98,8 @@ class Installation:
         ]
 
     def engine(self, release: str = DEFAULT_ENGINE) -> Engine:
-        answers = self.answers
-        return cpu_engine(
-            self.clone, self.path, kind=answers.env_type, release=release, space_check=answers.space_check
-        )
+        kind, check = self.answers.env_type, self.answers.space_check
+        return cpu_engine(self.clone, self.path, kind=kind, release=release, space_check=check)
 
     def engines(self) -> list[Engine]:
         """The CPU engines that the chosen recipes need."""
@@ -116,10 +111,6 @@ class Installation:
 
     def environments(self) -> list[Environment]:
         return [tool_environment(self.clone, self.path), *self.engines()]
-
-    def engine_python(self, release: str) -> str:
-        """Through the link, so that it stays right after an update."""
-        return str(self.path / "venvs" / KINDS[release].name / "bin" / "python")
 
     def workload_folder(self, workload: str) -> Path:
         return self.path / "workloads" / workload
@@ -137,7 +128,7 @@ class Installation:
     def _image(self, source: str) -> Image:
         return Image(
             source=source,
-            path=self.image_folder() / image_file_name(source),
+            path=Path(self.answers.image_folder or self.path / "images") / image_file_name(source),
             architecture=self.answers.arch,
             receipts=self.path / ".llmb" / "receipts",
             prefix=self.compute_node(),
@@ -171,7 +162,10 @@ class Installation:
             }
             values["slurm"] = {key: value for key, value in slurm.items() if value is not None}
         if self.needs_engine():
-            values["engine"] = engine_values({release: self.engine_python(release) for release in self._made()})
+            # Through the link, so that it stays right after an update.
+            venvs = self.path / "venvs"
+            pythons = {release: str(venvs / KINDS[release].name / "bin" / "python") for release in self._made()}
+            values["engine"] = engine_values(pythons)
         elif answers.engine_python:
             values["engine"] = engine_values(dict.fromkeys(self.releases(), answers.engine_python))
         return {key: value for key, value in values.items() if value is not None}

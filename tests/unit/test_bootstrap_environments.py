@@ -146,37 +146,6 @@ def test_an_update_that_fails_leaves_the_old_environment_in_use(built: Environme
     assert built.is_complete()
 
 
-def test_an_environment_that_does_not_import_is_not_used(tmp_path, built, reporter):
-    lacking = Environment(tmp_path / "venv", sys.executable, built.lock, smoke=("no_such_module",))
-    with pytest.raises(EnvironmentLacks, match="No module named 'no_such_module'"):
-        lacking.ensure(reporter)
-    assert not lacking.link.exists()
-    assert not (lacking.folder / RECEIPT).exists()
-
-
-def test_conda_creates_the_environment_on_request(tmp_path, monkeypatch, reporter):
-    """Not every machine has it: a stand-in records its arguments and creates the environment with uv."""
-    lock = tmp_path / "lock.txt"
-    lock.write_text("# nothing\n")
-    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("json",), kind="conda")
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(EnvironmentLacks, match="neither conda, mamba nor micromamba") as caught:
-        require_ready([made])
-    assert "--env-type venv" in caught.value.remedy
-    stand_in = tmp_path / "bin" / "mamba"
-    stand_in.parent.mkdir()
-    stand_in.write_text(
-        f'#!/bin/sh\necho "$*" >> "{tmp_path}/said"\n'
-        f'for w; do case $w in {made.link}-*) exec "{uv.at_hand()}" venv -p "{sys.executable}" "$w";; esac; done\n'
-    )
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{stand_in.parent}:/usr/bin:/bin")
-    require_ready([made])
-    assert made.ensure(reporter)
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert (tmp_path / "said").read_text() == f"create --yes --prefix {made.folder} python={version}\n"
-
-
 def test_a_python_that_only_its_owner_can_run_is_reported(built: Environment) -> None:
     top = Path(tempfile.mkdtemp())  # tmp_path is closed to others altogether
     top.chmod(0o755)
@@ -220,11 +189,6 @@ def test_the_requirements_of_a_lock() -> None:
     assert len(found) == 4
     assert count_for_here(found) == 2, "six and h11"
     assert lock_requirements("six==1.17.0  # why\n\n") == ["six==1.17.0"]
-
-
-def test_one_package_of_a_lock() -> None:
-    assert with_hashes(TEXT, "six") == f"six==1.17.0 \\\n    {HASH} \\\n    {HASH}\n"
-    assert with_hashes(TEXT, "si") == ""
 
 
 @pytest.mark.parametrize("name", ["tool.txt", "engine-cpu.txt", "engine-cpu-0.6.txt"])

@@ -16,7 +16,8 @@ from llmb_install import bootstrap as module
 from llmb_install.answers import checks, detect
 from llmb_install.answers.detect import parse_sinfo
 from llmb_install.arguments import KEPT
-from llmb_install.bootstrap import bootstrap, scratch_home
+from llmb_install.bootstrap import bootstrap
+from llmb_install.parts import uv
 from llmb_install.parts.engine import TOOL_BYTES, Engine
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
@@ -243,7 +244,7 @@ def test_an_installation_has_its_answers_already(stage: Callable[..., Stage], tm
 def test_in_a_terminal_what_is_missing_will_be_asked(stage, monkeypatch, which):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert stage("--gpu-type", "cpu").made == [scratch_home()], "who knows where it will be installed"
+    assert stage("--gpu-type", "cpu").made == [uv.cache_folder(os.environ)], "who knows where it will be installed"
     assert stage(*LOCAL, "--image-folder", "/x").status == 2, "nothing is missing, so nothing is asked"
     monkeypatch.setattr(f"sys.{which}.isatty", lambda: False, raising=False)
     assert stage("--gpu-type", "cpu").status == 2, "nobody could answer"
@@ -298,14 +299,6 @@ def test_all_that_will_be_made_is_counted_before_the_first_byte(stage, monkeypat
     said = [part for part in counted if not part.endswith(" 0 B") or "srun" in words]
     assert len(said) == len(parts)
     assert all(part in one for part, one in zip(parts, said, strict=True)), said
-
-
-def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert scratch_home() == Path("/cache/llmb")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert scratch_home() == tmp_path / ".cache" / "llmb"
 
 
 # What the site decides, before the first byte

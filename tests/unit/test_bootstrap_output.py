@@ -12,29 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.printable import size
-from llmb_common.errors import Interrupted
 from llmb_install.arguments import guarded
 from llmb_install.working import command
 from llmb_install.working import reporter as module
 from llmb_install.working.reporter import Reporter
-
-
-def test_steps_are_plain_lines_without_a_terminal(tmp_path: Path) -> None:
-    shown = io.StringIO()
-    with Reporter(tmp_path / "logs", stream=shown) as reporter:
-        with reporter.step("fetching") as step:
-            step.update("3 of 4")
-        with pytest.raises(ValueError, match="x"), reporter.step("breaking"):
-            raise ValueError("x")
-        with reporter.step("checking") as step:
-            step.is_wrong = True
-    assert shown.getvalue().splitlines() == [
-        "    ok  fetching: 3 of 4 (0 s)",
-        "failed  breaking (0 s)",
-        "failed  checking (0 s)",
-    ]
-    assert "ok  fetching: 3 of 4" in reporter.log_path.read_text()
 
 
 def test_a_long_step_without_a_terminal_reports_that_it_is_still_running(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,26 +111,6 @@ def wait_for(condition: object) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "said"),
-    [
-        (KeyboardInterrupt(), 130, "error: interrupted\n  -> run the same command again"),
-        (Interrupted("stopped"), 130, "error: stopped"),
-        (OSError(28, "No space left on device", "/x/y"), 3, "error: /x/y: No space left on device"),
-    ],
-)
-def test_every_failure_is_a_sentence_and_a_status(error, status, said, capsys):
-    def work() -> int:
-        raise error
-
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        assert guarded(work) == status
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert said in capsys.readouterr().err
-
-
 def test_a_file_that_cannot_be_written_has_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         raise OSError(28, "No space left on device", "/x/y")
@@ -164,7 +125,3 @@ def test_a_file_that_cannot_be_written_has_a_remedy(capsys: pytest.CaptureFixtur
     assert (
         "  -> check permissions, free space and quota there, or choose another folder with --install-path; then " in err
     )
-
-
-def test_sizes_for_people() -> None:
-    assert [size(n) for n in (0, 999, 1_800_000_000, 134_000)] == ["0 B", "999 B", "1.8 GB", "134 kB"]

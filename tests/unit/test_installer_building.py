@@ -261,7 +261,19 @@ def test_an_environment_that_no_longer_imports(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (25_000_000, "25 MB"), (1_800_000_000, "1.8 GB"), (2e12, "2.0 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (25_000_000, "25 MB"),
+        (1_800_000_000, "1.8 GB"),
+        (2e12, "2.0 TB"),
+        (999_999, "1000 kB"),
+        (999.9e6, "1000 MB"),
+        (1e9, "1.0 GB"),
+        (999e9, "999.0 GB"),
+        (1e12, "1.0 TB"),
+    ],
 )
 def test_bytes_for_people(number: float, text: str) -> None:
     assert size(number) == text

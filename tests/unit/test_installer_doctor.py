@@ -110,11 +110,6 @@ def _rack(version: str, *blocks: int) -> Facts:
     return replace(GOOD, site=site, config=config, limits=replace(GOOD.limits, blocks=blocks or None), node=None)
 
 
-def test_a_good_site_has_no_findings() -> None:
-    assert bad(GOOD) == {}
-    assert len(all_checks(GOOD)) > 20
-
-
 @pytest.mark.parametrize(
     ("facts", "name", "level", "remedy"),
     [
@@ -267,21 +262,6 @@ def test_without_containers_the_engine_is_started_on_the_node() -> None:
         )
     (check,) = bad(replace(GOOD, config=_config(slurm=slurm))).values()
     assert (check.name, check.found) == ("training engine on the node", "none in cluster_config.yaml")
-
-
-def test_asking_for_gres_that_is_not_there() -> None:
-    site = replace(GOOD.site, partitions=parse_sinfo("gpu|up|4:00:00|8|(null)"))
-    assert bad(replace(GOOD, site=site))["GRES"].level == "blocks"
-
-
-def test_a_machine_without_slurm() -> None:
-    config = cluster_config(cluster_type="local", gpu_type="cpu", engine=Engine(python="/engine/bin/python"))
-    assert bad(replace(GOOD, config=config)) == {}
-    lacking = bad(replace(GOOD, config=cluster_config(cluster_type="local", gpu_type="h100")))
-    assert {name: check.level for name, check in lacking.items()} == {
-        "GPUs of this machine": "blocks",
-        "training engine": "blocks",
-    }
 
 
 def test_time_limits() -> None:

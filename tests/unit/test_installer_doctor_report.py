@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from test_installer_doctor import GOOD, NODE, bad, network, node, settings
 
-from llmb_common.errors import ConfigError, SchedulerError
+from llmb_common.errors import SchedulerError
 from llmb_common.executors import Wanted
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings
@@ -25,8 +25,6 @@ from llmb_install.doctor import checks
 from llmb_install.doctor.checks import all_checks, doctor
 from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, Node, ask_one_node, gather, slurm_limits
 from llmb_train.evidence.ask import frames
-
-ROOT = Path(__file__).resolve().parents[2]
 
 GOOD_REPORT = {
     "space for the installation": "10.0 TB free in /",
@@ -380,9 +378,6 @@ def test_the_limits_of_partition_association_and_qos(machine: Machine, monkeypat
 # The report
 
 
-Asked = Callable[..., argparse.Namespace]
-
-
 def asked(**changes: Any) -> argparse.Namespace:
     base = {"account": None, "gpu_partition": None, "no_compute_node": False, "verbose": False}
     return argparse.Namespace(**base | changes)
@@ -440,9 +435,3 @@ def test_an_unknown_site_is_what_is_found(seen, machine, tmp_path, on_path, kind
     machine.on_path = on_path
     doctor(asked(), Path("/clone"), tmp_path)
     assert seen["config"].cluster_type == kind
-
-
-def test_a_sites_file_of_a_later_release_is_refused(seen: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "cluster_config.yaml").write_text("schema: 9\nnew_key: 1\n")
-    with pytest.raises(ConfigError, match="schema 9 is from a newer release"):
-        doctor(asked(), Path("/clone"), tmp_path)

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.command.printable import size
 from llmb_common.errors import CheckFailed, EnvironmentLacks
 from llmb_install.working import artefact
 from llmb_install.working import reporter as reporters
@@ -132,14 +131,6 @@ def test_what_other_programs_say_cannot_steer_the_terminal(tmp_path: Path) -> No
     with Reporter(tmp_path, stream=shown, verbose=True) as reporter:
         reporter.log("a\x1b[2Jb")
     assert shown.getvalue() == "    a\\x1b[2Jb\n"
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(999_999, "1000 kB"), (999.9e6, "1000 MB"), (1e9, "1.0 GB"), (999e9, "999.0 GB"), (1e12, "1.0 TB")],
-)
-def test_where_the_units_change(number: float, text: str) -> None:
-    assert size(number) == text
 
 
 # Room

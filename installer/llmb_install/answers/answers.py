@@ -25,10 +25,6 @@ from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_arch
 from llmb_install.parts.credentials import Secrets
 from llmb_install.parts.files import ANSWERS_FILE as ANSWERS_FILE
 
-Architecture = Literal["x86_64", "aarch64"]
-Method = Literal["local", "srun"]
-EnvironmentType = Literal["venv", "uv", "conda"]
-
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that decides what is installed. No secret is among it: see ``Secrets``."""
@@ -42,12 +38,12 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpu_partition: str | None = None
     cpu_partition: str | None = None
     gres: bool = False
-    arch: Architecture
-    install_method: Method
+    arch: Literal["x86_64", "aarch64"]
+    install_method: Literal["local", "srun"]
     runtime: Literal["pyxis", "enroot", "none"]
     mpi: str | None = None
     container_writable: bool | None = None
-    env_type: EnvironmentType
+    env_type: Literal["venv", "uv", "conda"]
     image_folder: str | None = None
     registry_mirror: str | None = None
     engine_python: str | None = None

@@ -21,14 +21,6 @@ Given = dict[str, Any]
 """Answers so far, by field name, as plain data."""
 
 
-def _always(given: Given) -> bool:
-    return True
-
-
-def _never(given: Given) -> bool:
-    return False
-
-
 def on_slurm(given: Given) -> bool:
     """Whether jobs are submitted to Slurm; False as long as that is not answered."""
     name = str(given.get("cluster_type")).lower()
@@ -56,8 +48,8 @@ class Question:
     help: str
     choices: tuple[str, ...] = ()
     required: bool = False
-    matters: Callable[[Given], bool] = _always
-    asked: Callable[[Given], bool] = _always
+    matters: Callable[[Given], bool] = lambda given: True
+    asked: Callable[[Given], bool] = lambda given: True
 
     @property
     def flag(self) -> str:
@@ -111,7 +103,7 @@ QUESTIONS = (
         "MPI plug-in of srun",
         "value for srun --mpi; none if Slurm has no PMIx (default: pmix if srun --mpi=list shows it, else none)",
         matters=on_slurm,
-        asked=_never,
+        asked=lambda given: False,
     ),
     Question(
         "container_writable",
@@ -119,7 +111,7 @@ QUESTIONS = (
         "let jobs write inside their container; changes are lost when the job ends (default: true)",
         ("true", "false"),
         matters=uses_images,
-        asked=_never,
+        asked=lambda given: False,
     ),
     Question(
         "install_method",
@@ -146,7 +138,7 @@ QUESTIONS = (
         "Mirror of the registry",
         "import images from HOST[:PORT][/FOLDER] in place of their own registry, nvcr.io",
         matters=uses_images,
-        asked=_never,
+        asked=lambda given: False,
     ),
     Question(
         "engine_python",
@@ -172,7 +164,7 @@ QUESTIONS = (
         "engines",
         "Further releases of Megatron-Bridge",
         "further releases of Megatron-Bridge for workloads that run on several, such as 0.6 (default: none)",
-        asked=_never,
+        asked=lambda given: False,
     ),
     Question("workloads", "Workloads", "names separated by commas, or all", required=True),
 )

@@ -29,12 +29,12 @@ from llmb_install.parts import credentials
 from llmb_install.parts.credentials import Secrets
 from llmb_install.working import artefact
 from llmb_install.working.artefact import Artefact, free_bytes, raise_all
-from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import transaction
 
 _WELCOME = """\
 LLMB installer. Enter accepts the highlighted choice, Shift-Tab goes back, Ctrl-C quits and keeps the answers.
 Nothing is installed before you have seen everything. Detecting this machine's setup ..."""
+_NOTHING = "nothing to do: {} is complete\n"
 
 
 def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
@@ -122,12 +122,7 @@ def list_workloads(clone: Path) -> Result:
     """The workloads that can be installed."""
     recipes = load_recipes(clone)
     rows = [
-        {
-            "workload": name,
-            "title": recipe.title,
-            "sizes": list(recipe.sizes),
-            "image": recipe.image,
-        }
+        {"workload": name, "title": recipe.title, "sizes": list(recipe.sizes), "image": recipe.image}
         for name, recipe in sorted(recipes.items())
     ]
     text = "".join(f"{r['workload']:28}{r['title']:37}{r['image']}\n" for r in rows)
@@ -145,7 +140,9 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
     data: dict[str, Any] = {"install_path": str(installation.path)}
     if asked.dry_run:
         rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
-        return Result({**data, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
+        lines = [*(f"{part.id}\n    {part.show()}\n" for part in todo), f"{_estimate(todo)}\n"]
+        text = "".join(lines) if todo else _NOTHING.format(installation.path)
+        return Result({**data, "dry_run": True, "todo": rows}, text)
     ran: list[str] = []
     if repair or todo or upkeep.is_pending(installation.path):
         secrets = (installation.secrets.hf_token, installation.secrets.ngc_api_key)
@@ -155,9 +152,13 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
             installation = decide()
             upkeep.finish_removal(installation, reporter)
             artefacts = installation.artefacts()
-            ran = artefact.make_missing(artefacts, reporter, _damaged(artefacts, reporter) if repair else None)
+            # What the thorough check finds damaged stays as it is until there is another.
+            there = [part for part in artefacts if repair and part.is_complete()]
+            damaged = {name: problem for name, problem in artefact.verify_all(there, reporter).items() if problem}
+            ran = artefact.make_missing(artefacts, reporter, damaged)
             upkeep.prune(installation, reporter)
-    text = f"nothing to do: {installation.path} is complete\n" if not ran else _done_text(installation)
+    workloads = ", ".join(installation.answers.workloads)
+    text = f"installed in {installation.path}: {workloads}\n" if ran else _NOTHING.format(installation.path)
     remarks = [
         f"{image} ({size(image.stat().st_size)}) is from an earlier release, and no workload needs it any more: "
         "remove it once no queued job uses it"
@@ -288,24 +289,7 @@ def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
     return msgspec.structs.replace(answers, space_check=False) if asked.no_space_check else answers
 
 
-def _damaged(artefacts: list[Artefact], reporter: Reporter) -> dict[str, str | None]:
-    """What the thorough check finds damaged, with the problem. It stays as it is until there is another."""
-    found = artefact.verify_all([part for part in artefacts if part.is_complete()], reporter)
-    return {name: problem for name, problem in found.items() if problem}
-
-
-def _dry_run_text(installation: Installation, todo: list[Artefact]) -> str:
-    if not todo:
-        return f"nothing to do: {installation.path} is complete\n"
-    lines = [f"{artefact.id}\n    {artefact.show()}" for artefact in todo]
-    return "\n".join([*lines, _estimate(todo), ""])
-
-
 def _estimate(todo: list[Artefact]) -> str:
     download, disk = sum(part.download for part in todo), sum(part.disk for part in todo)
     steps_to_do = f"{len(todo)} step{'s' if len(todo) > 1 else ''} to do"
     return f"{steps_to_do}, about {size(download)} to download and {size(disk)} of disk" if disk else steps_to_do
-
-
-def _done_text(installation: Installation) -> str:
-    return f"installed in {installation.path}: {', '.join(installation.answers.workloads)}\n"
