@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from llmb_common.errors import ConfigError
 from llmb_common.executors.slurm.words import SlurmSettings, best_segment, choose_segment
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.outlook import check_time_limit, save_seconds
+from llmb_common.planning.step_time import Band
 from llmb_common.request.variables import VARIABLE_NAMES
 from llmb_common.site.cluster import ClusterConfig, cluster_config, load_cluster_config
 from llmb_common.site.machine import Machine
@@ -109,16 +111,24 @@ def test_a_limit_is_held_against_start_and_steps_unless_slurms_own_option_is_set
     ],
 )
 def test_the_limit_that_would_do_is_enough_to_the_minute(steps: int, step_seconds: float, enough: str) -> None:
-    (note,) = check_time_limit(600, "00:20:00", steps, (step_seconds, step_seconds), VARIABLE_NAMES)
+    (note,) = limited(600, "00:20:00", steps, step_seconds)
     assert f"the 10 minutes left are too short for {steps} steps of {step_seconds:g} s" in note
     assert f"; TIME_LIMIT={enough} would be enough" in note
-    assert check_time_limit(600, enough, steps, (step_seconds, step_seconds), VARIABLE_NAMES) == []
+    assert limited(600, enough, steps, step_seconds) == []
+
+
+def limited(saving: int, limit: str, steps: int = 50, seconds: float | None = None) -> list[str]:
+    """What is said of a job that saves so many seconds before this time limit."""
+    made = plan(BIG, "TIME_LIMIT=02:00:00")
+    made = replace(made, checkpoint=replace(made.checkpoint, save_seconds=saving), time_limit=limit, max_steps=steps)
+    step = Band(seconds, seconds, seconds, "published") if seconds is not None else None
+    return check_time_limit(made, step, VARIABLE_NAMES)
 
 
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
-    notices = check_time_limit(1200, "00:30:00", 50, None, VARIABLE_NAMES)
+    notices = limited(1200, "00:30:00")
     assert [note.partition(": ")[2][:30] for note in notices] == ["10 minutes are left to train; "]
-    assert check_time_limit(600, "00:30:00", 50, None, VARIABLE_NAMES) == []
+    assert limited(600, "00:30:00") == []
 
 
 def test_a_job_that_saves_nothing_may_be_as_short_as_it_likes() -> None:

@@ -18,6 +18,7 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Given, choose
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
+from llmb_common.planning.step_time import Band
 from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
@@ -49,22 +50,16 @@ def limit_seconds(time_limit: str) -> int:
     return seconds
 
 
-def check_time_limit(
-    saving: int | None,
-    time_limit: str,
-    steps: int,
-    step_seconds: tuple[float, float] | None,
-    say: FieldNames,
-) -> list[str]:
-    """A notice where a job's time limit is too short for its start, its steps and its save.
-
-    ``saving``: how long before the limit the job is told to save, None where it saves nothing. ``step_seconds``: what a
-    step most likely takes, and what it takes if it is slow; None where nobody knows.
+def check_time_limit(plan: JobPlan, step: Band | None, say: FieldNames) -> list[str]:
+    """A notice where the time limit is too short for the job's start, its steps and its save. ``step``: what one takes.
 
     Raises:
         RequestError: the job would be told to save at its very start.
     """
-    limit, facts, slow = limit_seconds(time_limit), say("TIME_LIMIT", time_limit), ""
+    if plan.scheduler is None or plan.scheduler.own_limit:
+        return []
+    saving = plan.checkpoint.save_seconds if plan.checkpoint.enabled else None
+    limit, facts, slow = limit_seconds(plan.time_limit), say("TIME_LIMIT", plan.time_limit), ""
     ended = "it will be ended before its last step"
     if saving is not None:
         facts += f", and saving the checkpoint is assumed to take {_words(saving)} of it"
@@ -76,15 +71,15 @@ def check_time_limit(
                 remedy=f"set a {say('TIME_LIMIT')} above {_words(saving)}{slow}",
                 field="TIME_LIMIT",
             )
-    left = limit - (saving or 0)
-    if step_seconds is not None and START_SECONDS + steps * step_seconds[0] > left:
-        needed = START_SECONDS + steps * step_seconds[1] + (saving or 0)
+    left, steps = limit - (saving or 0), plan.trained_steps
+    if step is not None and START_SECONDS + steps * step.seconds > left:
+        needed = START_SECONDS + steps * step.high + (saving or 0)
         enough = say("TIME_LIMIT", _clock(math.ceil(needed / 60) * 60))
         return [
-            f"{facts}: the {_words(left)} left are too short for {steps} steps of {step_seconds[0]:.3g} s after "
+            f"{facts}: the {_words(left)} left are too short for {steps} steps of {step.seconds:.3g} s after "
             f"{_words(START_SECONDS)} to start, and {ended}; {enough} would be enough{slow}"
         ]
-    if step_seconds is None and saving is not None and left < saving:
+    if step is None and saving is not None and left < saving:
         return [f"{facts}: {_words(left)} are left to train{slow}"]
     return []
 

@@ -30,7 +30,7 @@ from llmb_common.planning.outlook import check_time_limit
 from llmb_common.planning.published import published_result
 from llmb_common.planning.scheduler import SchedulerSettings
 from llmb_common.planning.settings import planned_settings
-from llmb_common.planning.step_time import Band, Look, Measured, expected
+from llmb_common.planning.step_time import Look, Measured, expected
 from llmb_common.planning.switches import (
     checkpoint_plan,
     fp8_recipe_for,
@@ -217,7 +217,7 @@ def make_plan(
         *case.notices,
         *engine_notices(recipe, case, engine, published),
         *([f"published result of {published.source}: {note}" for note in published.notes] if published else []),
-        *_time_notices(plan, band, case),
+        *check_time_limit(plan, band, request.say),
         *check_memory(case, memory),
     ]
     preflight = Preflight(
@@ -265,23 +265,6 @@ def _check(case: Case, layout: Layout) -> None:
         check_columns(case, layout)
     except RequestError as error:
         raise with_nearest(error, layout, case.request.columns, lambda c: check_columns(case, c)) from None
-
-
-def _time_notices(plan: JobPlan, band: Band | None, case: Case) -> list[str]:
-    """Whether the time limit leaves time to start, to train and to save.
-
-    Raises:
-        RequestError: it leaves none.
-    """
-    if plan.scheduler is None or plan.scheduler.own_limit:
-        return []
-    return check_time_limit(
-        plan.checkpoint.save_seconds if plan.checkpoint.enabled else None,
-        plan.time_limit,
-        plan.trained_steps,
-        (band.seconds, band.high) if band is not None else None,
-        case.request.say,
-    )
 
 
 def _rounded(seconds: float) -> float:

@@ -35,7 +35,7 @@ def load_recipe(folder: Path) -> Recipe:
 
 @lru_cache(maxsize=16)
 def _recipe(text: str, path: Path, absolute: Path) -> Recipe:
-    """A campaign plans dozens of jobs of one recipe, whose file takes 50 ms to parse, and reads its results once."""
+    """A campaign plans dozens of jobs of one recipe: its file and its results are read once."""
     data, lines = load_text(text, str(path), RecipeError)
     recipe = convert(data, lines, Recipe, str(path), RecipeError)
     files = {name: getattr(recipe, name) for name in ("catalogue_file", "results_file", "validation_file")}
