@@ -338,7 +338,7 @@ def test_nobody_else_can_change_what_a_job_will_run(tmp_path: Path, monkeypatch:
     former = os.umask(0)
     try:
         plan = site.plan()
-        results = list(submit_many([Job(plan, RECIPE), Job(plan, RECIPE)]))
+        results = submit_many([Job(plan, RECIPE), Job(plan, RECIPE)])
     finally:
         os.umask(former)
     assert all(isinstance(record, RunRecord) for _, record in results)

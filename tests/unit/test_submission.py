@@ -156,7 +156,7 @@ def test_requeue_is_requested_and_the_user_has_the_last_word(site: RunSite) -> N
 def test_many_at_once_in_order_and_a_refused_one_stops_nobody(site: RunSite, fake: FakeSlurm) -> None:
     jobs = [Job(site.plan(MAX_STEPS=str(60 + number)), RECIPE, Options(key=f"sweep#{number}")) for number in range(12)]
     jobs[5] = Job(jobs[5].plan, RECIPE, Options(after=("nope",)))
-    results = list(submit_many(jobs))
+    results = submit_many(jobs)
     assert [job for job, _ in results] == jobs
     refused = [result for _, result in results if isinstance(result, LLMBError)]
     assert [error.code for error in refused] == ["no-run"]

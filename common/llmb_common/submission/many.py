@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import msgspec
@@ -103,13 +103,10 @@ def _alone(record: RunRecord) -> RunRecord:
 MOST_TASKS = 1000
 """Most runs in one job array: none is submitted before all of them are on record."""
 
-NOTED_TOGETHER = 50
-"""Runs added to the index at a time; any that a crash leaves out are found by their folders."""
-
 
 def submit_many(
     jobs: Sequence[Job], *, arrays: bool = True, say: Callable[[str], None] = lambda text: None
-) -> Iterator[tuple[Job, RunRecord | LLMBError]]:
+) -> list[tuple[Job, RunRecord | LLMBError]]:
     """Submit jobs in order, at the rate that the scheduler allows; a refused job does not stop the others.
 
     Identical jobs become tasks of job arrays, unless ``arrays`` is False or the cluster has none; ``say`` is called
@@ -120,32 +117,24 @@ def submit_many(
     """
     batch = Batch(jobs)
     if not all(job.plan.traits.queued for job in jobs):
-        for job in jobs:
-            result = _attempt(job, batch)
-            if isinstance(result, RunRecord):
-                note(result)
-            yield job, result
-        return
+        return [(job, _noted(_attempt(job, batch))) for job in jobs]
     groups = _groups(jobs) if arrays else [[number] for number in range(len(jobs))]
-    unnoted: list[RunRecord] = []
+    results: dict[int, RunRecord | LLMBError] = {}
     with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
         try:
-            found: dict[int, tuple[Future[list[RunRecord | LLMBError]], int]] = {}
-            for group in groups:
-                future = pool.submit(_attempt_alike, [jobs[number] for number in group], batch, say)
-                found |= {number: (future, place) for place, number in enumerate(group)}
-            for number, job in enumerate(jobs):
-                future, place = found[number]
-                result = future.result()[place]
-                if isinstance(result, RunRecord):
-                    unnoted.append(result)
-                if len(unnoted) >= NOTED_TOGETHER:
-                    note(*unnoted)
-                    unnoted.clear()
-                yield job, result
+            started = [pool.submit(_attempt_alike, [jobs[n] for n in group], batch, say) for group in groups]
+            for group, future in zip(groups, started, strict=True):
+                results |= zip(group, future.result(), strict=True)
         finally:
             pool.shutdown(cancel_futures=True)  # Ctrl-C: submissions in progress finish, no new one begins
-            note(*unnoted)
+            note(*(result for result in results.values() if isinstance(result, RunRecord)))
+    return [(job, results[number]) for number, job in enumerate(jobs)]
+
+
+def _noted(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
+    if isinstance(result, RunRecord):
+        note(result)
+    return result
 
 
 def _groups(jobs: Sequence[Job]) -> list[list[int]]:

@@ -128,7 +128,10 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
             continue
         said: RunRecord | LLMBError | None
         if record.submission.in_series and record.job_id not in whole:
-            said = _end_turn(record)
+            try:
+                said = end_turn(record)
+            except LLMBError as error:
+                said = error
         else:
             if record.job_name not in asked:
                 # Given both, scancel cancels only a job that matches both.
@@ -137,13 +140,6 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         if said is not None:
             told[record.paths.run_id] = said
     return told
-
-
-def _end_turn(record: RunRecord) -> RunRecord | LLMBError | None:
-    try:
-        return end_turn(record)
-    except LLMBError as error:
-        return error
 
 
 def _end_tasks(tasks: Sequence[RunRecord]) -> Mapping[str, SchedulerError]:
