@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,11 +97,6 @@ def test_the_maximum_size_of_an_array(fake: FakeSlurm, answer: str, size: int) -
     assert slurm_array.largest_array() == size
 
 
-def test_a_controller_that_does_not_report_its_limits_gets_no_array(site: RunSite, fake: FakeSlurm) -> None:
-    (fake.bin / "scontrol").write_text("#!/bin/sh\necho 'MaxArraySize = 9'; echo 'timed out' >&2; exit 1\n")
-    assert sorted(map(str, job_ids(start([Job(site.plan(), RECIPE)] * 2)))) == ["1", "2"]
-
-
 def test_a_path_that_slurm_or_the_shell_would_misread(tmp_path, monkeypatch, fake):
     """The links lead to the runs, whatever the installation is called."""
     folder = tmp_path / "a 'b' %a $(c)"
@@ -192,26 +186,6 @@ def test_a_lost_answer_with_no_scheduler_to_query(site, fake, monkeypatch):
     assert len(fake.jobs()) == 2
 
 
-def test_runs_abandoned_in_the_meantime_are_not_submitted(site, fake, monkeypatch):
-    """Creating many runs took so long that another process considered the first one abandoned and submitted it."""
-    monkeypatch.setattr(slurm_array, "FRESH_SECONDS", -1)
-    whole = create_run
-    made: list[RunRecord] = []
-
-    def slowly(*arguments: object) -> RunRecord:
-        made.append(whole(*arguments))  # type: ignore[arg-type]
-        if len(made) == 2:
-            taken = replace(made[0], job_id="77").with_state("SUBMITTED")
-            taken.save()
-        return made[-1]
-
-    monkeypatch.setattr(many, "create_run", slowly)
-    results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 2)]
-    assert isinstance(results[1], SchedulerError)
-    assert "abandoned" in results[1].message
-    assert fake.calls("sbatch") == []
-
-
 # States
 
 
@@ -230,33 +204,6 @@ def test_waiting_tasks_are_one_row_in_accounting(site: RunSite, fake: FakeSlurm)
     seen = observe(records)
     assert [item.record.state for item in seen] == ["SUBMITTED", "CANCELLED", "SUBMITTED", "SUBMITTED"]
     assert [bool(item.unknown) for item in seen] == [True, False, True, True], "accounting may lag behind an end"
-
-
-def test_accounting_may_show_a_task_as_pending_forever(site: RunSite, fake: FakeSlurm) -> None:
-    """The queue has answered and does not know the task: it was cancelled."""
-    records = start([Job(site.plan(), RECIPE)] * 2)
-    fake.change("1_1", known=["sacct"])
-    waiting, vanished = observe(records)
-    assert (waiting.record.state, waiting.record.missing_since) == ("PENDING", None)
-    assert (vanished.record.state, bool(vanished.record.missing_since)) == ("SUBMITTED", True)
-
-
-@pytest.mark.parametrize(
-    ("row", "tasks"),
-    [
-        ("7", ["7"]),
-        ("7_3", ["7_3"]),
-        ("7_[0-2,5%4]", ["7_0", "7_1", "7_2", "7_5"]),
-        ("7_[1-7:3]", ["7_1", "7_4", "7_7"]),
-        ("7+1", ["7+1"]),
-    ],
-)
-def test_rows_of_several_tasks(fake: FakeSlurm, row: str, tasks: list[str]) -> None:
-    from llmb_common.executors.slurm.query import in_queue
-
-    (fake.bin / "squeue").write_text(f"#!/bin/sh\necho '{row}|PENDING|5|N/A|N/A||name|None'\n")
-    found = in_queue(["name"])
-    assert sorted(job.job_id for jobs in found.values() for job in jobs) == tasks
 
 
 def test_an_array_that_was_cancelled_as_a_whole(site: RunSite, fake: FakeSlurm) -> None:
@@ -305,13 +252,3 @@ def test_a_task_is_not_cancelled_unseen(site: RunSite, fake: FakeSlurm) -> None:
     with pytest.raises(SchedulerError):
         cancel(records)
     assert fake.calls("scancel") == []
-
-
-def test_a_task_that_vanished_is_lost_in_the_end(site, fake, monkeypatch):
-    records = start([Job(site.plan(), RECIPE)] * 2)
-    subprocess.run([fake.bin / "scancel", "1_0"], check=True)
-    assert states(records) == ["SUBMITTED", "PENDING"]
-    monkeypatch.setattr(slurm_runs, "LOST_SECONDS", -1)
-    (seen, _) = observe([load_record(record.paths.folder) for record in records])
-    assert seen.record.state == "LOST"
-    assert "cancelled while it waits" in seen.record.detail

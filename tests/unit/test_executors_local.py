@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,9 @@ from llmb_common.errors import CheckFailed, EnvironmentLacks
 from llmb_common.executors.local import processes as local_runs
 from llmb_common.executors.local.processes import processes_of
 from llmb_common.index.search import find_runs
-from llmb_common.machine.processes import identify, is_alive, send
+from llmb_common.machine.processes import is_alive, send
 from llmb_common.observe import Observation, cancel, observe, wait
-from llmb_common.runs.record import RunRecord, load_record, update_record
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import Options, submit
 from support.crashes import run_and_crash
 from support.processes import wait_until
@@ -134,36 +133,6 @@ def test_killed_without_a_trace(site: RunSite, monkeypatch: pytest.MonkeyPatch) 
     assert "gone without an end record" in seen.detail
 
 
-@pytest.mark.parametrize("change", [{"boot": "another boot"}, {"start": "1"}])
-def test_after_a_restart_its_pid_means_nothing(site, monkeypatch, change):
-    """A process with that pid is alive, but it is a different one, and stays untouched."""
-    record = running(site, monkeypatch)
-    kill_everything_of(record)
-    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    process = identify(stranger.pid)
-    assert process is not None
-    other = replace(process, **change)
-    record = update_record(record.paths.folder, lambda found: replace(found, process=other))
-    (record,) = cancel([record])
-    assert record.state == "FAILED"
-    assert not send(other, signal.SIGTERM)
-    assert stranger.poll() is None
-    stranger.kill()
-    stranger.wait()
-
-
-def test_a_run_of_another_machine_cannot_be_seen_nor_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = running(site, monkeypatch)
-    process = record.process
-    assert process is not None
-    elsewhere = replace(process, host="another-machine")
-    record = update_record(record.paths.folder, lambda found: replace(found, process=elsewhere))
-    seen = look(record)
-    assert (seen.record.state, "another-machine" in seen.unknown) == ("RUNNING", True)
-    with pytest.raises(EnvironmentLacks, match="runs on another-machine"):
-        cancel([record])
-
-
 @pytest.mark.parametrize("name", ["single", "launch.sh"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_run_ends_with_the_command_that_follows_it(site, monkeypatch, number, name):
@@ -249,21 +218,6 @@ def test_numbers_of_the_environment_are_never_evaluated(site: RunSite, monkeypat
     record = submit(site.plan(), RECIPE)
     assert record.state == "COMPLETED"
     assert not (site.install / "pwned").exists()
-
-
-def test_a_process_is_known_by_its_start() -> None:
-    me = identify()
-    assert me is not None
-    assert is_alive(me)
-    assert not is_alive(replace(me, start="1"))
-    assert is_alive(replace(me, host="elsewhere")) is None
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended and stays a zombie
-    assert identify(child) is None, "a zombie has ended"
-    os.waitpid(child, 0)
-    assert identify(child) is None
 
 
 def test_ranks_that_cannot_reach_each_other_are_not_started(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,22 +56,6 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
-def test_broken_json_is_named(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"schema": 1')
-    with pytest.raises(RecordError, match=r"run\.json is not valid JSON"):
-        read_json(tmp_path / "run.json")
-
-
-def test_the_hash_of_a_tree_sees_names_and_contents(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x")
-    one = sha256_of_tree(tmp_path, "**/*.py")
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "a.py").write_text("ignored")
-    assert sha256_of_tree(tmp_path, "**/*.py") == one
-    (tmp_path / "a.py").rename(tmp_path / "b.py")
-    assert sha256_of_tree(tmp_path, "**/*.py") != one
-
-
 def test_a_secret_shows_itself_only_when_asked() -> None:
     secret = Secret("hf_canary")
     shown = [str(secret), repr(secret), f"{secret}", f"{secret:>20}", f"{[secret]}", f"{secret!r}"]

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError
 from llmb_common.index import database
 from llmb_common.index.runs import RunFilter
-from llmb_common.index.search import find_run, find_runs, note, rebuild
+from llmb_common.index.search import find_runs, note
 from llmb_common.runs.record import RunRecord, Submission, update_record
 from llmb_common.submission.single import create_run
 from support.crashes import start
@@ -56,22 +55,6 @@ def test_a_row_says_what_the_record_says(runs: Runs) -> None:
     assert (row.state, row.state_time, row.created) == ("FAILED", record.state_time, record.created)
 
 
-def test_newest_first_and_every_condition(runs: Runs) -> None:
-    first = runs.make()
-    second = runs.make("RUNNING", JOB_TOTAL_GPUS="2", MAX_STEPS="60")
-    a, b = first.paths.run_id, second.paths.run_id
-    assert runs.ids() == [b, a]
-    assert runs.ids(limit=1) == [b]
-    assert runs.ids(live=True) == [b]
-    assert runs.ids(live=False) == [a]
-    assert runs.ids(gpus=(2,)) == [b]
-    assert runs.ids(states=("COMPLETED", "FAILED")) == [a]
-    assert runs.ids(key="60") == [b]
-    assert runs.ids(since=second.created) == [b]
-    assert runs.ids(workloads=("pretrain_grok1",)) == []
-    assert runs.ids(model_sizes=("smoke",), dtypes=("bf16",), gpu_types=("cpu",)) == [b, a]
-
-
 def test_a_run_that_nobody_noted_is_found(runs: Runs) -> None:
     runs.make()
     assert len(runs.ids()) == 1
@@ -89,14 +72,6 @@ def test_a_run_within_the_same_tick_of_a_coarse_clock_is_found(runs: Runs) -> No
     runs.make(noted=False)
     os.utime(parent, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert len(runs.ids()) == 2
-
-
-def test_a_live_run_is_read_again(runs: Runs) -> None:
-    record = runs.make("RUNNING")
-    assert runs.ids(live=True) == [record.paths.run_id]
-    update_record(record.paths.folder, lambda found: found.with_state("COMPLETED"))
-    assert runs.ids(live=True) == []
-    assert [row.state for row in find_runs(runs.install)] == ["COMPLETED"]
 
 
 def test_removed_folders_leave_the_index(runs: Runs) -> None:
@@ -139,16 +114,6 @@ def test_a_reader_without_rights_still_sees_all(runs: Runs, monkeypatch: pytest.
     assert not note(record)
 
 
-def test_a_run_with_a_damaged_record_is_shown(runs: Runs) -> None:
-    record = runs.make(noted=False)
-    record.paths.record.write_text('{"schema": 1, "run_id"')
-    (row,) = find_runs(runs.install)
-    assert (row.state, row.name) == ("UNREADABLE", record.paths.name)
-    assert "not valid JSON" in row.detail
-    record.save()
-    assert [row.state for row in find_runs(runs.install)] == ["COMPLETED"]
-
-
 def test_unfinished_and_unrelated_folders_are_not_runs(runs: Runs) -> None:
     record = runs.make()
     (record.paths.folder.parent / ".making-x_1").mkdir()
@@ -167,12 +132,6 @@ def test_a_folder_outside_in_which_no_run_was_noted_yet(runs: Runs, tmp_path: Pa
     assert runs.ids() == ([row.run_id] if writable else []), "known from now on, where that can be kept"
 
 
-def test_a_workload_folder_outside_the_installation(runs: Runs, tmp_path: Path) -> None:
-    record = runs.make(LLMB_WORKLOAD=str(tmp_path / "elsewhere"))
-    assert runs.ids() == [record.paths.run_id]
-    assert rebuild(runs.install) == 1, "a rebuild remembers where it is"
-
-
 def test_several_processes_build_the_index_at_once(runs: Runs) -> None:
     """The second process must not mistake a half-built index for a damaged one."""
     record = runs.make(noted=False)
@@ -186,32 +145,3 @@ def check_seen(runs: Runs, record: RunRecord) -> None:
     for _ in range(3):
         assert runs.ids() == [record.paths.run_id]
         assert note(record)
-
-
-def test_rebuild_counts_the_runs(runs: Runs) -> None:
-    assert rebuild(runs.install) == 0
-    runs.make(noted=False)
-    runs.make(noted=False)
-    assert rebuild(runs.install) == 2
-
-
-def test_find_run(runs: Runs) -> None:
-    old, new = runs.make(job="17"), runs.make(job="17")
-    for word in (new.paths.run_id, new.paths.run_id[:6], new.paths.name, "17", str(new.paths.folder)):
-        assert find_run(runs.install, word).run_id == new.paths.run_id
-    assert find_run(runs.install, old.paths.name).run_id == old.paths.run_id
-    with pytest.raises(RequestError, match="no run 'nope'"):
-        find_run(runs.install, "nope")
-    with pytest.raises(RequestError, match="no run ''"):
-        find_run(runs.install, "")
-    with pytest.raises(RequestError, match="no run '%'"):
-        find_run(runs.install, "%")
-
-
-def test_an_ambiguous_run_id_lists_the_matches(runs: Runs) -> None:
-    ids = {runs.make().paths.run_id[0] for _ in range(17)}
-    assert len(ids) < 17, "two of 17 begin with the same hexadecimal digit"
-    found = [row.run_id for row in find_runs(runs.install)]
-    twice = next(run_id[0] for run_id in found if sum(other[0] == run_id[0] for other in found) > 1)
-    with pytest.raises(RequestError, match="means several runs"):
-        find_run(runs.install, twice)

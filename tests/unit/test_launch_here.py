@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from llmb_common import launch
-from llmb_common.decoding.structs import read_list, write_list
 from llmb_common.errors import (
     AnswerLost,
     CheckFailed,
@@ -191,30 +190,6 @@ def test_a_correction_is_suggested_only_where_it_can_be_meant() -> None:
 
 
 # Lists that an installation keeps
-
-
-def test_a_kept_list_comes_back(tmp_path: Path) -> None:
-    file = tmp_path / ".llmb" / "things.json"
-    assert read_list(file, "things", int, "a list of things") == []
-    write_list(file, "things", [3, 1])
-    assert read_list(file, "things", int, "a list of things") == [3, 1]
-    assert json.loads(file.read_text()) == {"schema": 1, "things": [3, 1]}
-
-
-@pytest.mark.parametrize("text", ['{"schema": 1}', '{"schema": 1, "things": ["x"]}', "[]", "3"])
-def test_a_damaged_list_is_named_with_what_to_do(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "things.json"
-    file.write_text(text)
-    with pytest.raises(RecordError, match=f"{file} is not a list of things: ") as caught:
-        read_list(file, "things", int, "a list of things")
-    assert caught.value.remedy == "correct or remove the file"
-
-
-def test_a_list_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "things.json"
-    file.write_text('{"schema": 2, "things": []}')
-    with pytest.raises(RecordError, match="has schema 2, this version reads 1"):
-        read_list(file, "things", int, "a list of things")
 
 
 # GPUs

@@ -1,23 +1,43 @@
-"""How the scheduler's answers are interpreted, including no answer."""
+"""How the scheduler's answers are interpreted, including no answer.
+
+Looking at runs, waiting for them and ending them, with an executor that answers as it is told.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
-import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import AnswerLost, SchedulerError
+from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.observe import Observation, cancel, observe, wait
-from llmb_common.run_states import STATES, is_live, is_waiting
-from llmb_common.runs.record import RunRecord, load_record, update_record
+from llmb_common.index.search import find_runs
+from llmb_common.observe import Observation, cancel, end_runs, observe, refresh, wait
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.run_states import STATES
+from llmb_common.runs.finding import Finding
+from llmb_common.runs.record import (
+    CANCELLED,
+    COMPLETED,
+    NOT_SUBMITTED,
+    RUNNING,
+    ArrayTask,
+    RunRecord,
+    Submission,
+    load_record,
+    update_record,
+)
 from llmb_common.submission import submit
+from llmb_common.submission.single import create_run
 from llmb_common.timing.job_events import read_events
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
+from support.told_executor import Told, told_executor
 
 
 @pytest.fixture
@@ -54,45 +74,9 @@ def test_every_slurm_state_is_reported_in_slurms_own_words(record: RunRecord, fa
         assert finding.apply(record).state == state
 
 
-def test_a_run_we_may_not_write_to_still_shows_the_schedulers_state(record: RunRecord, fake: FakeSlurm) -> None:
-    """A colleague's run: the answer is just as certain."""
-    (record.paths.folder / ".lock").unlink()
-    (record.paths.folder / ".lock").mkdir()
-    fake.change("1", state="RUNNING")
-    seen = look(record)
-    assert (seen.record.state, seen.unknown) == ("RUNNING", "")
-    assert load_record(record.paths.folder).state == "SUBMITTED"
-
-
-def test_the_table_of_states() -> None:
-    assert {state for state in STATES if not is_live(state)} == {
-        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
-        *("REVOKED", "TIMEOUT"),
-    }
-    assert [is_waiting(state) for state in ("PENDING", "REQUEUED", "COMPLETING")] == [True, True, False]
-    assert set(STATES.values()) == {"waiting", "running", "ended"}
-    assert is_live("A_STATE_OF_A_NEWER_SLURM")
-
-
-def test_a_state_of_a_newer_slurm_counts_as_live(record: RunRecord, fake: FakeSlurm) -> None:
-    fake.change("1", state="TELEPORTING")
-    seen = look(record)
-    assert (seen.record.state, seen.unknown) == ("TELEPORTING", "")
-    fake.change("1", state="COMPLETED")
-    assert look(seen.record).record.state == "COMPLETED"
-
-
 def test_accounting_answers_where_the_queue_has_forgotten(record: RunRecord, fake: FakeSlurm) -> None:
     fake.change("1", state="CANCELLED by 0", known=["sacct"])
     assert look(record).record.state == "CANCELLED"
-
-
-def test_an_exit_code_from_accounting_is_told(record: RunRecord, fake: FakeSlurm) -> None:
-    fake.change("1", state="FAILED", exit_code="3:0", known=["sacct"])
-    assert look(record).record.detail == "exit code 3"
-    other = replace(record, states=record.states[:2])
-    fake.change("1", state="FAILED", exit_code="0:9", known=["sacct"])
-    assert slurm_runs.look_at_slurm([other])[other.paths.run_id].detail == "signal 9"
 
 
 @pytest.mark.parametrize("how", ["error", "garbage", "half", "hang"])
@@ -117,12 +101,6 @@ def test_a_queue_without_an_answer_and_accounting_that_lags(record: RunRecord, f
     assert look(record).record.state == "TIMEOUT"
 
 
-def test_duplicate_rows_are_one_job(record: RunRecord, fake: FakeSlurm) -> None:
-    fake.say("squeue", "twice")
-    fake.change("1", state="RUNNING")
-    assert look(record).record.state == "RUNNING"
-
-
 def test_an_empty_answer_is_not_yet_a_lost_job(record, fake, monkeypatch):
     fake.change("1", known=[])
     fake.say("sacct", "disabled")
@@ -138,28 +116,6 @@ def test_an_empty_answer_is_not_yet_a_lost_job(record, fake, monkeypatch):
     assert seen.record.state == "LOST"
     job_says(record, {"event": "start", "time": 1.0}, {"event": "end", "time": 2.0, "exit_code": 0})
     assert look(seen.record).record.state == "COMPLETED", "a late end record corrects what was given up"
-
-
-def test_the_jobs_own_word_counts_where_slurm_has_none(record: RunRecord, fake: FakeSlurm) -> None:
-    fake.change("1", known=[])
-    fake.say("sacct", "disabled")
-    job_says(record, {"event": "start", "time": 1.0}, '{"event":"en', {"event": "end", "time": 9.0, "exit_code": 3})
-    seen = look(record).record
-    assert (seen.state, seen.detail) == ("FAILED", "exit code 3; by the job's own record")
-
-
-def test_accounting_that_lags_behind_the_jobs_own_end(record: RunRecord, fake: FakeSlurm) -> None:
-    fake.change("1", known=["sacct"], state="RUNNING")
-    job_says(record, {"event": "start", "time": 1.0}, {"event": "end", "time": 2.0, "exit_code": 0})
-    assert look(record).record.state == "COMPLETED"
-
-
-def test_a_failure_is_not_believed_while_slurm_may_be_requeueing_the_job(record: RunRecord, fake: FakeSlurm) -> None:
-    job_says(record, {"event": "start", "time": 1.0}, {"event": "end", "time": 2.0, "exit_code": 1})
-    fake.say("squeue", "error")
-    fake.say("sacct", "error")
-    seen = look(record)
-    assert (seen.record.state, bool(seen.unknown)) == ("SUBMITTED", True)
 
 
 def test_a_requeued_job_starts_a_new_record_of_events(record: RunRecord) -> None:
@@ -193,14 +149,6 @@ def test_history_keeps_order_and_says_each_state_once(record: RunRecord, fake: F
     assert load_record(record.paths.folder) == record
 
 
-def test_ended_runs_are_not_asked_about(record: RunRecord, fake: FakeSlurm) -> None:
-    fake.change("1", state="COMPLETED")
-    record = look(record).record
-    asked = len(fake.calls("squeue"))
-    look(record)
-    assert len(fake.calls("squeue")) == asked
-
-
 def test_many_runs_take_one_query(tmp_path: Path, fake: FakeSlurm) -> None:
     site = RunSite(tmp_path, "slurm")
     records = [submit(site.plan(), RECIPE) for _ in range(5)]
@@ -219,25 +167,6 @@ def test_a_writer_in_between_is_not_overwritten(record: RunRecord, fake: FakeSlu
     assert load_record(record.paths.folder).state == "CANCELLED"
 
 
-def test_waiting_gives_up_after_many_unanswered_queries(record, fake, monkeypatch):
-    monkeypatch.setattr("llmb_common.observe.TOLERATED", 2)
-    monkeypatch.setattr("llmb_common.observe.FIRST_DELAY", 0.01)
-    fake.say("squeue", "error")
-    fake.say("sacct", "error")
-    rounds: list[object] = []
-    with pytest.raises(AnswerLost, match="gave up waiting"):
-        wait([record], seen=rounds.append)
-    assert len(rounds) == 3
-    assert load_record(record.paths.folder) == record
-
-
-def test_waiting_ends_at_its_limit(record: RunRecord) -> None:
-    begun = time.monotonic()
-    (seen,) = wait([record], timeout=0.3)
-    assert seen.state == "PENDING"
-    assert time.monotonic() - begun >= 0.3
-
-
 def test_cancel_needs_the_schedulers_answer(record: RunRecord, fake: FakeSlurm) -> None:
     fake.say("scancel", "error")
     with pytest.raises(SchedulerError, match="scancel"):
@@ -247,3 +176,242 @@ def test_cancel_needs_the_schedulers_answer(record: RunRecord, fake: FakeSlurm) 
     (seen,) = cancel([record])
     assert seen.state == "CANCELLED"
     assert fake.calls("scancel")[-1] == [f"--name={record.paths.job_name}", "1"]
+
+
+CANCELLING = importlib.import_module("llmb_common.observe")
+"""The module, which has a function's name."""
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return told_executor(monkeypatch)
+
+
+@pytest.fixture
+def plan(told: Told, tmp_path: Path) -> JobPlan:
+    return RunSite(tmp_path, "waits").plan()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited each time; none of it in earnest, but the clock goes on as if."""
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(slept) < 200, "it waits for ever"
+
+    clock = SimpleNamespace(monotonic=lambda: 1000.0 + sum(slept), sleep=sleep)
+    monkeypatch.setattr(CANCELLING, "time", clock)
+    return slept
+
+
+def run(plan: JobPlan, state: str = RUNNING, job: str | None = "7", **submission: object) -> RunRecord:
+    record = create_run(plan, b"", {}, Submission(**submission))  # type: ignore[arg-type]
+    return update_record(record.paths.folder, lambda found: replace(found, job_id=job).with_state(state))
+
+
+# Looking
+
+
+def test_what_is_seen_goes_into_the_record_and_the_index(plan: JobPlan, told: Told) -> None:
+    record = run(plan, "SUBMITTED")
+    told.sees = lambda record: Finding(RUNNING, since=2e9, nodes="n[1-2]", start=2e9)
+    (seen,) = observe([record])
+    assert (seen.record.state, seen.nodes, seen.start, seen.unknown) == (RUNNING, "n[1-2]", 2e9, "")
+    assert load_record(record.paths.folder) == seen.record
+    assert [row.state for row in find_runs(Path(plan.install))] == [RUNNING]
+    assert "job" not in seen.record.manifest, "it has not ended"
+
+
+def test_at_its_end_the_jobs_own_facts_are_kept(plan: JobPlan, told: Told) -> None:
+    record = run(plan)
+    record.paths.log.write_text('LLMB manifest: {"torch": "2.9"}\n')
+    told.sees = lambda record: Finding(COMPLETED)
+    (ended,) = refresh([record])
+    assert ended.manifest["job"]["software"] == {"torch": "2.9"}
+
+
+def test_without_an_answer_a_run_is_as_it_was(plan: JobPlan, told: Told) -> None:
+    record = run(plan)
+    told.sees = lambda record: Finding(unknown="nobody serves the queue")
+    assert observe([record]) == [Observation(record, "nobody serves the queue")]
+
+
+def test_many_are_one_question_and_ended_ones_none(plan: JobPlan, told: Told) -> None:
+    records = [run(plan), run(plan, COMPLETED), run(plan)]
+    assert [seen.record for seen in observe(records)] == records
+    assert told.looked == 1
+    observe([records[1]])
+    assert told.looked == 1
+
+
+def test_where_the_record_cannot_be_written_the_truth_is_told_all_the_same(plan: JobPlan, told: Told) -> None:
+    record = run(plan)
+    (record.paths.folder / ".lock").unlink()
+    (record.paths.folder / ".lock").mkdir()
+    told.sees = lambda record: Finding(COMPLETED)
+    assert refresh([record])[0].state == COMPLETED
+    assert load_record(record.paths.folder).state == RUNNING
+
+
+# Waiting
+
+
+def test_it_is_asked_at_growing_intervals_and_soon_again_after_news(plan, told, pauses):
+    answers = iter([Finding(RUNNING)] * 4 + [Finding("COMPLETING"), Finding("COMPLETING"), Finding(COMPLETED)])
+    told.sees = lambda record: next(answers)
+    rounds: list[str] = []
+
+    def seen(observations: Sequence[Observation]) -> None:
+        rounds.extend(item.record.state for item in observations)
+
+    (ended,) = wait([run(plan, "PENDING")], seen=seen)
+    assert ended.state == COMPLETED
+    assert rounds == [RUNNING] * 4 + ["COMPLETING"] * 2 + [COMPLETED]
+    assert pauses == [0.5, 0.75, 1.125, 1.6875, 0.5, 0.75]
+
+
+def test_the_longest_interval_is_20_seconds(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    wait([run(plan)], timeout=300)
+    assert max(pauses) == 20.0
+    assert sum(pauses) == 300, "and the last one ends with the time"
+
+
+def test_it_waits_for_all_of_them(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    short, long = run(plan), run(plan)
+    told.sees = lambda record: Finding(COMPLETED if record.paths == short.paths or told.looked > 2 else RUNNING)
+    assert [record.state for record in wait([short, long])] == [COMPLETED, COMPLETED]
+    assert told.looked == 3
+
+
+def test_ended_runs_are_not_waited_for(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    wait([run(plan, COMPLETED)])
+    assert pauses == []
+
+
+def test_a_scheduler_that_restarts_is_waited_for_a_quarter_of_an_hour(plan, told, pauses):
+    told.sees = lambda record: Finding(unknown="no answer")
+    with pytest.raises(AnswerLost) as caught:
+        wait([run(plan)])
+    assert caught.value.message == "gave up waiting after 46 questions without an answer: no answer"
+    assert caught.value.remedy == "the jobs keep running; wait again when the scheduler answers"
+    assert 12 * 60 < sum(pauses) < 18 * 60
+
+
+def test_one_answer_in_between_starts_the_count_again(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    told.sees = lambda record: (
+        Finding(COMPLETED)
+        if told.looked > 90
+        else Finding(RUNNING)
+        if told.looked == 45
+        else Finding(unknown="no answer")
+    )
+    assert wait([run(plan)])[0].state == COMPLETED
+
+
+# Ending
+
+
+def test_a_run_that_is_ended_is_seen_to_end(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    record = run(plan)
+    told.sees = lambda record: Finding(CANCELLED) if told.ended and told.looked > 3 else Finding(RUNNING)
+    assert [item.state for item in cancel([record])] == [CANCELLED]
+    assert told.ended == [record.paths.run_id]
+    assert pauses == pytest.approx([0.1, 0.15])
+
+
+def test_one_that_takes_its_time_is_told_as_it_is_after_ten_seconds(plan, told, pauses):
+    assert [item.state for item in cancel([run(plan)])] == [RUNNING]
+    assert 10 <= sum(pauses) < 11.1
+    assert max(pauses) == 1.0
+
+
+def test_what_has_ended_is_left_alone(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    record = run(plan, COMPLETED)
+    assert cancel([record]) == [record]
+    assert (told.ended, pauses) == ([], [])
+
+
+def test_one_whose_end_is_certain_is_in_the_index(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    told.ends = lambda record: update_record(record.paths.folder, lambda found: found.with_state(CANCELLED))
+    assert [item.state for item in cancel([run(plan)])] == [CANCELLED]
+    assert [row.state for row in find_runs(Path(plan.install))] == [CANCELLED]
+    assert pauses == []
+
+
+def test_one_that_was_never_submitted_is_cancelled_on_record(plan: JobPlan, told: Told) -> None:
+    record = run(plan, NOT_SUBMITTED, job=None)
+    (after,) = cancel([record])
+    assert (after.state, load_record(record.paths.folder).state, told.ended) == (CANCELLED, CANCELLED, [])
+    assert [row.state for row in find_runs(Path(plan.install))] == [CANCELLED]
+
+
+@pytest.mark.parametrize("unknown", ["", "nobody serves the queue"])
+def test_a_job_that_may_exist_is_not_left_running_in_silence(plan: JobPlan, told: Told, unknown: str) -> None:
+    record = run(plan, "SUBMITTING", job=None)
+    told.sees = lambda record: Finding(unknown=unknown)
+    (result,) = end_runs([record])
+    assert isinstance(result, AnswerLost)
+    assert result.message == (unknown or f"it is not yet certain whether {record.paths.name} has a job")
+    assert result.remedy == "cancel it again in a few minutes"
+    assert told.ended == []
+
+
+def test_one_refusal_is_in_its_place_and_the_others_are_ended(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    records = [run(plan), run(plan), run(plan, COMPLETED)]
+    problem = EnvironmentLacks("it runs elsewhere")
+    told.ends = lambda record: problem if record.paths == records[0].paths else None
+    told.sees = lambda record: Finding(CANCELLED) if told.ended else Finding()
+    results = end_runs(records)
+    assert results[0] is problem
+    assert [item.state for item in results[1:] if isinstance(item, RunRecord)] == [CANCELLED, COMPLETED]
+    told.sees = lambda record: Finding()
+    told.ended.clear()
+    third = run(plan)
+    with pytest.raises(LLMBError, match="it runs elsewhere"):
+        cancel([third, records[0]])
+    assert told.ended == [third.paths.run_id, records[0].paths.run_id], "the others are ended first"
+
+
+def test_another_users_run_is_not_touched(plan: JobPlan, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run(plan)
+    refusal = RecordError("not yours", code="not-yours")
+    monkeypatch.setattr(CANCELLING, "ownership_refusal", lambda folder: refusal)
+    assert end_runs([record]) == [refusal]
+    assert (told.ended, told.looked) == ([], 0)
+
+
+TASK = {"task": ArrayTask("ab12cd34", 2)}
+
+
+@pytest.mark.parametrize("finding", [Finding(missing=True), Finding(unknown="no answer")])
+def test_a_task_is_only_ended_when_it_was_just_seen(plan: JobPlan, told: Told, finding: Finding) -> None:
+    """It is ended by its number alone, and numbers are used again."""
+    record = run(plan, **TASK)
+    told.sees = lambda record: finding
+    (result,) = end_runs([record])
+    assert isinstance(result, AnswerLost)
+    assert result.message == (finding.unknown or f"the scheduler does not show {record.paths.name} now")
+    assert told.ended == []
+
+
+def test_a_task_that_vanishes_when_it_is_cancelled_was_cancelled(plan, told, pauses):
+    told.sees = lambda record: Finding(missing=bool(told.ended))
+    (after,) = cancel([run(plan, "PENDING", **TASK)])
+    assert (after.state, pauses) == (CANCELLED, [])
+    started = run(plan, **TASK)
+    told.ended.clear()
+    started.paths.events.write_text('{"event": "start", "job_id": "7_2", "pid": 1, "time": 5}\n')
+    assert cancel([started])[0].state == RUNNING, "one that had started may still be ending"
+
+
+def test_a_job_of_its_own_that_vanishes_may_come_back(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+    told.sees = lambda record: Finding(missing=bool(told.ended))
+    assert cancel([run(plan)])[0].state == RUNNING
+
+
+def test_a_run_without_a_queue_needs_no_job_id(told: Told, tmp_path: Path, pauses: list[float]) -> None:
+    told.ends = lambda record: update_record(record.paths.folder, lambda found: found.with_state(CANCELLED))
+    record = run(RunSite(tmp_path, "follows").plan(), job=None)
+    assert [item.state for item in cancel([record])] == [CANCELLED]

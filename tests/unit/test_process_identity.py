@@ -89,13 +89,6 @@ def test_a_name_that_is_no_text_hides_no_process(started: list[subprocess.Popen[
     assert is_alive(found)
 
 
-def test_where_there_is_proc_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "ps").write_text("#!/bin/sh\necho Sat Nov 22 09:41:07 2026\n")
-    (tmp_path / "ps").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert identify(2**22 + 1) is None
-
-
 def another(process: ProcessId, **changes: str) -> ProcessId:
     facts = {name: getattr(process, name) for name in ("host", "pid", "start", "boot")}
     return ProcessId(**{**facts, **changes})

@@ -264,17 +264,6 @@ def test_a_record_that_was_not_saved_changes_nothing_on_disk(record: RunRecord) 
     assert msgspec.json.decode(record.paths.record.read_bytes()) == content(record)
 
 
-def test_a_record_from_before_there_were_two_engines_is_still_one(tmp_path: Path) -> None:
-    """History, baselines and comparisons go over releases: a field that comes later needs a default."""
-    stored = Path(__file__).parents[1] / "data" / "records" / "before-catalogues.json"
-    name = json.loads(stored.read_text())["name"]
-    folder = tmp_path / name
-    folder.mkdir()
-    (folder / "run.json").write_text(stored.read_text())
-    record = load_record(folder)
-    assert (record.state, record.plan.engine, record.plan.model_size) == ("COMPLETED", "0.3", "smoke")
-
-
 def test_repeats_have_one_plan(tmp_path: Path) -> None:
     """It is most of a record, and thousands of runs are looked at together."""
     one, other = (load_record(make_run(tmp_path).paths.folder) for _ in range(2))

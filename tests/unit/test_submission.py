@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 import zipfile
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.manifest import hash_of_packed, make_manifest
 from llmb_common.runs.record import RunRecord, Submission, load_record
 from llmb_common.submission import Job, Options, submit, submit_chain, submit_many
-from llmb_common.submission import excluded_nodes as exclude
-from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions, include_nodes
+from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_common.submission.single import create_run
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
@@ -85,28 +83,6 @@ def test_a_node_that_is_wanted_and_excluded_is_a_contradiction(site: RunSite, fa
     assert fake.jobs() == []
 
 
-def test_exclusions_have_a_reason_and_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exclude_nodes(tmp_path, "n[1-2]", "slow", days=1)
-    exclude_nodes(tmp_path, "n2", "broken fan")
-    assert [(item.node, item.reason, item.expires is None) for item in exclusions(tmp_path)] == [
-        ("n1", "slow", False),
-        ("n2", "broken fan", True),
-    ]
-    now = time.time()
-    monkeypatch.setattr(exclude.time, "time", lambda: now + 86401)
-    assert [item.node for item in exclusions(tmp_path)] == ["n2"]
-    assert include_nodes(tmp_path, "n[1-5]") == ["n2"]
-    assert exclusions(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("nodes", "reason", "days"), [("", "x", None), ("n[", "x", None), ("n1", " ", None), ("n1", "x", -1)]
-)
-def test_text_that_is_not_an_exclusion(tmp_path: Path, nodes: str, reason: str, days: float | None) -> None:
-    with pytest.raises(RequestError):
-        exclude_nodes(tmp_path, nodes, reason, days=days)
-
-
 def test_a_damaged_exclusion_list_stops_submissions(site: RunSite, fake: FakeSlurm) -> None:
     exclude_nodes(site.install, "n1", "slow")
     (site.install / ".llmb" / "exclude.json").write_text('{"schema": 1}')
@@ -130,13 +106,6 @@ def test_a_chain_saves_in_one_place_and_resumes_from_there(site: RunSite, fake: 
     assert submit_chain(site.plan(ENABLE_CHECKPOINT="true"), RECIPE, 3, Options(key="long")) == records
     assert len(fake.jobs()) == 3
     assert len(find_runs(site.install, RunFilter(chain=first.paths.run_id))) == 3
-
-
-@pytest.mark.parametrize(("links", "plan"), [(1, {"ENABLE_CHECKPOINT": "true"}), (2, {})])
-def test_requests_that_are_not_a_chain(site: RunSite, fake: FakeSlurm, links: int, plan: dict[str, str]) -> None:
-    with pytest.raises(RequestError):
-        submit_chain(site.plan(**plan), RECIPE, links)
-    assert fake.jobs() == []
 
 
 def test_a_requeued_job_resumes_only_if_it_saves_checkpoints(site: RunSite) -> None:

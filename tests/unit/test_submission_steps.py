@@ -242,12 +242,6 @@ def test_a_run_to_follow_needs_a_job(site: RunSite, told: Told) -> None:
     assert caught.value.remedy == "submit it first (llmb-run jobs)"
 
 
-def test_jobs_of_others_and_live_runs_are_followed_each_once(site: RunSite) -> None:
-    first = submit(site.plan(), RECIPE)
-    after = (first.paths.run_id, "4711", first.paths.name, "4711")
-    assert submit(site.plan(), RECIPE, Options(after=after)).submission.options == ("after=1,4711",)
-
-
 # Many
 
 
