@@ -43,7 +43,7 @@ from typing import Any, Literal, TypeAlias
 from llmb_common.command.printable import counted, first_few
 from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import Ending, LogContent, MemoryPrints, read_ending, read_log
-from llmb_common.timing.job_events import read_events
+from llmb_common.timing.job_events import JobEvents, read_events
 from llmb_common.timing.log_files import RECORDS, RunFiles, open_log
 from llmb_common.timing.records import OF_SPEED, Iteration, LogFormat
 from llmb_common.timing.statistics import Summary, Window, summarize
@@ -197,9 +197,6 @@ def _final_index(content: LogContent, planned: Planned) -> int:
     return final
 
 
-_EVENTS = "events.jsonl"
-
-
 @dataclass(frozen=True)
 class RunTiming:
     """One run, judged. Times in seconds, TFLOP/s per GPU; a summary is None unless the whole window has the figure."""
@@ -253,7 +250,8 @@ def analyse(
     ``own_steps``: the window of a run that goes on from a checkpoint counts from there, not from the first step.
     ``ended_as`` is what is known of the run's state; None: what its run.json says.
     """
-    planned, notices = _planned(files.folder, ended_as)
+    events = read_events(files.folder / "events.jsonl") if files.folder else JobEvents()
+    planned, notices = _planned(files.folder, ended_as, events)
     if files.log is None:
         if planned.alive:
             return RunTiming(files, Status("Running", "still_running", None, "no log yet"), window, notices=notices)
@@ -285,16 +283,9 @@ def analyse(
         _of_all([item.tflops for item in measured]),
         _of_all([item.joules for item in measured]),
         _of_all([item.watts for item in measured]),
-        notices + _remarks(content, window) + _silent_restart(files.folder, content),
+        notices + _remarks(content, window, events),
         content.memory,
     )
-
-
-def _silent_restart(folder: Path | None, content: LogContent) -> tuple[str, ...]:
-    """A job that went on from a checkpoint exactly where it stopped prints nothing again: only its events tell."""
-    if folder is None or content.restarts or not read_events(folder / _EVENTS).restarts:
-        return ()
-    return ("the job was restarted, and no iteration is printed again: where it went on, the log does not show",)
 
 
 def _of_all(values: Sequence[float | None]) -> Summary | None:
@@ -303,7 +294,7 @@ def _of_all(values: Sequence[float | None]) -> Summary | None:
     return summarize(known) if len(known) == len(values) else None
 
 
-def _planned(folder: Path | None, ended_as: RecordedState | None) -> tuple[Planned, tuple[str, ...]]:
+def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEvents) -> tuple[Planned, tuple[str, ...]]:
     """What job.json, run.json and events.jsonl say. A damaged one says nothing, which a notice reports."""
     if folder is None:
         return Planned(), ()
@@ -321,7 +312,7 @@ def _planned(folder: Path | None, ended_as: RecordedState | None) -> tuple[Plann
     job, record = documents
     steps = _integers(job.get("steps"), "train", "exit_after")
     (max_steps,) = _integers(record.get("plan"), "max_steps")
-    ended = _end(folder, ended_as or _recorded_state(record))
+    ended = _end(ended_as or _recorded_state(record), events)
     planned = Planned(steps[0] if steps[0] is not None else max_steps, steps[1], *ended, _resumes(job, record))
     return planned, tuple(notices)
 
@@ -343,7 +334,7 @@ _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
 """States of a job that its scheduler told to end, before it ended it."""
 
 
-def _end(folder: Path, recorded: RecordedState) -> tuple[bool, str, bool]:
+def _end(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
     """Whether there is more to come; how the run ended, in words, if that was not well; whether it was told to end.
 
     Nobody may have looked since the job ended: then it alone has written so.
@@ -351,7 +342,6 @@ def _end(folder: Path, recorded: RecordedState) -> tuple[bool, str, bool]:
     if recorded.state in ENDED_STATES - {"COMPLETED"}:
         words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state
         return False, words, recorded.state in _TOLD_STATES
-    events = read_events(folder / _EVENTS)
     code = 0 if recorded.state == "COMPLETED" else events.exit_code
     if code is None:
         return recorded.state in LIVE_STATES, "", False
@@ -363,7 +353,7 @@ def _integers(section: object, *names: str) -> tuple[int | None, ...]:
     return tuple(value if isinstance(value, int) and value > 0 else None for value in values)
 
 
-def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
+def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[str, ...]:
     remarks = []
     if content.replaced:
         again = f"{_are(content.replaced, 'iteration')} printed again (from iteration {first_few(content.restarts)})"
@@ -378,6 +368,9 @@ def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
     if content.damaged:
         what = "cut, garbled, or with a step time that cannot be"
         remarks.append(f"{_are(content.damaged, 'record')} left out: {what}")
+    if events.restarts and not content.restarts:  # it went on exactly where it stopped: only its events tell
+        again = "no iteration is printed again: where it went on, the log does not show"
+        remarks.append(f"the job was restarted, and {again}")
     return tuple(remarks)
 
 
