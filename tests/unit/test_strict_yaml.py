@@ -1,9 +1,10 @@
-"""YAML without surprises, and with the line where there is one."""
+"""YAML without surprises, with the line where there is one, and mistakes against a schema in words."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 import pytest
@@ -12,82 +13,6 @@ from hypothesis import strategies as st
 
 from llmb_common.decoding.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text
 from llmb_common.errors import ConfigError, RecipeError
-
-
-class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    version: str = ""
-    count: int = 0
-
-
-class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    items: list[Item]
-    limit: str | None = None
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("no", "no"),
-        ("2:00:00", "2:00:00"),
-        ("true", True),
-        ("012", 12),
-        ("1e-5", 1e-5),
-        (".5", 0.5),
-        ("0x10", "0x10"),
-        ("~", None),
-        ("'26.10'", "26.10"),
-        ("26.10", 26.1),
-        ("2026-11-20", "2026-11-20"),
-    ],
-)
-def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
-    assert load_text(f"a: {text}", "x")[0] == {"a": value}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a: 1\nb: 2\na: 3\n", "x:3: duplicate key 'a' (first on line 1)\n  -> keep one of the two"),
-        ("a: [1, 2\n", "x:2: not valid YAML"),
-        ("a: !!python/object:os.system x\n", "x:1: the tag"),
-        ("a: !secret x\n", "x:1: the tag '!secret'"),
-        ("a: &b [*b]\n", "x:1"),
-        ("<<: {a: 1}\n", "x:1: merge keys (<<) are not supported\n  -> write the keys out"),
-        ("? [a]\n: 1\n", "x:1: a key must be a plain word"),
-        ("", "x: the file is empty"),
-        ("a: \tb: c: d", "x:1: not valid YAML"),
-    ],
-)
-def test_what_is_surprising_is_an_error_with_its_line(text: str, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_text(text, "x")
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("items:\n  - name: a\n    verison: b\n", "file:3: unknown key 'verison' (did you mean 'version'?)"),
-        ("items:\n  - name: a\n    version: 26.10\n", "put the value in quotes"),
-        ("items:\n  - count: 1\n", "file:2: the key 'name' is missing"),
-        ("items:\n  - name: a\n    count: many\n", "file:3: items[0].count is text ('many'), but a whole number"),
-        ("limit: 5\nitems: []\n", "file:1: limit is a whole number (5), but text is expected"),
-    ],
-)
-def test_mistakes_against_the_schema_name_the_line_and_the_remedy(text: str, words: str) -> None:
-    data, lines = load_text(text, "file")
-    with pytest.raises(ConfigError) as caught:
-        convert(data, lines, Site, "file")
-    assert words in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="cannot read"):
-        load_struct(tmp_path / "none.yaml", Site, RecipeError)
-    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
-    with pytest.raises(ConfigError, match="not UTF-8"):
-        load_struct(tmp_path / "latin.yaml", Site)
 
 
 @given(st.text(max_size=60))
@@ -192,3 +117,211 @@ def test_a_slip_in_a_flat_file_needs_no_parser_to_be_told(text: str, said: str) 
 def test_a_text_that_is_nested_without_end_does_not_kill_the_parser(part: str) -> None:
     with pytest.raises(ConfigError, match="x: nested too deeply"):
         load_text(part * 60_000, "x")
+
+
+class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    kind: Literal["fast", "slow"] = "fast"
+    count: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
+
+
+class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    flag: bool = False
+    share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
+    count: int = 0
+    names: list[str] = []
+    items: list[Item] = []
+    groups: dict[str, Item] = {}
+    environment: dict[str, str] = {}
+    only: Literal["one"] = "one"
+    either: int | str = 0
+    text: str = ""
+    maybe: str | None = None
+    api_key: str = ""
+    pair: tuple[int, str] = (1, "")
+    many: tuple[Literal["x", "yy"], ...] = ()
+    place: str | Item = ""
+    short: Annotated[str, msgspec.Meta(min_length=1)] = "x"
+
+
+QUOTES = "put the value in quotes"
+WHOLE = "write a whole number, without a unit or quotes"
+REMOVE = "remove the key or correct its name"
+
+MISTAKES = [
+    # what a key holds, and what it should hold
+    ("flag: yes", "flag is text ('yes'), but true or false is expected", "write flag: true, or flag: false"),
+    ("flag:", "flag is empty, but true or false is expected", "write flag: true, or flag: false"),
+    ("share: half", "share is text ('half'), but a number is expected", "write a number, without a unit or quotes"),
+    ("count: 1.5", "count is a number (1.5), but a whole number is expected", WHOLE),
+    ("count: [1]", "count is a list, but a whole number is expected", WHOLE),
+    ("count: " + "x" * 58, f"count is text ('{'x' * 58}'), but a whole number is expected", WHOLE),
+    ("count: " + "x" * 59, "count is text, but a whole number is expected", WHOLE),
+    ("names: one", "names is text ('one'), but a list is expected", "write a list: names: [first, second]"),
+    ("names: {a: 1}", "names is a group of keys, but a list is expected", "write a list: names: [first, second]"),
+    ("names: [a, 1]", "names[1] is a whole number (1), but text is expected", QUOTES),
+    (
+        "groups: [a]",
+        "groups is a list, but a group of keys is expected",
+        "write its keys on separate lines below groups:, indented by two spaces",
+    ),
+    ("either: 1.5", "either is a number (1.5), but a whole number or text is expected", WHOLE),
+    ("text: 5", "text is a whole number (5), but text is expected", QUOTES),
+    ("text: true", "text is true or false (true), but text is expected", QUOTES),
+    ("text: [a]", "text is a list, but text is expected", "write one value"),
+    ("text: {a: 1}", "text is a group of keys, but text is expected", "write one value"),
+    ("text:", "text is empty, but text is expected", "write a value, or remove the key"),
+    ("maybe: 5", "maybe is a whole number (5), but text is expected", QUOTES),
+    ("pair: [a, b]", "pair[0] is text ('a'), but a whole number is expected", WHOLE),
+    # the value of a secret is not shown
+    ("api_key: 12345", "api_key is a whole number, but text is expected", QUOTES),
+    # the whole file
+    ("5", "the file is a whole number (5), but a group of keys is expected", "start each line with a key and a colon"),
+    # limits
+    ("share: 1", "share (1) is out of range", "use less than 1"),
+    ("share: 0.0", "share (0.0) is out of range", "use more than 0"),
+    ("items: [{name: a, count: 0}]", "items[0].count (0) is out of range", "use at least 1"),
+    ("items: [{name: a, count: 9}]", "items[0].count (9) is out of range", "use at most 8"),
+    # choices
+    ("only: two", "only ('two') is unknown", "write only: one"),
+    ("many: [x, y]", "many[1] ('y') is unknown (did you mean 'yy'?)", "use one of x, yy"),
+    (
+        "items: [{name: a, kind: fats}]",
+        "items[0].kind ('fats') is unknown (did you mean 'fast'?)",
+        "use one of fast, slow",
+    ),
+    ("place: {name: a, kind: x}", "place.kind ('x') is unknown", "use one of fast, slow"),
+    ("groups: {a: {name: a, kind: x}}", "groups[...].kind is unknown", "use one of fast, slow"),
+    ("short: ''", "short ('') is too short", "write at least 1 character"),
+    # keys
+    ("txet: a", "unknown key 'txet' (did you mean 'text'?)", REMOVE),
+    ("zzz: a", "unknown key 'zzz'", REMOVE),
+    ("items: [{nmae: a, name: b}]", "unknown key 'nmae' (did you mean 'name'?) (at items[0])", REMOVE),
+    ("items: [{count: 1}]", "the key 'name' is missing (at items[0])", "add it"),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "remedy"), MISTAKES, ids=[text[:30] for text, *_ in MISTAKES])
+def test_a_mistake_is_told_with_its_key_and_its_remedy(text: str, message: str, remedy: str) -> None:
+    data, lines = load_text(text, "f")
+    with pytest.raises(ConfigError) as caught:
+        convert(data, lines, Site, "f")
+    assert (caught.value.message, caught.value.remedy) == (f"f:1: {message}", remedy)
+
+
+def test_what_has_no_words_of_its_own_is_told_as_it_is() -> None:
+    data, lines = load_text("pair: [1]", "f")
+    with pytest.raises(ConfigError) as caught:
+        convert(data, lines, Site, "f")
+    assert str(caught.value) == "f:1: pair: Expected 'array' of length 2, got 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("items:\n- name: a\n- name: b\n  kind: fats\n", "f:4: items[1].kind"),
+        # msgspec names no key of a mapping: the first value of the kind that it complains of is meant.
+        ("environment:\n  A: x\n  B: 5\n  C: 6\n", "f:3: environment.B"),
+        ("environment:\n  A: x\n  B: [1]\n", "f:3: environment.B"),
+        ("environment:\n  A: x\n  B: 1.5\n", "f:3: environment.B"),
+        ("environment:\n  A: x\n  B: true\n", "f:3: environment.B"),
+        ("environment:\n  A: x\n  B: {}\n", "f:3: environment.B"),
+        ("environment:\n  A: x\n  B:\n", "f:3: environment.B is empty"),
+        ("groups:\n  a: {name: x}\n  b: text\n", "f:3: groups.b is text"),
+        # Deeper inside a mapping, the line is that of the mapping.
+        ("flag: true\ngroups:\n  a: {name: x}\n  b: {name: y, kind: z}\n", "f:2: groups[...].kind"),
+        ("flag: true\ngroups:\n  b: {nmae: y}\n", "f:2: unknown key 'nmae'"),
+    ],
+)
+def test_the_line_is_that_of_the_value(text: str, place: str) -> None:
+    data, lines = load_text(text, "f")
+    with pytest.raises(ConfigError) as caught:
+        convert(data, lines, Site, "f")
+    assert str(caught.value).startswith(place)
+
+
+# YAML itself
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[(f"a: {word}", None) for word in ("", "~", "null", "Null", "NULL")],
+        *[(f"a: {word}", True) for word in ("true", "True", "TRUE")],
+        *[(f"a: {word}", False) for word in ("false", "False", "FALSE")],
+        *[(f"a: {word}", word) for word in ("no", "2:00:00", "0x10", "2026-11-20")],
+        ("a: 012", 12),
+        ("a: +5", 5),
+        ("a: -5", -5),
+        ("a: " + "9" * 18, 10**18 - 1),
+        ("a: 1.", 1.0),
+        ("a: .5", 0.5),
+        ("a: 1e-5", 1e-5),
+        ("a: -1.5E+3", -1500.0),
+        ("a: 'null'", "null"),
+        ('a: "5"', "5"),
+        ("a: |\n  5\n", "5\n"),
+        ("a: >\n  5\n  6\n", "5 6\n"),
+        ("a: =", "="),
+        ("'<<': 1\na: 2", 2),
+    ],
+)
+def test_what_a_scalar_is(text: str, value: object) -> None:
+    found = load_text(text, "f")[0]["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_whole_number_beyond_eighteen_digits_is_none() -> None:
+    assert isinstance(load_text("a: " + "9" * 19, "f")[0]["a"], float)
+
+
+def test_every_value_has_its_line() -> None:
+    _, lines = load_text("a: 1\nb:\n  - x\n  - c: 2\n", "f")
+    assert lines == {"$": 1, "$.a": 1, "$.b": 2, "$.b[0]": 3, "$.b[1]": 4, "$.b[1].c": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "f:3: duplicate key 'a' (first on line 1)", "keep one of the two"),
+        ("a: \tb: c: d", "f:1: not valid YAML", "correct that line"),
+        ("a: !!python/object:os.system x\n", "f:1: the tag", "write the plain value"),
+        ("a: [1, 2\n", "f:2: not valid YAML: did not find expected ',' or ']'", "correct that line"),
+        ("a: !secret x\n", "f:1: the tag '!secret' is not supported", "write the plain value"),
+        ("b: 1\na: &b [*b]\n", "f:2: an alias that contains itself", "write the value out"),
+        ("b: 1\n? [a]\n: 1\n", "f:2: a key must be a plain word", ""),
+        ("b: 1\n<<: {a: 1}\n", "f:2: merge keys (<<) are not supported", "write the keys out"),
+        ("b: 1\na: " + "1" * 400 + "\n", f"f:2: the number {'1' * 40} is too large", ""),
+        ("", "f: the file is empty", "name a file that says something"),
+        ("\x00", "f: not valid YAML: ", ""),
+    ],
+)
+def test_what_yaml_allows_and_we_do_not(text: str, message: str, remedy: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_text(text, "f", RecipeError)
+    assert caught.value.message.startswith(message)
+    assert caught.value.remedy == remedy
+
+
+@pytest.mark.parametrize(("levels", "refused"), [(49, False), (50, True)])
+def test_values_may_be_nested_fifty_deep(levels: int, refused: bool) -> None:
+    text = "[" * levels + "1" + "]" * levels
+    if refused:
+        with pytest.raises(ConfigError, match="f:1: nested too deeply"):
+            load_text(text, "f")
+    else:
+        load_text(text, "f")
+
+
+def test_a_file_is_named_with_its_line_and_byte(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    with pytest.raises(ConfigError, match=f"cannot read {file}: No such file or directory"):
+        load_struct(file, Site)
+    file.write_bytes(b"text: \xe9\n")
+    with pytest.raises(RecipeError, match=f"{file}:1: not UTF-8 text: invalid continuation byte at byte 6"):
+        load_struct(file, Site, RecipeError)
+    file.write_text("flag: true\ncount: x\n")
+    with pytest.raises(RecipeError, match=f"{file}:2: count is text"):
+        load_struct(file, Site, RecipeError)
+    file.write_text("text: größe\n", encoding="utf-8")
+    assert load_struct(file, Site).text == "größe"

@@ -39,7 +39,7 @@ _TABLES = (
     "CREATE TABLE roots (folder TEXT PRIMARY KEY) WITHOUT ROWID",
     # what was read when the folder had this time; 0: read it again
     "CREATE TABLE folders (folder TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL) WITHOUT ROWID",
-    # what reading a log over a window gave, when everything that decides it had this stamp: see figures.Kept
+    # what reading a log over a window gave, when everything that decides it had this stamp: see Kept
     """CREATE TABLE figures (
         log TEXT NOT NULL, window TEXT NOT NULL, folder TEXT NOT NULL, stamp TEXT NOT NULL, content BLOB NOT NULL,
         configuration TEXT NOT NULL, step_seconds REAL, watts REAL, memory_key TEXT NOT NULL, memory_ratio REAL,
