@@ -44,7 +44,7 @@ class StartOptions:
     """Nodes are looked at first."""
     apart: bool = False
     """Repeats run on different nodes."""
-    arrays: bool = True
+    no_array: bool = False
     again: bool = False
     detach: bool = False
     skip_unsupported: bool = False
@@ -268,7 +268,7 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 def _submit_all(jobs: Sequence[Job], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
     if options.chain == 1:
-        started = submission.submit_many(jobs, arrays=options.arrays, say=notice)
+        started = submission.submit_many(jobs, arrays=not options.no_array, say=notice)
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
     for job in jobs:
