@@ -114,11 +114,14 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 
 def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
     """The sums of squares of the ``batches`` of one configuration."""
-    means = [_mean([run.log for run in batch]) for batch in groups]
-    within = math.fsum((run.log - mean) ** 2 for batch, mean in zip(groups, means, strict=True) for run in batch)
+    return _squares([[run.log for run in batch] for batch in groups])
+
+
+def _squares(groups: Sequence[Sequence[float]]) -> Squares:
+    means = list(map(_mean, groups))
     centre = _mean(means)
     return Squares(
-        within,
+        math.fsum((log - mean) ** 2 for batch, mean in zip(groups, means, strict=True) for log in batch),
         sum(map(len, groups)) - len(groups),
         math.fsum((mean - centre) ** 2 for mean in means),
         max(len(groups) - 1, 0),
@@ -231,7 +234,8 @@ class PastRuns:
         for run in runs:
             self._by_configuration.setdefault(run.configuration, {})[run.run_id] = run.time
         self._scatter: dict[str, Scatter] = {}
-        self._batches: dict[str, list[list[tuple[str, StepTime]]]] = {}
+        self._batches: dict[str, list[dict[str, float]]] = {}
+        """By configuration: of each batch the logarithms of its runs, by their ids."""
 
     def scatter(self, configuration: str) -> Scatter:
         """What the other configurations say, without this one's own runs: those speak for themselves."""
@@ -252,6 +256,6 @@ class PastRuns:
             known = self._by_configuration.get(configuration, {})
             ids = {id(time): run_id for run_id, time in itertools.islice(known.items(), _NEWEST)}
             together = batches(list(known.values())[:_NEWEST])
-            self._batches[configuration] = [[(ids[id(time)], time) for time in batch] for batch in together]
-        left = ([time for run_id, time in batch if run_id not in than] for batch in self._batches[configuration])
-        return squares([batch for batch in left if batch])
+            self._batches[configuration] = [{ids[id(time)]: time.log for time in batch} for batch in together]
+        left = ([log for run_id, log in batch.items() if run_id not in than] for batch in self._batches[configuration])
+        return _squares([batch for batch in left if batch])
