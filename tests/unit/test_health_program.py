@@ -326,11 +326,11 @@ def test_nodes_that_can_be_asked_are_neither_busy_nor_excluded(tmp_path: Path) -
 def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
     queue: Any = Queue({}, Steps(["n1", "n3"], complaint=b" srun: n2 is lost \n"))
     needs = Needs(device="cpu", folders={"images": "/i"}, pythons=("/a/python",))
-    found = look(queue, needs, ["n1", "n2", "n3"], not_asked={"n4": "busy"}, wait=7, minutes=3)
+    found = look(queue, needs, ["n1", "n2", "n3"], wait=7, minutes=3)
     assert queue.wanted == [
         Wanted(name="llmb-health", scheduler=None, nodes=["n1", "n2", "n3"], gpus=1, minutes=3, wait=7, whole=True)
     ]
-    assert ([item.status for item in found.verdicts], found.not_asked) == (["ok", "silent", "ok"], {"n4": "busy"})
+    assert [item.status for item in found.verdicts] == ["ok", "silent", "ok"]
     spec, *pythons = queue.held.argv[5:]
     assert msgspec.json.decode(spec) == {"stage": "look", "folders": {"images": "/i"}, "written": ["workload"]}
     assert pythons == [*PYTHONS, "/a/python"]

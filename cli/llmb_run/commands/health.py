@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -88,10 +88,10 @@ def health_command(
             "--stress runs in the image of a workload, and none is named", remedy="add -w WORKLOAD, or a RUN"
         )
     load: dict[str, Any] = {"then": lambda held, found: stressed(held, needs, found, install), "minutes": MINUTES}
-    found = look(executor, needs, asked, not_asked=left, wait=patience, **(load if stress else {}))
+    found = look(executor, needs, asked, wait=patience, **(load if stress else {}))
     if exclude_failed:
         keep_out(install, found, days)
-    return _shown(found, excluded=exclude_failed, named=nodes is not None)
+    return _shown(found, left, excluded=exclude_failed, named=nodes is not None)
 
 
 def _meant(
@@ -130,7 +130,7 @@ def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | 
     return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.scheduler else None, None
 
 
-def _shown(found: Health, *, excluded: bool, named: bool) -> Result:
+def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
     failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
     remarks = measured_lines(found.measured)
     remarks += [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {statuses}"]
@@ -145,14 +145,14 @@ def _shown(found: Health, *, excluded: bool, named: bool) -> Result:
     return Result(
         {
             "nodes": [_as_dict(found, item) for item in found.verdicts],
-            "not_asked": dict(found.not_asked),
+            "not_asked": left,
             "drift": found.drift,
             "measured": dict(found.measured),
             "seconds": round(found.seconds, 1),
             "excluded": [item.node for item in failed] if excluded else [],
         },
         _text(found),
-        status=int(bool(failed) or (named and bool(found.not_asked))),
+        status=int(bool(failed) or (named and bool(left))),
         remarks=remarks,
         hint=hint,
     )

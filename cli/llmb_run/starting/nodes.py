@@ -78,7 +78,7 @@ def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
         executor = executor_for(alike[0].cluster_type)
         asked, left = choose(executor, place.require_install(), listed, None if listed else partition)
-        found = look(executor, needs, asked, not_asked=left)
+        found = look(executor, needs, asked)
         verdicts += found.verdicts
         notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
         keep_out(place.install, found, DAYS)

@@ -105,16 +105,14 @@ LOOK_SECONDS = 50.0
 """For all nodes together: they answer at once, each within 35 s whatever hangs there."""
 DAYS = 1.0
 """For which a node that failed is left out, unless somebody says otherwise: long enough to have it repaired."""
-JOB = "llmb-health"
 
 
 @dataclass(frozen=True)
 class Health:
-    """What nodes were found to be. ``not_asked``: why each of the others was not."""
+    """What nodes were found to be."""
 
     verdicts: Sequence[Verdict]
     facts: Mapping[str, Facts] = field(default_factory=dict)
-    not_asked: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     measured: Mapping[str, Any] = field(default_factory=dict)
     """Under load."""
@@ -168,7 +166,6 @@ def look(
     needs: Needs,
     nodes: Sequence[str],
     *,
-    not_asked: Mapping[str, str] | None = None,
     wait: int = 60,
     minutes: int = 2,
     then: Callable[[Held, Health], Health] = lambda held, found: found,
@@ -179,14 +176,14 @@ def look(
         SchedulerError: they are not given, or none could start anything
     """
     gpus, part = needs.gpus_per_node or 1, needs.scheduler
-    wanted = Wanted(name=JOB, scheduler=part, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
+    wanted = Wanted(name="llmb-health", scheduler=part, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
     with executor.hold(wanted) as held:
         begun = time.monotonic()
-        found = then(held, looked(held, needs, not_asked or {}))
+        found = then(held, _looked(held, needs))
         return replace(found, seconds=time.monotonic() - begun)
 
 
-def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
+def _looked(held: Held, needs: Needs) -> Health:
     """The first stage, on nodes that are held."""
     spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
     answer, said = said_by(held, command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
@@ -199,7 +196,7 @@ def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
     verdicts = judge(held.nodes, facts, needs)
     complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
     known = {node: found for node, found in facts.items() if found is not None}
-    return Health(verdicts, known, not_asked, complaint=complaint)
+    return Health(verdicts, known, complaint=complaint)
 
 
 def said_by(
