@@ -15,7 +15,7 @@ CLONE = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 does not know it
-    # Ctrl-C simply ends this process as long as nobody is there to say more about it: guard.py.
+    # Ctrl-C simply ends this process as long as nobody is there to say more about it: arguments.py.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.path[:0] = [str(CLONE / "installer"), str(CLONE / "common")]

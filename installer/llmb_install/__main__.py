@@ -4,7 +4,7 @@ import signal
 import sys
 from pathlib import Path
 
-# Ctrl-C simply ends this process as long as nobody is there to say more about it: guard.py.
+# Ctrl-C simply ends this process as long as nobody is there to say more about it: arguments.py.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

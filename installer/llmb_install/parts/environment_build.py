@@ -98,6 +98,11 @@ class Build:
         cwd = self.folder if self.folder.is_dir() else self.folder.parent
         return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
 
+    def require(self, done: command.Finished, what: str, remedy: str) -> None:
+        """Raise the EnvironmentLacks for ``what`` if the program that has ended did not succeed."""
+        if done.status != 0:
+            raise failure(self, what, done, remedy)
+
 
 def not_had(what: str, problem: Unavailable, remedy: str) -> EnvironmentLacks:
     """What to say where ``what`` cannot be had; an index that cannot be reached is reason enough, whatever it has."""
@@ -230,8 +235,7 @@ def _install_clone(build: Build, clone: Path) -> None:
     arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(clone)]
     _add(build, arguments, "the clone", PYTHONPATH=str(beside))
     done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
-    if done.status != 0:
-        raise failure(build, "the script that draws charts could not be made", done, "run the same command again")
+    build.require(done, "the script that draws charts could not be made", "run the same command again")
     shutil.rmtree(beside, ignore_errors=True)
 
 
@@ -274,14 +278,12 @@ def _add(build: Build, arguments: list[str], what: str, total: int = 0, **env: s
     """Install what ``arguments`` name."""
     build.step.update(f"installing {what}")
     done = _run(build, arguments, what, total, **env)
-    if done.status != 0:
-        raise failure(
-            build,
-            f"{what} could not be installed",
-            done,
-            "check the network, the proxy and the index settings of pip or uv, then run the same command again; "
-            "what is already downloaded is not downloaded again",
-        )
+    build.require(
+        done,
+        f"{what} could not be installed",
+        "check the network, the proxy and the index settings of pip or uv, then run the same command again; "
+        "what is already downloaded is not downloaded again",
+    )
 
 
 def _run(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
@@ -334,8 +336,7 @@ def _create(build: Build) -> None:
         python = f"python={_version(build.environment.python)}"
         argv = [conda(build.environment.name), "create", "--yes", "--prefix", str(build.folder), python]
     done = build.run(argv)
-    if done.status != 0:
-        raise failure(build, f"{Path(argv[0]).name} could not create it", done, "correct what it says, then try again")
+    build.require(done, f"{Path(argv[0]).name} could not create it", "correct what it says, then try again")
 
 
 def conda(environment: str) -> str:
@@ -366,13 +367,8 @@ def _version(python: str) -> str:
 def _smoke_test(build: Build) -> None:
     build.step.update("checking that it imports")
     done = build.run(_smoke_argv(build.environment, build.folder))
-    if done.status != 0:
-        raise failure(
-            build,
-            f"its packages do not import ({', '.join(build.environment.smoke)})",
-            done,
-            "run the same command again, which builds the environment afresh",
-        )
+    what = f"its packages do not import ({', '.join(build.environment.smoke)})"
+    build.require(done, what, "run the same command again, which builds the environment afresh")
 
 
 def _smoke_argv(environment: Content, folder: Path) -> list[str]:
