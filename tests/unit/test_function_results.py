@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RecipeError
-from llmb_common.recipes.rows import read_results
 from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.timing.log_files import find_runs
 from llmb_common.timing.runs import analyse
@@ -100,14 +98,8 @@ def test_what_must_be_known_of_a_reference_stands_beside_every_verdict(tmp_path:
     assert regression not in judge_result(record.plan, RECIPE, timing, [replace(verdict.reference, notes=())]).remarks
 
 
-def test_a_result_with_token_drop_belongs_to_no_function(tmp_path: Path) -> None:
-    text = (ROOT / "mbridge" / "published.json").read_text()
-    document = json.loads(text)
+def test_a_result_with_token_drop_belongs_to_no_function() -> None:
+    document = json.loads((ROOT / "mbridge" / "published.json").read_text())
     dropping = [row for row in document["rows"] if "tokendrop" in row["model"]]
     assert len(dropping) == 13
-    assert not [row for row in dropping if "function" in row]
-    taken = next(row for row in document["rows"] if row.get("size") == "deepseek_v3")
-    dropping[0] |= {name: taken[name] for name in ("function", "size", "variant", "dtype", "fp8_recipe")}
-    (tmp_path / "published.json").write_text(json.dumps(document))
-    with pytest.raises(RecipeError, match="a run that drops tokens does less work than deepseek_v3"):
-        read_results(tmp_path / "published.json")
+    assert not [row for row in dropping if "function" in row], "it does less work than the function, which drops none"

@@ -105,8 +105,8 @@ from llmb_common.request.variables import VARIABLES
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.site.machine import Machine
-from llmb_install.answers import answers, questions, suggestions
-from llmb_install.answers.detect import Site, parse_sinfo
+from llmb_install.answers import answers, questions
+from llmb_install.answers.detect import Site, parse_sinfo, suggestions
 from llmb_run.main import main
 
 install, root = Path(sys.argv[1]), Path(sys.argv[2])
@@ -142,7 +142,7 @@ print(json.dumps({
     "readme": "\\n".join(defaults(llama)),
     "choices": next(q for q in questions.QUESTIONS if q.field == "gpu_type").choices,
     "arch": answers.complete(given, {llama.workload: llama}).arch,
-    "suggested": suggestions.suggestions(site, {"cluster_type": "slurm", "gpu_partition": "big"})["gpu_type"],
+    "suggested": suggestions(site, {"cluster_type": "slurm", "gpu_partition": "big"})["gpu_type"],
     "slip": did_you_mean("x90", gpus.gpu_types()),
 }))
 """
