@@ -1,13 +1,24 @@
-"""What the looks of ``llmb-run health`` ask of a node's tools and the files of its kernel, and make of the answers."""
+"""The looks of ``llmb-run health``: what they ask of a node's tools and kernel files; and the whole program on made-up
+nodes of three kinds, from tools to verdicts.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from llmb_common.health.ask import PYTHONS, command, parse_frames
+from llmb_common.health.facts import Facts, Imex, KernelLog, Links, Needs, Nvlink, read_facts
+from llmb_common.health.judge import Verdict, judge
 from llmb_train.health import looks
+from support.health_fleets import needs
+from support.node_trees import NodeTrees
 
 
 class Tools:
@@ -121,3 +132,168 @@ def test_the_software_of_a_node_and_how_enroot_is_set(tmp_path: Path, monkeypatc
             "MELLANOX_VISIBLE_DEVICES": "none",
         },
     }
+
+
+NOW = 99_990
+"""Seconds since these nodes started, a little before they are asked."""
+
+
+def ill_h100(trees: NodeTrees) -> None:
+    ill = {
+        "sram": "1",
+        "failure": "Yes",
+        "mig": "Enabled",
+        "thermal": "Active",
+        "limit": "500.00 W",
+    }
+    trees.smi(
+        "h2",
+        "h100",
+        {
+            3: ill,
+            4: {"fabric": "In Progress", "temperature": "85 C", "persistence": "Disabled"},
+            5: {"used": "9000 MiB"},
+        },
+    )
+    trees.tool("h2", "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n\t Link 0: <inactive>\n" for n in range(8)))
+    trees.tool("h2", "nvidia-smi nvlink -e", "GPU 0: x\n\t Link 0: Effective BER: 1e-9\n")
+    trees.tool("h2", "systemctl", "LoadState=loaded\nActiveState=failed\n")
+    trees.tool("h2", "timedatectl", "NTPSynchronized=no\n")
+    trees.adapter("h2", "mlx5_1", state="1: DOWN", phys="3: Disabled")
+    trees.adapter("h2", "mlx5_2", rate="200 Gb/sec (4X HDR)")
+    lines = [
+        "NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', GPU has fallen off the bus.",
+        "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 23003, Fatal, Link 48 ingress",
+        *["mlx5_core 0000:5e:00.0 ib3: lost carrier"] * 5,
+        "mlx5_core 0000:5e:00.0: Detected insufficient power on the PCIe slot (27W).",
+        "EXT4-fs (nvme0n1p2): Remounting filesystem read-only",
+    ]
+    trees.tool("h2", "dmesg", "".join(f"[{NOW}.000000] {line}\n" for line in lines))
+    limits = "Max open files  1024  4096  files\nMax locked memory  65536  65536  bytes\n"
+    trees.write("h2", "proc/self/limits", limits)
+    trees.write("h2", "proc/driver/nvidia/params", "RegistryDwords: \n")
+    trees.write("h2", "proc/sys/kernel/numa_balancing", "1\n")
+    trees.write("h2", "proc/sys/net/ipv4/ip_local_port_range", "1024 65535\n")
+    trees.write("h2", "proc/meminfo", "MemTotal:       1056781500 kB\n")
+    trees.write(
+        "h2",
+        "proc/77/status",
+        "Name:\tnvidia-smi\nState:\tD (disk sleep)\nVmSize:\t 1 kB\nvoluntary_ctxt_switches:\t7\n",
+    )
+    trees.write("h2", "sys/devices/system/node/node1/cpulist", "\n")
+    (trees.folder / "h2" / "tools" / "enroot").unlink()
+
+
+def ill_b200(trees: NodeTrees) -> None:
+    trees.smi("b2", "b200", {0: {"product": "NVIDIA B300 SXM6 AC"}}, count=7)
+    for number in (6, 7):
+        for name in ("state", "phys_state"):
+            trees.write("b2", f"sys/class/infiniband/mlx5_{number}/ports/1/{name}", "1: DOWN")
+    trees.tool("b2", "dmesg", f"[{NOW}.000000] mce: [Hardware Error]: Uncorrected error, CPU 3\n")
+
+
+def ill_gb200(trees: NodeTrees) -> None:
+    trees.tool("g2", "nvidia-imex-ctl -N", "Domain State: DOWN\n")
+    (trees.folder / "g2" / "root" / "dev" / "nvidia-caps-imex-channels" / "channel0").unlink()
+    links = "".join(f"\t Link {link}: 50 GB/s\n" for link in range(17))
+    trees.tool("g2", "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n{links}" for n in range(4)))
+    trees.smi("g2", "gb200", {1: {"pending": "Yes", "compute": "Prohibited"}})
+
+
+def looked_at(trees: NodeTrees, names: list[str], folder: Path) -> dict[str, Facts]:
+    """The program's own answers, of all nodes at once."""
+    spec = {"stage": "look", "folders": {"workload": str(folder)}, "written": ["workload"]}
+    started = [
+        subprocess.Popen(
+            command(spec, (sys.executable, *PYTHONS)),  # whose lines tests/mutate.py sees
+            env={**os.environ, **trees.variables, "SLURMD_NODENAME": name},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in names
+    ]
+    said = parse_frames("".join(process.communicate(timeout=600)[0] for process in started))
+    return {name: read_facts(name, said[name]) for name in names}
+
+
+CASES: list[tuple[str, str, Callable[[NodeTrees], None], set[str]]] = [
+    (
+        "h100",
+        "h",
+        ill_h100,
+        {"memory-errors", "memory-rows", "gpu-modes", "gpu-in-use", "throttled", "different-gpu", "fabric", "nvlink"}
+        | {"fabric-manager", "ports-up", "port-rate", "xid", "sxid", "link-flaps", "adapter-log", "kernel-log"}
+        | {"memlock", "ibgda", "memory", "numa", "stuck", "runtime"},
+    ),
+    ("b200", "b", ill_b200, {"fewer-gpus", "different-gpu", "ports-up", "kernel-log"}),
+    ("gb200", "g", ill_gb200, {"imex", "nvlink", "gpu-modes"}),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("kind", "letter", "ill", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_each_fault_of_a_node_of_its_kind_is_found(
+    tmp_path: Path, kind: str, letter: str, ill: Callable[[NodeTrees], None], expected: set[str]
+) -> None:
+    trees = NodeTrees(tmp_path / "trees")
+    names = [f"{letter}{number}" for number in (1, 2, 3)]
+    for name in names:
+        trees.node(name, kind)
+    ill(trees)
+    wanted = needs(kind, dispatcher="deepep") if kind != "gb200" else needs(kind)
+    found = {item.node: item for item in _judged(trees, names, tmp_path, wanted)}
+    assert {name: item.status for name, item in found.items()} == {names[0]: "ok", names[1]: "fail", names[2]: "ok"}
+    assert {it.check for it in found[names[1]].remarks if it.level == "fail"} == expected
+    if kind == "h100":
+        warned = {it.check for it in found["h2"].remarks if it.level == "warn"}
+        assert {"persistence", "nvlink-errors", "power-limit", "time", "open-files", "ports", "cpu-speed"} <= warned
+
+
+def _judged(trees: NodeTrees, names: list[str], folder: Path, wanted: Needs) -> list[Verdict]:
+    return judge(names, looked_at(trees, names, folder), wanted)
+
+
+PARTS = """<pending_mig>Enabled</pending_mig></mig_mode><mig_devices><mig_device><index>0</index>
+<gpu_instance_id>1</gpu_instance_id><compute_instance_id>0</compute_instance_id>
+<fb_memory_usage><total>40448 MiB</total><used>20298 MiB</used></fb_memory_usage></mig_device></mig_devices>"""
+
+
+@pytest.mark.parametrize("used", ["20400 MiB", "N/A"])
+def test_gpus_that_are_divided_say_that_and_nothing_that_follows_from_it(tmp_path: Path, used: str) -> None:
+    """Drivers give the memory of the whole, or nothing; whether it works is not known, and NVLinks are down."""
+    trees = NodeTrees(tmp_path / "trees")
+    trees.node("h1")
+    trees.smi("h1", changes={n: {"mig": "Enabled", "utilization": "N/A", "used": used} for n in range(8)})
+    answer = trees.folder / "h1" / "tools" / "nvidia-smi -q -x"
+    answer.write_text(answer.read_text().replace("</mig_mode>", PARTS))
+    dark = "".join(f"\t Link {link}: <inactive>\n" for link in range(18))
+    trees.tool("h1", "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n{dark}" for n in range(8)))
+    (found,) = _judged(trees, ["h1"], tmp_path, needs())
+    assert [(it.level, it.check, it.text) for it in found.remarks] == [("fail", "gpu-modes", "GPU 0-7: divided (MIG)")]
+
+
+def test_what_a_healthy_node_says_to_the_letter(tmp_path: Path) -> None:
+    trees = NodeTrees(tmp_path / "trees")
+    trees.node("g1", "gb200")
+    trees.write("g1", "sys/devices/system/cpu/cpu0/cpuidle/state2/disable", "1\n")
+    trees.write("g1", "dev/gdrdrv", "")
+    facts = looked_at(trees, ["g1"], tmp_path)["g1"]
+    assert facts.nvlink == Nvlink(gpus=(Links(up=18, rates=("50 GB/s",)),) * 4)
+    assert facts.imex == Imex(domain="UP", channels=1)
+    assert facts.services == {"fabric_manager": {"LoadState": "not-found"}, "time": {"NTPSynchronized": "yes"}}
+    system = msgspec.to_builtins(facts.system)
+    assert 0 < system.pop("shm_free") <= system.pop("shm_size")
+    assert abs(system.pop("clock") - facts.begun) < 600
+    assert system == {
+        **{"memlock": None, "nofile": 1048576, "governors": ("performance",), "idle_states": 4, "idle_disabled": 1},
+        **{"numa_balancing": "0", "numa_nodes": 2, "cmdline": "ro iommu=pt", "virtual": False},
+        **{"first_outgoing_port": 32768, "peermem": True, "open_driver": True, "peer_mapping": True, "gdrcopy": True},
+        "page_size": os.sysconf("SC_PAGE_SIZE"),
+    }
+    assert (facts.software.os, facts.software.enroot) == ("Ubuntu 24.04.3 LTS", "4.1.2")
+    assert facts.software.enroot_settings == {"ENROOT_REMAP_ROOT": "yes"}
+    assert [(port.name, port.phys, port.gids) for port in facts.ports][:2] == [
+        ("mlx5_0", "LinkUp", ("IB/RoCE v1", "RoCE v2")),
+        ("mlx5_1", "LinkUp", ("IB/RoCE v1", "RoCE v2")),
+    ]
+    assert (facts.kernel, facts.stuck, facts.errors, facts.hung) == (KernelLog(), (), {}, {})
