@@ -108,11 +108,7 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def _check(self, ctx: click.Context, args: list[str]) -> None:
-        """Refuse what no option and no argument takes, before a type makes something of it, such as ``.`` of nothing.
-
-        Raises:
-            RequestError: it is empty, or not UTF-8
-        """
+        """Refuse what is empty or not UTF-8, before a type makes something of it, such as ``.`` of nothing."""
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         for parameter in self.get_params(ctx):
             is_option = isinstance(parameter, click.Option)

@@ -154,11 +154,6 @@ def install(context: Context) -> None:
 
 
 def _shell() -> str:
-    """The name of the user's shell.
-
-    Raises:
-        RequestError: its completion is not supported
-    """
     name = Path(os.environ.get("SHELL", "")).name
     if name not in _FILES:
         raise RequestError(

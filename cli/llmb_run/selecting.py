@@ -58,11 +58,7 @@ def run_filter(
 
 
 def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
-    """Whether a run's job has for each ``NAME=VALUE,VALUE`` one of the values, in the words of tables.
-
-    Raises:
-        RequestError: one is something else
-    """
+    """Whether a run's job has for each ``NAME=VALUE,VALUE`` one of the values, in the words of tables."""
     called = {"scale": "gpus", "size": "model_size"} | {variable: field for field, variable in VARIABLE_OF.items()}
     asked = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
 

@@ -199,12 +199,7 @@ def _require_alone(plan: JobPlan, place: Place) -> None:
 
 
 def _failed_nodes(record: RunRecord) -> str:
-    """The nodes of a run that are down or drained now.
-
-    Raises:
-        RequestError: there are none, the run's nodes are unknown, or it ran where nobody watches nodes
-        SchedulerError: the scheduler does not say
-    """
+    """The nodes of a run that are down or drained now."""
     nodes = read_events(record.paths.events).nodes
     if not nodes:
         raise RequestError(

@@ -145,7 +145,6 @@ def _no_log(record: RunRecord, path: Path) -> RecordError:
 
 
 def _filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
-    """Whether a line is to be printed."""
     try:
         pattern = re.compile(grep or "")
     except re.error as error:

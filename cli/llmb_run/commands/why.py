@@ -159,7 +159,6 @@ def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result
 
 
 def _tested(run: str, rule: Rule, *, again: bool, folder: Path | None) -> Result:
-    """What each difference of one run contributes."""
     place = Place()
     record = load_record(one_folder(place, run))
     found = attribute(record, rule, place, again=again, folder=folder)

@@ -292,7 +292,6 @@ def _fits(ask: Ask, when: Values) -> bool:
 
 
 def _said(settings: Settings) -> dict[str, list[str]]:
-    """The values of every dimension that ``settings`` name."""
     found = {name: _words(value) for name in NAMED if (value := getattr(settings, name, None))}
     columns = columns_of([f"{name}={','.join(_words(value))}" for name, value in settings.set.items()])
     found |= {name: values.split(",") for name, values in columns.items()}
