@@ -1,47 +1,63 @@
-"""The index says what the run.json files say, whatever happened to it or to them."""
+"""The index says what the run.json files say, whatever happened to it or to them; questions, and what it answers."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from llmb_common.index import database
-from llmb_common.index.runs import RunFilter
-from llmb_common.index.search import find_runs, note
-from llmb_common.runs.record import RunRecord, Submission, update_record
+from llmb_common.errors import RecordError, RequestError
+from llmb_common.index import database, search
+from llmb_common.index.database import Kept, keep_figures, kept_figures
+from llmb_common.index.runs import UNREADABLE, RunFilter, row_of
+from llmb_common.index.search import find_run, find_runs, note, rebuild
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.record import RunRecord, Submission, load_record, update_record
 from llmb_common.submission.single import create_run
 from support.crashes import start
-from support.run_site import RunSite
 
 
 class Runs:
-    """Creates runs without an executor, and indexes them unless told not to."""
+    """Runs of plans that differ in what the index knows; ``make`` notes them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.site = RunSite(folder, "local")
-        self.install = self.site.install
-        self.code = folder / "llmb_train"
-        self.code.mkdir()
+    def __init__(self, plan: JobPlan, folder: Path) -> None:
+        self.install = folder / "install"
+        self.install.mkdir()
+        workload = self.install / "workloads" / "pretrain_llama3.1"
+        self.plan = msgspec.structs.replace(plan, install=str(self.install), workload_folder=str(workload))
 
-    def make(self, state: str = "COMPLETED", *, noted: bool = True, job: str | None = None, **plan: str) -> RunRecord:
-        record = create_run(self.site.plan(**plan), self.code, {}, Submission(key=plan.get("MAX_STEPS", "")))
+    def make(
+        self, state: str = "COMPLETED", *, noted: bool = True, job: str | None = None, key: str = "", **plan: object
+    ) -> RunRecord:
+        record = create_run(msgspec.structs.replace(self.plan, **plan), b"", {}, Submission(key=key))
         record = update_record(record.paths.folder, lambda found: replace(found.with_state(state), job_id=job))
         if noted:
             assert note(record)
         return record
 
-    def ids(self, **conditions: object) -> list[str]:
+    def find(self, **conditions: object) -> list[str]:
+        """Run ids."""
         return [row.run_id for row in find_runs(self.install, RunFilter(**conditions))]  # type: ignore[arg-type]
+
+    def refused(self, word: str) -> RequestError:
+        with pytest.raises(RequestError) as caught:
+            find_run(self.install, word)
+        return caught.value
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path)
+def runs(plan: JobPlan, tmp_path: Path) -> Runs:
+    return Runs(plan, tmp_path)
+
+
+def ids(*records: RunRecord) -> set[str]:
+    return {record.paths.run_id for record in records}
 
 
 def test_a_row_says_what_the_record_says(runs: Runs) -> None:
@@ -49,44 +65,44 @@ def test_a_row_says_what_the_record_says(runs: Runs) -> None:
     (row,) = find_runs(runs.install)
     plan = record.plan
     assert (row.run_id, row.name, row.folder) == (record.paths.run_id, record.paths.name, record.paths.folder)
-    assert (row.workload, row.model_size, row.dtype, row.gpu_type) == ("pretrain_llama3.1", "smoke", "bf16", "cpu")
-    assert (row.variant, row.fp8_recipe) == ("mbridge", None)
-    assert (row.gpus, row.nodes, row.executor, row.job_id) == (plan.gpus, plan.nodes, "local", "17")
+    for name in ("workload", "model_size", "dtype", "gpu_type", "variant", "fp8_recipe", "gpus", "nodes"):
+        assert getattr(row, name) == getattr(plan, name)
+    assert (row.executor, row.job_id) == (plan.cluster_type, "17")
     assert (row.state, row.state_time, row.created) == ("FAILED", record.state_time, record.created)
 
 
 def test_a_run_that_nobody_noted_is_found(runs: Runs) -> None:
     runs.make()
-    assert len(runs.ids()) == 1
-    forgotten = runs.make(noted=False, MAX_STEPS="60")
-    assert forgotten.paths.run_id in runs.ids()
-    another = runs.make(noted=False, JOB_TOTAL_GPUS="2")
-    assert another.paths.run_id in runs.ids(), "also in an experiment folder of its own"
+    assert len(runs.find()) == 1
+    forgotten = runs.make(noted=False, max_steps=60)
+    assert forgotten.paths.run_id in runs.find()
+    another = runs.make(noted=False, experiment_name="another")
+    assert another.paths.run_id in runs.find(), "also in an experiment folder of its own"
 
 
 def test_a_run_within_the_same_tick_of_a_coarse_clock_is_found(runs: Runs) -> None:
     first = runs.make(noted=False)
     parent = first.paths.folder.parent
     before = parent.stat()
-    assert len(runs.ids()) == 1
+    assert len(runs.find()) == 1
     runs.make(noted=False)
     os.utime(parent, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert len(runs.ids()) == 2
+    assert len(runs.find()) == 2
 
 
 def test_removed_folders_leave_the_index(runs: Runs) -> None:
     kept, removed = runs.make(), runs.make()
-    assert len(runs.ids()) == 2
+    assert len(runs.find()) == 2
     shutil.rmtree(removed.paths.folder)
-    assert runs.ids() == [kept.paths.run_id]
+    assert runs.find() == [kept.paths.run_id]
     shutil.rmtree(kept.paths.experiments)
-    assert runs.ids() == []
+    assert runs.find() == []
 
 
 @pytest.mark.parametrize("damage", ["absent", "garbage", "empty", "truncated", "other schema", "newer"])
 def test_a_damaged_index_is_rebuilt(runs: Runs, damage: str) -> None:
     ids = {runs.make().paths.run_id, runs.make("RUNNING").paths.run_id}
-    assert set(runs.ids()) == ids
+    assert set(runs.find()) == ids
     file = database.index_file(runs.install)
     content = file.read_bytes()
     if damage == "absent":
@@ -98,7 +114,7 @@ def test_a_damaged_index_is_rebuilt(runs: Runs, damage: str) -> None:
         connection.close()
     else:
         file.write_bytes({"garbage": b"x" * 9000, "empty": b"", "truncated": content[:5000]}[damage])
-    assert set(runs.ids()) == ids
+    assert set(runs.find()) == ids
     with database.read_index(runs.install) as connection:
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (2,), "the file itself is healed"
 
@@ -110,7 +126,7 @@ def test_a_reader_without_rights_still_sees_all(runs: Runs, monkeypatch: pytest.
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
     monkeypatch.setattr("llmb_common.index.search.open_index", locked)
-    assert runs.ids() == [record.paths.run_id]
+    assert runs.find() == [record.paths.run_id]
     assert not note(record)
 
 
@@ -118,18 +134,18 @@ def test_unfinished_and_unrelated_folders_are_not_runs(runs: Runs) -> None:
     record = runs.make()
     (record.paths.folder.parent / ".making-x_1").mkdir()
     (record.paths.folder.parent / "notes").mkdir()
-    assert runs.ids() == [record.paths.run_id]
+    assert runs.find() == [record.paths.run_id]
 
 
 @pytest.mark.parametrize("writable", [True, False])
 def test_a_folder_outside_in_which_no_run_was_noted_yet(runs: Runs, tmp_path: Path, writable: bool) -> None:
-    record = runs.make(LLMB_WORKLOAD=str(tmp_path / "elsewhere"), noted=False)
+    record = runs.make(workload_folder=str(tmp_path / "elsewhere"), noted=False)
     if not writable:
         (runs.install / ".llmb").write_text("where the index would be")
-    assert runs.ids() == []
+    assert runs.find() == []
     (row,) = find_runs(runs.install, roots=[record.paths.experiments, tmp_path / "nowhere"])
     assert row.run_id == record.paths.run_id
-    assert runs.ids() == ([row.run_id] if writable else []), "known from now on, where that can be kept"
+    assert runs.find() == ([row.run_id] if writable else []), "known from now on, where that can be kept"
 
 
 def test_several_processes_build_the_index_at_once(runs: Runs) -> None:
@@ -143,5 +159,237 @@ def test_several_processes_build_the_index_at_once(runs: Runs) -> None:
 
 def check_seen(runs: Runs, record: RunRecord) -> None:
     for _ in range(3):
-        assert runs.ids() == [record.paths.run_id]
+        assert runs.find() == [record.paths.run_id]
         assert note(record)
+
+
+# Conditions
+
+
+def test_each_condition_chooses_by_what_it_says(runs: Runs) -> None:
+    plain = runs.make(job="1")
+    other = runs.make(
+        "RUNNING", key="night", model_size="405b", dtype="fp8", gpu_type="h100", gpus=512, workload="pretrain_grok1"
+    )
+    for name, value in (
+        ("workloads", "pretrain_grok1"),
+        ("model_sizes", "405b"),
+        ("dtypes", "fp8"),
+        ("gpu_types", "h100"),
+        ("gpus", 512),
+        ("states", "RUNNING"),
+    ):
+        assert runs.find(**{name: (value,)}) == [other.paths.run_id], name
+        plains = getattr(row_of(plain), name if name == "gpus" else name.removesuffix("s"))
+        assert set(runs.find(**{name: (value, plains)})) == ids(plain, other), name
+    assert runs.find(key="night") == [other.paths.run_id]
+    assert runs.find(key="") == [plain.paths.run_id], "an empty key is one, too"
+    assert runs.find(experiment_name=plain.paths.experiment_name, gpus=(512,)) == [other.paths.run_id]
+    assert runs.find(experiment_name="another") == runs.find(chain="another") == []
+
+
+def test_runs_since_a_time_include_those_of_that_time(runs: Runs) -> None:
+    record = runs.make()
+    assert runs.find(since=record.created) == [record.paths.run_id]
+    assert runs.find(since=record.created + 0.001) == []
+
+
+def test_the_newest_come_first_and_as_many_as_are_wanted(runs: Runs) -> None:
+    records = [runs.make() for _ in range(3)]
+    newest_first = [record.paths.run_id for record in reversed(records)]
+    assert runs.find() == newest_first
+    assert runs.find(limit=2) == newest_first[:2]
+    assert runs.find(limit=0) == []
+
+
+def damage(record: RunRecord) -> None:
+    record.paths.record.write_text("{")
+
+
+def test_live_runs_are_those_that_may_still_change(runs: Runs) -> None:
+    live = [runs.make(state) for state in ("SUBMITTING", "PENDING", "RUNNING", "A_NEWER_STATE")]
+    over = [runs.make(state) for state in ("COMPLETED", "FAILED", "LOST", "NOT_SUBMITTED")]
+    damaged = runs.make("RUNNING")
+    damage(damaged)
+    assert set(runs.find(live=True)) == ids(*live)
+    assert set(runs.find(live=False)) == ids(*over) | {""}
+    assert len(runs.find()) == len(runs.find(live=True)) + len(runs.find(live=False))
+
+
+def test_a_run_with_a_damaged_record_says_where_it_is_and_what_is_wrong(runs: Runs) -> None:
+    record = runs.make("RUNNING")
+    damage(record)
+    (row,) = find_runs(runs.install)
+    assert (row.state, row.folder, row.name) == (UNREADABLE, record.paths.folder, record.paths.name)
+    assert (row.experiment_name, row.workload) == (record.paths.experiment_name, "pretrain_llama3.1")
+    assert (row.run_id, row.job_id, row.gpus, row.nodes, row.created) == ("", None, 0, 0, row.state_time)
+    assert row.detail.startswith(f"{record.paths.record} is not valid JSON")
+
+
+def test_a_record_of_another_folder_is_not_that_folders(runs: Runs) -> None:
+    record = runs.make()
+    moved = record.paths.folder.with_name(f"{record.paths.experiment_name}_1")
+    record.paths.folder.rename(moved)
+    (row,) = find_runs(runs.install)
+    assert (row.folder, row.state) in ((moved, "COMPLETED"), (moved, UNREADABLE))
+
+
+# What is read again
+
+
+def test_a_run_that_lives_is_read_again(runs: Runs) -> None:
+    record = runs.make("RUNNING")
+    update_record(record.paths.folder, lambda found: found.with_state("FAILED", "found out elsewhere"))
+    assert [(row.state, row.detail) for row in find_runs(runs.install)] == [("FAILED", "found out elsewhere")]
+
+
+def test_after_a_rebuild_every_record_was_read(runs: Runs) -> None:
+    record = runs.make()
+    update_record(record.paths.folder, lambda found: found.with_state("FAILED"))
+    rebuild(runs.install)
+    assert [row.state for row in find_runs(runs.install)] == ["FAILED"], "the record is the truth"
+
+
+@pytest.mark.parametrize("state", ["LOST", "NOT_SUBMITTED"])
+def test_one_that_was_given_up_without_proof_is_read_again(runs: Runs, state: str) -> None:
+    record = runs.make(state)
+    update_record(record.paths.folder, lambda found: found.with_state("COMPLETED"))
+    assert [row.state for row in find_runs(runs.install)] == ["COMPLETED"]
+
+
+def test_a_run_whose_record_is_gone_is_none(runs: Runs) -> None:
+    record = runs.make("RUNNING")
+    record.paths.record.unlink()
+    assert find_runs(runs.install) == []
+
+
+def test_what_is_noted_is_what_is_found(runs: Runs) -> None:
+    record = runs.make("RUNNING", job="7", key="night")
+    (row,) = find_runs(runs.install)
+    assert row == row_of(load_record(record.paths.folder))
+    assert (row.key, row.job_id, row.executor, row.detail, row.chain) == ("night", "7", "slurm", "", "")
+
+
+def test_nothing_to_note_is_noted_and_what_cannot_be_is_put_right_later(runs: Runs) -> None:
+    assert note() is True
+    record = runs.make(noted=False)
+    (runs.install / ".llmb").write_text("in the way")
+    assert note(record) is False
+    assert [row.run_id for row in find_runs(runs.install)] == [record.paths.run_id], "from the folders"
+    (runs.install / ".llmb").unlink()
+    assert note(record) is True
+
+
+def test_an_index_that_cannot_be_built_says_what_to_look_at(runs: Runs) -> None:
+    runs.make(noted=False)
+    (runs.install / ".llmb").write_text("in the way")
+    with pytest.raises(RecordError, match=f"^the index {runs.install}/.llmb/index.db cannot be used: ") as caught:
+        rebuild(runs.install)
+    assert "check free space and permissions of that folder" in caught.value.remedy
+
+
+def test_runs_outside_the_installation_outlive_a_rebuild(runs: Runs, tmp_path: Path) -> None:
+    record = runs.make(workload_folder=str(tmp_path / "elsewhere"))
+    assert rebuild(runs.install) == 1
+    assert runs.find() == [record.paths.run_id]
+
+
+def test_an_index_of_a_newer_version_is_not_misread(runs: Runs) -> None:
+    record = runs.make()
+    with sqlite3.connect(runs.install / ".llmb" / "index.db") as connection:
+        connection.execute("PRAGMA user_version=4711")
+    connection.close()
+    assert runs.find() == [record.paths.run_id]
+
+
+def test_an_index_of_an_earlier_release_is_made_anew_and_keeps_what_only_it_knows(runs: Runs, tmp_path: Path) -> None:
+    inside = runs.make(noted=False, fp8_recipe="cs")
+    outside = runs.make(noted=False, variant="nemo", workload_folder=str(tmp_path / "elsewhere"))
+    file = database.index_file(runs.install)
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    with sqlite3.connect(file) as connection:
+        connection.executescript(
+            "CREATE TABLE runs (folder, state); CREATE TABLE roots (folder); PRAGMA user_version=2"
+        )
+        connection.execute("INSERT INTO runs VALUES ('/gone', 'RUNNING')")
+        connection.execute("INSERT INTO roots VALUES (?)", (str(outside.paths.experiments),))
+    connection.close()
+    rows = {row.folder: (row.variant, row.fp8_recipe, row.state) for row in find_runs(runs.install)}
+    assert rows == {
+        inside.paths.folder: ("mbridge", "cs", "COMPLETED"),
+        outside.paths.folder: ("nemo", None, "COMPLETED"),
+    }
+
+
+def test_figures_go_with_their_run(runs: Runs) -> None:
+    record = runs.make()
+    kept = Kept("log", "window", str(record.paths.folder), "stamp", b"0")
+    assert keep_figures(runs.install, [kept])
+    assert kept_figures(runs.install, ["log"])[("log", "window")].content == b"0"
+    shutil.rmtree(record.paths.folder)
+    assert runs.find() == []
+    assert kept_figures(runs.install, ["log"]) == {}
+
+
+# Names of runs
+
+
+def test_a_run_is_named_by_id_beginning_name_job_or_folder(runs: Runs) -> None:
+    record = runs.make(job="4711")
+    runs.make(job="4712")
+    folder = str(record.paths.folder)
+    words = (record.paths.run_id, record.paths.name, "4711", folder, f"{folder}/")
+    assert {find_run(runs.install, word).run_id for word in words} == ids(record)
+
+
+def test_a_folder_may_be_named_from_where_one_is(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = runs.make()
+    monkeypatch.chdir(record.paths.folder.parent)
+    assert find_run(runs.install, record.paths.name).run_id == record.paths.run_id
+    monkeypatch.chdir(record.paths.experiments)
+    assert find_run(runs.install, f"./{record.paths.experiment_name}/{record.paths.name}").folder == record.paths.folder
+
+
+@pytest.fixture
+def named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRecord]:
+    """Make a run with this id."""
+
+    def make(run_id: str, **more: object) -> RunRecord:
+        with monkeypatch.context() as patch:
+            patch.setattr("secrets.token_hex", lambda size: run_id)
+            return runs.make(**more)  # type: ignore[arg-type]
+
+    return make
+
+
+def test_the_beginning_of_an_id_is_enough_where_it_means_one(runs: Runs, named: Callable[..., RunRecord]) -> None:
+    first, second = named("abc10000"), named("abd20000")
+    assert find_run(runs.install, "abc").folder == first.paths.folder
+    error = runs.refused("ab")
+    assert error.code == "ambiguous"
+    assert error.message == (f"'ab' means several runs: abd20000 ({second.paths.name}), abc10000 ({first.paths.name})")
+    assert error.remedy == "give more of the run id"
+
+
+@pytest.mark.parametrize("word", ["abc1%", "a_c", "%", "_", ""])
+def test_signs_of_a_pattern_are_none(runs: Runs, named: Callable[..., RunRecord], word: str) -> None:
+    named("abc10000")
+    assert runs.refused(word).code == "no-run"
+
+
+def test_an_unknown_word_gets_near_ones(runs: Runs, named: Callable[..., RunRecord]) -> None:
+    named("abc10000", job="471100")
+    error = runs.refused("abd10000")
+    assert error.message == "no run 'abd10000' (did you mean 'abc10000'?)"
+    assert error.remedy == "llmb-run jobs lists the runs"
+    assert "did you mean '471100'?" in runs.refused("471101").message
+
+
+def test_of_runs_under_one_job_the_newest_is_meant_but_ours_first(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = runs.make(job="7"), runs.make(job="7")
+    assert find_run(runs.install, "7").folder == theirs.paths.folder
+    monkeypatch.setattr(search, "is_ours", lambda folder: folder == ours.paths.folder)
+    assert find_run(runs.install, "7").folder == ours.paths.folder
+    monkeypatch.setattr(search, "is_ours", lambda folder: False)
+    assert find_run(runs.install, "7").folder == theirs.paths.folder
