@@ -237,19 +237,6 @@ def test_a_lock_that_everybody_could_hold_is_closed(record: RunRecord) -> None:
     assert lock.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_lock_that_is_no_file_or_is_shared_is_refused(record: RunRecord, tmp_path: Path) -> None:
-    lock = record.paths.folder / ".lock"
-    lock.unlink(missing_ok=True)
-    (tmp_path / "other").touch()
-    os.link(tmp_path / "other", lock)
-    with pytest.raises(RecordError, match="cannot write"):
-        update_record(record.paths.folder, lambda found: found)
-    lock.unlink()
-    os.mkfifo(lock)
-    with pytest.raises(RecordError, match="cannot write"):
-        update_record(record.paths.folder, lambda found: found)
-
-
 def test_a_run_alone_is_no_task_of_an_array() -> None:
     submission = Submission(key="k", task=ArrayTask("a", 3))
     assert submission.alone() == Submission(key="k")

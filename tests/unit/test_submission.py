@@ -164,10 +164,6 @@ def refusal(record: RunRecord) -> str:
     return caught.value.message
 
 
-def test_a_run_as_it_was_planned_may_start(record: RunRecord) -> None:
-    check_unchanged(record)
-
-
 def test_another_script_or_job_is_refused(record: RunRecord) -> None:
     for path in (record.paths.script, record.paths.job):
         before = path.read_bytes()
