@@ -243,10 +243,10 @@ class FunctionJob(AnyJob):
 
 
 def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
-    """Check ``content`` (parsed JSON) against the schema.
+    """Check ``content`` (parsed JSON) against the schema; what can be combined is checked when a job is planned.
 
     Raises:
-        JobError: an unknown or missing key, a wrong type, another schema number, or columns that cannot be combined.
+        JobError: an unknown or missing key, a wrong type, another schema number, or an engine that there is not.
     """
     if not isinstance(content, dict):
         raise JobError(f"{where}: expected a JSON object, found {type(content).__name__}")
@@ -263,8 +263,6 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
     except ValueError as error:
         raise JobError(f"{where}: {error}") from error
     _check_engine(job, where)
-    _check(job, where)
-    _check_experts(job, where)
     return job
 
 
@@ -294,59 +292,6 @@ def _check_engine(job: AnyJob, where: str) -> None:
             f"{where}: engine is {job.engine!r}, and {'a job that names a function' if named else 'a job'} needs "
             f"Megatron-Bridge {' or '.join(known)}",
             remedy="plan the job again; a newer release than these is written as 0.7",
-        )
-
-
-def _check(job: AnyJob, where: str) -> None:
-    """What the types cannot say. Planning checks divisibility with better messages; this guards hand-written files."""
-    p = job.parallelism
-    for name, value in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("vp", p.vp), ("ep", p.ep), ("etp", p.etp)):
-        if value is not None and value < 1:
-            raise JobError(f"{where}: parallelism.{name} is {value}, it must be at least 1")
-    if (job.gpu_generation is None) != (job.device == "cpu"):
-        raise JobError(f"{where}: gpu_generation is {job.gpu_generation} for device {job.device}")
-    model_parallel = p.tp * p.pp * p.cp
-    if job.world_size < 1 or job.world_size % model_parallel:
-        raise JobError(
-            f"{where}: world_size {job.world_size} is not a multiple of tp * pp * cp = {model_parallel}",
-            remedy="use a number of ranks that is a multiple of TP * PP * CP",
-        )
-    if job.batch.gbs % (job.batch.mbs * job.data_parallel):
-        raise JobError(
-            f"{where}: batch.gbs {job.batch.gbs} is not a multiple of mbs * DP = {job.batch.mbs} * {job.data_parallel}",
-        )
-    if p.vp is not None and p.vp > 1 and p.pp == 1:
-        raise JobError(f"{where}: parallelism.vp is {p.vp} with pp 1", remedy="virtual pipeline stages need pp > 1")
-    if p.cp > 1 and job.sequence_length % (2 * p.cp):
-        raise JobError(f"{where}: sequence_length {job.sequence_length} is not a multiple of 2 * cp = {2 * p.cp}")
-    if (job.precision.dtype == "fp8") != (job.precision.fp8_recipe is not None):
-        raise JobError(f"{where}: precision.fp8_recipe must be set for dtype fp8, and only for it")
-    if job.steps.train < 1 or (job.steps.exit_after is not None and job.steps.exit_after < 1):
-        raise JobError(f"{where}: steps.train and steps.exit_after must be at least 1")
-    if job.data_workers < 0:
-        raise JobError(f"{where}: data_workers is {job.data_workers}, it must be at least 0")
-    if job.profile is not None and not 0 <= job.profile.start < job.profile.stop:
-        raise JobError(
-            f"{where}: profile.start {job.profile.start} is not before profile.stop {job.profile.stop}",
-        )
-
-
-def _check_experts(job: Job | FunctionJob, where: str) -> None:
-    ep = job.parallelism.ep or 1
-    if isinstance(job, FunctionJob):
-        reduced = job.function.reduced
-        if reduced is not None and (reduced.experts or ep) % ep:
-            raise JobError(f"{where}: the number of experts, {reduced.experts}, is not a multiple of ep = {ep}")
-        return
-    moe = job.architecture.moe
-    if moe is None and ep > 1:
-        raise JobError(f"{where}: parallelism.ep is {ep}, but the architecture has no experts")
-    if moe is not None and moe.experts % ep:
-        raise JobError(f"{where}: the number of experts, {moe.experts}, is not a multiple of ep = {ep}")
-    if moe is not None and job.performance.moe_routing is None:
-        raise JobError(
-            f"{where}: performance.moe_routing is null for a model with experts",
-            remedy='use "drop" (as published) or "balanced"',
         )
 
 

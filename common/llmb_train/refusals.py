@@ -1,9 +1,12 @@
-"""What a job may ask for that this engine would silently ignore, or stop at later with an obscure assertion."""
+"""What a job may ask for that this engine would silently ignore, or stop at later with an obscure assertion.
+
+Columns that can be combined on no engine are refused when the job is planned (``llmb_common.planning.divisibility``).
+"""
 
 from __future__ import annotations
 
 from llmb_train import settings, steps
-from llmb_train.engine import Engine, is_configured, minor, package_version
+from llmb_train.engine import Engine, is_configured, package_version
 from llmb_train.errors import JobError
 from llmb_train.job import AnyJob, FunctionJob, Job
 
@@ -31,8 +34,7 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
         _check_adapters(job)
         _check_function(job, engine)
     else:
-        _check_attention_chunks(job)
-        _check_combinations(job)
+        _check_graphs(job)
     _check_engine(job, engine)
     _check_profile(job)
 
@@ -73,34 +75,13 @@ def _check_function(job: FunctionJob, engine: Engine) -> None:
         )
 
 
-def _check_combinations(job: Job) -> None:
-    performance, p = job.performance, job.parallelism
-    if performance.offload_layers and p.pp > 1:
-        raise JobError("activation offload needs PP=1", remedy="set OFFLOAD_LAYERS=0 or PP=1")
-    if performance.offload_layers and performance.recompute_layers:
-        raise JobError(
-            "activation offload and recomputation cannot be combined",
-            remedy="set OFFLOAD_LAYERS=0 or RECOMPUTE_LAYERS=0",
-        )
-    if performance.offload_layers and performance.cuda_graph:
-        raise JobError("CUDA graphs and activation offload cannot be combined", remedy="set CUDA_GRAPH=false")
-    if performance.cuda_graph and not (settings.whole_iteration_graph(job) or settings.captures_layers()):
+def _check_graphs(job: Job) -> None:
+    """Which Megatron captures what, planning cannot know."""
+    if job.performance.cuda_graph and not (settings.whole_iteration_graph(job) or settings.captures_layers()):
         raise JobError(
             f"Megatron-Bridge {job.engine} has megatron-core's own CUDA graphs for whole iterations only, and "
             f"{job.family} captures each layer",
             remedy="set CUDA_GRAPH=false, or plan the job for the recipe's default engine",
-        )
-    if performance.cuda_graph and performance.moe_routing == "balanced":
-        raise JobError(
-            "CUDA graphs need a fixed number of tokens per expert, which dropless routing does not have",
-            remedy="set MOE_ROUTING=drop or CUDA_GRAPH=false",
-        )
-    if p.fsdp and p.pp > 1:
-        raise JobError("Megatron-FSDP and pipeline stages cannot be combined", remedy="set FSDP=false or PP=1")
-    if p.fsdp and performance.cuda_graph:
-        raise JobError(
-            f"Megatron-FSDP and CUDA graphs cannot be combined: {_why_fsdp_has_no_graphs()}",
-            remedy="set CUDA_GRAPH=false or FSDP=false",
         )
 
 
@@ -127,38 +108,6 @@ def _check_engine(job: AnyJob, engine: Engine) -> None:
             f"Megatron-FSDP cannot save or load a checkpoint on {engine.lacking}",
             remedy="set FSDP=false, or run without checkpoints",
         )
-
-
-def _check_attention_chunks(job: Job) -> None:
-    chunk, length = job.architecture.attention_chunk, job.sequence_length
-    if chunk is None or chunk >= length:
-        return  # one chunk is plain causal attention
-    if length % chunk:
-        raise JobError(
-            f"sequence_length {length} is not a multiple of attention_chunk {chunk}",
-            remedy="use a sequence of whole chunks, or no longer than one",
-        )
-    if job.parallelism.cp > 1:
-        raise JobError(f"context parallelism would cut the attention chunks of {chunk} tokens", remedy="set CP=1")
-
-
-def _why_fsdp_has_no_graphs() -> str:
-    """What the installed megatron-core lacks, according to its source at the tags core_v0.16.0 to core_v0.19.0.
-
-    0.16 starts an all-gather in each optimizer step (``distrib_optimizer.py:2609``, ``megatron_fsdp.py:1117``) that the
-    captured forward waits for: the run dies at the capture. 0.17 can leave it out
-    (``fsdp_all_gather_in_start_param_sync``, pull request 3095), but still drops ``param.grad``, which a replay writes
-    to. 0.18 and 0.19 can keep it (``megatron_fsdp_cuda_graph_mode``, pull request 4663). Both are off by default, and
-    Megatron-Bridge 0.5 and 0.6 set neither, where Megatron-LM's own training sets both.
-    """
-    found = package_version("megatron-core")
-    if found is None:
-        return "megatron-core of unknown version, and none before 0.18 can capture Megatron-FSDP"
-    if minor(found) == "0.16":
-        return f"megatron-core {found} waits inside the graph for an all-gather that was started outside it"
-    if minor(found) == "0.17":
-        return f"megatron-core {found} cannot capture Megatron-FSDP's gradients"
-    return f"Megatron-Bridge leaves off what megatron-core {found} needs for it"
 
 
 def _check_profile(job: AnyJob) -> None:

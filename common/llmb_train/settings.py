@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from llmb_train.engine import Engine, says
-from llmb_train.errors import JobError
 from llmb_train.job import Job
 
 _LEARNING_RATE, _MIN_LEARNING_RATE = 3e-4, 3e-5
@@ -49,11 +48,7 @@ _OVERLAP_PRESETS: dict[tuple[str, int, str | None], str] = {
 
 
 def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """The fields of the model provider that do not describe the architecture.
-
-    Raises:
-        JobError: the layers do not divide into PP * VP stages, or all are to be offloaded.
-    """
+    """The fields of the model provider that do not describe the architecture."""
     # FSDP builds the model on the meta device and materializes only each rank's shard. On a CPU the tiny models are
     # materialized at once: their layers cannot be initialized later, and this way they start from the same weights as
     # in the other layouts.
@@ -67,7 +62,7 @@ def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def layout_fields(job: Job) -> dict[str, Any]:
-    """Parallelism, recomputation and offload columns as fields of the model provider; raises as ``model_fields``."""
+    """Parallelism, recomputation and offload columns as fields of the model provider."""
     import torch
 
     p = job.parallelism
@@ -89,16 +84,8 @@ def layout_fields(job: Job) -> dict[str, Any]:
 
 def _stages(job: Job) -> dict[str, Any]:
     """126, 62 and 30 layers fill 128, 64 and 32 slots if embedding and loss count as one layer each."""
-    p, layers = job.parallelism, job.architecture.layers
-    chunks = p.pp * (p.vp or 1)
-    if layers % chunks == 0:
+    if job.architecture.layers % (job.parallelism.pp * (job.parallelism.vp or 1)) == 0:
         return {}
-    if (layers + 2) % chunks:
-        raise JobError(
-            f"{layers} layers do not divide into PP * VP = {p.pp} * {p.vp or 1} stages, "
-            f"and neither do {layers + 2}, with embedding and loss as a layer each",
-            remedy="choose PP and VP whose product divides one of the two",
-        )
     return {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
 
 
@@ -113,11 +100,6 @@ def _offload(job: Job) -> dict[str, Any]:
     layers = job.performance.offload_layers
     if not layers:
         return {}
-    if layers >= job.architecture.layers:
-        raise JobError(
-            f"{layers} layers to offload, but the model has {job.architecture.layers}",
-            remedy=f"set OFFLOAD_LAYERS to at most {job.architecture.layers - 1}",
-        )
     return {"cpu_offloading": True, "cpu_offloading_weights": False, "cpu_offloading_num_layers": layers}
 
 

@@ -39,46 +39,28 @@ def test_integers_stand_for_floats_but_never_for_switches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "words"),
     [
         ({"parallelism": {"dp": 2}}, "unknown key parallelism.dp; known are tp, pp, vp"),
-        ({"engine": "0.5"}, "engine is '0.5', and a job needs Megatron-Bridge 0.3 or 0.6"),
+        ({"engine": "0.5"}, "engine is '0.5', and a job needs Megatron-Bridge 0.3 or 0.6\n  -> plan the job again"),
         ({"engine": "0.7.0"}, "engine is '0.7.0', and a job needs Megatron-Bridge 0.3 or 0.6"),
         ({"engine": "newest"}, "a newer release than these is written as 0.7"),
-        ({"schema": 2}, "schema is 2, this llmb_train reads schema 1"),
+        (
+            {"schema": 2},
+            "schema is 2, this llmb_train reads schema 1\n  -> submit the run again with one version of LLMB",
+        ),
         ({"family": "llama2"}, "family is 'llama2', expected one of 'llama3'"),
         ({"architecture": {"moe": {"experts": 8}}}, "missing key architecture.moe.top_k"),
-        ({"precision": {"dtype": "fp8"}}, "precision.fp8_recipe must be set for dtype fp8"),
-        ({"precision": {"fp8_recipe": "mx"}}, "precision.fp8_recipe must be set for dtype fp8"),
-        ({"world_size": 3, "parallelism": {"tp": 2}}, r"world_size 3 is not a multiple of tp \* pp \* cp = 2"),
-        ({"batch": {"mbs": 3}}, r"batch.gbs 8 is not a multiple of mbs \* DP = 3 \* 1"),
-        ({"parallelism": {"vp": 2}}, "parallelism.vp is 2 with pp 1"),
-        ({"parallelism": {"tp": 0}}, "parallelism.tp is 0, it must be at least 1"),
-        ({"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 130}, "sequence_length 130 is not a multiple"),
-        ({"parallelism": {"ep": 2}}, "the architecture has no experts"),
-        ({"data_workers": -1}, "data_workers is -1, it must be at least 0"),
-        ({"steps": {"train": 0}}, "steps.train and steps.exit_after must be at least 1"),
-        ({"profile": {"tool": "nsys", "start": 5, "stop": 5, "ranks": [0]}}, "start 5 is not before profile.stop 5"),
-        ({"profile": {"tool": "nsys", "start": 4, "stop": 5, "ranks": ["0"]}}, r"profile.ranks\[0\] is '0', expected"),
+        ({"profile": {"tool": "nsys", "start": 4, "stop": 5, "ranks": ["0"]}}, "profile.ranks[0] is '0', expected"),
     ],
+    ids=str,
 )
-def test_a_wrong_job_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(JobError, match=message):
-        parse_job(make_job(**changes))
-
-
-def test_experts_need_a_routing_and_must_divide() -> None:
-    with pytest.raises(JobError, match=r"performance\.moe_routing is null"):
-        parse_job(make_job("grok1", performance={"moe_routing": None}))
-    with pytest.raises(JobError, match="the number of experts, 4, is not a multiple of ep = 3"):
-        parse_job(make_job("grok1", parallelism={"ep": 3}))
-
-
-def test_a_job_on_gpus_says_of_which_generation_they_are() -> None:
-    job = make_job(device="cuda", gpu_type="h100")
-    assert parse_job(job).gpu_generation == "hopper"
-    with pytest.raises(JobError, match="gpu_generation is None for device cuda"):
-        parse_job(job | {"gpu_generation": None})
+def test_a_wrong_job_says_what_is_wrong_in_which_file(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(make_job(**changes)), encoding="utf-8")
+    with pytest.raises(JobError) as caught:
+        load_job(tmp_path / "job.json")
+    assert str(caught.value).startswith(f"{tmp_path / 'job.json'}: ")
+    assert words in str(caught.value)
 
 
 def test_a_job_that_names_a_function_needs_a_release_that_has_functions() -> None:
@@ -197,46 +179,3 @@ def rank_of(folder: Path, rank: str) -> subprocess.Popen[str]:
 
 def caught_signals(pid: int) -> int:
     return int(re.findall(r"SigCgt:\t(\w+)", Path(f"/proc/{pid}/status").read_text())[0], 16)
-
-
-@pytest.mark.parametrize("name", ["tp", "pp", "cp", "vp", "ep", "etp"])
-def test_no_part_of_a_layout_is_nothing(name: str) -> None:
-    with pytest.raises(JobError, match=rf"parallelism\.{name} is 0, it must be at least 1"):
-        parse_job(make_job(parallelism={name: 0}))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"profile": {"tool": "nsys", "start": 0, "stop": 1, "ranks": [0]}},
-        {"steps": {"train": 1, "exit_after": 1}},
-        {"parallelism": {"vp": 1}},
-        {"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 132},
-        {"world_size": 4, "parallelism": {"tp": 2, "cp": 2}},
-        {"batch": {"mbs": 8}},
-    ],
-    ids=str,
-)
-def test_the_smallest_numbers_are_enough(changes: dict[str, Any]) -> None:
-    parse_job(make_job(**changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"parallelism": {"vp": 2}}, "virtual pipeline stages need pp > 1"),
-        ({"schema": 2}, "submit the run again with one version of LLMB"),
-        ({"engine": "0.5"}, "plan the job again"),
-        ({"world_size": 3, "parallelism": {"tp": 2}}, "use a number of ranks that is a multiple of TP * PP * CP"),
-        ({"steps": {"exit_after": 0}}, "steps.train and steps.exit_after must be at least 1"),
-        ({"profile": {"tool": "nsys", "start": -1, "stop": 5, "ranks": [0]}}, "profile.start -1 is not before"),
-        ({"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 130}, "is not a multiple of 2 * cp = 4"),
-    ],
-    ids=str,
-)
-def test_the_file_and_the_remedy_are_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    (tmp_path / "job.json").write_text(json.dumps(make_job(**changes)), encoding="utf-8")
-    with pytest.raises(JobError) as caught:
-        load_job(tmp_path / "job.json")
-    assert str(caught.value).startswith(f"{tmp_path / 'job.json'}: ")
-    assert words in str(caught.value)

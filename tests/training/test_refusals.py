@@ -38,25 +38,6 @@ def test_experts_that_are_gathered_late_are_named_in_the_log() -> None:
         assert any(late in line for line in refusals.notices(parse_job(job), GPU)) is noted
 
 
-@pytest.mark.parametrize(
-    ("core", "why"),
-    [
-        ("0.16.1", "megatron-core 0.16.1 waits inside the graph for an all-gather that was started outside it"),
-        ("0.17.1", "megatron-core 0.17.1 cannot capture Megatron-FSDP's gradients"),
-        ("0.18.2", "Megatron-Bridge leaves off what megatron-core 0.18.2 needs for it"),
-        ("0.19.0", "Megatron-Bridge leaves off what megatron-core 0.19.0 needs for it"),
-        (None, "megatron-core of unknown version"),
-    ],
-)
-def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(monkeypatch, core, why):
-    monkeypatch.setattr(refusals, "package_version", {"megatron-core": core}.get)
-    message = refusal(parallelism={"fsdp": True}, performance={"cuda_graph": True})
-    assert "Megatron-FSDP and CUDA graphs cannot be combined" in message
-    assert why in message
-    for alone in ({"parallelism": {"fsdp": True}}, {"performance": {"cuda_graph": True}}):
-        refusals.check(parse_job(make_job(**ON_GPU, **alone)), GPU)
-
-
 GRAPHS = {"performance": {"cuda_graph": True}}
 OF_0_6 = {
     "core/transformer/transformer_config.py": "    cuda_graph_modules: list[str]\n    cuda_graph_scope: None\n",
@@ -119,53 +100,7 @@ def test_fields_have_the_names_that_the_source_has(sources, files, implementatio
         assert settings.precision_aware(job, GPU) is aware
 
 
-def test_attention_chunks_must_not_be_cut() -> None:
-    """Those of this Llama 4 have 64 tokens."""
-    assert "sequence_length 100 is not a multiple of attention_chunk 64" in refusal("llama4", sequence_length=100)
-    refusals.check(parse_job(make_job("llama4", **ON_GPU, sequence_length=128)), GPU)
-    cut = {"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 128}
-    assert "context parallelism would cut the attention chunks of 64 tokens" in refusal("llama4", **cut)
-    refusals.check(parse_job(make_job("llama4", **ON_GPU, **{**cut, "sequence_length": 64})), GPU)
-
-
 OFFLOAD, CAPTURED = {"offload_layers": 1}, {"cuda_graph": True}
-
-
-@pytest.mark.parametrize(
-    ("name", "one", "other", "words"),
-    [
-        ("llama3", {"performance": OFFLOAD}, {"parallelism": {"pp": 2}}, ("offload needs PP=1", "OFFLOAD_LAYERS=0 or")),
-        (
-            "llama3",
-            {"performance": OFFLOAD},
-            {"performance": {**OFFLOAD, "recompute_layers": 1}},
-            ("offload and recomputation cannot be combined", "set OFFLOAD_LAYERS=0 or RECOMPUTE_LAYERS=0"),
-        ),
-        (
-            "llama3",
-            {"performance": OFFLOAD},
-            {"performance": {**OFFLOAD, **CAPTURED}},
-            ("CUDA graphs and activation offload cannot be combined", "set CUDA_GRAPH=false"),
-        ),
-        (
-            "grok1",
-            {"performance": {"moe_routing": "balanced"}},
-            {"performance": {"moe_routing": "balanced", **CAPTURED}},
-            ("CUDA graphs need a fixed number of tokens per expert", "set MOE_ROUTING=drop or CUDA_GRAPH=false"),
-        ),
-        (
-            "llama3",
-            {"parallelism": {"fsdp": True}},
-            {"parallelism": {"fsdp": True, "pp": 2}},
-            ("Megatron-FSDP and pipeline stages cannot be combined", "set FSDP=false or PP=1"),
-        ),
-    ],
-)
-def test_what_cannot_be_combined_is_refused_and_each_alone_is_not(name, one, other, words):
-    message = refusal(name, **{"world_size": 2, **one, **other})
-    assert all(word in message for word in words), message
-    for alone in (one, {} if "performance" in other or "fsdp" in str(other) else other):
-        refusals.check(parse_job(make_job(name, **ON_GPU, world_size=2, **alone)), GPU)
 
 
 @pytest.mark.parametrize(("engine", "where"), [(CPU, "a CPU"), (GPU_ALONE, "a GPU without Transformer Engine")])

@@ -17,7 +17,6 @@ from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
 from llmb_train import settings, steps
 from llmb_train.engine import Engine
-from llmb_train.errors import JobError
 from llmb_train.job import Checkpoint, Job, Precision, parse_job
 from llmb_train.steps import Loaded
 from support.runs import plan_for
@@ -349,17 +348,6 @@ def test_columns_become_fields(tmp_path, layers, layout, others):
     assert settings.layout_fields(laid_out(tmp_path, layers=layers, **layout)) == FLAT | others
 
 
-def test_layers_that_fill_no_stages_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(JobError) as caught:
-        settings.layout_fields(laid_out(tmp_path, pp=5, vp=2))
-    assert str(caught.value) == (
-        "126 layers do not divide into PP * VP = 5 * 2 stages, and neither do 128, with embedding and loss as a layer "
-        "each\n  -> choose PP and VP whose product divides one of the two"
-    )
-    with pytest.raises(JobError, match=r"PP \* VP = 5 \* 1 stages"):
-        settings.layout_fields(laid_out(tmp_path, pp=5))
-
-
 def test_layers_are_recomputed_or_offloaded_as_the_columns_say(tmp_path: Path) -> None:
     recomputed = settings.layout_fields(laid_out(tmp_path, performance={"recompute_layers": 7}))
     assert recomputed == FLAT | {
@@ -373,10 +361,6 @@ def test_layers_are_recomputed_or_offloaded_as_the_columns_say(tmp_path: Path) -
         "cpu_offloading_weights": False,
         "cpu_offloading_num_layers": 125,
     }
-    with pytest.raises(
-        JobError, match="126 layers to offload, but the model has 126\n  -> set OFFLOAD_LAYERS to at most 125"
-    ):
-        settings.layout_fields(laid_out(tmp_path, performance={"offload_layers": 126}))
 
 
 @pytest.mark.parametrize(("ep", "size"), [(None, 1), (4, 4)])
