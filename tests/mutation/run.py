@@ -28,7 +28,7 @@ SHELL = "shell"
 TRAINING = "llmb_train"
 ENGINES = ("LLMB_TEST_ENGINE", "LLMB_TEST_ENGINE_0_6")
 """With these, ``llmb_train`` is asked of the training tests too: much of it runs in an engine's Python only."""
-LONG = ("layouts", "smoke_recipes", "launched_smoke", "layout_rules", "llama_documented_rows", "documented_jobs")
+LONG = ("layouts", "smoke_recipes", "launched_smoke", "llama_documented_rows", "documented_jobs")
 """Training tests that take a minute or more, of code that the others run as well."""
 
 WHOLE = ("llmb_train", "llmb_run", "llmb_install")

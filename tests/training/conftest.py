@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from training_jobs import Engine, Warm, training_environment
+
+from support.documented_jobs import documented_rows, label, plan_of
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +19,12 @@ def engine(engine_python: Path) -> Iterator[Engine]:
     yield Engine(engine_python, cpu, meta)
     cpu.stop()
     meta.stop()
+
+
+@pytest.fixture(scope="session")
+def documented(engine: Engine) -> dict[str, dict[str, Any]]:
+    """What the real ``ConfigContainer.validate()`` makes of every published configuration, by label."""
+    return engine.ask({label(case): plan_of(*case) for case in documented_rows()})
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,8 @@ KNOWN = (
     ("FSDP needs PP=1", "no function of NVIDIA's has both, and core 0.16 cannot; nobody has tried it"),
     ("is refused by Megatron itself", "the function is refused as it is; whether a change mends it, nobody knows"),
     ("and there are several kinds of them", "the function has no CUDA graphs to switch on"),
+    ("can capture Megatron-FSDP", "core 0.16 dies when it captures it"),
+    ("would cut the attention chunks", "our own attention: core knows no chunks"),
     ("is not less than the", "core offloads all layers but the last"),
 )
 """Words of the plan's refusals and of the request, and why Megatron does not refuse the same."""

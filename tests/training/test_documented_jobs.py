@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import msgspec
 import pytest
 from training_jobs import Engine
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.rendering.job import job_document
-from llmb_common.runs.paths import dry_run_paths
 from support.documented_jobs import documented_rows, label, plan_of
 
 CASES = list(documented_rows())
@@ -31,23 +25,9 @@ PLAIN = {"dtype": "bf16", "fp8_recipe": None}
 """Building layers for FP8 needs Transformer Engine itself; the parameters are the same."""
 
 
-def write_job(plan: JobPlan, file: Path) -> Path:
-    file.write_text(json.dumps(job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))))
-    return file
-
-
-@pytest.fixture(scope="module")
-def validated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The real ``ConfigContainer.validate()`` of every case at its own world size, by label."""
-    folder = tmp_path_factory.mktemp("jobs")
-    files = [write_job(plan_of(*case), folder / f"{number}.json") for number, case in enumerate(CASES)]
-    results = engine.json_lines("validate_jobs.py", *files)
-    return {label(case): result for case, result in zip(CASES, results, strict=True)}
-
-
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_megatron_bridge_accepts_the_job_as_planned(case, validated):
-    plan, result = plan_of(*case), validated[label(case)]
+def test_megatron_bridge_accepts_the_job_as_planned(case, documented):
+    plan, result = plan_of(*case), documented[label(case)]
     assert result["error"] is None
     assert (result["data_parallel"], result["microbatches"]) == (plan.dp, plan.ga)
     assert result["contradictions"] == [], "the job would end before its first iteration"
@@ -77,9 +57,9 @@ GATHERED_IN_THE_OPTIMIZER_STEP = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_the_optimizer_is_that_of_the_published_runs(case, validated):
+def test_the_optimizer_is_that_of_the_published_runs(case, documented):
     item, dtype, gpus = case
-    fields = validated[label(case)]["fields"]
+    fields = documented[label(case)]["fields"]
     place = (item["source"], item["size"].lower(), item["gpu"])
     gathered = place in GATHERED_IN_THE_OPTIMIZER_STEP and (place[1], gpus) not in {
         ("405b-proxy", 32),
@@ -99,47 +79,53 @@ def test_37_of_97_documented_plans_are_bf16() -> None:
     assert (sum(dtype == "bf16" for _, dtype, _ in CASES), len(CASES)) == (37, 97)
 
 
-def test_a_layout_that_megatron_refuses_is_refused(engine: Engine, tmp_path: Path) -> None:
+def test_a_layout_that_megatron_refuses_is_refused(engine: Engine) -> None:
     """The validation above can fail: a CP that does not divide the sequence, which planning would never let through."""
     plan = msgspec.structs.replace(plan_of(*CASES[0]), cp=3, gpus=CASES[0][2] * 3)
-    (result,) = engine.json_lines("validate_jobs.py", write_job(plan, tmp_path / "job.json"))
-    assert result["ok"] is False
+    assert engine.ask({"job": plan})["job"]["ok"] is False
+
+
+PLANS = {(plan.recipe, plan.model_size): plan for plan in (plan_of(*case) for case in CASES)}
+ONE_RANK = {"gpus": 1, "tp": 1, "pp": 1, "cp": 1, "vp": None, "ep": None, "etp": None, "mbs": 1, "gbs": 1}
+UNCHANGED = {**PLAIN, "fsdp": False, "cuda_graph": False, "recompute_layers": 0, "offload_layers": 0}
 
 
 @pytest.fixture(scope="module")
-def whole_models(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], int]:
+def whole_models(engine: Engine) -> dict[str, int]:
     """Parameters of each model, built in full on the meta device from its recipe's architecture."""
-    folder = tmp_path_factory.mktemp("models")
-    one_rank = {"gpus": 1, "tp": 1, "pp": 1, "cp": 1, "vp": None, "ep": None, "etp": None, "mbs": 1, "gbs": 1}
-    rest = {**PLAIN, "fsdp": False, "cuda_graph": False, "recompute_layers": 0, "offload_layers": 0}
-    plans = {(plan.recipe, plan.model_size): plan for plan in (plan_of(*case) for case in CASES)}
-    wanted = [plans[key] for key in WHOLE_MODELS]
-    files = [
-        write_job(msgspec.structs.replace(plan, **one_rank, **rest), folder / f"{plan.recipe}-{plan.model_size}.json")
-        for plan in wanted
-    ]
-    results = engine.json_lines("count_parameters.py", *files)
-    return {key: result["total"] for key, result in zip(WHOLE_MODELS, results, strict=True)}
+    jobs = {"-".join(key): msgspec.structs.replace(PLANS[key], **ONE_RANK, **UNCHANGED) for key in WHOLE_MODELS}
+    return {name: found["total"] for name, found in engine.ask(jobs, "count_parameters.py").items()}
 
 
 @pytest.mark.parametrize("key", WHOLE_MODELS, ids="-".join)
 def test_the_real_model_has_the_recipes_parameters(key, whole_models):
-    plans = {(plan.recipe, plan.model_size): plan for plan in (plan_of(*case) for case in CASES)}
-    assert whole_models[key] == plans[key].parameters
-    assert round(whole_models[key] / 1e9, 4) == WHOLE_MODELS[key]
+    assert whole_models["-".join(key)] == PLANS[key].parameters
+    assert round(whole_models["-".join(key)] / 1e9, 4) == WHOLE_MODELS[key]
 
 
-def test_the_real_model_of_every_layout_can_be_built(engine: Engine, tmp_path: Path) -> None:
+def test_the_ranks_of_a_1024_gpu_job_hold_the_whole_model(engine: Engine, whole_models: dict[str, int]) -> None:
+    layout = {"gpus": 1024, "tp": 8, "pp": 8, "vp": 8, "cp": 2, "mbs": 1, "gbs": 512}
+    plan = msgspec.structs.replace(PLANS["llama3.1", "405b"], **UNCHANGED, **layout)
+    ranks = [engine.ask({"job": plan}, "count_parameters.py", "--rank", str(stage * 128)) for stage in (0, 1, 7)]
+    first, second, last = (rank["job"]["total"] for rank in ranks)
+    hidden, vocabulary = plan.architecture.hidden, plan.architecture.vocabulary
+    embedding = vocabulary * hidden // 8
+    # 126 layers in 128 places: the first stage gives one to the embedding, the last one to the loss.
+    layer = second // 16
+    assert (first, last) == (15 * layer + embedding, 15 * layer + embedding + hidden)
+    # Norms are on every rank of a tensor-parallel group, matrices are divided among them.
+    total = 126 * (8 * (layer - 2 * hidden) + 2 * hidden) + 8 * 2 * embedding + hidden
+    assert total == whole_models["llama3.1-405b"]
+
+
+def test_the_real_model_of_every_layout_can_be_built(engine: Engine) -> None:
     """Unchecked by validation: experts against EP, layers against PP and VP. One rank of each distinct layout."""
-    layouts: dict[tuple[object, ...], JobPlan] = {}
+    layouts: dict[str, JobPlan] = {}
     for case in CASES:
         plan = plan_of(*case)
-        layouts.setdefault(
-            (plan.recipe, plan.layers, plan.tp, plan.pp, plan.vp, plan.ep, plan.etp),
-            msgspec.structs.replace(plan, **PLAIN),
-        )
-    files = [write_job(plan, tmp_path / f"{number}.json") for number, plan in enumerate(layouts.values())]
-    results = engine.json_lines("count_parameters.py", *files)
-    for plan, result in zip(layouts.values(), results, strict=True):
+        layout = (plan.recipe, plan.layers, plan.tp, plan.pp, plan.vp, plan.ep, plan.etp)
+        layouts.setdefault(str(layout), msgspec.structs.replace(plan, **PLAIN))
+    for name, result in engine.ask(layouts, "count_parameters.py").items():
+        plan = layouts[name]
         shards = plan.tp * plan.pp * (plan.ep or 1)
         assert plan.parameters / shards * 0.5 < result["total"] < plan.parameters / plan.tp / plan.pp * 1.5

@@ -27,12 +27,6 @@ def test_a_framework_that_resolves_something_else_ends_the_job(engine: Engine, t
     assert "iteration        1/" not in log
 
 
-def test_without_contradiction_the_same_job_trains(engine: Engine, tmp_path: Path) -> None:
-    run = engine.train(tmp_path, make_job(steps={"train": 3}))
-    assert sorted(run.steps) == [1, 2, 3]
-    assert (tmp_path / "config.yaml").is_file()
-
-
 def test_a_folder_that_takes_no_evidence_trains_all_the_same(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("a file")
     (tmp_path / "config.yaml").mkdir()

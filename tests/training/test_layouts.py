@@ -99,3 +99,9 @@ def test_a_finished_run_trains_one_more_step_from_its_last_checkpoint(engine, tm
 
 def _learning_rate(text: str) -> str:
     return text.split("learning rate: ")[1].split(" |")[0]
+
+
+def test_layers_of_our_own_compute_what_they_say(engine: Engine) -> None:
+    results = {line["check"]: line["difference"] for line in engine.json_lines("check_layers.py")}
+    assert len(results) == 5
+    assert all(difference < 1e-5 for difference in results.values()), results

@@ -7,7 +7,6 @@ is planned here as a job with the same columns, resolved by Bridge, and compared
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,14 +88,9 @@ def _expected(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def resolved(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def resolved(engine: Engine) -> dict[str, dict[str, Any]]:
     """Validation result of every configuration by name, from one process."""
-    folder = tmp_path_factory.mktemp("llama")
-    files = []
-    for number, name in enumerate(CONFIGURATIONS):
-        files.append(folder / f"{number}.json")
-        files[-1].write_text(json.dumps(_job(name)), encoding="utf-8")
-    return dict(zip(CONFIGURATIONS, engine.json_lines("validate_jobs.py", *files), strict=True))
+    return engine.ask({name: _job(name) for name in CONFIGURATIONS})
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -117,13 +111,11 @@ def test_all_42_configurations_are_compared() -> None:
     assert len(_expected("llama31_405b/b200/bf16")) > 100
 
 
-def test_validation_takes_one_process(tmp_path: Path, engine: Engine) -> None:
+def test_validation_takes_one_process(engine: Engine) -> None:
     """A wrong job gets its own line, and the others are validated anyway."""
-    for name, change in {"good": {}, "bad": {"batch": {"gbs": 9}, "world_size": 2}}.items():
-        (tmp_path / f"{name}.json").write_text(
-            json.dumps(make_job("8b", device="cuda", gpu_type="h100", **change)), encoding="utf-8"
-        )
-    bad, good = engine.json_lines("validate_jobs.py", tmp_path / "bad.json", tmp_path / "good.json")
-    assert not bad["ok"]
-    assert "batch.gbs 9 is not a multiple of mbs * DP" in bad["error"]
-    assert good["ok"]
+    on_gpu = {"device": "cuda", "gpu_type": "h100"}
+    jobs = {"bad": make_job("8b", **on_gpu, batch={"gbs": 9}, world_size=2), "good": make_job("8b", **on_gpu)}
+    found = engine.ask(jobs)
+    assert not found["bad"]["ok"]
+    assert "global batch size (9) is not divisible" in found["bad"]["error"]
+    assert found["good"]["ok"]

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from training_jobs import DATA, Engine
+from training_jobs import DATA
 
-from llmb_common.rendering.job import job_document
-from llmb_common.runs.paths import dry_run_paths
 from support.documented_jobs import HOLDS, documented_rows, label, plan_of
 
 CASES = [case for case in documented_rows() if HOLDS[case[0]["source"]][1] == "nemo2"]
@@ -139,28 +137,11 @@ def deliberate(case: tuple[dict[str, Any], str, int]) -> dict[str, Any]:
     return fields
 
 
-@pytest.fixture(scope="module")
-def ours(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Every field of every row's job, by the row's label: configuration, environment and plan."""
-    folder = tmp_path_factory.mktemp("nemo")
-    plans = [plan_of(*case) for case in CASES]
-    files = []
-    for number, plan in enumerate(plans):
-        files.append(folder / f"{number}.json")
-        paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
-        files[-1].write_text(json.dumps(job_document(plan, paths)), encoding="utf-8")
-    results = engine.json_lines("validate_jobs.py", *files)
-    found = {}
-    for case, plan, result in zip(CASES, plans, results, strict=True):
-        assert result["error"] is None, label(case)
-        found[label(case)] = result["fields"] | {f"plan.{name}": getattr(plan, name) for name in ("vboost",)}
-        found[label(case)] |= {f"env.{name}": item.value for name, item in plan.env.items()}
-    return found
-
-
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_a_job_has_what_nemos_scripts_set(case, ours):
-    fields = ours[label(case)]
+def test_a_job_has_what_nemos_scripts_set(case, documented):
+    plan = plan_of(*case)
+    fields = documented[label(case)]["fields"] | {"plan.vboost": plan.vboost}
+    fields |= {f"env.{name}": item.value for name, item in plan.env.items()}
     expected = of_nemo(case)
     unknown = {name for name in expected if name not in fields and not name.startswith("env.")}
     assert unknown == set(), "the table names fields that do not exist"

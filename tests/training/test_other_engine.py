@@ -7,7 +7,6 @@ stands in ``MEANT`` with its reason. Below them is what other files ask of the f
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,19 @@ import pytest
 from test_named_settings import SETTINGS, check_list
 from test_random_jobs import what_differs
 from test_smoke_recipes import train
-from training_jobs import LOSS_TOLERANCE, SMOKE_LOSSES, SMOKE_SAVING, Engine, make_function_job, printed_losses
+from training_jobs import (
+    LOSS_TOLERANCE,
+    SMOKE_LOSSES,
+    SMOKE_SAVING,
+    Engine,
+    document,
+    make_function_job,
+    printed_losses,
+)
 
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
-from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
@@ -166,21 +171,15 @@ OTHERWISE_SAID = (
 
 
 @pytest.fixture(scope="module")
-def differences(
-    functions_engine: Engine, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, tuple[Any, Any]]]:
+def differences(functions_engine: Engine) -> dict[str, dict[str, tuple[Any, Any]]]:
     """Case -> field -> (our value, NVIDIA's value), where the two differ."""
-    folder = tmp_path_factory.mktemp("rows")
-    recipe = load_recipe(ROOT / "llama3.1")
+    jobs, recipe = {}, load_recipe(ROOT / "llama3.1")
     for case in CASES:
         request = read_request({"LLMB_INSTALL": "/x", **case.variables, **ON_0_6})
         plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))
-        document = job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
-        (folder / f"{case.name}.json").write_text(json.dumps(document), encoding="utf-8")
-    files = [folder / f"{case.name}.json" for case in CASES]
-    ours = functions_engine.json_lines("validate_jobs.py", *files)
-    named = [f"{case.function}={file}" for case, file in zip(CASES, files, strict=True)]
-    nvidias = functions_engine.json_lines("validate_launcher.py", *named)
+        jobs[case.name] = document(plan) | {"run_id": case.function}
+    ours = functions_engine.ask(jobs).values()
+    nvidias = functions_engine.ask(jobs, "validate_launcher.py").values()
     found = {}
     for case, one, other in zip(CASES, ours, nvidias, strict=True):
         assert one["error"] is None, case.name

@@ -1,4 +1,4 @@
-"""The smoke size of every recipe: trained, profiled, saved, and resumed to exactly the same loss.
+"""The smoke size of every recipe, on two ranks: trained, profiled, saved, and resumed to exactly the same loss.
 
 What launch.sh, torchrun and fresh interpreters add is the same for all of them: ``test_launched_smoke.py``, and for
 loading ``tests/cluster/test_launch_on_slurm.py``.
@@ -6,6 +6,7 @@ loading ``tests/cluster/test_launch_on_slurm.py``.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,42 +18,55 @@ from training_jobs import (
     SMOKE_SIZE,
     Engine,
     TrainingRun,
+    document,
+    make_job,
     printed_losses,
 )
 
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
-from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYOUTS: list[tuple[str, dict[str, str]]] = [
-    ("llama3.1", {}),
-    ("llama4", {"EP": "2"}),
-    ("grok1", {"EP": "2", "GBS": "4"}),
-    ("grok1", {"EP": "1", "PP": "2", "VP": "2", "TP": "1", "GBS": "4"}),
-    ("nemotron4", {"TP": "2"}),
-]
+LAYOUTS: dict[str, dict[str, str]] = {
+    "llama3.1": {},
+    # Every stage has to know which of its layers are MoE, and which have no rotary embedding.
+    "llama4": {"EP": "1", "PP": "2", "VP": "2", "GBS": "4"},
+    # Experts are distributed over the tensor-parallel ranks; no expert is split.
+    "grok1": {"TP": "2", "EP": "2", "ETP": "1", "GBS": "4"},
+    "nemotron4": {"TP": "2"},
+}
 
 
 def train(engine: Engine, recipe: str, folder: Path, **variables: str) -> TrainingRun:
     """Plan the recipe's smoke size on two ranks of this machine, as launch.sh would, and train it in ``folder``."""
     request = read_request({"LLMB_INSTALL": str(folder), **SMOKE_SIZE, **variables})
     plan = make_plan(load_recipe(ROOT / recipe), cluster_config(), request, Machine(cluster_type="local"))
-    return engine.train(folder, job_document(plan, dry_run_paths(str(folder), plan.experiment_name)))
+    return engine.train(folder, document(plan, str(folder)))
 
 
-@pytest.mark.parametrize(("recipe", "layout"), LAYOUTS, ids=lambda v: v if isinstance(v, str) else "-".join(v) or "row")
-def test_smoke_trains_saves_and_resumes(recipe: str, layout: dict[str, str], engine: Engine, tmp_path: Path) -> None:
-    whole = train(engine, recipe, tmp_path / "whole", **layout, **SMOKE_SAVING, **SMOKE_PROFILE)
+@pytest.mark.parametrize("recipe", LAYOUTS)
+def test_smoke_trains_saves_and_resumes(recipe: str, engine: Engine, tmp_path: Path) -> None:
+    profile = SMOKE_PROFILE if recipe == "llama3.1" else {}
+    whole = train(engine, recipe, tmp_path / "whole", **LAYOUTS[recipe], **SMOKE_SAVING, **profile)
     losses = printed_losses(whole.log)
     assert sorted(losses) == [1, 2, 3, 4]
-    if recipe == "llama3.1":  # as on the other engine: test_other_engine.py
+    if profile:
+        # As on the other engine: test_other_engine.py
         assert {step: float(loss) for step, loss in losses.items()} == pytest.approx(SMOKE_LOSSES, abs=LOSS_TOLERANCE)
-    assert list(tmp_path.glob("whole/output/*profile*/**/*.json*")), "the PyTorch profiler left no trace"
+        (trace,) = tmp_path.glob("whole/output/*profile*/**/*.json*")
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+        assert "aten::bmm" in {event.get("name") for event in events}
     (checkpoint,) = tmp_path.glob("whole/**/checkpoints/iter_0000003")
-    resumed = train(engine, recipe, tmp_path / "resumed", **layout, LOAD_CHECKPOINT_PATH=str(checkpoint))
+    resumed = train(engine, recipe, tmp_path / "resumed", **LAYOUTS[recipe], LOAD_CHECKPOINT_PATH=str(checkpoint))
     assert printed_losses(resumed.log) == {4: losses[4]}
+
+
+def test_experts_routed_without_dropping_are_forced_to_balance(engine: Engine, tmp_path: Path) -> None:
+    job = make_job("grok1", performance={"moe_routing": "balanced"}, steps={"train": 2})
+    run = engine.train(tmp_path, job)
+    assert sorted(run.steps) == [1, 2]
+    assert "load_balancing_loss" in run.steps[2].text
+    assert "LLMB notice: MoE routing is dropless" in run.log

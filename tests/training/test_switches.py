@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -46,29 +47,24 @@ def _wait_for_step(log: Path, number: int, process: subprocess.Popen[str]) -> No
 
 
 @pytest.fixture
-def long_run(engine: Engine, tmp_path: Path) -> Any:
-    """Starts a run of 100000 steps, waits for the second step, and never leaves the run behind."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(**changes: Any) -> subprocess.Popen[str]:
-        job = make_job(steps={"train": 100_000}, batch={"gbs": 1}, **changes)
-        process = _start(engine, tmp_path, job)
-        started.append(process)
+def saving(engine: Engine, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of 100000 steps that saves, at its second step or later; it is never left behind."""
+    checkpoint = {"save": str(tmp_path / "checkpoints")}
+    job = make_job(steps={"train": 100_000}, batch={"gbs": 1}, checkpoint=checkpoint, data_workers=2)
+    process = _start(engine, tmp_path, job)
+    try:
         _wait_for_step(tmp_path / "log.out", 2, process)
-        return process
-
-    yield start
-    for process in started:
+        yield process
+    finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine: Engine, tmp_path: Path, long_run: Any) -> None:
+def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine, tmp_path, saving):
     """Slurm signals the whole step: with the eight data loader workers used on GPUs, the first to die ended the rank
     unsaved."""
-    checkpoints = tmp_path / "checkpoints"
-    process = long_run(checkpoint={"save": str(checkpoints)}, data_workers=2)
+    checkpoints, process = tmp_path / "checkpoints", saving
     assert len(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()) >= 2
     os.killpg(process.pid, signal.SIGTERM)
     status, said = process.wait(timeout=1500), (tmp_path / "log.out").read_text(encoding="utf-8")
@@ -97,38 +93,16 @@ def assert_documented_lines(log: str, of: str, checkpoints: Path, step: int) -> 
         assert re.search(pattern, log), f"{line!r} is not in the log: {pattern}"
 
 
-def test_sigterm_without_checkpointing_ends_the_process_as_usual(long_run: Any) -> None:
-    process = long_run()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=150) == -signal.SIGTERM
-
-
-def test_torch_profiler_writes_a_trace_per_rank(engine: Engine, tmp_path: Path) -> None:
-    profile = {"tool": "torch", "start": 1, "stop": 3, "ranks": None}
-    engine.train(tmp_path, make_job(world_size=2, steps={"train": 3}, profile=profile))
-    traces = list((tmp_path / "output" / "torch_profile").glob("*.pt.trace.json"))
-    assert len(traces) == 2
-    names = {event.get("name", "") for event in json.loads(traces[0].read_text(encoding="utf-8"))["traceEvents"]}
-    assert "aten::bmm" in names
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": {"dtype": "fp8", "fp8_recipe": "cs"}}, "fp8 is not available on a CPU"),
         ({"precision": {"dtype": "nvfp4"}}, "nvfp4 is not available on a CPU"),
-        ({"performance": {"cuda_graph": True}}, "CUDA graphs are not available on a CPU"),
-        ({"performance": {"offload_layers": 1}}, "activation offload is not available on a CPU"),
-        (
-            {"parallelism": {"fsdp": True}, "checkpoint": {"save": "/x"}},
-            "Megatron-FSDP cannot save or load a checkpoint",
-        ),
         ({"checkpoint": {"load": "/nonexistent"}}, "there is no checkpoint in /nonexistent"),
-        ({"profile": {"tool": "torch", "start": 1, "stop": 6, "ranks": None}}, "the profile stops at step 6"),
         ({"world_size": 2, "parallelism": {"tp": 2}}, "job.json is for 2 ranks, but 1 were started"),
     ],
 )
 def test_what_would_be_ignored_is_refused(engine, tmp_path, changes, message):
+    """By a fresh interpreter; ``test_refusals.py`` has the others."""
     process = _start(engine, tmp_path, make_job(**changes))
     assert process.wait(timeout=1500) == 2
     log = (tmp_path / "log.out").read_text(encoding="utf-8")

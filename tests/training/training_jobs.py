@@ -11,12 +11,15 @@ import select
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.gpus import generation_of
+from llmb_common.rendering.job import job_document
+from llmb_common.runs.paths import dry_run_paths
 from support.processes import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -105,6 +108,11 @@ def make_function_job(family: str = "llama3_8b", **changes: Any) -> dict[str, An
     if shipped["experts"]:
         job["parallelism"] |= {"ep": 1, "etp": 1}
     return changed(job, changes)
+
+
+def document(plan: JobPlan, folder: str = "") -> dict[str, Any]:
+    """The content of the job.json of a plan; ``folder``: where it runs."""
+    return job_document(plan, dry_run_paths(folder or plan.workload_folder, plan.experiment_name))
 
 
 def changed(job: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -234,6 +242,16 @@ class Engine:
         status, _, log = self.cpu.run([*program, str(job_file)], folder, job["world_size"])
         assert status == expect, log[-8000:]
         return TrainingRun(status, log)
+
+    def ask(
+        self, jobs: Mapping[str, Any], script: str = "validate_jobs.py", *options: str
+    ) -> dict[str, dict[str, Any]]:
+        """What one of this folder's scripts says of each job, a plan or the content of a job.json, by name."""
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder, f"{number}.json") for number in range(len(jobs))]
+            for file, job in zip(files, jobs.values(), strict=True):
+                file.write_text(json.dumps(job if isinstance(job, dict) else document(job)), encoding="utf-8")
+            return dict(zip(jobs, self.json_lines(script, *options, *files), strict=True))
 
     def json_lines(self, script: str, *arguments: str | Path) -> list[dict[str, Any]]:
         """Run one of this folder's scripts and parse its output, one JSON object per line."""

@@ -1,9 +1,9 @@
 """What NVIDIA's launcher of Megatron-Bridge 0.6 makes of a job's columns, on a machine without GPUs.
 
-    ENGINE_PYTHON tests/training/validate_launcher.py FUNCTION=job.json ... > results.jsonl     (PYTHONPATH=common)
+    ENGINE_PYTHON tests/training/validate_launcher.py job.json ... > results.jsonl     (PYTHONPATH=common)
 
-Each FUNCTION of ``megatron.bridge.perf_recipes`` gets the columns of its job as command line options set them
-(v0.6.0, ``scripts/performance/utils/overrides.py``), and is resolved as in ``validate_jobs.py``, whose lines these are.
+The function of ``megatron.bridge.perf_recipes`` that a job has as its ``run_id`` gets the columns of the job as command
+line options set them (v0.6.0, ``scripts/performance/utils/overrides.py``), and is resolved as in ``validate_jobs.py``.
 """
 
 from __future__ import annotations
@@ -72,14 +72,10 @@ def set_columns(config: Any, job: Any) -> None:
         config.comm_overlap.overlap_param_gather_with_optimizer_step = True
 
 
-def validate(name: str, job_file: Path) -> dict[str, Any]:
-    from llmb_train.job import load_job
-
-    return {"file": str(job_file), "function": name, "fields": resolve(name, load_job(job_file))}
-
-
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
+    from llmb_train.job import load_job
+
     for argument in sys.argv[1:]:
-        function, _, file = argument.partition("=")
-        print(json.dumps(validate(function, Path(file))), flush=True)
+        job = load_job(Path(argument))
+        print(json.dumps({"file": argument, "fields": resolve(job.run_id, job)}), flush=True)
