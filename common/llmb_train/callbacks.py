@@ -38,7 +38,7 @@ def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
     """The callbacks that the job needs, for Megatron-Bridge's ``train``."""
     found: list[Any] = [Evidence(job, node)]
     if job.steps.waits_from is not None:
-        found.append(WhoWaits(job.steps.waits_from, folder))
+        found.append(Waits(job.steps.waits_from, folder))
     return [*found, *([SigtermHandler()] if job.checkpoint.save is not None else [])]
 
 
@@ -58,24 +58,6 @@ class Evidence(Callback):  # type: ignore[misc]
         self._steps += 1
 
 
-class WhoWaits(Callback):  # type: ignore[misc]
-    """Has every rank record how long it waits for others, in the steps after the measured ones."""
-
-    def __init__(self, first: int, folder: Path) -> None:
-        self._first, self._folder = first, folder
-        self._waits: Waits | None = None
-
-    def on_train_step_start(self, context: Any) -> None:
-        step = context.state.train_state.step + 1
-        if step >= self._first:
-            self._waits = self._waits or Waits()
-            self._waits.begin(step)
-
-    def on_train_end(self, context: Any) -> None:
-        if self._waits is not None:
-            self._waits.end(self._folder)
-
-
 class SigtermHandler(Callback):  # type: ignore[misc]
     """Bridge 0.3.x makes its handler for ``exit_signal_handler`` and never installs it: SIGTERM, which announces a
     time limit or a preemption, would end the job with nothing saved."""
@@ -86,8 +68,8 @@ class SigtermHandler(Callback):  # type: ignore[misc]
             handler.__enter__()
 
 
-class Waits:
-    """Times how long this rank waits for collectives, and collects what all ranks waited.
+class Waits(Callback):  # type: ignore[misc]
+    """Times how long this rank waits for collectives in the steps after the measured ones, and collects what all did.
 
     Where all ranks do the same work at once, every step takes them the same time: a slow one shows in that the others
     wait, and it does not. So each wait for a collective is timed: on a CPU the call that blocks, on a GPU how long the
@@ -95,27 +77,33 @@ class Waits:
     and nothing waits that did not wait before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int, folder: Path) -> None:
+        self._first, self._folder = first, folder
         self._steps: dict[int, list[tuple[Any, Any]]] = {}
         self._begun: list[float] = []
         self._now: list[tuple[Any, Any]] = []
         self._originals: list[tuple[Any, str, Any]] = []
 
-    def begin(self, step: int) -> None:
-        """What comes belongs to ``step``. Never raises: a PyTorch that cannot be timed is not, and trains on."""
+    def on_train_step_start(self, context: Any) -> None:
+        """Never raises: a PyTorch that cannot be timed is not, and trains on."""
+        step = context.state.train_state.step + 1
+        if step < self._first:
+            return
         if not self._begun:
             with contextlib.suppress(AttributeError, TypeError):
                 self._time_all()
         self._now = self._steps.setdefault(step, [])
         self._begun.append(time.perf_counter())
 
-    def end(self, folder: Path) -> None:
-        """Stop timing, and let the first rank write down what all have recorded. Never raises, waits 20 s at most."""
+    def on_train_end(self, context: Any) -> None:
+        """Let the first rank write down what all have recorded. Never raises, waits 20 s at most."""
+        if not self._begun:
+            return
         self._begun.append(time.perf_counter())
         for kind, name, original in self._originals:
             setattr(kind, name, original)
         with contextlib.suppress(Exception):
-            _publish(folder, self._summary())
+            _publish(self._folder, self._summary())
 
     def _summary(self) -> dict[str, Any]:
         """By step, in seconds: what this rank waited, and what the step took."""

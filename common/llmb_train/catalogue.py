@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import enum
 import hashlib
 import json
 import logging
@@ -26,6 +25,7 @@ from llmb_train import counts, perf_recipes
 from llmb_train.engine import package_version
 from llmb_train.errors import TrainError
 from llmb_train.hugging_face import PUBLISHED
+from llmb_train.named_settings import fields_text, plain
 
 SCHEMA = 1
 
@@ -67,15 +67,12 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
 
 def index(names: Iterable[str]) -> list[list[Any]]:
     """What the names say: name, model, task, GPUs, GPU type, precision, variant or null."""
-    rows = []
-    for name in names:
-        part = perf_recipes.NAME.match(name)
-        assert part is not None  # perf_recipes.names has no other
-        word = part.group
-        rows.append(
-            [name, word("model"), word("task"), int(word("gpus")), word("gpu"), word("precision"), word("variant")]
-        )
-    return rows
+    words = ((name, perf_recipes.NAME.match(name)) for name in names)
+    return [
+        [name, *(int(word) if part == "gpus" else word for part, word in found.groupdict().items())]
+        for name, found in words
+        if found is not None
+    ]
 
 
 def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Path | None = None) -> str:
@@ -101,11 +98,16 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
         known = json.loads(base.read_text(encoding="utf-8"))["functions"]
         lines = {name: line for name, line in lines.items() if found[name] != known.get(name)}
     body = ",\n".join(lines.values())
-    return f'{head_of(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
+    return f'{_head(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
 
 
-def head_of(date: str, **more: Any) -> str:
-    """The beginning of a document about this engine's functions, a line for each key."""
+def results_text(found: dict[str, dict[str, Any]], date: str) -> str:
+    """The results of the validation as JSON, a line for each function."""
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items())
+    return f'{_head(date)},\n"functions": {{\n{lines}\n}}}}\n'
+
+
+def _head(date: str, **more: Any) -> str:
     head = {
         "schema": SCHEMA,
         "release": package_version("megatron-bridge"),
@@ -182,11 +184,11 @@ def layers(config: Any) -> dict[str, Any] | None:
 def settings(config: Any) -> dict[str, Any]:
     """Other settings that tell two recipes apart; empty ones are left out."""
     model, mixed = config.model, config.mixed_precision
-    found = {name: _plain(getattr(model, name, None)) for name in SETTINGS}
+    found = {name: plain(getattr(model, name, None)) for name in SETTINGS}
     found |= {
         "optimizer": config.optimizer.optimizer,
         "precision_aware": bool(config.optimizer.use_precision_aware_optimizer),
-        "moments": _plain(str(config.optimizer.exp_avg_dtype)).removeprefix("torch."),
+        "moments": plain(config.optimizer.exp_avg_dtype),
         "fp32_gradients": bool(config.ddp.grad_reduce_in_fp32),
         "average_in_collective": bool(config.ddp.average_in_collective),
         "precision": mixed if isinstance(mixed, str) else _precision(mixed),
@@ -195,7 +197,7 @@ def settings(config: Any) -> dict[str, Any]:
         "overlap_moe_expert_parallel_comm": getattr(config.comm_overlap, "overlap_moe_expert_parallel_comm", None),
         "peft": type(config.peft).__name__ if config.peft is not None else None,
         "dataset": type(config.dataset).__name__,
-        "dataset_seq_length": _plain(getattr(config.dataset, "seq_length", None)),
+        "dataset_seq_length": plain(getattr(config.dataset, "seq_length", None)),
     }
     return {name: value for name, value in found.items() if value not in (None, False, [], {}, "none", 0)}
 
@@ -237,22 +239,12 @@ def _own_stages(model: Any) -> bool:
 
 def _precision(mixed: Any) -> dict[str, Any]:
     names = ("fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
-    found = {name: _plain(getattr(mixed, name, None)) for name in names}
+    found = {name: plain(getattr(mixed, name, None)) for name in names}
     return {
         name: value
         for name, value in found.items()
         if value not in (None, False) and not (name.endswith("_recipe") and not found[name[:3]])
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in sorted(value.items())}
-    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
 
 
 def main(arguments: list[str]) -> int:
@@ -271,8 +263,6 @@ def main(arguments: list[str]) -> int:
         from llmb_train import cpu
 
         if options.fields:
-            from llmb_train.named_settings import fields_text
-
             cpu.install()
             options.file.write_text(fields_text(), encoding="utf-8")
             return 0
@@ -282,7 +272,7 @@ def main(arguments: list[str]) -> int:
             from llmb_train import validation
 
             found = {name: validation.validate(name) for name in perf_recipes.names()}
-            written = validation.text(found, options.date)
+            written = results_text(found, options.date)
         else:
             found, missing = rows()
             written = text(found, missing, options.date, options.base)

@@ -36,7 +36,9 @@ def build_config(job: Job, engine: Engine) -> Any:
         optimizer=settings.optimizer_config(job, engine),
         scheduler=_scheduler(),
         ddp=settings.ddp_config(job, engine),
-        dataset=_dataset(job, engine),
+        dataset=steps.synthetic_data(
+            job, job.sequence_length, num_workers=job.data_workers, pin_memory=engine.device == "cuda"
+        ),
         # The smallest tokenizer that needs no download: its size plus an end-of-document token is the vocabulary.
         tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=job.architecture.vocabulary - 1),
         logger=LoggerConfig(log_interval=1, log_throughput=True, tensorboard_dir=steps.trace_folder(job)),
@@ -82,20 +84,4 @@ def _scheduler() -> Any:
         weight_decay_incr_style="constant",
         # A resumed run goes on with the schedule it was saved with, also if it ends at another step.
         use_checkpoint_opt_param_scheduler=True,
-    )
-
-
-def _dataset(job: Job, engine: Engine) -> Any:
-    """Synthetic tokens made on the host."""
-    from megatron.bridge.training.config import MockGPTDatasetConfig
-
-    return MockGPTDatasetConfig(
-        seq_length=job.sequence_length,
-        random_seed=job.seed,
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        dataloader_type="single",
-        num_workers=job.data_workers,
-        pin_memory=engine.device == "cuda",
     )

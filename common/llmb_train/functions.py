@@ -49,7 +49,7 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
     Raises:
         WrongEngine: this Megatron-Bridge has no such function.
         Contradiction: its columns are not those that the plan was made from.
-        JobError: a column of the plan cannot be set in it.
+        JobError: its vocabulary is not known.
     """
     config = _call(job)
     require_own(job, config)
@@ -126,18 +126,13 @@ def require_environment(config: Any) -> None:
 
 
 def set_planned(job: FunctionJob, config: Any) -> None:
-    """Set every column in which the plan differs from the function.
-
-    Raises:
-        JobError: the function cannot be changed like this.
-    """
+    """Set every column in which the plan differs from the function; planning refuses what cannot be changed."""
     own, plan, model = job.function.columns, job.parallelism, config.model
     if plan.tp != own.tp:
         model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
     if (plan.pp, plan.vp or 1) != (own.pp, own.vp or 1):
         model.pipeline_model_parallel_size = plan.pp
         model.virtual_pipeline_model_parallel_size = plan.vp if (plan.vp or 1) > 1 else None
-        _set_stages(job, model)
     if plan.cp != own.cp:
         model.context_parallel_size = plan.cp
     if plan.ep != own.ep:
@@ -151,36 +146,9 @@ def set_planned(job: FunctionJob, config: Any) -> None:
     _set_performance(job, config)
 
 
-def _set_stages(job: FunctionJob, model: Any) -> None:
-    """A model that places its layers by hand places them anew where Bridge can (v0.6.0,
-    scripts/training/recipe_runner.py:352-379)."""
-    if not getattr(model, "pipeline_model_parallel_layout", None):
-        return
-    builder = getattr(model, "_pipeline_model_parallel_layout_builder", None)
-    if builder is None:
-        raise JobError(
-            f"{job.function.name} places its layers by hand for PP={job.function.columns.pp} "
-            f"VP={job.function.columns.vp or 1}, and Megatron-Bridge has no other layout of it",
-            remedy="leave PP and VP unset",
-        )
-    vp = model.virtual_pipeline_model_parallel_size
-    model.pipeline_model_parallel_layout = builder(model.pipeline_model_parallel_size, vp)
-
-
 def _set_performance(job: FunctionJob, config: Any) -> None:
     own, plan, model = job.function.columns, job.performance, config.model
-    if job.parallelism.fsdp != own.fsdp:
-        raise JobError(
-            f"{job.function.name} {'shards' if own.fsdp else 'does not shard'} its state, which decides more of its "
-            "settings than one column",
-            remedy="leave FSDP unset, or choose a variant of the recipe with (or without) fsdp",
-        )
-    if plan.cuda_graph != own.cuda_graph:
-        if plan.cuda_graph:
-            raise JobError(
-                f"{job.function.name} was not written for CUDA graphs",
-                remedy="leave CUDA_GRAPH unset, or choose a recipe of the model that has them",
-            )
+    if own.cuda_graph and not plan.cuda_graph:
         no_graphs(config)
     if plan.recompute_layers != own.recompute_layers:
         model.recompute_granularity = "full" if plan.recompute_layers else None
@@ -273,20 +241,15 @@ def plain_optimizer(optimizer: Any) -> None:
 def _set_data(job: FunctionJob, config: Any) -> None:
     """Synthetic tokens of the model's sequence length, as scripts/performance has them by default
     (utils/datasets.py:15-38), and a tokenizer that needs no download."""
-    from megatron.bridge.training.config import MockGPTDatasetConfig
     from megatron.bridge.training.tokenizers.config import TokenizerConfig
 
     data = config.dataset
     own = {name: getattr(data, name) for name in ("num_workers", "pin_memory", "persistent_workers")}
     if job.device == "cpu":
         own = {"num_workers": job.data_workers, "pin_memory": False, "persistent_workers": False}
-    config.dataset = MockGPTDatasetConfig(
-        seq_length=config.model.seq_length,
-        random_seed=job.seed,
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        dataloader_type="single",
+    config.dataset = steps.synthetic_data(
+        job,
+        config.model.seq_length,
         data_sharding=True,
         num_dataset_builder_threads=1,
         split="99990,8,2",

@@ -246,7 +246,8 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
     """Check ``content`` (parsed JSON) against the schema; what can be combined is checked when a job is planned.
 
     Raises:
-        JobError: an unknown or missing key, a wrong type, another schema number, or an engine that there is not.
+        JobError: an unknown or missing key, a wrong type, another schema number, an engine that there is not, or
+            numbers that do not divide.
     """
     if not isinstance(content, dict):
         raise JobError(f"{where}: expected a JSON object, found {type(content).__name__}")
@@ -259,10 +260,11 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
     content = {key: value for key, value in content.items() if key not in ("architecture", "function") or value}
     content = {"megatron": {}, **content}
     try:
-        job = from_mapping(FunctionJob, content) if "function" in content else from_mapping(Job, content)
+        job = _from_mapping(FunctionJob, content) if "function" in content else _from_mapping(Job, content)
     except ValueError as error:
         raise JobError(f"{where}: {error}") from error
     _check_engine(job, where)
+    _check_numbers(job, where)
     return job
 
 
@@ -295,7 +297,24 @@ def _check_engine(job: AnyJob, where: str) -> None:
         )
 
 
-def from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> T:
+def _check_numbers(job: Job | FunctionJob, where: str) -> None:
+    """What divides; planning does not know it of reduced copies."""
+    p, ep = job.parallelism, job.parallelism.ep or 1
+    if job.world_size % (p.tp * p.pp * p.cp):
+        raise JobError(
+            f"{where}: world_size {job.world_size} is not a multiple of tp * pp * cp = {p.tp * p.pp * p.cp}",
+            remedy="use a number of ranks that is a multiple of TP * PP * CP",
+        )
+    if job.batch.gbs % (job.batch.mbs * job.data_parallel):
+        raise JobError(
+            f"{where}: batch.gbs {job.batch.gbs} is not a multiple of mbs * DP = {job.batch.mbs} * {job.data_parallel}"
+        )
+    reduced = job.function.reduced if isinstance(job, FunctionJob) else None
+    if reduced is not None and (reduced.experts or ep) % ep:
+        raise JobError(f"{where}: the number of experts, {reduced.experts}, is not a multiple of ep = {ep}")
+
+
+def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> T:
     """Build the dataclass ``cls`` from ``content``; ValueError begins with the dotted key that is wrong."""
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -329,7 +348,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     if origin is dict or is_dataclass(kind):
         if not isinstance(value, Mapping):
             raise ValueError(f"{where} is {value!r}, expected an object")
-        return from_mapping(kind, value, where) if is_dataclass(kind) else dict(value)  # type: ignore[arg-type]
+        return _from_mapping(kind, value, where) if is_dataclass(kind) else dict(value)  # type: ignore[arg-type]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):

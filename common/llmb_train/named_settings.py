@@ -41,7 +41,7 @@ def apply(job: Job | FunctionJob, config: Any) -> None:
 def found(config: Any, name: str) -> Any:
     """What the setting is in ``config``, as JSON has it: an enumeration's member by its name."""
     section, _, field = name.partition(".")
-    return _plain(getattr(getattr(config, section, None), field, None))
+    return plain(getattr(getattr(config, section, None), field, None))
 
 
 def title(config: Any, name: str) -> str:
@@ -110,13 +110,15 @@ def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
         yield from _enumerations(part)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As JSON has it: an enumeration's member, a dtype and any other object by their names."""
     if isinstance(value, enum.Enum):
         return value.name
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    text = str(value)
-    return text.removeprefix("torch.") if text.startswith("torch.") else value
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in sorted(value.items())}
+    return value if isinstance(value, (int, float, str, type(None))) else str(value).removeprefix("torch.")
 
 
 def fields_text() -> str:

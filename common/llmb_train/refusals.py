@@ -31,23 +31,13 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
         NothingLeft: see ``steps.loaded``.
     """
     if isinstance(job, FunctionJob):
-        _check_adapters(job)
+        if job.adapters and job.checkpoint.load is not None:
+            steps.find_checkpoint(job.checkpoint.load)
         _check_function(job, engine)
     else:
         _check_graphs(job)
     _check_engine(job, engine)
     _check_profile(job)
-
-
-def _check_adapters(job: FunctionJob) -> None:
-    if not job.adapters:
-        return
-    if job.checkpoint.load is None:
-        raise JobError(
-            f"{job.function.name} trains adapters for a model, and checkpoint.load names none",
-            remedy="set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of the model",
-        )
-    steps.find_checkpoint(job.checkpoint.load)
 
 
 def _check_function(job: FunctionJob, engine: Engine) -> None:

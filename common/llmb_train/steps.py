@@ -1,4 +1,4 @@
-"""Which steps a run trains, saves and profiles: what jobs of both kinds share."""
+"""Which steps a run trains, saves and profiles, and on which data: what jobs of both kinds share."""
 
 from __future__ import annotations
 
@@ -163,3 +163,18 @@ def trace_folder(job: AnyJob) -> str | None:
     if job.profile is None or job.profile.tool != "torch":
         return None
     return str(Path(job.output_dir) / "torch_profile")
+
+
+def synthetic_data(job: AnyJob, sequence_length: int, **more: Any) -> Any:
+    """``MockGPTDatasetConfig``: tokens made on the host."""
+    from megatron.bridge.training.config import MockGPTDatasetConfig
+
+    return MockGPTDatasetConfig(
+        seq_length=sequence_length,
+        random_seed=job.seed,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        dataloader_type="single",
+        **more,
+    )

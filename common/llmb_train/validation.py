@@ -9,7 +9,6 @@ wrong.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -19,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from llmb_train import catalogue, perf_recipes
+from llmb_train import perf_recipes
 from llmb_train.engine import Engine, minor, package_version
 from llmb_train.functions import build_config
-from llmb_train.job import FunctionJob, from_mapping
+from llmb_train.job import Checkpoint, Columns, Function, FunctionJob, Performance, Precision, Steps
 
 CLAIMED_TRANSFORMER_ENGINE = "2.14"
 """Of which core asks the version only. What it would import while it validates is switched off: ``_IMPORTED``."""
@@ -98,12 +97,6 @@ def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config:
         missed.append(missing[0])
 
 
-def text(found: dict[str, dict[str, Any]], date: str) -> str:
-    """The results as JSON, a line for each function."""
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items())
-    return f'{catalogue.head_of(date)},\n"functions": {{\n{lines}\n}}}}\n'
-
-
 def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]) -> str | None:
     """The first refusal, in one line; None where there is none."""
     from megatron.bridge.training.config import runtime_config_update
@@ -163,39 +156,34 @@ def without_kernels(config: Any) -> Any:
 def _job(name: str, config: Any, saving: bool) -> FunctionJob:
     word = perf_recipes.NAME.match(name)
     assert word is not None
-    own = perf_recipes.columns(config)
-    precision = word["precision"]
-    dtype, scaling = ("fp8", precision[3:]) if precision.startswith("fp8") else (precision, None)
-    content: dict[str, Any] = {
-        **{
-            "schema": 1,
-            "run_id": "validation",
-            "experiment_name": name,
-            "output_dir": "/nonexistent",
-            "engine": minor(package_version("megatron-bridge") or ""),
-            "device": "cuda",
-        },
-        **{"gpu_type": word["gpu"], "gpu_generation": None, "family": word["model"], "model_size": word["model"]},
-        **{"sequence_length": config.model.seq_length, "world_size": int(word["gpus"]), "profile": None},
-        "precision": {"dtype": dtype, "fp8_recipe": scaling},
-        "parallelism": {key: own[key] for key in ("tp", "pp", "vp", "cp", "ep", "etp", "fsdp")},
-        "batch": {key: own[key] for key in ("mbs", "gbs")},
-        "performance": {
-            **{key: own[key] for key in ("cuda_graph", "recompute_layers", "offload_layers")},
-            **{"wgrad_deferral": None, "moe_routing": None},
-        },
-        "steps": {"train": 50, "exit_after": None, "waits_from": None},
-        "checkpoint": {
-            **{"save": "/nonexistent" if saving else None, "interval": None},
-            "load": "/" if word["task"] == "peft" else None,
-        },
-        **{"data_workers": 8, "seed": 1234, "megatron": {}},
-        "function": {
-            **{"name": name, "release": "", "catalogue": "", "reduced": None},
-            "columns": own | {"sequence_length": config.model.seq_length},
-        },
-    }
-    return from_mapping(FunctionJob, content)
+    own = Columns(**perf_recipes.columns(config), sequence_length=config.model.seq_length)
+    precision: Any = word["precision"]
+    save, load = "/nonexistent" if saving else None, "/" if word["task"] == "peft" else None
+    return FunctionJob(
+        schema=1,
+        run_id="validation",
+        experiment_name=name,
+        output_dir="/nonexistent",
+        engine=minor(package_version("megatron-bridge") or ""),
+        device="cuda",
+        gpu_type=word["gpu"],
+        gpu_generation=None,
+        family=word["model"],
+        model_size=word["model"],
+        sequence_length=own.sequence_length,
+        precision=Precision("fp8", precision[3:]) if precision.startswith("fp8") else Precision(precision, None),
+        world_size=int(word["gpus"]),
+        parallelism=own,
+        batch=own,
+        performance=Performance(own.cuda_graph, own.recompute_layers, own.offload_layers, None, None),
+        steps=Steps(train=50, exit_after=None),
+        profile=None,
+        checkpoint=Checkpoint(save, None, load),
+        data_workers=8,
+        seed=1234,
+        megatron={},
+        function=Function(name, release="", catalogue="", columns=own, reduced=None),
+    )
 
 
 @contextmanager

@@ -50,6 +50,8 @@ def test_integers_stand_for_floats_but_never_for_switches() -> None:
             "schema is 2, this llmb_train reads schema 1\n  -> submit the run again with one version of LLMB",
         ),
         ({"family": "llama2"}, "family is 'llama2', expected one of 'llama3'"),
+        ({"world_size": 3, "parallelism": {"tp": 2}}, "world_size 3 is not a multiple of tp * pp * cp = 2\n  -> use a"),
+        ({"batch": {"mbs": 3}}, "batch.gbs 8 is not a multiple of mbs * DP = 3 * 1"),
         ({"architecture": {"moe": {"experts": 8}}}, "missing key architecture.moe.top_k"),
         ({"profile": {"tool": "nsys", "start": 4, "stop": 5, "ranks": ["0"]}}, "profile.ranks[0] is '0', expected"),
     ],
@@ -61,6 +63,12 @@ def test_a_wrong_job_says_what_is_wrong_in_which_file(tmp_path: Path, changes: d
         load_job(tmp_path / "job.json")
     assert str(caught.value).startswith(f"{tmp_path / 'job.json'}: ")
     assert words in str(caught.value)
+
+
+def test_the_experts_of_a_reduced_copy_must_divide() -> None:
+    parse_job(make_function_job("deepseek_v3", parallelism={"ep": 2}))
+    with pytest.raises(JobError, match="the number of experts, 4, is not a multiple of ep = 3"):
+        parse_job(make_function_job("deepseek_v3", parallelism={"ep": 3}))
 
 
 def test_a_job_that_names_a_function_needs_a_release_that_has_functions() -> None:

@@ -155,11 +155,6 @@ def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(functio
         ("nemotron_3_nano", {}, "nemotron_3_nano has Mamba layers, whose scan is a CUDA kernel: it cannot be trained"),
         ("qwen3_next_80b_a3b", {}, "gated delta nets"),
         ("glm51", {}, "sparse attention"),
-        (
-            "llama3_70b",
-            {"name": "llama3_70b_peft_8gpu_h100_bf16_config"},
-            "and checkpoint.load names none\n  -> set LOAD",
-        ),
         ("llama3_8b", {"reduced": None}, "is too large for a CPU\n  -> set MODEL_SIZE to the model's smoke size"),
     ],
 )

@@ -134,7 +134,6 @@ def named(family: str, of: str, **changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("job", "engine", "words"),
     [
-        (named("llama3_8b", "peft"), GPU, ("names none", "set LOAD_CHECKPOINT_PATH to a Megatron checkpoint")),
         (named("llama3_8b", "peft", checkpoint={"load": "/nowhere"}), GPU, ("there is no checkpoint in /nowhere",)),
         (named("nemotronh_56b", "pretrain"), CPU, ("has Mamba layers", "on a CPU", "train it in the recipe's cont")),
         (named("qwen3_next_80b_a3b", "pretrain"), CPU, ("has gated delta nets, whose kernels",)),
