@@ -49,7 +49,7 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
     Raises:
         WrongEngine: this Megatron-Bridge has no such function.
         Contradiction: its columns are not those that the plan was made from.
-        JobError: its vocabulary is not known.
+        JobError: its layers cannot be placed as planned, or its vocabulary is not known.
     """
     config = _call(job)
     require_own(job, config)
@@ -126,13 +126,18 @@ def require_environment(config: Any) -> None:
 
 
 def set_planned(job: FunctionJob, config: Any) -> None:
-    """Set every column in which the plan differs from the function; planning refuses what cannot be changed."""
+    """Set every column in which the plan differs from the function.
+
+    Raises:
+        JobError: its layers cannot be placed anew.
+    """
     own, plan, model = job.function.columns, job.parallelism, config.model
     if plan.tp != own.tp:
         model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
     if (plan.pp, plan.vp or 1) != (own.pp, own.vp or 1):
         model.pipeline_model_parallel_size = plan.pp
         model.virtual_pipeline_model_parallel_size = plan.vp if (plan.vp or 1) > 1 else None
+        _set_stages(job, model)
     if plan.cp != own.cp:
         model.context_parallel_size = plan.cp
     if plan.ep != own.ep:
@@ -144,6 +149,22 @@ def set_planned(job: FunctionJob, config: Any) -> None:
     config.train.micro_batch_size, config.train.global_batch_size = job.batch.mbs, job.batch.gbs
     model.seq_length = job.sequence_length
     _set_performance(job, config)
+
+
+def _set_stages(job: FunctionJob, model: Any) -> None:
+    """A model that places its layers by hand places them anew where Bridge can (v0.6.0,
+    scripts/training/recipe_runner.py:352-379)."""
+    if not getattr(model, "pipeline_model_parallel_layout", None):
+        return
+    builder = getattr(model, "_pipeline_model_parallel_layout_builder", None)
+    if builder is None:
+        raise JobError(
+            f"{job.function.name} places its layers by hand for PP={job.function.columns.pp} "
+            f"VP={job.function.columns.vp or 1}, and Megatron-Bridge has no other layout of it",
+            remedy="leave PP and VP unset",
+        )
+    vp = model.virtual_pipeline_model_parallel_size
+    model.pipeline_model_parallel_layout = builder(model.pipeline_model_parallel_size, vp)
 
 
 def _set_performance(job: FunctionJob, config: Any) -> None:

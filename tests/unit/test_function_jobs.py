@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmb_train.errors import Contradiction
+from llmb_train.errors import Contradiction, JobError
 from llmb_train.job import Checkpoint, FunctionJob, parse_job
 from support.without_engine import without_engine
 
@@ -114,9 +114,22 @@ def test_columns_of_the_plan_are_set(functions: Any, config: Any) -> None:
     assert (model.cpu_offloading, model.cpu_offloading_num_layers) == (True, 4)
 
 
+def test_layers_placed_by_hand_are_not_left_as_they_are(functions: Any, config: Any) -> None:
+    with pytest.raises(JobError, match="places its layers by hand for PP=4 VP=4"):
+        functions.set_planned(job(pp=8, vp=2), config)
+
+
+def test_layers_placed_by_hand_are_placed_anew_where_the_framework_can(functions: Any, config: Any) -> None:
+    config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: f"{pp} x {vp}"
+    functions.set_planned(job(pp=8, vp=2), config)
+    assert config.model.pipeline_model_parallel_layout == "8 x 2"
+    assert config.optimizer.overlap_param_gather_with_optimizer_step
+
+
 def test_without_interleaved_stages_parameters_are_gathered_after_the_optimizers_step(
     functions: Any, config: Any
 ) -> None:
+    config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: None
     functions.set_planned(job(vp=None), config)
     assert not config.optimizer.overlap_param_gather_with_optimizer_step
     assert config.comm_overlap.overlap_param_gather_with_optimizer_step is None
