@@ -247,6 +247,13 @@ def _precision(mixed: Any) -> dict[str, Any]:
     }
 
 
+def _emulate() -> None:
+    """Some functions ask what GPU there is. Imports torch and Megatron."""
+    from llmb_train import cpu
+
+    cpu.install()
+
+
 def main(arguments: list[str]) -> int:
     """Write the file. Exit status: 0 written, 3 this Python has no engine with performance recipes."""
     parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=_DESCRIPTION)
@@ -260,14 +267,12 @@ def main(arguments: list[str]) -> int:
     logging.disable(logging.WARNING)
     missing: dict[str, str] = {}
     try:
-        from llmb_train import cpu
-
         if options.fields:
-            cpu.install()
+            _emulate()
             options.file.write_text(fields_text(), encoding="utf-8")
             return 0
         perf_recipes.names()  # an engine without them is reported before torch is imported
-        cpu.install()  # some functions ask what GPU there is
+        _emulate()
         if options.validation:
             from llmb_train import validation
 
