@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import signal
@@ -226,10 +227,18 @@ def test_patience_is_for_a_leader_that_saves(started: list[subprocess.Popen[str]
     assert started[0].wait() == 7
 
 
-def test_without_pidfds_a_signal_still_needs_the_very_process(started, monkeypatch):
-    """As on macOS, and before Linux 5.3."""
+def no_such_call(pid: int) -> int:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+@pytest.mark.parametrize("python_has_it", [True, False])
+def test_without_pidfds_a_signal_still_needs_the_very_process(started, monkeypatch, python_has_it):
+    """Before Linux 5.3."""
     child = start(started, OBEDIENT)
-    monkeypatch.delattr(os, "pidfd_open")
+    if python_has_it:
+        monkeypatch.setattr(os, "pidfd_open", no_such_call)
+    else:
+        monkeypatch.delattr(os, "pidfd_open")
     assert send(another(child, start="1"), signal.SIGKILL) is False
     assert send(child, signal.SIGTERM) is True
     assert started[0].wait() == -signal.SIGTERM

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llmb_common.errors import RecordError
+from llmb_common.errors import RecipeError, RecordError
 from llmb_common.machine.files import read_json, write_json
 
 _one_at_a_time = threading.RLock()  # a plan converts a part of itself while it is converted
@@ -64,8 +64,6 @@ def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any
         RecipeError: it cannot be read, or is no ``kind``; ``remedy`` says how to get it back
     """
     import msgspec
-
-    from llmb_common.errors import RecipeError
 
     try:
         return from_json(path.read_bytes(), kind)
