@@ -215,10 +215,10 @@ def test_a_new_site_config_is_read_back(tmp_path: Path) -> None:
 
 def test_comments_and_choices_survive_and_an_unchanged_file_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "cluster_config.yaml"
-    path.write_text("schema: 1\n# ask Ann before changing\ncluster_type: slurm # big\nslurm: {account: bench}\n")
+    path.write_text('schema: 1\n# ask Ann before changing\ncluster_type: "slurm" # big\nslurm: {account: bench}\n')
     assert write_site_config(tmp_path, leaves({"repo": "/clone", "slurm": {"gres": True}}))
     text = path.read_text()
-    assert "# ask Ann before changing\ncluster_type: slurm # big\n" in text
+    assert '# ask Ann before changing\ncluster_type: "slurm" # big\n' in text
     config = load_cluster_config(tmp_path)
     assert (config.slurm.account, config.slurm.gres, config.repo) == ("bench", True, "/clone")
     assert not write_site_config(tmp_path, leaves({"repo": "/clone"}))
