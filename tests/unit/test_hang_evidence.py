@@ -134,6 +134,7 @@ class _Calls:
         pickle.dumps(b"bytes", protocol=4),
         b"\x80\x02c__builtin__\neval\n.",
         b"\x80\x02r\xff\xff\xff\x7f.",
+        b"\x80\x02}r\x00\x00\x01\x00.",
         b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f",
         b"\x80\x02]h\x07.",
         b"\x80\x02}(u",
