@@ -11,7 +11,6 @@ parameters are those of Transformer Engine's.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import logging
 import os
@@ -66,21 +65,11 @@ def count(job_file: Path, rank: int) -> dict[str, Any]:
     return {"file": str(job_file), "rank": rank, "dense": dense, "expert": expert, "total": dense + expert}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Arguments:
-    files: list[Path]
-    rank: int
-
-
-def _arguments() -> _Arguments:
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--rank", type=int, default=0)
-    return _Arguments(**vars(parser.parse_args()))
-
-
-if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    arguments = _arguments()
+    arguments = parser.parse_args()
     for job_file in arguments.files:
         print(json.dumps(count(job_file, arguments.rank)), flush=True)
