@@ -254,6 +254,16 @@ def test_the_ranks_strict_reader_takes_the_job(tmp_path: Path, machine: Machine,
     assert job.function.name == p.function.name
 
 
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [({"CP": "2"}, r"2 GPUs are not divisible by TP\*PP\*CP = 2\*1\*2 = 4"), ({"VP": "2"}, "VP=2 needs PP > 1")],
+    ids=str,
+)
+def test_a_reduced_copy_is_divided_among_its_ranks(columns: dict[str, str], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        plan(LAPTOP, MODEL_SIZE="smoke", JOB_TOTAL_GPUS="2", **columns)
+
+
 def test_the_environment_is_the_functions_and_the_callers_wins() -> None:
     common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256"}
     p = plan(**common, NCCL_NVLS_ENABLE="1", USE_MNNVL="0")

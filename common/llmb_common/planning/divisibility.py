@@ -72,12 +72,21 @@ def check_numbers(layout: Layout, model: AnyShape, sequence_length: int) -> None
     _check_experts(layout, model)
 
 
+def check_ranks(layout: Layout) -> None:
+    """Check what must divide whatever the model is.
+
+    Raises:
+        RequestError: the first rule that is broken; the message names the variable to change.
+    """
+    _check_world(layout)
+    _check_pipeline(layout)
+    _check_batch(layout)
+
+
 def divides_at_all(layout: Layout) -> bool:
     """Whether any model can be divided so: a quick look, before one is planned."""
     try:
-        _check_world(layout)
-        _check_pipeline(layout)
-        _check_batch(layout)
+        check_ranks(layout)
     except (RequestError, ZeroDivisionError):
         return False
     return layout.gpus % (layout.pp * (layout.ep or 1) * (layout.etp or 1)) == 0

@@ -14,7 +14,7 @@ import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
-from llmb_common.planning.divisibility import Layout, check_layout, check_memory_savers, check_numbers
+from llmb_common.planning.divisibility import Layout, check_layout, check_memory_savers, check_numbers, check_ranks
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, Function
@@ -219,6 +219,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             field="CUDA_GRAPH",
         )
     if case.model.reduced is not None:
+        check_ranks(layout)
         return  # the training code knows what a reduced copy divides into
     check_numbers(layout, case.shape, case.model.sequence_length)
     refused = _refused(case, function)
