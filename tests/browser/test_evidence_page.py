@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -87,3 +88,17 @@ def test_it_can_be_read_at_every_width(browser: Browser, evidence: Path, width: 
         targets = page.evaluate("[...document.querySelectorAll('a')].map((link) => link.getAttribute('href').slice(1))")
         assert page.evaluate("(all) => all.filter((one) => !document.getElementById(one))", targets) == []
         assert page.locator("#workloads tbody tr").first.locator("a").count() > 4, "figures lead to their runs"
+
+
+def test_a_time_at_the_edge_of_the_history_is_not_cut_off(browser: Browser, evidence: Path) -> None:
+    before, tag, rest = evidence.read_text().partition('<script id="data" type="application/json">')
+    data, end, after = rest.partition("</script>")
+    content = json.loads(data)
+    moments = [moment for history in content["histories"] for moment in history["moments"]]
+    for start, apart in ((1.48, 1.17), (7.03, 3.67), (9.62, 4.83)):
+        for number, moment in enumerate(moments):
+            moment["started"] = 1_795_000_000 + start + number * apart
+        page_file = evidence.with_name("edge.html")
+        page_file.write_text(before + tag + json.dumps(content).replace("<", "\\u003c") + end + after)
+        with shown(browser, page_file, width=390) as page:
+            assert overlaps(page) == []

@@ -35,7 +35,7 @@ function showHistory(runs) {
   );
   at("changes").replaceChildren(...changed.map((value) => element("li", {}, `${moment(value.created / 1000)}, from run `, linkTo(runPlaces, value.run), " on: ", value.changed.join("; "))));
   if (references.length) layer.push({ data: { values: references }, mark: { type: "rule", strokeDash: [5, 4] }, encoding: { y: { ...y, field: "seconds" } } });
-  return draw(at("history"), values.length && { height: 240, padding: { left: 5, right: 16, top: 16, bottom: 5 }, data: { values }, layer }, values.length ? "Step time of each run by date; bars are two standard errors, numbered dotted lines are where something changed, triangles ran with a slow node" : "No successful run.");
+  return draw(at("history"), values.length && { height: 240, padding: { left: 5, right: 36, top: 16, bottom: 5 }, data: { values }, layer }, values.length ? "Step time of each run by date; bars are two standard errors, numbered dotted lines are where something changed, triangles ran with a slow node" : "No successful run.");
 }
 
 // Days and times as they are written elsewhere on the page, and no more of them than there is room for.
