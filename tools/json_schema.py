@@ -10,6 +10,7 @@ The tests hold every JSON that a command prints against it (``support.cli``).
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -104,6 +105,9 @@ def _structs() -> dict[str, Any]:
     )
     of_schedulers = [*(_reference(part.__name__) for part in parts), {"type": "null"}]
     definitions["JobPlan"]["properties"]["slurm"] = {"anyOf": of_schedulers}
+    for definition in definitions.values():
+        if "description" in definition:  # the docstring, whose indentation only Python 3.13 takes away
+            definition["description"] = inspect.cleandoc(definition["description"])
     return definitions
 
 

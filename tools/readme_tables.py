@@ -22,7 +22,7 @@ from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import Result, Row, Variant, precision
+from llmb_common.recipes.rows import PublishedResult, Row, Variant, precision
 from llmb_common.request.variables import VARIABLES
 from tools.markdown import Footnotes, table
 
@@ -185,7 +185,7 @@ def results(recipe: Recipe, variant: str, gpu: str) -> list[str]:
     return [*table([*header, *(["TFLOPS/GPU"] if with_tflops else []), "note"], body), *notes.lines()]
 
 
-def _causal_mfu(recipe: Recipe, result: Result) -> str:
+def _causal_mfu(recipe: Recipe, result: PublishedResult) -> str:
     """MFU counting the causal half of attention, the same convention for all recipes, from the printed step time."""
     row = find_row(recipe, result)
     model = recipe.model(result.size)
@@ -199,7 +199,7 @@ def _causal_mfu(recipe: Recipe, result: Result) -> str:
     return f"{100 * flops.mfu(achieved, peak):.1f}"
 
 
-def _figure(result: Result, figure: str, form: str) -> str:
+def _figure(result: PublishedResult, figure: str, form: str) -> str:
     """The figure to compare with; a corrected one is bold, followed by the one that NVIDIA's README prints."""
     printed: float | None = getattr(result, figure)
     if printed is None:

@@ -24,7 +24,7 @@ from llmb_common.recipes import flops
 from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import PublishedResult
 from tools import readme_functions, readme_tables
 from tools.markdown import Makers, fill
 
@@ -121,7 +121,7 @@ def _example(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus
     return _block(lines)
 
 
-def _result(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus: int) -> Result:
+def _result(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus: int) -> PublishedResult:
     for result in recipe.results:
         if (result.variant, result.size, result.dtype, result.gpu, result.gpus) == (variant, size, dtype, gpu, gpus):
             return result

@@ -41,7 +41,7 @@ from llmb_common.recipes import flops
 from llmb_common.recipes.catalogue import Catalogue
 from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import PublishedRow, Result, read_published
+from llmb_common.recipes.rows import PublishedResult, PublishedRow, read_published
 from llmb_common.request.columns import Columns
 from tools.markdown import fill
 
@@ -138,7 +138,7 @@ def points() -> list[Point]:
     return list(found.values())
 
 
-def of_result(recipe: Recipe, result: Result) -> Point | None:
+def of_result(recipe: Recipe, result: PublishedResult) -> Point | None:
     row = find_row(recipe, result)
     if row is None:
         return None

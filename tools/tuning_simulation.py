@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmb_common.results.search import Option, State, Trial, look
+from llmb_common.results.search import Option, SearchState, Trial, look
 from llmb_common.results.steps import StepTime
 from llmb_common.results.surrogate import Point
 from tools.markdown import lines, print_tables
@@ -236,7 +236,7 @@ class Found:
     loss: float
     cost: float
     trials: int
-    state: State
+    state: SearchState
 
 
 def tune(space: Space, noise: Noise, source: random.Random, budget: float = math.inf) -> Found:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.scatter import STATED, PastRun, PastRuns, Scatter
-from llmb_common.results.sequential import REQUIRED, Attempt, follow, tolerance_of
+from llmb_common.results.sequential import REQUIRED, SuiteAttempt, follow, tolerance_of
 from llmb_common.results.steps import StepTime, estimate
 from tools.markdown import Table, lines, print_tables
 
@@ -239,7 +239,7 @@ def campaign(
 
     taken = repeats
     while True:
-        found = follow([Attempt(time) for time in runs[:taken]], repeats, reruns, judge)
+        found = follow([SuiteAttempt(time) for time in runs[:taken]], repeats, reruns, judge)
         if found.answer is not None:
             return found.answer, found.attempts
         taken = found.attempts
