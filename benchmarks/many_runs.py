@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmb_common.launch import plan_from_variables
 from llmb_common.rendering.job import job_document
-from llmb_common.runs.evidence.account import KEY, Account, as_plain
+from llmb_common.runs.evidence.account import KEY, NodeSummary, as_plain
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import RunRecord
 
@@ -50,7 +50,7 @@ def make_runs(install: Path, count: int, state: str = "COMPLETED", scales: Seque
         variables |= {"MODEL_SIZE": "70b", "JOB_TOTAL_GPUS": str(gpus)}
         plan = plan_from_variables(ROOT / "llama3.1", variables)[1]
         paths = RunPaths(experiments_folder(plan.workload_folder), plan.experiment_name, "STAMP", "RUNID")
-        nodes = as_plain(Account(nodes=plan.nodes, hosts=("gpu1",), gpus="4 x NVIDIA GB200", driver="580.95.05"))
+        nodes = as_plain(NodeSummary(nodes=plan.nodes, hosts=("gpu1",), gpus="4 x NVIDIA GB200", driver="580.95.05"))
         record = RunRecord(paths, plan, job_id="JOBID", manifest={"job": {"software": {"torch": "2.9.0"}, KEY: nodes}})
         text = json.dumps(record.with_state("SUBMITTED").with_state(state).as_dict())
         job = json.dumps(job_document(plan, paths))

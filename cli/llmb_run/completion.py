@@ -75,7 +75,7 @@ def engines(context: Context) -> Iterable[str]:
 
 @_completes
 def states(context: Context) -> list[str]:
-    from llmb_common.run_states import ENDED_STATES, LIVE_STATES
+    from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 
     return sorted(LIVE_STATES | ENDED_STATES)
 
@@ -84,10 +84,10 @@ def runs(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
     """Ids of the newest runs; their names where more than a little of one is typed."""
     from llmb_common.index.runs import RunFilter
     from llmb_common.index.search import find_runs
-    from llmb_run.place import Place
+    from llmb_run.workspace import Workspace
 
     def known(context: Context) -> list[str]:
-        rows = find_runs(Place().install, RunFilter(limit=200))
+        rows = find_runs(Workspace().install, RunFilter(limit=200))
         return [row.run_id for row in rows] + ([row.name for row in rows] if len(incomplete) > 3 else [])
 
     return _completes(known)(context, parameter, incomplete)
@@ -116,9 +116,9 @@ def _chosen(context: Context) -> list[Recipe]:
 
 
 def _recipes() -> list[Recipe]:
-    from llmb_run.place import Place
+    from llmb_run.workspace import Workspace
 
-    return [entry.recipe for entry in Place().catalog]
+    return [entry.recipe for entry in Workspace().catalog]
 
 
 _FILES = {

@@ -12,18 +12,18 @@ from llmb_common.command.words import span_seconds
 from llmb_common.errors import LLMBError, RequestError, did_you_mean
 from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
+from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.results.configuration import values_of
-from llmb_common.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.runs.ownership import is_ours, refusal
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_run.place import Place
 from llmb_run.starting.command_line import VARIABLE_OF
 from llmb_run.starting.sweeps import dimensions_of
 from llmb_run.terminal import notice, split
+from llmb_run.workspace import Workspace
 
 
 def run_filter(
-    place: Place,
+    place: Workspace,
     *,
     workload: Sequence[str] = (),
     size: Sequence[str] = (),
@@ -110,7 +110,7 @@ def seconds_of(text: str, option: str) -> float:
     return float(seconds)
 
 
-def select_rows(place: Place, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
+def select_rows(place: Workspace, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
     """The runs that ``words`` name, in their order; without words those that match the filter, newest first.
 
     ``others``: what a command does not do with runs of other users unless they are named, as it says then.
@@ -146,7 +146,7 @@ def _load(row: RunRow) -> RunRecord | LLMBError:
         return error
 
 
-def one_folder(place: Place, word: str | None) -> Path:
+def one_folder(place: Workspace, word: str | None) -> Path:
     """The run that ``word`` names, or the newest.
 
     Raises:

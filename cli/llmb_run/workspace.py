@@ -55,7 +55,7 @@ def _entry(folder: Path) -> CatalogEntry | None:
         return None
 
 
-class Place:
+class Workspace:
     """One command's view of the installation. Everything is read on first use."""
 
     def __init__(self, install: Path | None = None) -> None:

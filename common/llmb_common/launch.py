@@ -23,7 +23,7 @@ from llmb_common.errors import LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import in_short
 from llmb_common.planning.plan import make_plan
-from llmb_common.planning.step_time import Band, Look, Measured
+from llmb_common.planning.step_time import Band, Look, SiteTimes
 from llmb_common.platform.cluster_types import SLURM
 from llmb_common.platform.gpus import CPU
 from llmb_common.recipes.loading import load_recipe
@@ -50,20 +50,20 @@ _ALIKE = 8
 def measured_here(install: Path | None) -> Look:
     """Looks at the runs of the installation ``install``, of those whose logs ``results`` or ``show`` has read."""
 
-    def look(plan: JobPlan) -> Measured:
+    def look(plan: JobPlan) -> SiteTimes:
         if install is None or plan.gpu_type == CPU or not (install / ".llmb" / "index.db").is_file():
-            return Measured()
+            return SiteTimes()
         from llmb_common.index.database import past_memory, past_times
         from llmb_common.results.configuration import memory_key
 
         rows = past_times(install, plan.workload, plan.model_size)
-        found = _measured(plan, rows) if rows else Measured()
+        found = _measured(plan, rows) if rows else SiteTimes()
         return replace(found, memory=lambda kind: past_memory(install, memory_key(plan, kind)))
 
     return look
 
 
-def _measured(plan: JobPlan, rows: Sequence[PastTime]) -> Measured:
+def _measured(plan: JobPlan, rows: Sequence[PastTime]) -> SiteTimes:
     from llmb_common.results.configuration import configuration_key, software_of_plan
 
     key = f"{configuration_key(plan)} {software_of_plan(plan)}"
@@ -73,7 +73,7 @@ def _measured(plan: JobPlan, rows: Sequence[PastTime]) -> Measured:
         if row.configuration != key:
             others.setdefault(row.configuration, row)
     newest = [row for row in (*same, *rows) if row.gpu_type == plan.gpu_type and row.watts is not None]
-    return Measured(
+    return SiteTimes(
         same=_band([row.step_seconds for row in same[:_NEWEST]]) if same else None,
         alike=((made, row.step_seconds) for row in islice(others.values(), _ALIKE) if (made := _plan_of(row))),
         watts=newest[0].watts if newest else None,

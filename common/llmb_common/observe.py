@@ -16,7 +16,7 @@ from llmb_common.errors import AnswerLost, LLMBError, RecordError
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
 from llmb_common.platform.cluster_types import ClusterType
-from llmb_common.run_states import is_live
+from llmb_common.platform.run_states import is_live
 from llmb_common.runs.finding import Finding, give_up, may_change, with_job_facts
 from llmb_common.runs.ownership import refusal as ownership_refusal
 from llmb_common.runs.record import NOT_SUBMITTED, RunRecord, update_record
@@ -49,7 +49,7 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
             asked.setdefault(record.plan.cluster_type, []).append(record)
     findings: dict[str, Finding] = {}
     for cluster_type, these in asked.items():
-        findings |= executor_for(cluster_type).look(these)
+        findings |= executor_for(cluster_type).poll(these)
     return [_settle(record, findings.get(record.paths.run_id)) for record in records]
 
 
@@ -205,7 +205,7 @@ def _end(live: Mapping[int, RunRecord]) -> dict[int, RunRecord | LLMBError]:
         by_type.setdefault(record.plan.cluster_type, []).append(record)
     said: dict[str, RunRecord | LLMBError] = {}
     for cluster_type, these in by_type.items():
-        said |= executor_for(cluster_type).end(these)
+        said |= executor_for(cluster_type).cancel(these)
     note(*(item for item in said.values() if isinstance(item, RunRecord)))
     return {number: said[record.paths.run_id] for number, record in live.items() if record.paths.run_id in said}
 

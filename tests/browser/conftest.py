@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from llmb_run.place import Place
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.measuring import selected
+from llmb_run.workspace import Workspace
 from support.report_site import make_site
 
 _PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -38,7 +38,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """On the runs of ``support.report_site``."""
     install = tmp_path_factory.mktemp("site")
     make_site(install)
-    place = Place(install)
+    place = Workspace(install)
     return build(selected(place, (), {}), place)
 
 

@@ -13,10 +13,10 @@ from layout import WIDTHS, hidden, overlaps, pale
 from playwright.sync_api import Browser, Page
 from test_report_page import THEMES, cells, choose, drawn, shown
 
-from llmb_run.place import Place
 from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.measuring import selected
+from llmb_run.workspace import Workspace
 from support.customer_site import OPERATOR, REPEATED, SLOW, make_customer_site
 from support.report_site import HOSTILE
 
@@ -27,7 +27,7 @@ LONG = "Acceptance_of_the_extension_of_" + "W" * 120
 def customer_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     install = tmp_path_factory.mktemp("customer")
     make_customer_site(install)
-    place = Place(install)
+    place = Workspace(install)
     return build(selected(place, (), {}), place, f"{LONG} {HOSTILE}")
 
 

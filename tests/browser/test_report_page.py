@@ -13,10 +13,10 @@ import pytest
 from layout import WIDTHS, hidden, overlaps
 from playwright.sync_api import Browser, Page
 
-from llmb_run.place import Place
 from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import MOST_POINTS, Report, build
 from llmb_run.results.measuring import selected
+from llmb_run.workspace import Workspace
 from support.report_site import HOSTILE
 from support.runs import make_run, steady_log
 
@@ -288,7 +288,7 @@ def test_a_sweep_has_a_table_and_a_chart_for_each_dimension(browser: Browser, tm
     for tp, algorithm, milliseconds in (("1", "Ring", 9000), ("1", "Tree", 9010), ("2", "Ring", 11000)):
         make_run(tmp_path, log=steady_log(milliseconds), variables=swept | {"TP": tp, "NCCL_ALGO": algorithm})
     make_run(tmp_path, state="NODE_FAIL", variables=swept | {"TP": "2", "NCCL_ALGO": "<b>Tree</b>"})
-    place, file = Place(tmp_path), tmp_path / "report.html"
+    place, file = Workspace(tmp_path), tmp_path / "report.html"
     file.write_text(html_page(build(selected(place, (), {}), place)), encoding="utf-8")
     for width in (1440, 390):
         with shown(browser, file, width=width) as found:

@@ -21,7 +21,7 @@ from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.observe import Observation, cancel, observe, refresh, wait
-from llmb_common.run_states import is_live
+from llmb_common.platform.run_states import is_live
 from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord, load_record, update_record

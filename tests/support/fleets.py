@@ -20,7 +20,7 @@ import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.account import EXPECTATION, held_against, setup_of, summarize
-from llmb_common.runs.evidence.nodes import Adapter, Gpu, Machine, NcclLog, Node, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import Adapter, Gpu, HostFacts, NcclLog, Node, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
 
 SIZES = (8, 64, 128, 512, 1024)
@@ -124,7 +124,7 @@ class Cluster:
             for name, value in gpu.throttled_us.items()
         }
 
-    def machine(self) -> Machine:
+    def machine(self) -> HostFacts:
         dice, per_node = self.dice, _PER_NODE[self.gpu_type]
         firmware = dice.choice(("28.39.3560", "28.42.1000"))
         used = [Adapter(f"mlx5_{n}", "MT4129", firmware, "InfiniBand", "ACTIVE", _RATE) for n in range(per_node)]
@@ -133,7 +133,7 @@ class Cluster:
         dpu = Adapter(
             "mlx5_30", "MT41692", "32", "Ethernet", "ACTIVE" if plugged else "DOWN", 200.0 if plugged else 2.5
         )
-        return Machine(kernel="6.8", driver="580.95.05", adapters=(*used, *storage, dpu))
+        return HostFacts(kernel="6.8", driver="580.95.05", adapters=(*used, *storage, dpu))
 
     def nccl(self) -> NcclLog:
         adapters = {f"mlx5_{n}": "IB" for n in range(_PER_NODE[self.gpu_type])}
@@ -202,8 +202,8 @@ def _every(change: Change) -> Change:
     return everywhere
 
 
-def _ports(**changes: Any) -> Callable[[Node], Machine]:
-    def machine(node: Node) -> Machine:
+def _ports(**changes: Any) -> Callable[[Node], HostFacts]:
+    def machine(node: Node) -> HostFacts:
         ports = tuple(msgspec.structs.replace(p, **changes) if p.name == "mlx5_1" else p for p in node.machine.adapters)
         return msgspec.structs.replace(node.machine, adapters=ports)
 
@@ -214,12 +214,12 @@ def _log(**changes: Any) -> Callable[[Node], NcclLog | None]:
     return lambda node: msgspec.structs.replace(node.nccl, **changes) if node.nccl else None
 
 
-def _gone(node: Node) -> Machine:
+def _gone(node: Node) -> HostFacts:
     ports = tuple(port for port in node.machine.adapters if port.name != "mlx5_1")
     return msgspec.structs.replace(node.machine, adapters=ports)
 
 
-def _all_ports(node: Node) -> Machine:
+def _all_ports(node: Node) -> HostFacts:
     ports = tuple(msgspec.structs.replace(port, rate_gbps=_RATE / 2) for port in node.machine.adapters)
     return msgspec.structs.replace(node.machine, adapters=ports)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Needs, Nvlink, Port, Software, System
-from llmb_common.health.judge import Verdict, judge
+from llmb_common.health.judge import NodeVerdict, judge
 from support.fleets import GB200, H100, Cluster
 
 NOISE = (
@@ -120,7 +120,7 @@ def _facts(cluster: Cluster, name: str, idle: float, dice: random.Random) -> Fac
     )
 
 
-def verdicts(gpu_type: str, nodes: int, seed: str) -> list[Verdict]:
+def verdicts(gpu_type: str, nodes: int, seed: str) -> list[NodeVerdict]:
     """Of one healthy fleet."""
     found = fleet(gpu_type, nodes, random.Random(seed))
     return judge(list(found), found, needs(gpu_type))
@@ -169,7 +169,7 @@ def logged(line: str, age: float = 60.0, times: int = 1) -> Change:
     return whole(kernel=KernelLog(lines=((age, line),) * times))
 
 
-def checked(change: Change, wanted: Needs, gpu_type: str = H100) -> dict[str, Verdict]:
+def checked(change: Change, wanted: Needs, gpu_type: str = H100) -> dict[str, NodeVerdict]:
     """Four nodes, of which n2 is ``change``\\ d."""
     nodes = fleet(gpu_type)
     nodes["n2"] = change(nodes["n2"])

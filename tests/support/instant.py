@@ -56,10 +56,10 @@ class InstantExecutor(Executor):
                 os._exit(9)
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
 
-    def look(self, records: list[RunRecord]) -> dict[str, Finding]:  # type: ignore[override]
+    def poll(self, records: list[RunRecord]) -> dict[str, Finding]:  # type: ignore[override]
         return {record.paths.run_id: _found(record) for record in records}
 
-    def end(self, records: list[RunRecord]) -> dict[str, RunRecord]:  # type: ignore[override]
+    def cancel(self, records: list[RunRecord]) -> dict[str, RunRecord]:  # type: ignore[override]
         return {}
 
 

@@ -9,10 +9,10 @@ from typing import Literal
 
 from playwright.sync_api import sync_playwright
 
-from llmb_run.place import Place
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
 from llmb_run.results.measuring import selected
+from llmb_run.workspace import Workspace
 from support.report_site import make_site
 from support.repository import REPOSITORY
 
@@ -21,7 +21,7 @@ THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         make_site(Path(folder))
-        place = Place(Path(folder))
+        place = Workspace(Path(folder))
         file = Path(folder) / "report.html"
         file.write_text(page(build(selected(place, (), {}), place)), encoding="utf-8")
         program = shutil.which("chromium-headless-shell") or shutil.which("chromium")

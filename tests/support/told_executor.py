@@ -62,11 +62,11 @@ class ToldExecutor(Executor):
         number, state = str(len(told.started)), SUBMITTED if record.plan.traits.queued else COMPLETED
         return update_record(record.paths.folder, lambda found: replace(found, job_id=number).with_state(state))
 
-    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         told.looked += 1
         return {record.paths.run_id: told.sees(record) for record in records}
 
-    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         said = {record.paths.run_id: told.ends(record) for record in records}
         told.ended += said
         return {run_id: result for run_id, result in said.items() if result is not None}

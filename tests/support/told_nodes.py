@@ -8,7 +8,7 @@ import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.findings import find
-from llmb_common.runs.evidence.nodes import Gpu, Machine, NcclLog, Node, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import Gpu, HostFacts, NcclLog, Node, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
 
 IB = NcclLog(version="2.27.3", networks=("IB",), transports={"NET/IB/GDRDMA": 8})
@@ -38,7 +38,7 @@ def gpus(odd: dict[str, Any] | None = None, count: int = 8) -> tuple[Gpu, ...]:
 
 def node(host: str, **changes: Any) -> Node:
     looks = [Snapshot(time=at, gpus=gpus()) for at in (1000.0, 1100.0, 2000.0)]
-    healthy = Node(host, Machine(kernel="6.8", driver="580"), *looks, nccl=IB, nccl_missing=None)
+    healthy = Node(host, HostFacts(kernel="6.8", driver="580"), *looks, nccl=IB, nccl_missing=None)
     changed = msgspec.structs.replace(healthy, **changes)
     return changed if "samples" in changes else msgspec.structs.replace(changed, samples=(changed.load,) * 5)
 

@@ -15,15 +15,14 @@ import msgspec
 import pytest
 
 from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
-from llmb_common.results.sequential import Attempt
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import ArrayTask
 from llmb_run.campaigns.conduct import Run, attempt_of, held
 from llmb_run.comparing.ab import as_text
-from llmb_run.comparing.strategy import Block as Turns
-from llmb_run.comparing.strategy import InTurns, Rule
-from llmb_run.place import Place
+from llmb_run.comparing.strategy import InTurns, Rule, RunBlock
 from llmb_run.results.measuring import measure
+from llmb_run.workspace import Workspace
 from support import instant
 from support.campaigns import Site
 from support.cli import Cli, Done
@@ -284,9 +283,11 @@ def test_runs_count_with_those_of_their_allocation(cli: Cli, runs: str, counted:
         one = replace(one, manifest={"job": {"nodes": "gpu2" if kind == "m" else "gpu1"}})
         if kind == " ":
             return Run(number, one.with_state("NOT_SUBMITTED"))
-        return Run(number, one.with_state("COMPLETED"), None, Attempt(run(1.0) if kind != "." else None, fault="x"))
+        return Run(
+            number, one.with_state("COMPLETED"), None, SuiteAttempt(run(1.0) if kind != "." else None, fault="x")
+        )
 
-    block = Turns(1, "AABB", tuple(of(number, kind) for number, kind in enumerate(runs, 1)))
+    block = RunBlock(1, "AABB", tuple(of(number, kind) for number, kind in enumerate(runs, 1)))
     assert "".join("y" if item else "." for item in block.counted) == counted
     assert (block.ended, block.lost) == (" " not in runs, due == "lost")
     found = [item.cancel for item in block.due(wanted=True)]
@@ -298,7 +299,7 @@ def test_runs_count_with_those_of_their_allocation(cli: Cli, runs: str, counted:
 def test_a_run_that_its_allocation_cut_short_has_not_failed(cli: Cli) -> None:
     """One that was ended at its own limit has: the batch script says which it was."""
     record = make_run(cli.install, log=steady_log(100.0, steps=50)[:600])
-    (item,) = measure([record.paths.folder], Place(cli.install))
+    (item,) = measure([record.paths.folder], Workspace(cli.install))
     submission = msgspec.structs.replace(record.submission, task=ArrayTask("s", 1, 4))
     cut = replace(record, submission=submission).with_state("TIMEOUT")
     assert attempt_of(item, cut, timed=True, strict=False).fault.startswith("its allocation ended before")

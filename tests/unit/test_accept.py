@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from llmb_common.results.sequential import Attempt
-from llmb_common.runs.evidence.account import Account
+from llmb_common.results.sequential import SuiteAttempt
+from llmb_common.runs.evidence.account import NodeSummary
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_run.acceptance.outcome import conclusion
 from llmb_run.campaigns.conduct import attempt_of
 from llmb_run.main import main
-from llmb_run.place import Place
 from llmb_run.results.measuring import measure
+from llmb_run.workspace import Workspace
 from support import instant
 from support.campaigns import SUITE, Site, unpacked
 from support.cli import Cli, Done
@@ -165,11 +165,11 @@ def test_references_are_those_that_the_campaign_began_with(site: Site) -> None:
 
 def test_a_problem_of_a_node_fails_the_pre_screen_only(cli: Cli) -> None:
     record = make_run(cli.install, log=steady_log(5741.47))
-    (item,) = measure([record.paths.folder], Place(cli.install))
-    item.__dict__["account"] = Account(findings=(NodeFinding("throttled", "problem", "n3: too hot"),))
+    (item,) = measure([record.paths.folder], Workspace(cli.install))
+    item.__dict__["account"] = NodeSummary(findings=(NodeFinding("throttled", "problem", "n3: too hot"),))
     screened = attempt_of(item, record, timed=False, strict=True)
     assert screened.failure == "its nodes: n3: too hot"
-    assert attempt_of(item, record, timed=False, strict=False) == Attempt()
+    assert attempt_of(item, record, timed=False, strict=False) == SuiteAttempt()
     assert attempt_of(item, record, timed=True, strict=False).time is not None
 
 

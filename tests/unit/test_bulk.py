@@ -10,26 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmb_common.errors import ConfigError
-from llmb_run.place import Place
-from llmb_run.starting.requests import Ask
+from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import parse_text, read_tasks
+from llmb_run.workspace import Workspace
 from support import instant
 from support.cli import Cli
 
 
 @pytest.fixture
-def place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.setenv("GPU_TYPE", "h100")
-    return Place(cli.install)
+    return Workspace(cli.install)
 
 
-def read(tmp_path: Path, place: Place, text: str) -> list[Ask]:
+def read(tmp_path: Path, place: Workspace, text: str) -> list[JobSpec]:
     path = tmp_path / "tasks"
     path.write_text(text)
     return read_tasks(path, place)
 
 
-def brief(asks: list[Ask]) -> list[tuple[str, str | None, str | None, str | None]]:
+def brief(asks: list[JobSpec]) -> list[tuple[str, str | None, str | None, str | None]]:
     said = (ask.settings for ask in asks)
     return [(it["workload"].removeprefix("pretrain_"), *map(it.get, ("size", "dtype", "scale"))) for it in said]
 
@@ -47,7 +47,7 @@ pretrain_nemotron4:
 """
 
 
-def test_the_short_form(tmp_path: Path, place: Place) -> None:
+def test_the_short_form(tmp_path: Path, place: Workspace) -> None:
     asks = read(tmp_path, place, TEXT)
     assert brief(asks) == [
         ("llama3.1", "405b", "fp8", "512"),
@@ -63,12 +63,12 @@ def test_the_short_form(tmp_path: Path, place: Place) -> None:
     assert [ask.repeat for ask in asks[:4]] == [1, 2, 1, 2]
 
 
-def test_a_size_may_hold_the_character_before_it(tmp_path: Path, place: Place) -> None:
+def test_a_size_may_hold_the_character_before_it(tmp_path: Path, place: Workspace) -> None:
     asks = read(tmp_path, place, "pretrain_mbridge_deepseek_v3:\n(bf16, 1024, 1)\n")
     assert brief(asks) == [("mbridge", "deepseek_v3", "bf16", "1024")]
 
 
-def test_one_task_file_has_jobs_of_both_engines(tmp_path: Path, place: Place) -> None:
+def test_one_task_file_has_jobs_of_both_engines(tmp_path: Path, place: Workspace) -> None:
     task = "workload: llama3.1, size: 8b, scale: 8"
     asks = read(tmp_path, place, f'tasks:\n  - {{{task}}}\n  - {{{task}, engine: "0.6"}}\n')
     assert [ask.settings.get("engine") for ask in asks] == [None, "0.6"]
@@ -90,7 +90,7 @@ WRONG_TEXT = {
 
 
 @pytest.mark.parametrize("text", WRONG_TEXT)
-def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, place: Place, text: str) -> None:
+def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, place: Workspace, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, place, text)
     assert WRONG_TEXT[text] in caught.value.message
@@ -100,7 +100,7 @@ def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, place: Place, 
 @given(st.text(alphabet="()[],'\"#:abfp816 \n_.-$\\{}", max_size=60))
 def test_the_short_form_only_ever_fails_with_one_of_our_errors(text: str) -> None:
     with contextlib.suppress(ConfigError):
-        parse_text("pretrain_grok1:\n" + text, "tasks", Place(Path("/nonexistent")))
+        parse_text("pretrain_grok1:\n" + text, "tasks", Workspace(Path("/nonexistent")))
 
 
 YAML = """\
@@ -126,7 +126,7 @@ tasks:
 """
 
 
-def test_the_yaml_form(tmp_path: Path, place: Place) -> None:
+def test_the_yaml_form(tmp_path: Path, place: Workspace) -> None:
     asks = read(tmp_path, place, YAML)
     assert len(asks) == 2 * 2 * 2 * 2 + 2
     plain = {"gpu_type": "h100", "time_limit": "2:00:00", "max_steps": "60", "NCCL_DEBUG": "INFO", "UCX_TLS": "rc"}
@@ -139,7 +139,7 @@ def test_the_yaml_form(tmp_path: Path, place: Place) -> None:
     assert asks[-1].settings["profile"] == "true"
 
 
-def test_a_list_anywhere_is_a_sweep(tmp_path: Path, place: Place) -> None:
+def test_a_list_anywhere_is_a_sweep(tmp_path: Path, place: Workspace) -> None:
     text = """\
 defaults: {env: {NCCL_ALGO: [Ring, Tree]}, set: {mbs: 2}, scale: 8}
 tasks:
@@ -191,14 +191,14 @@ WRONG_YAML = {
 
 
 @pytest.mark.parametrize("text", WRONG_YAML)
-def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, place: Place, text: str) -> None:
+def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, place: Workspace, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, place, text)
     assert WRONG_YAML[text] in caught.value.message
     assert caught.value.remedy
 
 
-def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, place: Place) -> None:
+def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, place: Workspace) -> None:
     own = "  - {workload: grok1, scale: 512}\n"
     bounds = "  - {workload: grok1, max_scale: 512}\n"
     asks = read(tmp_path, place, f"defaults: {{min_scale: 1024}}\ntasks:\n{own}")
@@ -207,7 +207,7 @@ def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, place: Place
     assert [ask.where.rpartition(":")[2] for ask in asks] == ["3", "3", "4"]
 
 
-def test_a_variable_of_a_job_may_be_empty(tmp_path: Path, place: Place) -> None:
+def test_a_variable_of_a_job_may_be_empty(tmp_path: Path, place: Workspace) -> None:
     (ask,) = read(tmp_path, place, 'tasks:\n  - {workload: grok1, env: {NCCL_ALGO: ""}}\n')
     assert ask.settings["NCCL_ALGO"] == ""
 
@@ -223,7 +223,7 @@ def test_a_job_that_cannot_be_planned_has_its_line(cli: Cli, tmp_path: Path) -> 
         assert line in several
 
 
-def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Place) -> None:
+def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Workspace) -> None:
     tasks = "pretrain_grok1:\n(fp8, 512, 2)\n(fp8, 256, 1)\n"
     before = [ask.digest("tasks") for ask in read(tmp_path, place, tasks)]
     after = [ask.digest("tasks") for ask in read(tmp_path, place, "pretrain_nemotron4:\n(bf16, 16, 1)\n" + tasks)]

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from llmb_common.results.configuration import configuration_key
-from llmb_common.runs.evidence.account import Account, held_against, setup_of
+from llmb_common.runs.evidence.account import NodeSummary, held_against, setup_of
 from support.cli import Cli
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line
@@ -209,20 +209,20 @@ FACTS = {
 
 @pytest.mark.parametrize("name", FACTS)
 def test_each_fact_of_nodes_is_held_against_the_accepted_one(name: str) -> None:
-    setup = setup_of([Account(**{name: "one"})])
-    (found,) = held_against(Account(**{name: "t\x1bwo"}), setup, "B", same_job=True)
+    setup = setup_of([NodeSummary(**{name: "one"})])
+    (found,) = held_against(NodeSummary(**{name: "t\x1bwo"}), setup, "B", same_job=True)
     severity, word = FACTS[name]
     assert (found.kind, found.severity, found.text) == ("expectation", severity, f"{word} t\\x1bwo, and one in B")
-    assert held_against(Account(**{name: "one"}), setup, "B", same_job=True) == []
-    assert held_against(Account(), setup, "B", same_job=True) == [], "what is not known is not compared"
-    assert held_against(Account(**{name: "two"}), {}, "B", same_job=True) == []
+    assert held_against(NodeSummary(**{name: "one"}), setup, "B", same_job=True) == []
+    assert held_against(NodeSummary(), setup, "B", same_job=True) == [], "what is not known is not compared"
+    assert held_against(NodeSummary(**{name: "two"}), {}, "B", same_job=True) == []
 
 
 @pytest.mark.parametrize(("mhz", "found"), [(900.0, False), (899.0, True)])
 def test_clocks_may_be_a_tenth_lower(mhz: float, found: bool) -> None:
-    setup = setup_of([Account(clock_mhz=900.0), Account(clock_mhz=1100.0)])
-    assert bool(held_against(Account(clock_mhz=mhz), setup, "B", same_job=True)) == found
-    assert held_against(Account(clock_mhz=mhz), setup, "B", same_job=False) == []
+    setup = setup_of([NodeSummary(clock_mhz=900.0), NodeSummary(clock_mhz=1100.0)])
+    assert bool(held_against(NodeSummary(clock_mhz=mhz), setup, "B", same_job=True)) == found
+    assert held_against(NodeSummary(clock_mhz=mhz), setup, "B", same_job=False) == []
 
 
 def test_a_baseline_of_an_older_version_expects_nothing_of_nodes(cli: Cli) -> None:

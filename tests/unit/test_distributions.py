@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.results.decision import Decision, decide
-from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS, Attempt, follow, tolerance_of
+from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS, SuiteAttempt, follow, tolerance_of
 from llmb_common.results.steps import StepTime
 from llmb_common.timing.statistics import (
     beta_cdf,
@@ -103,8 +103,8 @@ def test_the_log_of_a_sample_variance_has_the_mean_that_digamma_says():
 # Looks at growing data: what a campaign does next, and how often it is wrong in the end.
 
 
-def at(seconds: float) -> Attempt:
-    return Attempt(StepTime(seconds, 0.0, count=10, mean=seconds, steps=400))
+def at(seconds: float) -> SuiteAttempt:
+    return SuiteAttempt(StepTime(seconds, 0.0, count=10, mean=seconds, steps=400))
 
 
 def judge(times: Sequence[StepTime]) -> Decision:
@@ -112,7 +112,7 @@ def judge(times: Sequence[StepTime]) -> Decision:
     return decide(times, 10.0, tolerance=tolerance_of(REQUIRED))
 
 
-NODE = Attempt(fault="a node failed")
+NODE = SuiteAttempt(fault="a node failed")
 
 
 def test_95_per_cent_of_the_performance_are_5_26_per_cent_more_time() -> None:
@@ -166,7 +166,7 @@ def test_faults_beyond_the_limit_leave_what_there_is_to_decide() -> None:
 
 
 def test_a_failure_ends_it_once_the_others_have_ended() -> None:
-    failed = Attempt(failure="out of memory")
+    failed = SuiteAttempt(failure="out of memory")
     assert follow([failed, None, at(10)], 3, 4, judge).answer is None
     assert follow([failed], 3, 4, judge).answer == "fail", "the two others never started"
     found = follow([at(10), failed, at(10)], 3, 4, judge)
@@ -174,7 +174,7 @@ def test_a_failure_ends_it_once_the_others_have_ended() -> None:
 
 
 def test_where_only_success_counts_nothing_is_judged() -> None:
-    assert follow([Attempt()], 1, 1, None).answer == "pass"
+    assert follow([SuiteAttempt()], 1, 1, None).answer == "pass"
     assert follow([NODE], 1, 1, None).attempts == 2
     assert follow([NODE, NODE], 1, 1, None).answer == "inconclusive"
 

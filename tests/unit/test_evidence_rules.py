@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.account import Account, make_account
+from llmb_common.runs.evidence.account import NodeSummary, make_account
 from llmb_common.runs.evidence.findings import NodeFinding, find
-from llmb_common.runs.evidence.nodes import Machine, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import HostFacts, Nodes, Snapshot
 from support.fleets import FAULTS, GB200, H100, SIZES, Cluster, Fault, trials
 from support.gpu_nodes import write_node
 from support.runs import make_run
@@ -38,7 +38,7 @@ def test_files_that_cannot_be_read_count_as_nodes(plan: JobPlan) -> None:
 
 
 def test_problems_come_before_notes(plan: JobPlan) -> None:
-    odd = node("b", machine=Machine(kernel="5.4", driver="550"))
+    odd = node("b", machine=HostFacts(kernel="5.4", driver="550"))
     assert said(plan, node("a"), node("c"), odd) == [
         ("different-driver", "problem", "driver 550 on b; elsewhere 580"),
         ("different-kernel", "note", "kernel 5.4 on b; elsewhere 6.8"),
@@ -297,7 +297,7 @@ def test_memory_errors_of_all_kinds(plan: JobPlan) -> None:
 
 
 def test_four_are_named_and_the_others_counted(plan: JobPlan) -> None:
-    drivers = [node(f"n{number}", machine=Machine(kernel="6.8", driver="550")) for number in range(5)]
+    drivers = [node(f"n{number}", machine=HostFacts(kernel="6.8", driver="550")) for number in range(5)]
     usual = [node(f"m{number}") for number in range(9)]
     assert said(plan, *usual, *drivers)[0][2] == (
         "driver 550 on n0, 550 on n1, 550 on n2, 550 on n3 and 1 more; elsewhere 580"
@@ -315,7 +315,7 @@ def test_without_gpus_only_what_all_nodes_have_is_compared(plan: JobPlan) -> Non
 
 
 def test_an_account_is_two_lines() -> None:
-    account = Account(
+    account = NodeSummary(
         nodes=2,
         gpus="8 x H100",
         driver="580",
@@ -334,10 +334,13 @@ def test_an_account_is_two_lines() -> None:
 
 
 def test_what_is_not_known_is_left_out_of_it() -> None:
-    assert Account().lines() == []
-    assert Account(nodes=1).lines() == ["1 node"]
-    assert Account(nodes=1, cpu="EPYC", power_w=600.0, network="Socket").lines() == ["1 node, EPYC", "network Socket"]
-    assert Account(nodes=1, cpu="a\x1b[31mb").lines()[0].isprintable()
+    assert NodeSummary().lines() == []
+    assert NodeSummary(nodes=1).lines() == ["1 node"]
+    assert NodeSummary(nodes=1, cpu="EPYC", power_w=600.0, network="Socket").lines() == [
+        "1 node, EPYC",
+        "network Socket",
+    ]
+    assert NodeSummary(nodes=1, cpu="a\x1b[31mb").lines()[0].isprintable()
 
 
 def test_an_account_says_what_all_nodes_have_and_by_how_many_where_they_differ(tmp_path: Path) -> None:

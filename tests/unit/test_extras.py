@@ -6,8 +6,8 @@ from pathlib import Path
 
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.record import RunRecord
-from llmb_run.place import Place
 from llmb_run.results.measuring import measure_run
+from llmb_run.workspace import Workspace
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, saved_line
 from support.runs import PUBLISHED, make_run
@@ -109,13 +109,13 @@ def test_a_resumed_run_is_measured_over_its_own_steps(cli: Cli) -> None:
     slow_start = steps(51, 70, milliseconds="9000.0") + steps(71, 100)
     record = resumed_run(cli.install, saving_run(cli.install), slow_start, MAX_STEPS="100")
     for _ in ("read", "kept"):
-        found = measure_run(record, Place()).timing
+        found = measure_run(record, Workspace()).timing
         assert (found.status.state, str(found.window)) == ("Success", "85-94")
         assert found.seconds.mean == 5.7415
     asked = cli("results", record.paths.folder, "--window", "60-62", "--json").data["runs"][0]
     assert (asked["window"], asked["step_seconds_mean"]) == ({"first": 60, "last": 62}, 9.0)
     one_step = resumed_run(cli.install, record, steps(51, 51))
-    status = measure_run(one_step, Place()).timing.status
+    status = measure_run(one_step, Workspace()).timing.status
     assert (status.reason, status.iteration) == ("window_not_reached", 51)
     assert status.message.endswith("iterations 85-94 are measured: MAX_STEPS sets more steps")
 

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.runs.evidence.account import EXPECTATION, Account, account_of, as_plain, make_account
+from llmb_common.runs.evidence.account import EXPECTATION, NodeSummary, account_of, as_plain, make_account
 from llmb_common.runs.evidence.findings import KINDS, NodeFinding
-from llmb_common.runs.evidence.nodes import Adapter, Gpu, Machine
+from llmb_common.runs.evidence.nodes import Adapter, Gpu, HostFacts
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord
 from llmb_train.evidence import gpus, machine
@@ -73,7 +73,7 @@ def test_healthy_nodes_have_no_finding(run: RunRecord) -> None:
 
 
 def test_a_run_whose_nodes_wrote_nothing_has_none_either(run: RunRecord) -> None:
-    assert make_account(run) == Account()
+    assert make_account(run) == NodeSummary()
     assert make_account(run).lines() == []
 
 
@@ -135,7 +135,7 @@ def test_what_a_node_writes_is_what_is_read_of_it(tmp_path: Path) -> None:
     port.mkdir(parents=True)
     wrote = machine.facts({}, tmp_path)
     (gpu,) = gpus.parse(smi_answer(1).encode())["gpus"]
-    for kind, said in ((Gpu, gpu), (Machine, wrote), (Adapter, wrote["adapters"][0])):
+    for kind, said in ((Gpu, gpu), (HostFacts, wrote), (Adapter, wrote["adapters"][0])):
         assert {field.name for field in msgspec.structs.fields(kind)} <= set(said)
 
 

@@ -26,7 +26,7 @@ from llmb_common.health.facts import (
     Remark,
     read_facts,
 )
-from llmb_common.health.judge import Verdict, drift, judge, kernel_trouble, with_remarks
+from llmb_common.health.judge import NodeVerdict, drift, judge, kernel_trouble, with_remarks
 from llmb_common.runs.evidence.findings import KINDS
 from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_common.submission.excluded_nodes import exclusions
@@ -319,7 +319,7 @@ def test_of_a_log_full_of_trouble_twelve_kinds_are_told() -> None:
 
 def test_the_reason_is_the_worst_on_one_line() -> None:
     said = [Remark(text, level, text * 200) for text, level in (("d", "drift"), ("u", "unknown"), ("w", "warn"))]
-    (warned,) = with_remarks([Verdict("n1", "ok")], {"n1": said})
+    (warned,) = with_remarks([NodeVerdict("n1", "ok")], {"n1": said})
     assert ([it.check for it in warned.remarks], warned.status) == (["w", "u", "d"], "warn")
     assert warned.reason == f"{'w' * 200}; {'u' * 98}"
     fails: list[Remark] = [Remark(text, "fail", text) for text in ("a\x1b", "b", "c", "e", "b")]

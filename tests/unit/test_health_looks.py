@@ -15,7 +15,7 @@ import pytest
 
 from llmb_common.health.ask import PYTHONS, command, parse_frames
 from llmb_common.health.facts import Facts, Imex, KernelLog, Links, Needs, Nvlink, read_facts
-from llmb_common.health.judge import Verdict, judge
+from llmb_common.health.judge import NodeVerdict, judge
 from llmb_train.health import looks
 from support.health_fleets import needs
 from support.node_trees import NodeTrees
@@ -249,7 +249,7 @@ def test_each_fault_of_a_node_of_its_kind_is_found(
         assert {"persistence", "nvlink-errors", "power-limit", "time", "open-files", "ports", "cpu-speed"} <= warned
 
 
-def _judged(trees: NodeTrees, names: list[str], folder: Path, wanted: Needs) -> list[Verdict]:
+def _judged(trees: NodeTrees, names: list[str], folder: Path, wanted: Needs) -> list[NodeVerdict]:
     return judge(names, looked_at(trees, names, folder), wanted)
 
 

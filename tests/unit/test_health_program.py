@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RequestError, SchedulerError
-from llmb_common.executors import Wanted
+from llmb_common.executors import NodeRequest
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
 from llmb_common.health.ask import PYTHONS, choose, command, look, parse_frames, said_by
@@ -300,13 +300,13 @@ class Queue:
     """A scheduler that knows these nodes, and why some cannot be had; it gives what a test holds."""
 
     def __init__(self, now: Mapping[str, str], held: Any = None) -> None:
-        self.now, self.held, self.wanted = now, held, list[Wanted]()
+        self.now, self.held, self.wanted = now, held, list[NodeRequest]()
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> Mapping[str, str]:
         return self.now
 
     @contextlib.contextmanager
-    def hold(self, wanted: Wanted) -> Iterator[Any]:
+    def hold(self, wanted: NodeRequest) -> Iterator[Any]:
         self.wanted.append(wanted)
         yield self.held
 
@@ -328,7 +328,7 @@ def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
     needs = Needs(device="cpu", folders={"images": "/i"}, pythons=("/a/python",))
     found = look(queue, needs, ["n1", "n2", "n3"], wait=7, minutes=3)
     assert queue.wanted == [
-        Wanted(name="llmb-health", scheduler=None, nodes=["n1", "n2", "n3"], gpus=1, minutes=3, wait=7, whole=True)
+        NodeRequest(name="llmb-health", scheduler=None, nodes=["n1", "n2", "n3"], gpus=1, minutes=3, wait=7, whole=True)
     ]
     assert [item.status for item in found.verdicts] == ["ok", "silent", "ok"]
     spec, *pythons = queue.held.argv[5:]

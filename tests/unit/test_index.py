@@ -14,7 +14,7 @@ import pytest
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import database, search
-from llmb_common.index.database import Kept, keep_figures, kept_figures
+from llmb_common.index.database import CachedFigures, keep_figures, kept_figures
 from llmb_common.index.runs import UNREADABLE, RunFilter, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 from llmb_common.planning.job_plan import JobPlan
@@ -324,7 +324,7 @@ def test_an_index_of_an_earlier_release_is_made_anew_and_keeps_what_only_it_know
 
 def test_figures_go_with_their_run(runs: Runs) -> None:
     record = runs.make()
-    kept = Kept("log", "window", str(record.paths.folder), "stamp", b"0")
+    kept = CachedFigures("log", "window", str(record.paths.folder), "stamp", b"0")
     assert keep_figures(runs.install, [kept])
     assert kept_figures(runs.install, ["log"])[("log", "window")].content == b"0"
     shutil.rmtree(record.paths.folder)

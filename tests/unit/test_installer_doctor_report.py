@@ -15,7 +15,7 @@ import pytest
 from test_installer_doctor import GOOD, NODE, bad, network, node, settings
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors import Wanted
+from llmb_common.executors import NodeRequest
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.machine.processes import Answer
@@ -228,11 +228,11 @@ class Machine:
         self.on_path = {*SLURM_COMMANDS, "unsquashfs"}
         self.node: Answer | SchedulerError = on_node()
         self.asked: list[list[str]] = []
-        self.wanted: list[Wanted] = []
+        self.wanted: list[NodeRequest] = []
         self.nodes = ("gpu1",)
 
     @contextlib.contextmanager
-    def hold(self, wanted: Wanted) -> Iterator[Machine]:
+    def hold(self, wanted: NodeRequest) -> Iterator[Machine]:
         self.wanted.append(wanted)
         if isinstance(self.node, SchedulerError):
             raise self.node

@@ -13,12 +13,12 @@ from llmb_common.errors import LLMBError
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan, StageMemory
 from llmb_common.planning.memory import known, known_here
-from llmb_common.planning.memory_estimate import GIB, Job, chunks_of, stages_memory, under_way
+from llmb_common.planning.memory_estimate import GIB, MemoryInput, chunks_of, stages_memory, under_way
 from llmb_common.planning.memory_layers import Body, Storage, body_of, storage_of
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.flops import layers_of
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.model import Architecture, Experts, Kind, Layers, MoE, Shape
+from llmb_common.recipes.model import Architecture, Experts, LayerKind, Layers, MoE, Shape
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
 from support.functions import NEWEST
@@ -30,12 +30,12 @@ DENSE = [row for row in PEAKS["rows"] if row["model"].startswith("llama3_")]
 DEEPSEEK = [row for row in PEAKS["rows"] if row["model"].startswith("deepseek")]
 
 
-def measured(row: dict[str, Any]) -> Job:
+def measured(row: dict[str, Any]) -> MemoryInput:
     """The job of a published peak."""
     size = row["model"].removeprefix("llama3_")
     groups = {"70b": 8, "405b": 16}[size]  # of the measured model, not the released one
     architecture = replace(RECIPES["llama3.1"].model(size).listed, layers=row["layers"], query_groups=groups)
-    return Job(
+    return MemoryInput(
         body=body_of(architecture, layers_of(architecture)), layout=layout_of(row), sequence_length=row["sequence"]
     )
 
@@ -74,8 +74,8 @@ def deepseek(version: int) -> Function:
     hidden = sizes["hidden"]
     latent = hidden * 1536 + 1536 * 128 * 192 + hidden * 576 + 512 * 128 * 256 + 128 * 128 * hidden
     kinds = {
-        "a": Kind("latent", "dense", latent + 3 * hidden * sizes["ffn"], 0, 2 * hidden + 2048),
-        "b": Kind(
+        "a": LayerKind("latent", "dense", latent + 3 * hidden * sizes["ffn"], 0, 2 * hidden + 2048),
+        "b": LayerKind(
             "latent",
             "experts",
             latent + 3 * hidden * shared,
@@ -95,7 +95,7 @@ def test_experts_with_latent_attention_are_predicted_from_their_catalogue() -> N
         function = deepseek(int(row["model"][-1]))
         body = body_of(function.architecture, function.layers)
         assert body is not None
-        stages = stages_memory(Job(body=body, layout=layout_of(row), sequence_length=4096))
+        stages = stages_memory(MemoryInput(body=body, layout=layout_of(row), sequence_length=4096))
         found += errors(stages, row["allocated_gib"])
     check("experts, bf16", found)
 
@@ -120,7 +120,7 @@ def test_interleaved_stages_in_fp8_are_predicted_as_well_as_it_is_documented() -
     body = body_of(architecture, layers_of(architecture))
     for row in PEAKS["llama3_70b_fp8cs_32_h100"]["rows"]:
         layout = Layout(gpus=32, tp=row["tp"], pp=row["pp"], vp=row["vp"], mbs=1, gbs=32)
-        stages = stages_memory(Job(body=body, layout=layout, sequence_length=4096, storage=storage))
+        stages = stages_memory(MemoryInput(body=body, layout=layout, sequence_length=4096, storage=storage))
         found.append(round(100 * (max(stage.total for stage in stages) / row["allocated_gib"] - 1), 1))
     check("dense, fp8 (cs), VP", found)
 
@@ -270,7 +270,7 @@ def stage(
     """A stage, the last unless said otherwise, of a job on 8 GPUs."""
     layout = Layout(**{"gpus": 8, "mbs": 1, "gbs": 64, **columns})
     body = body_of(architecture, layers_of(architecture))
-    return stages_memory(Job(body=body, layout=layout, sequence_length=T, storage=storage or Storage()))[index]
+    return stages_memory(MemoryInput(body=body, layout=layout, sequence_length=T, storage=storage or Storage()))[index]
 
 
 def test_weights_their_gradients_and_their_state() -> None:
@@ -370,7 +370,7 @@ def test_heads_for_further_tokens_are_on_the_last_stage() -> None:
     deepseek = body("deepseek_v3_pretrain_256gpu_gb300_fp8mx_config")
     layout = Layout(gpus=256, pp=2, ep=32, etp=1, mbs=1, gbs=4096)
     with_head, without = (
-        stages_memory(Job(body=model, layout=layout, sequence_length=4096))[-1]
+        stages_memory(MemoryInput(body=model, layout=layout, sequence_length=4096))[-1]
         for model in (deepseek, replace(deepseek, heads=(), further=0))
     )
     assert with_head.logits == pytest.approx(2 * without.logits)
@@ -380,7 +380,7 @@ def test_heads_for_further_tokens_are_on_the_last_stage() -> None:
 
 @pytest.mark.parametrize("module", ["layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"])
 def test_what_is_computed_again_is_not_kept(module: str) -> None:
-    job = Job(
+    job = MemoryInput(
         body=body("deepseek_v3_pretrain_256gpu_gb300_fp8mx_config"),
         layout=Layout(gpus=256, pp=4, ep=64, etp=1, mbs=1, gbs=4096),
         sequence_length=4096,
@@ -391,7 +391,7 @@ def test_what_is_computed_again_is_not_kept(module: str) -> None:
 
 @pytest.mark.parametrize("module", ["attn_proj", "core_attn", "expert_fc1", "moe_act", "fused_group_mlp"])
 def test_what_is_sent_to_the_host_is_not_kept(module: str) -> None:
-    job = Job(
+    job = MemoryInput(
         body=body("qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"),
         layout=Layout(gpus=16, ep=16, etp=1, mbs=1, gbs=1024),
         sequence_length=4096,

@@ -14,7 +14,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.nodes import (
     MOST_BYTES,
     Adapter,
-    Machine,
+    HostFacts,
     NcclLog,
     Node,
     Snapshot,
@@ -57,7 +57,7 @@ def test_the_number_of_adapters_in_use(plan: JobPlan) -> None:
     def on(host: str, used: int, active: int, **changes: Any) -> Node:
         ports = tuple(Adapter(f"m{n}", state="ACTIVE", rate_gbps=400.0, **changes) for n in range(active))
         log = msgspec.structs.replace(IB, adapters={f"m{n}": "IB" for n in range(used)})
-        return node(host, machine=Machine(kernel="6.8", driver="580", adapters=ports), nccl=log)
+        return node(host, machine=HostFacts(kernel="6.8", driver="580", adapters=ports), nccl=log)
 
     assert said(plan, on("a", 8, 8), on("b", 8, 10)) == [], "the others are for storage"
     assert said(plan, on("a", 4, 4), on("b", 4, 6)) == [], "a platform with one for two GPUs"
@@ -127,7 +127,7 @@ def test_an_adapter_unlike_those_of_its_name(plan, changes, severity, text, used
     def with_ports(host: str, **first: Any) -> Node:
         ports = (Adapter(name="mlx5_0", **{**usual, **first}), Adapter(name="eth0", state="DOWN"))
         log = msgspec.structs.replace(IB, adapters={"mlx5_0": "IB"} if used else {})
-        return node(host, machine=Machine(kernel="6.8", driver="580", adapters=ports), nccl=log)
+        return node(host, machine=HostFacts(kernel="6.8", driver="580", adapters=ports), nccl=log)
 
     found = said(plan, with_ports("a"), with_ports("b"), with_ports("c", **changes))
     unknown = [] if "firmware" in changes else [("adapter", "note", f"network adapters: {text}")]

@@ -19,7 +19,7 @@ from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
 from llmb_common.observe import Observation, cancel, end_runs, observe, refresh, wait
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.run_states import STATES
+from llmb_common.platform.run_states import STATES
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import (
     CANCELLED,

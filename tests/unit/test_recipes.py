@@ -15,7 +15,7 @@ from llmb_common.recipes import loading
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
 from llmb_common.recipes.recipe import Defaults, Flops, Recipe, find_row
-from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, Result, Row, Variant
+from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, PublishedResult, Row, Variant
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
@@ -205,7 +205,7 @@ def test_a_model_is_small_and_without_checkpoints_unless_it_says_so() -> None:
         (Model, "size", ""),
         (Recipe, "hugging_face", "meta-llama/Llama"),
         (Recipe, "hugging_face", "meta-llama/Llama@b4d08b7"),
-        (Result, "container", "25.4"),
+        (PublishedResult, "container", "25.4"),
         (Row, "gpus_min", 0),
     ],
 )
@@ -221,8 +221,8 @@ def test_values_of_another_form_are_refused(kind: type, field: str, wrong: objec
         (Variant, "time_limit", "1-0:00:00"),
         (Variant, "time_limit", "4:00:00"),
         (Variant, "name", "nemo2"),
-        (Result, "container", "25.04"),
-        (Result, "container", "25.04.00"),
+        (PublishedResult, "container", "25.04"),
+        (PublishedResult, "container", "25.04.00"),
     ],
 )
 def test_values_of_the_right_form(kind: type, field: str, right: object) -> None:
@@ -234,7 +234,7 @@ def test_values_of_the_right_form(kind: type, field: str, right: object) -> None
     "kind",
     [
         *(MoE, Architecture, Checkpoint, Model, Profiling, Measurement, NcclTrace),
-        *(Variant, Row, Document, Result, Defaults, Flops, Recipe),
+        *(Variant, Row, Document, PublishedResult, Defaults, Flops, Recipe),
     ],
 )
 def test_an_unknown_key_is_refused_at_every_level(kind: type) -> None:

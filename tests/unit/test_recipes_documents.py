@@ -14,7 +14,7 @@ from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.model import Architecture
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import FIGURES, Result
+from llmb_common.recipes.rows import FIGURES, PublishedResult
 from support.documented_jobs import HOLDS, TABLES, documented_rows, label, plan_of, recipe
 
 CORRECTED_VP = {("llama4.md", "400b", "H100"): 1, ("nemotron4.md", "340b", "H100"): 12}
@@ -102,11 +102,11 @@ SUMMARY = "performance-summary-archive.md"
 """Megatron-Bridge's own publication, which came after the documents."""
 
 
-def documented_results(name: str) -> list[Result]:
+def documented_results(name: str) -> list[PublishedResult]:
     return [result for result in recipe(name).results if not result.source.startswith(SUMMARY)]
 
 
-def result_for(item: dict[str, Any]) -> Result:
+def result_for(item: dict[str, Any]) -> PublishedResult:
     name, variant = HOLDS[item["source"]]
     size = item["size"].lower()
     if name == "llama3.1" and size == "405b" and item["gpus"] < 512:
@@ -129,7 +129,7 @@ def decimals(value: float) -> int:
     return 0 if text.endswith(".0") or "." not in text else len(text.partition(".")[2])
 
 
-def from_step_time(recipe: Recipe, result: Result) -> dict[str, float]:
+def from_step_time(recipe: Recipe, result: PublishedResult) -> dict[str, float]:
     """The figures that the README's own formulas give for the printed step time."""
     row = find_row(recipe, result)
     assert row is not None
@@ -156,7 +156,7 @@ LEAST_DECIMALS = {"tokens_per_second": 0, "mfu_percent": 1, "days_1t": 1, "tflop
 
 
 @pytest.mark.parametrize(("name", "result"), ALL_RESULTS, ids=lambda x: getattr(x, "source", x))
-def test_the_documents_formulas_give_each_figure_or_its_correction(name: str, result: Result):
+def test_the_documents_formulas_give_each_figure_or_its_correction(name: str, result: PublishedResult):
     """To the last printed digit, which the READMEs sometimes truncate instead of rounding."""
     exact = from_step_time(recipe(name), result)
     for figure in FIGURES:
@@ -167,7 +167,7 @@ def test_the_documents_formulas_give_each_figure_or_its_correction(name: str, re
 
 
 @pytest.mark.parametrize(("name", "result"), ALL_RESULTS, ids=lambda x: getattr(x, "source", x))
-def test_what_is_corrected_was_wrong(name: str, result: Result):
+def test_what_is_corrected_was_wrong(name: str, result: PublishedResult):
     """A corrected figure differs from the printed one by more than rounding, and comes with a reason."""
     exact = from_step_time(recipe(name), result)
     lost_zeros = {"mfu_percent": 2}  # the READMEs' 39.50 and 32.90 are 39.5 and 32.9 as numbers

@@ -14,7 +14,7 @@ from llmb_common.errors import RecipeError
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import find_row
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import PublishedResult
 from llmb_common.request.variables import VARIABLES
 from tools import readmes
 from tools.__main__ import main, update
@@ -212,7 +212,7 @@ def test_a_figure_with_a_wrong_mark_is_an_error(text: str, message: str) -> None
 USED_BY_NEMOTRON = {"15b": 434.5e12, "340b": 1.01e16}
 
 
-def used_by_llama(result: Result, layers: int | None) -> float:
+def used_by_llama(result: PublishedResult, layers: int | None) -> float:
     if not result.size.startswith("405b"):
         return {"8b": 4.74e14, "70b": 3.94e15}[result.size]
     model = LLAMA.model(result.size)

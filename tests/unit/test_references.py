@@ -18,7 +18,7 @@ from llmb_common.platform.engines import container_release, release_order, same_
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import find_row
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import PublishedResult
 from llmb_common.request.read import read_request
 from llmb_common.results.references import RELEASE_SPREAD, published_references
 from llmb_common.results.steps import StepTime
@@ -65,7 +65,7 @@ def test_releases_have_an_order() -> None:
 # The published rows
 
 
-def matches(row: dict[str, Any], result: Result) -> bool:
+def matches(row: dict[str, Any], result: PublishedResult) -> bool:
     """Whether ``result`` is what the summary's ``row`` prints, by every printed column."""
     configuration = find_row(LLAMA, result)
     columns = (configuration.tp, configuration.pp, configuration.cp, configuration.vp or 1, configuration.mbs)
@@ -83,7 +83,7 @@ SUMMARY = [result for result in LLAMA.results if result.source.startswith("perfo
 
 
 @pytest.mark.parametrize("result", SUMMARY, ids=lambda r: f"{r.size}-{r.gpu}-{r.fp8_recipe or 'cs'}-{r.container}")
-def test_each_result_of_the_summary_is_the_row_of_its_configuration(result: Result) -> None:
+def test_each_result_of_the_summary_is_the_row_of_its_configuration(result: PublishedResult) -> None:
     (row,) = [row for row in ROWS if row["container"] == result.container and matches(row, result)]
     assert result.step_seconds == row["step_seconds"]
     assert result.tokens_per_second == row["tokens_per_s_per_gpu"] * row["gpus"]
@@ -113,7 +113,7 @@ def test_every_row_of_the_summary_that_matches_is_a_result() -> None:
 
 
 @pytest.mark.parametrize("result", SUMMARY, ids=lambda r: f"{r.size}-{r.gpu}-{r.fp8_recipe or 'cs'}-{r.container}")
-def test_published_tflops_are_those_of_the_step_time(result: Result) -> None:
+def test_published_tflops_are_those_of_the_step_time(result: PublishedResult) -> None:
     """The summary's TFLOPS count FLOPs as the log does, with the causal half of attention."""
     row, model = find_row(LLAMA, result), LLAMA.model(result.size)
     assert row is not None

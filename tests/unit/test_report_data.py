@@ -19,10 +19,10 @@ from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from llmb_common.timing.records import Iteration
-from llmb_run.place import Place
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import MOST_POINTS, Report, build, conclude, quantile, thin
 from llmb_run.results.measuring import selected
+from llmb_run.workspace import Workspace
 from support.customer_site import OPERATOR, SLOW, make_customer_site
 from support.report_site import START, dated, make_site, noisy_log
 from support.runs import ROOT, make_run, plan_for, steady_log
@@ -184,7 +184,7 @@ def test_quantiles_lie_between_neighbours() -> None:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     install = tmp_path_factory.mktemp("site")
     make_site(install)
-    return build(selected(Place(install), (), {}), Place(install))
+    return build(selected(Workspace(install), (), {}), Workspace(install))
 
 
 def test_a_report_has_every_run_and_each_group_once(report: Report) -> None:
@@ -220,7 +220,7 @@ def test_what_differs_between_the_runs_of_one_job(report: Report) -> None:
 
 def test_many_runs_share_the_points(tmp_path: Path) -> None:
     make_run(tmp_path, log=noisy_log(5.7, seed=1, steps=400))
-    place = Place(tmp_path)
+    place = Workspace(tmp_path)
     (found,) = selected(place, (), {})
     report = build([found] * 300, place)
     assert sum(len(run.steps.index) for run in report.runs) <= MOST_POINTS * 1.1
@@ -231,7 +231,7 @@ def test_many_runs_share_the_points(tmp_path: Path) -> None:
 
 
 def report_on(install: Path) -> Report:
-    place = Place(install)
+    place = Workspace(install)
     return build(selected(place, (), {}), place)
 
 

@@ -19,12 +19,12 @@ from markdown_it import MarkdownIt
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts.package_files import damaged_files
-from llmb_run.place import Place
 from llmb_run.reporting import charts_library
 from llmb_run.reporting import forms as html_form
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.measuring import selected
+from llmb_run.workspace import Workspace
 from support.cli import Cli
 from support.report_site import HOSTILE, make_site
 from support.runs import make_run, steady_log
@@ -36,7 +36,7 @@ TITLE = "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     install = tmp_path_factory.mktemp("site")
     make_site(install)
-    return build(selected(Place(install), (), {}), Place(install))
+    return build(selected(Workspace(install), (), {}), Workspace(install))
 
 
 def tables(text: str) -> dict[str, list[list[str]]]:

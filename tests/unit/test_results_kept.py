@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from llmb_common.index.database import Kept, index_file, keep_figures, open_index
+from llmb_common.index.database import CachedFigures, index_file, keep_figures, open_index
 from llmb_common.index.search import rebuild
 from llmb_common.runs.record import RunRecord, update_record
 from llmb_common.timing.iterations import IterationsOnDisk
-from llmb_run.place import Place
 from llmb_run.results import kept
 from llmb_run.results.measuring import measure
+from llmb_run.workspace import Workspace
 from support.cli import Cli, Done
 from support.iteration_logs import mbridge_line, nemo_log
 from support.runs import make_run, steady_log
@@ -201,7 +201,7 @@ def test_a_run_that_goes_takes_its_figures_along(cli: Cli) -> None:
     ],
 )
 def test_a_wrong_use_of_the_index_is_not_taken_for_a_full_disk(cli: Cli, error: Exception, surfaces: bool) -> None:
-    def figures() -> Iterator[Kept]:
+    def figures() -> Iterator[CachedFigures]:
         raise error
         yield
 
@@ -282,7 +282,7 @@ def test_a_log_that_goes_between_is_said(cli: Cli) -> None:
 def test_the_steps_of_many_runs_are_not_held_in_memory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [make_run(cli.install, log=steady_log(5000 + at)) for at in range(3)]
     monkeypatch.setattr(kept, "_AT_ONCE", 2)
-    found = measure([run.paths.folder for run in runs], Place(cli.install))
+    found = measure([run.paths.folder for run in runs], Workspace(cli.install))
     assert all(isinstance(item.timing.iterations, IterationsOnDisk) for item in found)
     assert [len(list(item.timing.iterations)) for item in found] == [50, 50, 50]
     assert cli("results", "--iterations").out.count("\n") == 151

@@ -23,7 +23,7 @@ from llmb_common.executors.slurm.query import (
     starts_in_accounting,
     unfit_nodes,
 )
-from llmb_common.run_states import ENDED_STATES, LIVE_STATES, is_live, is_waiting
+from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES, is_live, is_waiting
 
 SHELL = "#!/bin/bash\n"
 

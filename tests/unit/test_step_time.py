@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from llmb_common.planning.step_time import CLASSES, Band, Measured, expected, learned, seconds_by_part, work_of
+from llmb_common.planning.step_time import CLASSES, Band, SiteTimes, expected, learned, seconds_by_part, work_of
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.rows import read_published
 from support.plans import ROOT, plan
@@ -116,11 +116,11 @@ def test_a_run_of_this_site_in_another_layout_moves_the_prediction() -> None:
     before = expected(p, recipe)
     assert before is not None
     other = replace(p, gbs=2 * p.gbs)
-    slow = expected(p, recipe, Measured(alike=[(other, 4 * before.seconds)]))
+    slow = expected(p, recipe, SiteTimes(alike=[(other, 4 * before.seconds)]))
     assert slow is not None
     assert 1.1 < slow.seconds / before.seconds < 2
     own = Band(1.0, 0.9, 1.1, "own runs")
-    assert expected(p, recipe, Measured(same=own, alike=[(other, 30.0)])) is own
+    assert expected(p, recipe, SiteTimes(same=own, alike=[(other, 30.0)])) is own
 
 
 def test_every_part_of_a_step_has_a_weight_and_takes_time() -> None:

@@ -60,13 +60,13 @@ on_nodes() { "$@"; }"""
         job_id = accept(record.job_name, record.paths.script)
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
 
-    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         if (spool() / "deaf").exists():
             return {record.paths.run_id: Finding(unknown="nobody serves the queue") for record in records}
         jobs = {read(job, "name"): job for job in spool().glob("q*")}
         return {record.paths.run_id: judge(record, jobs.get(record.job_name)) for record in records}
 
-    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         for record in records:
             (spool() / str(record.job_id) / "cancelled").touch()
         return {}

@@ -15,7 +15,7 @@ from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.bootstrap import bootstrap
 from llmb_install.parts.image import Image
 from llmb_run.main import main
-from llmb_run.place import find_install
+from llmb_run.workspace import find_install
 from support.other_user import OTHER
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give away files: run tests/run as root")

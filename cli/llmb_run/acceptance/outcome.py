@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 from llmb_common.command.printable import counted
 from llmb_common.results.decision import CONFIDENCE
 from llmb_run import columns
-from llmb_run.acceptance.workloads import FrozenSuite, Standing
+from llmb_run.acceptance.workloads import FrozenSuite, WorkloadProgress
 from llmb_run.campaigns.conduct import Run
 from llmb_run.columns import Column, Form, item
 from llmb_run.results.run_columns import as_dict, reference_as_dict
@@ -33,7 +33,7 @@ STATUS: dict[Outcome, int] = {"accepted": 0, "not accepted": 1, "not judged": 4}
 _ACCEPTED: dict[Outcome, bool | None] = {"accepted": True, "not accepted": False, "not judged": False}
 
 
-def outcome(frozen: FrozenSuite, standings: Sequence[Standing]) -> dict[str, Any]:
+def outcome(frozen: FrozenSuite, standings: Sequence[WorkloadProgress]) -> dict[str, Any]:
     """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet."""
     workloads = [_workload(item) for item in standings]
     return {
@@ -49,7 +49,7 @@ def outcome(frozen: FrozenSuite, standings: Sequence[Standing]) -> dict[str, Any
     }
 
 
-def _workload(item: Standing) -> dict[str, Any]:
+def _workload(item: WorkloadProgress) -> dict[str, Any]:
     progress, reference, plan = item.progress, item.workload.reference, item.workload.plan
     decision = progress.decision
     return {
@@ -94,7 +94,7 @@ def _run_id(runs: Sequence[Run], number: int) -> str | None:
     return next((run.record.paths.run_id for run in runs if run.number == number), None)
 
 
-def _text(item: Standing) -> str:
+def _text(item: WorkloadProgress) -> str:
     progress, reference = item.progress, item.workload.reference
     if progress.answer is None:
         return "not decided yet" if item.runs else "not started"

@@ -27,22 +27,22 @@ from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.acceptance.workloads import (
     FrozenSuite,
     Judged,
-    Standing,
     Workload,
+    WorkloadProgress,
     freeze,
     plan_suite,
 )
 from llmb_run.campaigns.campaign import ANEW, Campaign, answered, begin_or_go_on
 from llmb_run.campaigns.conduct import Conduct
-from llmb_run.place import Place
 from llmb_run.reporting.forms import junit, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
-from llmb_run.results.measuring import Measured
+from llmb_run.results.measuring import MeasuredRun
 from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.starting.nodes import require_health
 from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice, table
+from llmb_run.workspace import Workspace
 
 
 def planned(item: Workload) -> dict[str, Any]:
@@ -113,7 +113,11 @@ HEALTH = "health.json"
 
 
 def write_pack(
-    campaign: Campaign, frozen: FrozenSuite, result: dict[str, Any], standings: Sequence[Standing], place: Place
+    campaign: Campaign,
+    frozen: FrozenSuite,
+    result: dict[str, Any],
+    standings: Sequence[WorkloadProgress],
+    place: Workspace,
 ) -> dict[str, Any]:
     """Write pack and report into the campaign's folder; ``pack`` (its name), ``pack_sha256`` and ``report``.
 
@@ -152,7 +156,9 @@ def write_pack(
     return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if html else None}
 
 
-def _report(measured: Sequence[Measured], result: dict[str, Any], ended: float, place: Place, mask: Mask) -> Report:
+def _report(
+    measured: Sequence[MeasuredRun], result: dict[str, Any], ended: float, place: Workspace, mask: Mask
+) -> Report:
     report = build(measured, place, f"Acceptance of {result['suite']}")
     report = msgspec.structs.replace(report, campaign=for_report(result))
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
@@ -177,7 +183,7 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
     """
     if sign_with is not None:
         check_key(sign_with)  # now, and not after days of runs
-    place = Place()
+    place = Workspace()
     suite = read_suite(*find_suite(word), place)
     if dry_run:
         workloads = plan_suite(suite, place, dry_run=True)
@@ -210,7 +216,7 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
     return _shown(result, sign_with)
 
 
-def _look_at_nodes(campaign: Campaign, workloads: Sequence[Workload], place: Place) -> None:
+def _look_at_nodes(campaign: Campaign, workloads: Sequence[Workload], place: Workspace) -> None:
     """Once: a campaign that goes on keeps what it began with. Busy nodes are the pre-screen's runs to look at."""
     nodes, why = [], ""
     try:

@@ -47,12 +47,12 @@ from llmb_common.platform import gpus
 from llmb_common.platform.engines import container_release, release_order
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import PublishedResult
 from llmb_common.results.references import same_software
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
-from llmb_run.place import Place
-from llmb_run.starting.requests import Ask
+from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import At, Sweep, Task, asks_of_task, read_content
+from llmb_run.workspace import Workspace
 
 SMOKE = Path(__file__).with_name("smoke.yaml")
 
@@ -80,7 +80,7 @@ class _Judged:
     """A configuration of ``recipe`` and the best result that is published for it."""
 
     recipe: Recipe
-    result: Result
+    result: PublishedResult
 
     @property
     def same(self) -> bool:
@@ -121,7 +121,7 @@ def _published() -> list[_Judged]:
     return list(best.values())
 
 
-def _is_wanted(result: Result) -> bool:
+def _is_wanted(result: PublishedResult) -> bool:
     known = gpus.GPUS.get(result.gpu)
     return known is not None and result.dtype in known.peaks and not result.size.endswith("-proxy")
 
@@ -258,10 +258,10 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @dataclass(frozen=True)
-class Entry:
+class SuiteEntry:
     """One workload: what to run, how often, and what it must reach. ``where`` is file and line of the suite."""
 
-    ask: Ask
+    ask: JobSpec
     where: str
     repeats: int
     reruns: int
@@ -277,7 +277,7 @@ class Suite:
     path: Path
     name: str
     text: str
-    tests: tuple[Entry, ...]
+    tests: tuple[SuiteEntry, ...]
     health: bool = False
 
     @property
@@ -304,7 +304,7 @@ def find_suite(word: str) -> tuple[Path, str]:
     )
 
 
-def read_suite(path: Path, text: str, place: Place) -> Suite:
+def read_suite(path: Path, text: str, place: Workspace) -> Suite:
     """The suite ``text``, which was read from ``path``.
 
     Raises:
@@ -315,7 +315,7 @@ def read_suite(path: Path, text: str, place: Place) -> Suite:
     return Suite(path, content.name, text, tuple(tests), content.health)
 
 
-def terms(text: str, name: str) -> list[Entry]:
+def terms(text: str, name: str) -> list[SuiteEntry]:
     """What the suite ``text`` demands of each of its tests, one for each, however many workloads it sweeps over.
 
     Raises:
@@ -324,7 +324,7 @@ def terms(text: str, name: str) -> list[Entry]:
     return [entry for entry, _, _ in _entries(*read_content(text, name, SuiteFile))]
 
 
-def _entries(content: SuiteFile, at: At) -> list[tuple[Entry, SuiteTest, str]]:
+def _entries(content: SuiteFile, at: At) -> list[tuple[SuiteEntry, SuiteTest, str]]:
     """Each test with what it demands, and its path in the file."""
     sections = (("prescreen", content.prescreen), ("tests", content.tests))
     return [
@@ -335,11 +335,11 @@ def _entries(content: SuiteFile, at: At) -> list[tuple[Entry, SuiteTest, str]]:
     ]
 
 
-def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> Entry:
+def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> SuiteEntry:
     # What the tests must reach is nothing to the pre-screen: it only has to run.
     other = Defaults(repeats=1, reruns=1, reference="none") if prescreen else defaults
-    return Entry(
-        ask=Ask(),
+    return SuiteEntry(
+        ask=JobSpec(),
         where=where,
         repeats=_said(item.repeats, other.repeats, REPEATS),
         reruns=_said(item.reruns, other.reruns, RERUNS),
@@ -349,7 +349,9 @@ def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> 
     )
 
 
-def _swept(entry: Entry, item: SuiteTest, path: str, defaults: Defaults, place: Place, at: At) -> list[Entry]:
+def _swept(
+    entry: SuiteEntry, item: SuiteTest, path: str, defaults: Defaults, place: Workspace, at: At
+) -> list[SuiteEntry]:
     """Every workload of one test."""
     asks = [ask for ask in asks_of_task(item, defaults, place, path, at) if ask.repeat == 1]
     if any("profile" in ask.settings for ask in asks):

@@ -30,12 +30,12 @@ from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.timing.job_events import read_events
 from llmb_run.acceptance.outcome import as_text, headline, outcome
 from llmb_run.acceptance.signing import Signature, check
-from llmb_run.acceptance.suite import Entry, Stated, terms
-from llmb_run.acceptance.workloads import FrozenSuite, FrozenWorkload, Judged, Standing, Workload
+from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
+from llmb_run.acceptance.workloads import FrozenSuite, FrozenWorkload, Judged, Workload, WorkloadProgress
 from llmb_run.campaigns.campaign import Campaign, important, plan_changes
 from llmb_run.campaigns.conduct import Conduct
-from llmb_run.place import Place
 from llmb_run.results.verifying import KINDS, Verified, verify_archive
+from llmb_run.workspace import Workspace
 
 _WORKLOAD = (
     *("title", "prescreen", "gpus", "verdict", "indication", "required", "step_seconds", "performance"),
@@ -203,7 +203,7 @@ class _Packed(Campaign):
         return found
 
 
-class _Nowhere(Place):
+class _Nowhere(Workspace):
     """No installation: neither its index nor its baselines have a say in what a pack shows."""
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ class _Recomputation:
                 self._problems.append(f"{item.title}: {why}")
         return workloads
 
-    def _entries(self) -> dict[int, Entry]:
+    def _entries(self) -> dict[int, SuiteEntry]:
         """What the suite demands, by the line of the test."""
         content = read_plain(self._folder / "suite.yaml")
         if hashlib.sha256(content).hexdigest() != self._frozen.suite_sha256 and b"****" not in content:
@@ -259,7 +259,7 @@ class _Recomputation:
             self._problems.append("campaign/campaign.json and campaign/suite.yaml do not name the same tests")
         return entries
 
-    def _other_reference(self, entry: Entry, reference: Reference | None, plan: JobPlan) -> str:
+    def _other_reference(self, entry: SuiteEntry, reference: Reference | None, plan: JobPlan) -> str:
         """Why the reference is none that the suite allows; empty where it is, or nobody can tell."""
         wanted = entry.reference
         if isinstance(wanted, Stated):
@@ -277,7 +277,7 @@ class _Recomputation:
             return ""
         return f"no result that LLMB {__version__} knows as published for it is {reference.seconds:g} s"
 
-    def _check_plans(self, standings: Sequence[Standing]) -> None:
+    def _check_plans(self, standings: Sequence[WorkloadProgress]) -> None:
         """Every run has the plan and the training code of its workload."""
         for kept, item in zip(self._frozen.arms, standings, strict=True):
             for run in item.runs:
@@ -289,7 +289,7 @@ class _Recomputation:
                     about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
                     self._problems.append(f"{about} is not the job that was planned: {'; '.join(changed[:3])}")
 
-    def _check_replaced(self, standings: Sequence[Standing]) -> None:
+    def _check_replaced(self, standings: Sequence[WorkloadProgress]) -> None:
         """A slow run that is made out to be one that a node ended would be replaced by a faster one."""
         for item in standings:
             for run in item.runs:
@@ -306,7 +306,7 @@ class _Recomputation:
             self._problems.append("campaign/verdicts.txt does not say what campaign/verdicts.json says")
 
 
-def _planned(kept: FrozenWorkload, entries: dict[int, Entry]) -> Workload:
+def _planned(kept: FrozenWorkload, entries: dict[int, SuiteEntry]) -> Workload:
     """The workload without its reference. ``entries`` by line."""
     return Workload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, None)
 

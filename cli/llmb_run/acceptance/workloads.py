@@ -28,16 +28,16 @@ from llmb_common.results.references import (
     published_references,
 )
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
-from llmb_common.results.sequential import Progress, Rerun, follow, tolerance_of
+from llmb_common.results.sequential import Rerun, SequentialDecision, follow, tolerance_of
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_common.submission.preflight import check
-from llmb_run.acceptance.suite import Entry, Stated, Suite
+from llmb_run.acceptance.suite import Stated, Suite, SuiteEntry
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, FrozenArm, frozen_now
 from llmb_run.campaigns.conduct import Due, Run, Runs, refuse_slowed
-from llmb_run.place import Place
 from llmb_run.results.kept import past_runs
-from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many
+from llmb_run.starting.requests import PlannedJob, plan_ask, refuse_one_folder_for_many
+from llmb_run.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Workload:
     ``scatter`` and ``earlier`` are what the site's record says of how its runs differ, as of ``decide``.
     """
 
-    entry: Entry
+    entry: SuiteEntry
     plan: JobPlan
     reference: Reference | None
-    asked: Asked | None = None
+    asked: PlannedJob | None = None
     scatter: Scatter = STATED
     earlier: Squares = NOTHING_SEEN
 
@@ -91,7 +91,7 @@ class Workload:
         return verdict.decision
 
 
-def plan_suite(suite: Suite, place: Place, *, dry_run: bool) -> list[Workload]:
+def plan_suite(suite: Suite, place: Workspace, *, dry_run: bool) -> list[Workload]:
     """Plan every test; also what only the disk can tell (images, space), unless it is a dry run.
 
     Raises:
@@ -119,14 +119,14 @@ def _in_one_line(error: LLMBError) -> str:
 _Known: TypeAlias = tuple[Sequence[Baseline], PastRuns]
 
 
-def _planned_or_error(entry: Entry, place: Place, known: _Known, *, dry_run: bool) -> Workload | LLMBError:
+def _planned_or_error(entry: SuiteEntry, place: Workspace, known: _Known, *, dry_run: bool) -> Workload | LLMBError:
     try:
         return _planned(replace(entry, ask=replace(entry.ask, dry_run=dry_run)), place, known)
     except LLMBError as error:
         return error
 
 
-def _planned(entry: Entry, place: Place, known: _Known) -> Workload:
+def _planned(entry: SuiteEntry, place: Workspace, known: _Known) -> Workload:
     asked = plan_ask(entry.ask, place)
     if asked.request.dry_run and not entry.ask.dry_run:
         raise RequestError("DRY_RUN is set in the environment", remedy="unset it, or give --dry-run")
@@ -145,7 +145,7 @@ def _planned(entry: Entry, place: Place, known: _Known) -> Workload:
 
 
 def _reference_of(
-    entry: Entry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline], past: PastRuns
+    entry: SuiteEntry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline], past: PastRuns
 ) -> Reference | None:
     """What the runs are compared with.
 
@@ -215,13 +215,13 @@ def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[Workload]) -> F
 
 
 @dataclass(frozen=True)
-class Standing:
+class WorkloadProgress:
     """``number`` is the workload's place in the suite, from 1."""
 
     number: int
     workload: Workload
     runs: tuple[Run, ...]
-    progress: Progress
+    progress: SequentialDecision
 
     @property
     def due(self) -> Iterator[Due]:
@@ -255,15 +255,15 @@ class Judged:
             first = standings
         return [due for item in first for due in item.due]
 
-    def standings(self, runs: Runs) -> list[Standing]:
+    def standings(self, runs: Runs) -> list[WorkloadProgress]:
         """For each workload, what its runs have shown so far."""
         return [_standing(number, item, runs[number]) for number, item in enumerate(self.workloads, 1)]
 
 
-def _standing(number: int, workload: Workload, runs: Sequence[Run]) -> Standing:
+def _standing(number: int, workload: Workload, runs: Sequence[Run]) -> WorkloadProgress:
     attempts = {run.number: run.attempt for run in runs}
     ended = [attempts.get(n) for n in range(1, max(attempts, default=0) + 1)]
     entry = workload.entry
     judge = workload.decide if workload.reference is not None else None
     progress = follow(ended, entry.repeats, entry.reruns, judge, spread=workload.plan.scheduler is not None)
-    return Standing(number, workload, tuple(runs), progress)
+    return WorkloadProgress(number, workload, tuple(runs), progress)

@@ -14,15 +14,15 @@ from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.observe import cancel, wait
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.results.sequential import Attempt
-from llmb_common.run_states import is_live
+from llmb_common.platform.run_states import is_live
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.campaign import Arm, Campaign
 from llmb_run.following import Changes
-from llmb_run.place import Place
-from llmb_run.results.measuring import Measured, beside_repeats, measure_run
+from llmb_run.results.measuring import MeasuredRun, beside_repeats, measure_run
+from llmb_run.workspace import Workspace
 
 _FAULTS = {
     "NODE_FAIL": "a node failed",
@@ -38,7 +38,7 @@ _NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter", "adapter-count", "fabri
 """Problems that explain why a run failed."""
 
 
-def attempt_of(item: Measured, record: RunRecord, *, timed: bool, strict: bool) -> Attempt:
+def attempt_of(item: MeasuredRun, record: RunRecord, *, timed: bool, strict: bool) -> SuiteAttempt:
     """How a run that has ended did.
 
     Args:
@@ -49,17 +49,17 @@ def attempt_of(item: Measured, record: RunRecord, *, timed: bool, strict: bool) 
     """
     status = item.timing.status
     if status.state == "Success" and item.not_training:
-        return Attempt(failure=item.unfit)
+        return SuiteAttempt(failure=item.unfit)
     problems = [finding.text for finding in item.findings if finding.severity == "problem"]
     if timed and status.state == "Success" and item.step_time is not None:
-        return Attempt(item.step_time)
+        return SuiteAttempt(item.step_time)
     short = status.state == "Success" or status.reason == "window_not_reached"
     if not timed and record.state == COMPLETED and short:
-        return Attempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else Attempt()
+        return SuiteAttempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else SuiteAttempt()
     if (word := record.state.split()[0]) in _FAULTS:
-        return Attempt(fault=f"{_FAULTS[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
+        return SuiteAttempt(fault=f"{_FAULTS[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
     if _cut_short(record):
-        return Attempt(fault=f"its allocation ended before its own time limit ({record.state})")
+        return SuiteAttempt(fault=f"its allocation ended before its own time limit ({record.state})")
     hardware = [
         finding.text for finding in item.findings if finding.kind in _NODE_KINDS and finding.severity == "problem"
     ]
@@ -67,11 +67,11 @@ def attempt_of(item: Measured, record: RunRecord, *, timed: bool, strict: bool) 
     if why.of_machine:
         hardware.append(why.said)
     if hardware:
-        return Attempt(fault=f"a node's fault: {hardware[0]}")
+        return SuiteAttempt(fault=f"a node's fault: {hardware[0]}")
     if status.state == "Incomplete":
-        return Attempt(fault=status.message)
+        return SuiteAttempt(fault=status.message)
     said = status.message or record.detail or record.state
-    return Attempt(failure=f"{said}: {why.said}" if record.state != COMPLETED else said)
+    return SuiteAttempt(failure=f"{said}: {why.said}" if record.state != COMPLETED else said)
 
 
 def _cut_short(record: RunRecord) -> bool:
@@ -93,8 +93,8 @@ class Run:
 
     number: int
     record: RunRecord
-    measured: Measured | None = None
-    attempt: Attempt | None = None
+    measured: MeasuredRun | None = None
+    attempt: SuiteAttempt | None = None
     began: float = 0.0
     hours: float = 0.0
 
@@ -152,7 +152,7 @@ class Conduct:
     """One process's work on a campaign. ``say`` tells people what is going on."""
 
     def __init__(
-        self, campaign: Campaign, arms: Sequence[Arm], strategy: Strategy, place: Place, say: Callable[[str], None]
+        self, campaign: Campaign, arms: Sequence[Arm], strategy: Strategy, place: Workspace, say: Callable[[str], None]
     ) -> None:
         self._campaign = campaign
         self._arms = arms
@@ -160,7 +160,7 @@ class Conduct:
         self._place = place
         self._say = say
         self._changes = Changes(say)
-        self._known: dict[str, tuple[Measured, Attempt, float, float]] = {}
+        self._known: dict[str, tuple[MeasuredRun, SuiteAttempt, float, float]] = {}
         self._apart = ""
 
     def to_the_end(self) -> Runs:
@@ -298,5 +298,5 @@ def _beside_repeats(runs: Sequence[Run]) -> list[Run]:
     measured = [(at, run, run.measured) for at, run in enumerate(runs) if run.measured]
     for (at, run, before), item in zip(measured, beside_repeats([item for *_, item in measured]), strict=True):
         if item is not before:
-            held[at] = replace(run, measured=item, attempt=Attempt(failure=item.unfit))
+            held[at] = replace(run, measured=item, attempt=SuiteAttempt(failure=item.unfit))
     return held

@@ -19,8 +19,8 @@ from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.observe import refresh
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
-from llmb_common.run_states import is_live
 from llmb_common.runs.hostlist import compress
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord, load_record
@@ -28,11 +28,11 @@ from llmb_common.submission import training_code
 from llmb_common.timing.job_events import read_events
 from llmb_run import completion, options
 from llmb_run.app import Command
-from llmb_run.place import Place
 from llmb_run.selecting import one_folder, require_own, select_rows
 from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
 from llmb_run.starting.sweeps import check_apart, spread_over
 from llmb_run.terminal import table
+from llmb_run.workspace import Workspace
 
 _COMPARED = {
     "llmb": "version of LLMB",
@@ -96,7 +96,7 @@ def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
 
     The same plan, script, training code, recipe, image and version of LLMB. Exit status 1 where something differs.
     """
-    place = Place()
+    place = Workspace()
     folder = one_folder(place, run)
     if not check:
         require_own([folder])
@@ -153,7 +153,7 @@ def retry_command(
 
     Uses today's training code and site settings; repeat insists on the original ones.
     """
-    how, place = StartOptions.taken(settings), Place()
+    how, place = StartOptions.taken(settings), Workspace()
     check_apart(repeats, how.apart)
     rows = select_rows(place, runs, RunFilter())
     require_own(row.folder for row in rows)
@@ -184,7 +184,7 @@ def retry_command(
     return start_round("retry", jobs, place, how) if len(jobs) > 1 else start_one(jobs[0])
 
 
-def _require_alone(plan: JobPlan, place: Place) -> None:
+def _require_alone(plan: JobPlan, place: Workspace) -> None:
     """Raise RequestError where another run saves in the same folder: the next of a chain, or an earlier retry."""
     rows = find_runs(place.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True))
     others = [

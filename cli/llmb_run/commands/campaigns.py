@@ -17,14 +17,13 @@ from llmb_run.acceptance.signing import sign
 from llmb_run.acceptance.suite import find_suite, suites
 from llmb_run.acceptance.verify import verify_pack
 from llmb_run.app import Command, VerbCommand
-from llmb_run.comparing.ab import Wanted, ab, say_what_changed, with_base
+from llmb_run.comparing.ab import AbRequest, ab, say_what_changed, with_base
 from llmb_run.comparing.strategy import rule_of
-from llmb_run.place import Place
 from llmb_run.selecting import one_folder
 from llmb_run.starting.requests import ask_of, one_job, plan_ask
 from llmb_run.starting.sweeps import dimensions_of
-from llmb_run.tuning.run import Wanted as WantedTuning
-from llmb_run.tuning.run import tune
+from llmb_run.tuning.run import TuneRequest, tune
+from llmb_run.workspace import Workspace
 
 
 @click.command("suites", cls=Command)
@@ -146,7 +145,7 @@ def ab_command(
         raise RequestError(
             f"--change: {several[0]} has several values", remedy="one at a time; llmb-run sweep tries several"
         )
-    place = Place()
+    place = Workspace()
     ask = ask_of(workload=workload or "", dry_run=dry_run, **settings)
     if base is not None:
         record = load_record(one_folder(place, base))
@@ -154,7 +153,7 @@ def ab_command(
         say_what_changed(record, plan_ask(ask, place).plan)
     rule = rule_of(resolution, pairs, budget)
     changes = {name: values[0] for name, values in dimensions.items()}
-    return ab(Wanted(ask, changes, rule), place, again=again, folder=folder, dry_run=dry_run)
+    return ab(AbRequest(ask, changes, rule), place, again=again, folder=folder, dry_run=dry_run)
 
 
 @click.command(cls=Command)
@@ -214,5 +213,5 @@ def tune_command(
         raise RequestError(f"--budget {budget} is no number of GPU-hours", remedy="for example --budget 40")
     if only and not values:
         raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
-    wanted = WantedTuning(ask, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)
+    wanted = TuneRequest(ask, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)
     return tune(wanted, again=again, folder=folder, dry_run=dry_run)

@@ -16,7 +16,7 @@ from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Needs, needs_of, needs_of_site
-from llmb_common.health.judge import Verdict
+from llmb_common.health.judge import NodeVerdict
 from llmb_common.health.stress import MINUTES, measured_lines, stressed
 from llmb_common.index.search import find_run
 from llmb_common.planning.scheduler import SchedulerPart
@@ -27,11 +27,11 @@ from llmb_common.site.machine import way_here
 from llmb_common.timing.job_events import read_events
 from llmb_run import completion, options
 from llmb_run.app import Command
-from llmb_run.place import Place
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.nodes import counted_by
 from llmb_run.starting.requests import ask_of, plan_ask
 from llmb_run.terminal import notice, table
+from llmb_run.workspace import Workspace
 
 _MOST_LINES = 40
 
@@ -77,7 +77,7 @@ def health_command(
     One short job checks all of them at once. With --stress it takes some minutes, in the workload's image. Exit status
     1 if a node fails or does not answer.
     """
-    place, patience = Place(), round(seconds_of(wait, "--wait"))
+    place, patience = Workspace(), round(seconds_of(wait, "--wait"))
     install = place.require_install()
     executor, needs, nodes, partition = _meant(place, runs, **settings)
     asked, left = choose(executor, install, nodes, partition)
@@ -95,7 +95,7 @@ def health_command(
 
 
 def _meant(
-    place: Place,
+    place: Workspace,
     runs: Sequence[str],
     *,
     nodes: str | None,
@@ -121,7 +121,7 @@ def _meant(
     return executor_for(kind), needs, nodes, partition
 
 
-def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
+def _of_runs(place: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
     records = [load_record(find_run(place.install, word).folder) for word in runs]
     hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
     plan = records[-1].plan
@@ -158,7 +158,7 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
     )
 
 
-def _as_dict(found: Health, verdict: Verdict) -> dict[str, Any]:
+def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
     remedies = {check.name: check.remedy for check in CHECKS}
     remarks = [{**msgspec.to_builtins(it), "remedy": remedies.get(it.check, "")} for it in verdict.remarks]
     facts = msgspec.to_builtins(found.facts.get(verdict.node))

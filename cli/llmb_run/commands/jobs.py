@@ -17,17 +17,17 @@ from llmb_common.errors import CheckFailed, LLMBError, RecordError, RequestError
 from llmb_common.index.runs import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.observe import Observation, end_runs, wait
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import apart
-from llmb_common.run_states import is_live
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
 from llmb_run.following import Changes, LiveRun, Progress, look_at
-from llmb_run.place import Place
 from llmb_run.results.kept import reasons
 from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
 from llmb_run.terminal import notice, since
+from llmb_run.workspace import Workspace
 
 DEFAULT_LIMIT = 20
 MOST_LOGS = 100
@@ -59,7 +59,7 @@ def jobs_command(
 
     Asks the scheduler about runs that have not ended.
     """
-    place = Place()
+    place = Workspace()
     count = limit or (None if everything or live else DEFAULT_LIMIT)
     # States of live runs are known only after the question: they are filtered below.
     wanted = run_filter(place, **filters, live=True if live else None, limit=None if state else count)
@@ -106,7 +106,7 @@ def _why(rows: list[RunRow]) -> dict[str, str]:
     failed = [row for row in rows if row.state != COMPLETED and row.run_id]
     if not failed:
         return {}
-    return {word: found.short for word, found in reasons(Place().install_or_none, load_rows(failed)[0]).items()}
+    return {word: found.short for word, found in reasons(Workspace().install_or_none, load_rows(failed)[0]).items()}
 
 
 def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, str], *, look: bool) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
     Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
     """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
-    rows = select_rows(Place(), runs, RunFilter(live=True), others="not waited for")
+    rows = select_rows(Workspace(), runs, RunFilter(live=True), others="not waited for")
     if not rows:
         notice("no run to wait for")
     records = [load_record(row.folder) for row in rows]
@@ -159,7 +159,7 @@ def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
     """
     if bool(runs) == everything:
         raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")
-    before, problems = load_rows(select_rows(Place(), runs, RunFilter(live=True), others="not cancelled"))
+    before, problems = load_rows(select_rows(Workspace(), runs, RunFilter(live=True), others="not cancelled"))
     results = list(zip(before, end_runs(before), strict=True))
     problems += [(record.paths.run_id, result) for record, result in results if isinstance(result, LLMBError)]
     ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]

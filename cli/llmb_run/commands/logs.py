@@ -15,13 +15,13 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import printable, unfiltered
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.observe import observe, refresh
-from llmb_common.run_states import is_live
+from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.place import Place
 from llmb_run.selecting import one_folder
 from llmb_run.terminal import notice
+from llmb_run.workspace import Workspace
 
 POLL_SECONDS = 0.25
 _BLOCK = 1 << 16
@@ -117,7 +117,7 @@ def logs_command(
     Without RUN: the newest one.
     """
     wanted = _filter(grep, rank)
-    record = load_record(one_folder(Place(), run))
+    record = load_record(one_folder(Workspace(), run))
     path = record.paths.batch_log if batch else record.paths.log
     if goes_on:
         notice(f"{path}  (Ctrl-C stops following, not the run)")

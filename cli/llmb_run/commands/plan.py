@@ -29,10 +29,10 @@ from llmb_common.planning.step_time import CLASSES
 from llmb_common.site.cluster import FILE_NAME
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.place import Place
-from llmb_run.starting.requests import Asked, one_job, plan_ask
+from llmb_run.starting.requests import PlannedJob, one_job, plan_ask
 from llmb_run.starting.submitting import say_warnings
 from llmb_run.terminal import labelled
+from llmb_run.workspace import Workspace
 
 _BAR = 52
 """Columns of a bar."""
@@ -44,7 +44,7 @@ _NODES = 3
 class Outlook:
     """What a planned job will take. ``watts`` of a GPU; None where nobody says them, like ``energy`` and ``money``."""
 
-    def __init__(self, asked: Asked, place: Place) -> None:
+    def __init__(self, asked: PlannedJob, place: Workspace) -> None:
         self.plan, cluster = asked.plan, place.cluster
         measured = measured_here(place.install_or_none)(self.plan).watts
         self.sources = sources(self.plan, asked.entry.recipe, cluster, asked.request)
@@ -168,7 +168,7 @@ def plan_command(**settings: Any) -> Result:
     Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
     """
     ask = one_job(dry_run=True, **settings)
-    place, refused = Place(), None
+    place, refused = Workspace(), None
     try:
         asked = plan_ask(ask, place)
     except RequestError as error:

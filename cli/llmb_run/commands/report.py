@@ -16,7 +16,6 @@ from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.machine.files import check_output, write_output
 from llmb_run import options
 from llmb_run.app import Command, VerbCommand, refuse_beside_json
-from llmb_run.place import Place
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import stored_secrets, write_archive
@@ -25,6 +24,7 @@ from llmb_run.results.run_columns import as_dict
 from llmb_run.results.verifying import KINDS, verify_archive
 from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import notice
+from llmb_run.workspace import Workspace
 
 
 @click.command(cls=Command)
@@ -56,7 +56,7 @@ def report_command(
     wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
     if list(wanted.values()).count("-") > 1:
         raise RequestError("only one form can go to standard output", remedy="name a file for the others")
-    place = Place()
+    place = Workspace()
     report = build(selected(place, runs, filters), place, title)
     text, said = "", []
     for form, file in wanted.items():
@@ -124,7 +124,7 @@ def archive_command(
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
     out. llmb-run archive verify PACK checks an archive.
     """
-    place = Place()
+    place = Workspace()
     rows = select_rows(place, runs, run_filter(place, **filters), others="not packed")
     folders = [row.folder for row in rows]
     if not folders:

@@ -19,15 +19,15 @@ from llmb_common.results.history import ALARM_RATE
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, completion, options, terminal
 from llmb_run.app import Command, refuse_beside_json
-from llmb_run.place import Place
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_csv, ranking_text
 from llmb_run.results.listing import MOST, listing, listing_as_dict
-from llmb_run.results.measuring import Measured, measure, reference_lines, selected
+from llmb_run.results.measuring import MeasuredRun, measure, reference_lines, selected
 from llmb_run.results.run_columns import RUN, say_remarks, steps_as_dict, steps_csv
 from llmb_run.results.series import alarms, history_lines
 from llmb_run.selecting import one_folder
 from llmb_run.terminal import table
+from llmb_run.workspace import Workspace
 
 
 @click.command(cls=Command)
@@ -80,7 +80,7 @@ def results_command(
         )
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
-    place, measured = Place(), read_window(window) if window else None
+    place, measured = Workspace(), read_window(window) if window else None
     if alarm:
         return _alarm(output, place, runs, filters, measured)
     found = selected(place, runs, filters, measured)
@@ -97,7 +97,7 @@ def results_command(
     return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
 
 
-def _ranking(output: str, found: list[Measured], place: Place) -> Result:
+def _ranking(output: str, found: list[MeasuredRun], place: Workspace) -> Result:
     """Configurations by their speed. One that failed is an outcome, as long as another one has a time."""
     made = boards(found, place)
     status = 0 if all(board.command for board in made) else 1
@@ -105,7 +105,9 @@ def _ranking(output: str, found: list[Measured], place: Place) -> Result:
     return _in_form(output, lambda: data, partial(ranking_text, made), partial(ranking_csv, made), status)
 
 
-def _alarm(output: str, place: Place, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None) -> Result:
+def _alarm(
+    output: str, place: Workspace, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None
+) -> Result:
     """Nothing, or a line for each configuration that became slower: cron mails whatever is printed."""
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected(place, runs, filters, window)
@@ -124,7 +126,7 @@ def _in_form(
 
 
 def _view(
-    found: list[Measured], place: Place, *, group: bool, scaling: bool
+    found: list[MeasuredRun], place: Workspace, *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
     """Runs together: as data, table and CSV."""
     together = groups.group(found) if group else []
@@ -155,7 +157,7 @@ def compare_command(first: str, second: str) -> Result:
 
     The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run.
     """
-    place = Place()
+    place = Workspace()
     one, other = _Side(first, place), _Side(second, place)
     if both := sorted({*one.run_ids} & {*other.run_ids}):
         raise RequestError(f"{', '.join(both)} is on both sides", remedy="name different runs")
@@ -186,7 +188,7 @@ def compare_command(first: str, second: str) -> Result:
 class _Side:
     """The runs of one side, measured; at least one."""
 
-    def __init__(self, words: str, place: Place) -> None:
+    def __init__(self, words: str, place: Workspace) -> None:
         # Whoever names a run twice has not repeated it.
         folders = dict.fromkeys(one_folder(place, word) for word in words.split(",") if word)
         self.runs = [item for item in measure(folders, place) if item.record is not None]

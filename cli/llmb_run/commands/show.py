@@ -10,7 +10,7 @@ import click
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, printable
 from llmb_common.observe import Observation, observe
-from llmb_common.run_states import is_live
+from llmb_common.platform.run_states import is_live
 from llmb_common.runs.evidence.account import as_plain
 from llmb_common.runs.evidence.stragglers import Straggler, straggler_in
 from llmb_common.runs.finding import Attempt, attempts_of
@@ -19,11 +19,11 @@ from llmb_common.runs.record import load_record
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.commands.why import cause_lines
-from llmb_run.place import Place
-from llmb_run.results.measuring import Measured, measure_run, reference_lines
+from llmb_run.results.measuring import MeasuredRun, measure_run, reference_lines
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import one_folder
 from llmb_run.terminal import clock, labelled, notice, span
+from llmb_run.workspace import Workspace
 
 
 @click.command(cls=Command)
@@ -34,7 +34,7 @@ def show_command(run: str | None, script: bool) -> Result:
 
     Without RUN: the newest one.
     """
-    place = Place()
+    place = Workspace()
     record = load_record(one_folder(place, run))
     word = record.paths.run_id
     if script:
@@ -56,7 +56,7 @@ def show_command(run: str | None, script: bool) -> Result:
     return Result({**data, "result": as_dict(measured)}, lambda: _text(seen, measured, slow), hint=hint)
 
 
-def _text(seen: Observation, measured: Measured, slow: Straggler | None) -> str:
+def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> str:
     record, plan = seen.record, seen.record.plan
     names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
     layout = [f"{name.upper()} {value}" for name in names if (value := getattr(plan, name)) is not None]
@@ -118,7 +118,7 @@ def _made_by(manifest: dict[str, Any]) -> str:
     return f"llmb {manifest.get('llmb', '?')}{commit}, on {manifest.get('host', '?')}"
 
 
-def _result(measured: Measured) -> str:
+def _result(measured: MeasuredRun) -> str:
     values = measured.figures
     if values is None:
         return f"{measured.timing.status.state}: {printable(measured.timing.status.message)}"
@@ -127,14 +127,14 @@ def _result(measured: Measured) -> str:
     return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:.0f} tokens/s{mfu}{verdict}"
 
 
-def _steady(measured: Measured) -> str:
+def _steady(measured: MeasuredRun) -> str:
     """What the verdict compares with the reference, where there is one."""
     if measured.verdict is None or measured.verdict.reference is None or measured.step_time is None:
         return ""
     return f"steady step {measured.step_time.seconds:.3f} s"
 
 
-def _memory(measured: Measured) -> str:
+def _memory(measured: MeasuredRun) -> str:
     """What was predicted and what was measured, of whichever there is."""
     plan = measured.record.plan.preflight.memory if measured.record else None
     parts = []

@@ -15,12 +15,12 @@ from llmb_common.results.scatter import PastRuns
 from llmb_common.submission.excluded_nodes import Exclusion, exclude_nodes, exclusions, include_nodes
 from llmb_run import options
 from llmb_run.app import CONTEXT, Command
-from llmb_run.place import Place
 from llmb_run.results.kept import past_runs
 from llmb_run.results.measuring import measure
 from llmb_run.results.run_columns import say_remarks
 from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import clock, notice, table
+from llmb_run.workspace import Workspace
 
 
 @click.group(no_args_is_help=True, context_settings=CONTEXT)
@@ -34,7 +34,7 @@ def baseline_command() -> None:
 @baseline_command.command("list", cls=Command)
 def list_baselines() -> Result:
     """Show the baselines of this installation."""
-    install = Place().require_install()
+    install = Workspace().require_install()
     found = baselines(install)
     if not found:
         notice("no baseline is set: llmb-run baseline set RUN...")
@@ -50,7 +50,7 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     Repeats of one configuration with the same software become one baseline, which replaces the previous one. Only
     successful runs count, measured over their recipe's iterations.
     """
-    place = Place()
+    place = Workspace()
     install = place.require_install()
     if not runs and not any(filters.values()):
         raise RequestError("no run is named", remedy="llmb-run baseline set RUN..., or filters such as -w and -s")
@@ -74,7 +74,7 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, help="Keys, as the list shows them.")
 def remove_baseline(keys: tuple[str, ...]) -> Result:
     """Forget baselines."""
-    gone = remove_baselines(Place().require_install(), keys)
+    gone = remove_baselines(Workspace().require_install(), keys)
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
 
 
@@ -115,7 +115,7 @@ def exclude_command() -> None:
 @exclude_command.command("list", cls=Command)
 def list_nodes() -> Result:
     """Show the nodes that jobs avoid, why, and until when."""
-    return _nodes(exclusions(Place().require_install()))
+    return _nodes(exclusions(Workspace().require_install()))
 
 
 @exclude_command.command("add", cls=Command)
@@ -129,14 +129,14 @@ def list_nodes() -> Result:
 )
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
     """Keep later jobs off nodes."""
-    return _nodes(exclude_nodes(Place().require_install(), hosts, reason, days=days))
+    return _nodes(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
 
 
 @exclude_command.command("remove", cls=Command)
 @_hosts
 def remove_nodes(hosts: str) -> Result:
     """Use nodes again."""
-    removed = include_nodes(Place().require_install(), hosts)
+    removed = include_nodes(Workspace().require_install(), hosts)
     if not removed:
         notice(f"none of {hosts} was on the list")
     return Result({"removed": removed}, f"used again: {', '.join(removed)}\n" if removed else "")
@@ -162,5 +162,5 @@ def rebuild_command() -> Result:
 
     Rarely needed: the index repairs itself, unless something other than llmb-run has moved or removed runs.
     """
-    count = rebuild(Place().require_install())
+    count = rebuild(Workspace().require_install())
     return Result({"runs": count}, f"{count} runs\n")

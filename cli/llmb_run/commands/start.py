@@ -17,12 +17,12 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import Span, ranged
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.place import Place
-from llmb_run.starting.requests import Ask, Asked, Refused, one_job, plan_each
+from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, one_job, plan_each
 from llmb_run.starting.submitting import StartOptions, check_followed, start, start_planned
 from llmb_run.starting.sweeps import Dimensions, check_apart, dimensions_of, many_jobs, once_each, sweep
 from llmb_run.starting.task_files import read_tasks
 from llmb_run.terminal import say, table
+from llmb_run.workspace import Workspace
 
 
 @click.command(cls=Command)
@@ -41,7 +41,7 @@ def single_command(**settings: Any) -> Result:
     All variables of launch.sh work here too; options take precedence.
     """
     how = StartOptions.taken(settings)
-    return start("single", [one_job(**settings)], Place(), how)
+    return start("single", [one_job(**settings)], Workspace(), how)
 
 
 _FROM_1 = click.IntRange(min=1)
@@ -76,7 +76,7 @@ def submit_command(min_scale: int | None, max_scale: int | None, repeats: int, s
     \b
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
     """
-    how, place = StartOptions.taken(settings), Place()
+    how, place = StartOptions.taken(settings), Workspace()
     base, lists = many_jobs(**settings)
     check_apart(repeats, how.apart)
     if how.chain > 1:
@@ -86,7 +86,7 @@ def submit_command(min_scale: int | None, max_scale: int | None, repeats: int, s
 
 
 def dimensions_said(
-    vary: Sequence[str], zipped: Sequence[str], base: Ask, lists: Dimensions
+    vary: Sequence[str], zipped: Sequence[str], base: JobSpec, lists: Dimensions
 ) -> tuple[Dimensions, list[Dimensions]]:
     """What ``--vary`` and ``--zip`` say, beside ``lists`` that have options of their own.
 
@@ -106,7 +106,7 @@ def dimensions_said(
     return {**lists, **groups[0]}, groups[1:]
 
 
-def start_sweep(asks: Sequence[Ask], place: Place, how: StartOptions) -> Result:
+def start_sweep(asks: Sequence[JobSpec], place: Workspace, how: StartOptions) -> Result:
     """Plan all, show what will run and what will not, and start the former, the first repeats of all before the second.
 
     Raises:
@@ -135,11 +135,11 @@ def start_sweep(asks: Sequence[Ask], place: Place, how: StartOptions) -> Result:
     return replace(done, data={**found, **done.data}, hint=hint)
 
 
-def _once(planned: Sequence[Asked]) -> list[Asked]:
+def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
     return [item for item in planned if item.ask.repeat == 1]
 
 
-def _table(planned: Sequence[Asked]) -> str:
+def _table(planned: Sequence[PlannedJob]) -> str:
     """A row for each combination: its values, its runs, and what they are predicted to take."""
     runs = Counter(id(item.plan) for item in planned)
     names = list(dict.fromkeys(name for item in planned for name in item.ask.varied))
@@ -199,7 +199,7 @@ def sweep_command(vary: tuple[str, ...], zipped: tuple[str, ...], repeats: int, 
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
     """
-    how, place = StartOptions.taken(settings), Place()
+    how, place = StartOptions.taken(settings), Workspace()
     base, lists = many_jobs(**settings)
     dimensions, groups = dimensions_said(vary, zipped, base, lists)
     check_apart(repeats, how.apart)
@@ -220,5 +220,5 @@ def bulk_command(file: Path, **settings: Any) -> Result:
     After an interruption run it again: recorded jobs are not started twice, and tasks added to the file
     since then are started.
     """
-    place = Place()
+    place = Workspace()
     return start("bulk", read_tasks(file, place), place, StartOptions.taken(settings), task_file=str(file.resolve()))

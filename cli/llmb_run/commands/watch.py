@@ -18,9 +18,9 @@ from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
 from llmb_run.following import LiveRun, ask_again, look_at
-from llmb_run.place import Place
 from llmb_run.selecting import select_rows
 from llmb_run.terminal import notice, since, span
+from llmb_run.workspace import Workspace
 
 LOOK_SECONDS = 1.0
 """Seconds between looks at the logs."""
@@ -74,7 +74,7 @@ def watch_command(runs: tuple[str, ...], once: bool) -> Result:
 
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
     """
-    rows = select_rows(Place(), runs, RunFilter(live=True))
+    rows = select_rows(Workspace(), runs, RunFilter(live=True))
     if not rows:
         notice("no run is live")
         return Result(hint="next: llmb-run jobs shows those that have ended")

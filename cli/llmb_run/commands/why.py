@@ -25,10 +25,10 @@ from llmb_run.app import Command
 from llmb_run.comparing.attribution import as_table, attribute, status_of_all
 from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.comparing.strategy import Rule, rule_of
-from llmb_run.place import Place
-from llmb_run.results.measuring import Measured, measure
+from llmb_run.results.measuring import MeasuredRun, measure
 from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
 from llmb_run.terminal import labelled, notice, table
+from llmb_run.workspace import Workspace
 
 
 def cause_lines(found: Diagnosis) -> list[str]:
@@ -117,12 +117,12 @@ def why_command(
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise RequestError(f"--{name} is about --test", remedy="llmb-run why --slow --test RUN")
     if slow:
-        return _slow(Place(), runs, filters)
+        return _slow(Workspace(), runs, filters)
     foreign = [Path(word) for word in runs if _is_foreign(Path(word))]
     names = [word for word in runs if Path(word) not in foreign]
     found = [_of_logs(path) for path in foreign]
     if names or not runs:
-        found += _of_runs(Place(), names, filters)
+        found += _of_runs(Workspace(), names, filters)
     if not found:
         notice("no run matches")
     many = not runs and any(filters.values())
@@ -137,13 +137,13 @@ class _Explained(msgspec.Struct):
     why: Diagnosis | None
 
 
-def _chosen(place: Place, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
+def _chosen(place: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
     """Those that are named or match; without any wish the newest."""
     wanted = names or ([] if any(filters.values()) else [str(one_folder(place, None))])
     return select_rows(place, wanted, run_filter(place, **filters))
 
 
-def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result:
+def _slow(place: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
     """Who kept the others waiting, and what each run has otherwise than the best of the same work here."""
     found, text = [], ""
     for record in load_rows(_chosen(place, names, filters))[0]:
@@ -159,7 +159,7 @@ def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result
 
 
 def _tested(run: str, rule: Rule, *, again: bool, folder: Path | None) -> Result:
-    place = Place()
+    place = Workspace()
     record = load_record(one_folder(place, run))
     found = attribute(record, rule, place, again=again, folder=folder)
     text = table(["what would change", "its step time then"], [*as_table(found)])
@@ -182,7 +182,7 @@ def _of_logs(path: Path) -> _Explained:
     return _Explained(str(path), "", diagnose_logs(sorted(logs, key=lambda log: not is_log_name(log.name))))
 
 
-def _of_runs(place: Place, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
+def _of_runs(place: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
     measured = measure([row.folder for row in _chosen(place, names, filters)], place)
     return [
         _Explained(item.record.paths.run_id if item.record else item.timing.files.name, _status(item), item.why)
@@ -190,7 +190,7 @@ def _of_runs(place: Place, names: Sequence[str], filters: dict[str, Any]) -> lis
     ]
 
 
-def _status(item: Measured) -> str:
+def _status(item: MeasuredRun) -> str:
     status = item.timing.status
     return f"{status.state}: {status.message}" if status.message else status.state
 

@@ -15,8 +15,8 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Configuration
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.place import CatalogEntry, Place
 from llmb_run.terminal import notice, split, table
+from llmb_run.workspace import CatalogEntry, Workspace
 
 
 @click.command(cls=Command)
@@ -33,7 +33,7 @@ def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str
             remedy=f"one of {', '.join(gpus.gpu_types())}",
             field="GPU_TYPE",
         )
-    place = Place()
+    place = Workspace()
     entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
     here = set(place.cluster.workloads)
     if installed:

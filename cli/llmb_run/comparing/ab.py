@@ -32,19 +32,19 @@ from llmb_run.campaigns.campaign import (
     plan_changes,
 )
 from llmb_run.campaigns.conduct import Conduct, Run, refuse_slowed
-from llmb_run.comparing.strategy import Block, InTurns, Rule, Standing
-from llmb_run.place import Place
+from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule, RunBlock
 from llmb_run.starting.command_line import as_said, setting_said, variables_of
-from llmb_run.starting.requests import Ask, Asked, plan_ask
+from llmb_run.starting.requests import JobSpec, PlannedJob, plan_ask
 from llmb_run.starting.submitting import say_doubts, say_warnings, show_plans
 from llmb_run.starting.sweeps import changed
 from llmb_run.terminal import notice
+from llmb_run.workspace import Workspace
 
 CONFIDENCE = 0.95
 """Of the interval, over all looks together."""
 
 
-def outcome(standing: Standing, changes: Mapping[str, str]) -> dict[str, Any]:
+def outcome(standing: ComparisonProgress, changes: Mapping[str, str]) -> dict[str, Any]:
     """The content of ``result.json``. Changes of time are in per cent: -6.1 is B 6.1 % faster."""
     one, other = (arm.plan for arm in standing.arms)
     runs = [run for block in standing.good for run in block.counted if run is not None]
@@ -89,7 +89,7 @@ def _loss(runs: Sequence[Run]) -> dict[str, Any] | None:
     return {"iteration": found[0], "relative_difference": found[1]} if found else None
 
 
-def _block_as_dict(block: Block, *, good: bool) -> dict[str, Any]:
+def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
     runs = [run.record for run in block.runs if run is not None]
     counted = [run.record for run in block.counted if run is not None] if good else []
     return {
@@ -171,15 +171,15 @@ def _work(result: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AbRequest:
     """What is to be compared: ``base``, and the same with ``changes`` (none: with itself), until ``rule`` is met."""
 
-    base: Ask
+    base: JobSpec
     changes: Mapping[str, str]
     rule: Rule
 
 
-def ab(wanted: Wanted, place: Place, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
+def ab(wanted: AbRequest, place: Workspace, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
     """Begin, continue or show a comparison.
 
     Raises:
@@ -209,7 +209,7 @@ def ab(wanted: Wanted, place: Place, *, again: bool, folder: Path | None, dry_ru
     return Result(result, as_text(result), status=status_of(result))
 
 
-def _arms(asked: list[Asked], changes: Mapping[str, str]) -> list[Arm]:
+def _arms(asked: list[PlannedJob], changes: Mapping[str, str]) -> list[Arm]:
     said = " ".join(f"{name}={value}" for name, value in changes.items()) or "the same"
     titles = [f"A ({title_of(asked[0].plan)})", f"B ({said})"]
     for item, title in zip(asked, titles, strict=True):
@@ -232,7 +232,7 @@ def refuse_untimed(plan: JobPlan, title: str) -> None:
         )
 
 
-def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
+def ask_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
     """What asks for the job of a run again, as it would be planned today."""
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
@@ -251,7 +251,7 @@ def ask_of_run(record: RunRecord, recipe: Recipe) -> Ask:
     }
     columns = {name: as_said(getattr(plan, name)) for name in plan.overridden}
     megatron = {name: setting_said(item) for name, item in plan.megatron.items()}
-    return Ask().having({**said, **environment, **columns, **megatron})
+    return JobSpec().having({**said, **environment, **columns, **megatron})
 
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
@@ -261,6 +261,6 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
         notice(f"{record.paths.run_id} would be another run today: {line}")
 
 
-def with_base(record: RunRecord, recipe: Recipe, said: Ask) -> Ask:
+def with_base(record: RunRecord, recipe: Recipe, said: JobSpec) -> JobSpec:
     """The ask of a run, with what the command line says beside it."""
     return replace(ask_of_run(record, recipe).having(said.settings), slurm=said.slurm)

@@ -26,12 +26,12 @@ from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, answered, began_with, begin_or_go_on, frozen_now
 from llmb_run.campaigns.conduct import Conduct, Due, Runs
 from llmb_run.comparing.ab import ask_of_run, outcome, refuse_untimed, say_what_changed
-from llmb_run.comparing.gap import Difference, Found, Gap, find_gap
-from llmb_run.comparing.strategy import InTurns, Rule, Standing
-from llmb_run.place import Place
-from llmb_run.starting.requests import Asked, plan_ask
+from llmb_run.comparing.gap import Found, Gap, GapDifference, find_gap
+from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
+from llmb_run.starting.requests import PlannedJob, plan_ask
 from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
+from llmb_run.workspace import Workspace
 
 _BUDGET = "not tested within the budget"
 TOGETHER = "all of these together"
@@ -64,7 +64,7 @@ class Parts:
                 break
         return found
 
-    def standings(self, arms: Sequence[Arm], runs: Runs) -> list[Standing]:
+    def standings(self, arms: Sequence[Arm], runs: Runs) -> list[ComparisonProgress]:
         """Of each comparison; what the others have spent is no longer in its budget."""
         count = len(arms) // 2
         rule = replace(self.rule, rate=RATE / count, precise=True)
@@ -79,7 +79,7 @@ class Parts:
     def _part(self, at: int, rule: Rule) -> InTurns:
         return InTurns(f"{self.seed} {at}", rule)
 
-    def why_not(self, standings: Sequence[Standing], at: int) -> str:
+    def why_not(self, standings: Sequence[ComparisonProgress], at: int) -> str:
         """Why a comparison is not begun; empty where it is, or may be."""
         if standings[at].blocks:
             return ""
@@ -195,7 +195,7 @@ class FrozenGap(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gap: Gap
 
 
-def attribute(record: RunRecord, rule: Rule, place: Place, *, again: bool, folder: Path | None) -> dict[str, Any]:
+def attribute(record: RunRecord, rule: Rule, place: Workspace, *, again: bool, folder: Path | None) -> dict[str, Any]:
     """Begin, continue or show the test of what differs: the result, with the campaign's folder.
 
     Raises:
@@ -228,7 +228,7 @@ def _check_pairs(rule: Rule, count: int) -> None:
         )
 
 
-def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Place) -> FrozenGap:
+def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Workspace) -> FrozenGap:
     then = began_with(campaign, FrozenGap)
     if then is None:
         found = find_gap(record, place)
@@ -246,12 +246,12 @@ def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Place) -> Froz
     return begin_or_go_on(campaign, FrozenGap(**msgspec.structs.asdict(frozen_now(campaign, arms)), gap=gap))
 
 
-def _testable(found: Found, place: Place) -> tuple[Gap, list[tuple[str, Asked]]]:
+def _testable(found: Found, place: Workspace) -> tuple[Gap, list[tuple[str, PlannedJob]]]:
     """The gap, which says of every difference whether it is tested, and what is."""
-    tests, rows = list[tuple[str, Asked]](), list[Difference]()
+    tests, rows = list[tuple[str, PlannedJob]](), list[GapDifference]()
     for item in found.gap.differences:
         asked = _test(found, item.takes, place) if item.takes else None
-        if isinstance(asked, Asked):
+        if isinstance(asked, PlannedJob):
             tests.append((f"B ({item.name}: {item.there})", asked))
         elif asked is not None:
             item = msgspec.structs.replace(item, takes=(), why=asked)
@@ -264,12 +264,12 @@ def _testable(found: Found, place: Place) -> tuple[Gap, list[tuple[str, Asked]]]
         )
     if len(tests) > 1:
         every = _test(found, [name for item in rows for name in item.takes], place)
-        if isinstance(every, Asked):
+        if isinstance(every, PlannedJob):
             tests.append((f"B ({TOGETHER})", every))
     return msgspec.structs.replace(found.gap, differences=tuple(rows)), tests
 
 
-def _test(found: Found, names: Any, place: Place) -> Asked | str:
+def _test(found: Found, names: Any, place: Workspace) -> PlannedJob | str:
     """The run's job with what it takes, or why that cannot be timed."""
     assert found.here is not None
     try:
@@ -282,7 +282,7 @@ def _test(found: Found, names: Any, place: Place) -> Asked | str:
     return asked if one != other else "the run's job has it already"
 
 
-def _arms(here: Asked, tests: Sequence[tuple[str, Asked]]) -> list[Arm]:
+def _arms(here: PlannedJob, tests: Sequence[tuple[str, PlannedJob]]) -> list[Arm]:
     asked = [here, *(item for _, item in tests)]
     say_warnings(asked)
     say_doubts(item.plan for item in asked)

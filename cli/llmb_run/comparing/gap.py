@@ -32,11 +32,11 @@ from llmb_common.results.references import (
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.ab import ask_of_run
-from llmb_run.place import Place
-from llmb_run.results.measuring import Measured, measure
+from llmb_run.results.measuring import MeasuredRun, measure
 from llmb_run.selecting import load_rows, select_rows
 from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, command_for
-from llmb_run.starting.requests import Ask, Asked, Refused, plan_ask, plan_each
+from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_ask, plan_each
+from llmb_run.workspace import Workspace
 
 MOST = 200
 """Newest runs among which the best is looked for."""
@@ -52,7 +52,7 @@ class Other:
     ``software``: of a published result that LLMB cannot plan a job in, with what that is worth.
     """
 
-    ask: Ask
+    ask: JobSpec
     facts: Mapping[str, str]
     base: str
     change: Change
@@ -60,7 +60,7 @@ class Other:
     software: tuple[str, Worth | None] | None = None
 
 
-def _own_and_best(record: RunRecord, place: Place) -> tuple[Measured | None, Measured | None]:
+def _own_and_best(record: RunRecord, place: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
     """The run, and the fastest of the same work on as many GPUs of the kind; None where that is the run itself."""
     plan = record.plan
     wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
@@ -74,7 +74,7 @@ def _own_and_best(record: RunRecord, place: Place) -> tuple[Measured | None, Mea
     return own, best if best is not own else None
 
 
-def _best_run(best: Measured, own: Measured, today: Asked | None) -> Other | None:
+def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> Other | None:
     """This site's ``best``; None where the two cannot be compared."""
     if best.record is None or best.good is None or own.good is None:
         return None
@@ -83,12 +83,14 @@ def _best_run(best: Measured, own: Measured, today: Asked | None) -> Other | Non
     change = compare_times([here], [there], own.past.scatter(own.configuration))
     run_id = best.record.paths.run_id
     ask = (
-        ask_of_run(best.record, today.entry.recipe) if today else Ask(settings={"workload": best.record.plan.workload})
+        ask_of_run(best.record, today.entry.recipe)
+        if today
+        else JobSpec(settings={"workload": best.record.plan.workload})
     )
     return Other(ask, facts(best.record), f"--base {run_id}", change, run_id)
 
 
-def _published_job(here: Asked, own: Measured, place: Place) -> Other | None:
+def _published_job(here: PlannedJob, own: MeasuredRun, place: Workspace) -> Other | None:
     """The job that was published for the run's size, GPUs, scale and dtype, in the software of that result if LLMB can
     plan it there."""
     recipe = here.entry.recipe
@@ -101,7 +103,7 @@ def _published_job(here: Asked, own: Measured, place: Place) -> Other | None:
     if asked is None or not known or own.good is None:
         return None
     reference, worth = known[0], None
-    moved: Asked | None = asked
+    moved: PlannedJob | None = asked
     if not reference.same_software:
         image = _image_of(reference, recipe)
         held = bridge_release(image)
@@ -118,7 +120,7 @@ def _published_job(here: Asked, own: Measured, place: Place) -> Other | None:
     )
 
 
-def _change_to(own: Measured, time: StepTime, seconds: float) -> Change:
+def _change_to(own: MeasuredRun, time: StepTime, seconds: float) -> Change:
     """From what the run takes to ``seconds``."""
     found = level([time], own.past.scatter(own.configuration))
     return Change(*(seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low)))
@@ -133,9 +135,9 @@ def _image_of(reference: Reference, recipe: Recipe) -> str | None:
     return next(known, f"nvcr.io#nvidia/nemo:{release}") if document.framework == "Megatron-Bridge" else None
 
 
-def _planned_or_none(ask: Ask, place: Place) -> Asked | None:
+def _planned_or_none(ask: JobSpec, place: Workspace) -> PlannedJob | None:
     found = next(iter(plan_each([ask], place)))
-    return found if isinstance(found, Asked) else None
+    return found if isinstance(found, PlannedJob) else None
 
 
 def _fact_of(name: str) -> str:
@@ -148,7 +150,7 @@ def _fact_of(name: str) -> str:
     return facts.get(name, f"megatron.{name}" if is_setting(name) else f"env {name}")
 
 
-def taken(ask: Ask, other: Ask, names: Iterable[str]) -> Ask:
+def taken(ask: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
     """``ask``, which says of ``names`` what ``other`` says, or nothing where that does."""
     kept = {name: value for name, value in ask.settings.items() if _fact_of(name) not in names}
     return replace(ask, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
@@ -178,7 +180,7 @@ WORDS = {
 NOBODY = "nobody can choose it for a job"
 
 
-class Difference(msgspec.Struct, frozen=True):
+class GapDifference(msgspec.Struct, frozen=True):
     """``test``: the command that shows what it is worth; empty where there is none, and ``why``.
 
     ``worth``: by the published rows, None where they do not say. ``takes``: what a job takes from the other side.
@@ -215,7 +217,7 @@ class Gap(msgspec.Struct, frozen=True):
     published: str
     best: str | None = None
     slower: float | None = None
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[GapDifference, ...] = ()
     change: Change | None = None
 
 
@@ -224,17 +226,17 @@ class Found:
     """A gap, the run's own job as it would be planned today, and the other side's; None where nobody can plan it."""
 
     gap: Gap
-    here: Asked | None = None
-    there: Ask | None = None
+    here: PlannedJob | None = None
+    there: JobSpec | None = None
 
-    def ask(self, names: Iterable[str]) -> Ask:
+    def ask(self, names: Iterable[str]) -> JobSpec:
         """The run's job, which takes ``names`` from the other side."""
         assert self.here is not None
         assert self.there is not None
         return taken(self.here.ask, self.there, names)
 
 
-def find_gap(record: RunRecord, place: Place) -> Found:
+def find_gap(record: RunRecord, place: Workspace) -> Found:
     """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
     own, best = _own_and_best(record, place)
     if own is None:
@@ -244,7 +246,7 @@ def find_gap(record: RunRecord, place: Place) -> Found:
     except LLMBError:
         here = None
     other = _best_run(best, own, here) if best else _published_job(here, own, place) if here else None
-    seen = [Difference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
+    seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if other is None:
         return Found(Gap(_published(own), differences=tuple(seen)), here)
     sides = _Sides(record, here, other, place)
@@ -252,17 +254,17 @@ def find_gap(record: RunRecord, place: Place) -> Found:
     if other.software:
         why = "LLMB cannot plan a job in that software"
         software, worth = other.software
-        listed.append(Difference("software", "software", own.software, software, worth=worth, why=why))
+        listed.append(GapDifference("software", "software", own.software, software, worth=worth, why=why))
     ordered = sorted((*listed, *seen), key=_importance)
     slower = 1 / other.change.ratio - 1
     return Found(Gap(_published(own), other.run_id, slower, tuple(ordered), other.change), here, sides.there)
 
 
-def _importance(item: Difference) -> tuple[float, int, bool]:
+def _importance(item: GapDifference) -> tuple[float, int, bool]:
     return (item.worth.median if item.worth else 0.0, _ORDER.index(item.kind), not item.test)
 
 
-def _published(own: Measured) -> str:
+def _published(own: MeasuredRun) -> str:
     verdict = own.verdict
     if verdict is None or verdict.reference is None or verdict.difference is None or own.record is None:
         return ""
@@ -276,18 +278,18 @@ def _published(own: Measured) -> str:
 class _Sides:
     """A run and what it is compared with. ``there`` says all that the run's job can take from the other side."""
 
-    def __init__(self, record: RunRecord, here: Asked | None, other: Other, place: Place) -> None:
+    def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, place: Workspace) -> None:
         self._record, self._here, self._other, self._place = record, here, other, place
         self._own = facts(record) if other.run_id else facts_of_plan(record.plan)
         self.there = other.ask
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[GapDifference]:
         apart = dict(_unlike(self._own, self._other.facts))
         groups: list[tuple[str, ...]] = []
         if self._here is not None:
             chosen = [name for name in apart if self._says_otherwise(name)]
             together = self._planned(chosen)
-            if isinstance(together, Asked):  # what follows from the rest is no difference of its own
+            if isinstance(together, PlannedJob):  # what follows from the rest is no difference of its own
                 follows = {name: value for name, value in facts_of_plan(together.plan).items() if name not in chosen}
                 apart = {name: it for name, it in apart.items() if name in chosen or follows.get(name, "-") != it[1]}
                 if "image" in chosen:
@@ -304,7 +306,7 @@ class _Sides:
         here, there = ({_fact_of(n): v for n, v in ask.settings.items()} for ask in (self._here.ask, self.there))
         return here.get(fact) != there.get(fact)
 
-    def _planned(self, names: Sequence[str]) -> Asked | Refused:
+    def _planned(self, names: Sequence[str]) -> PlannedJob | Refused:
         """The run's job, which takes ``names`` from the other side."""
         assert self._here is not None
         (found,) = plan_each([taken(self._here.ask, self.there, names)], self._place)
@@ -320,9 +322,9 @@ class _Sides:
         alone = [(name,) for name in names if name not in (*software, *columns)]
         return [group for group in (software, columns, *alone) if group]
 
-    def _difference(self, apart: Mapping[str, tuple[str, str]]) -> Difference:
+    def _difference(self, apart: Mapping[str, tuple[str, str]]) -> GapDifference:
         before, after = (", ".join(pair[side] for pair in apart.values()) for side in (0, 1))
-        found = Difference(_kind(next(iter(apart))), ", ".join(apart), before, after)
+        found = GapDifference(_kind(next(iter(apart))), ", ".join(apart), before, after)
         if self._here is None or not all(self._says_otherwise(name) for name in apart):
             return found
         planned = self._planned(names := tuple(apart))
@@ -378,7 +380,7 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     return found
 
 
-def _told(item: Difference) -> Iterator[str]:
+def _told(item: GapDifference) -> Iterator[str]:
     yield f"{item}{f'; time {item.worth}' if item.worth else ''}"
     if item.test or item.why != NOBODY:
         yield f"  {item.test or f'no test: {item.why}'}"

@@ -57,7 +57,7 @@ def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
 
 
 @dataclass(frozen=True)
-class Block:
+class RunBlock:
     """Two runs of either side that share nodes. ``runs`` in their order; None: not on record."""
 
     number: int
@@ -137,11 +137,11 @@ _compared = lru_cache(maxsize=64)(compare_blocks)
 
 
 @dataclass(frozen=True)
-class Standing:
+class ComparisonProgress:
     """Where a comparison stands, by the runs of its blocks."""
 
     arms: Sequence[Arm]
-    blocks: Sequence[Block]
+    blocks: Sequence[RunBlock]
     rule: Rule
 
     @cached_property
@@ -154,12 +154,12 @@ class Standing:
         return ""
 
     @cached_property
-    def good(self) -> list[Block]:
+    def good(self) -> list[RunBlock]:
         """Blocks that count."""
         return [block for block in self.blocks if block.ended and not block.lost]
 
     @cached_property
-    def broken(self) -> list[Block]:
+    def broken(self) -> list[RunBlock]:
         """Blocks that were lost, and that is not the configuration's fault."""
         return [block for block in self.blocks if block.ended and block.lost]
 
@@ -173,7 +173,7 @@ class Standing:
     def answer(self) -> Answer:
         return self.comparison.answer(self.rule.resolution) if self.comparison else "open"
 
-    def lacks(self, more: Sequence[Block]) -> bool:
+    def lacks(self, more: Sequence[RunBlock]) -> bool:
         """Whether another block is to be begun beside ``more``, for the next look or to make up for a lost one."""
         if self.failure or self.rule.met(self.comparison) or self.stopped:
             return False
@@ -215,18 +215,18 @@ class InTurns:
         """All blocks until the next look; and what has no job yet of those that were begun."""
         standing = self.standing(arms, runs)
         open_ = [block for block in standing.blocks if not (block.ended or block.waits)]
-        new: list[Block] = []
+        new: list[RunBlock] = []
         while standing.lacks(new):
             new.append(self._block(len(standing.blocks) + len(new) + 1, {}))
         return [due for block in (*open_, *new) for due in block.due(wanted=not standing.failure)]
 
-    def standing(self, arms: Sequence[Arm], runs: Runs) -> Standing:
+    def standing(self, arms: Sequence[Arm], runs: Runs) -> ComparisonProgress:
         """Where it stands, by the runs on record."""
         known = {(arm, run.number): run for arm, these in runs.items() for run in these}
         last = (max((number for _, number in known), default=0) + 1) // 2
         blocks = [self._block(number, known) for number in range(1, last + 1)]
-        return Standing(arms, blocks, self.rule)
+        return ComparisonProgress(arms, blocks, self.rule)
 
-    def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> Block:
+    def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> RunBlock:
         letters = order(number, self.seed)
-        return Block(number, letters, tuple(known.get(place) for place in places(number, letters)))
+        return RunBlock(number, letters, tuple(known.get(place) for place in places(number, letters)))

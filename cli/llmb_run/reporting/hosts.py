@@ -16,7 +16,7 @@ from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import configuration_key
 from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.steps import StepTime
-from llmb_run.results.measuring import Measured
+from llmb_run.results.measuring import MeasuredRun
 
 _WORTH = 1.02
 """A smaller ratio of step times is nobody's slow node."""
@@ -57,9 +57,9 @@ class _Repeat(NamedTuple):
     time: StepTime
 
 
-def host_lines(found: Sequence[Measured]) -> tuple[HostLine, ...]:
+def host_lines(found: Sequence[MeasuredRun]) -> tuple[HostLine, ...]:
     """Every node that a run's account names: slow ones first, then those with problems, then those in slower runs."""
-    on_host: dict[str, list[Measured]] = {}
+    on_host: dict[str, list[MeasuredRun]] = {}
     for item in found:
         for host in item.account.hosts:
             on_host.setdefault(host, []).append(item)
@@ -78,7 +78,7 @@ def _order(line: HostLine) -> tuple[float, bool, float]:
     return -(line.slower or 0), not line.problems, -(line.ratio or 0)
 
 
-def _line(host: str, items: Sequence[Measured], repeats: Sequence[_Repeat]) -> HostLine:
+def _line(host: str, items: Sequence[MeasuredRun], repeats: Sequence[_Repeat]) -> HostLine:
     known = [repeat.time.seconds for repeat in repeats if host in repeat.hosts]
     problems = [found for item in items if (found := _problems(host, item))]
     return HostLine(
@@ -91,14 +91,14 @@ def _line(host: str, items: Sequence[Measured], repeats: Sequence[_Repeat]) -> H
     )
 
 
-def _problems(host: str, item: Measured) -> list[str]:
+def _problems(host: str, item: MeasuredRun) -> list[str]:
     """Texts of those that name the node, or none of the run's."""
     texts = [finding.text for finding in item.findings if finding.severity == "problem"]
     named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in texts]
     return [text for text, words in named if host in words or words.isdisjoint(item.account.hosts)]
 
 
-def _repeats(found: Sequence[Measured]) -> list[_Repeat]:
+def _repeats(found: Sequence[MeasuredRun]) -> list[_Repeat]:
     groups: dict[tuple[str, str], list[tuple[frozenset[str], StepTime]]] = {}
     for item in found:
         if item.record and item.good:

@@ -27,12 +27,12 @@ from llmb_common.runs.record import RunRecord
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import RunTiming
 from llmb_run import columns
-from llmb_run.place import Place
 from llmb_run.reporting.hosts import HostLine, host_lines
 from llmb_run.results.groups import GROUP, boards, group, ranking_as_dict
-from llmb_run.results.measuring import Measured, reference_lines
+from llmb_run.results.measuring import MeasuredRun, reference_lines
 from llmb_run.results.run_columns import RUN, as_dict
 from llmb_run.results.series import SCALING, history_lines, scales_of, scaling_lines
+from llmb_run.workspace import Workspace
 
 _MOST = 4
 """Values that are named; of the rest there is a count."""
@@ -57,7 +57,7 @@ class Conclusion(msgspec.Struct, frozen=True):
     text: str
 
 
-def facts_of_site(found: Sequence[Measured], place: Place) -> tuple[tuple[str, str], ...]:
+def facts_of_site(found: Sequence[MeasuredRun], place: Workspace) -> tuple[tuple[str, str], ...]:
     """Cluster, GPUs, software, dates, who: what is known of each, with its name."""
     records = [item.record for item in found if item.record]
     lines = (
@@ -70,7 +70,7 @@ def facts_of_site(found: Sequence[Measured], place: Place) -> tuple[tuple[str, s
     return tuple((name, printable(text)) for name, text in lines if text)
 
 
-def _cluster(records: Sequence[RunRecord], place: Place) -> str:
+def _cluster(records: Sequence[RunRecord], place: Workspace) -> str:
     told = [record.plan.scheduler for record in records if record.plan.scheduler and record.plan.scheduler.queue]
     asked = f"{told[0].queue_word} {_listed(item.queue or '' for item in told)}" if told else ""
     hosts = _listed(str(record.manifest.get("host") or "") for record in records)
@@ -78,7 +78,7 @@ def _cluster(records: Sequence[RunRecord], place: Place) -> str:
     return ", ".join(word for word in (*words, f"submitted from {hosts}" if hosts else "") if word)
 
 
-def _gpus(found: Sequence[Measured]) -> str:
+def _gpus(found: Sequence[MeasuredRun]) -> str:
     nodes: dict[str, set[str]] = {}
     for item in found:
         if item.account.gpus:
@@ -94,7 +94,7 @@ def _planned(plan: JobPlan) -> str:
     return f"{plan.gpus} {plan.gpu_type.upper()} (planned: no node's account)"
 
 
-def _software(found: Sequence[Measured]) -> str:
+def _software(found: Sequence[MeasuredRun]) -> str:
     names = _listed(item.software for item in found if item.record)
     versions = (
         f"{title} {_listed(getattr(item.account, name) for item in found)}"
@@ -216,7 +216,7 @@ class Differing(msgspec.Struct, frozen=True):
     facts: tuple[Fact, ...]
 
 
-def differing(found: Sequence[Measured]) -> tuple[Differing, ...]:
+def differing(found: Sequence[MeasuredRun]) -> tuple[Differing, ...]:
     """One for each title with runs that differ, in the order of the first runs."""
     together: dict[str, dict[str, Mapping[str, str]]] = {}
     for item in found:
@@ -243,7 +243,7 @@ _DIGITS = 6
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
-class Steps(msgspec.Struct, frozen=True, kw_only=True):
+class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     """Columns of equal length, seconds and TFLOP/s per GPU; ``total`` is how many steps the log has.
 
     ``quantiles`` are of all steps after warm-up: least, 5, 25, 50, 75, 95 %, greatest; empty where there are none.
@@ -257,11 +257,11 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     quantiles: list[float]
 
 
-def steps_of(timing: RunTiming, most: int) -> Steps:
+def steps_of(timing: RunTiming, most: int) -> StepColumns:
     """At most about ``most`` steps of a run."""
     items = thin(timing.iterations, most)
     steady = sorted(item.seconds for item in timing.iterations if item.index >= steady_from(timing.window))
-    return Steps(
+    return StepColumns(
         total=len(timing.iterations),
         index=[item.index for item in items],
         seconds=[_short(item.seconds) for item in items],
@@ -317,7 +317,7 @@ class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
     title: str | None
     software: str | None
     hosts: tuple[str, ...]
-    steps: Steps
+    steps: StepColumns
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,7 +354,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return all(run.result["status"] == "Success" for run in self.runs)
 
 
-def build(found: Sequence[Measured], place: Place, title: str = "LLMB report") -> Report:
+def build(found: Sequence[MeasuredRun], place: Workspace, title: str = "LLMB report") -> Report:
     """The report on measured runs, in their order."""
     most = max(30, MOST_POINTS // max(1, len(found)))
     groups = tuple(columns.as_dict(GROUP, item) for item in group(found))
@@ -382,12 +382,12 @@ _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}
 """What configurations differ in that nobody varied."""
 
 
-def _sweeps(found: Sequence[Measured], place: Place) -> tuple[dict[str, Any], ...]:
+def _sweeps(found: Sequence[MeasuredRun], place: Workspace) -> tuple[dict[str, Any], ...]:
     made = ranking_as_dict(boards(found, place))
     return tuple(board for board in made if board["command"] and not {*board["differing"]} <= _DOCUMENTED)
 
 
-def _run(item: Measured, most: int) -> ReportRun:
+def _run(item: MeasuredRun, most: int) -> ReportRun:
     result = as_dict(item)
     return ReportRun(
         result=result,

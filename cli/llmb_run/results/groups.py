@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmb_common.command.printable import counted
+from llmb_common.platform.run_states import is_live
 from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
 from llmb_common.results.decision import CONFIDENCE, level, look
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
-from llmb_common.run_states import is_live
 from llmb_common.runs.record import RunRecord
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at, csv_of, table
-from llmb_run.place import Place
-from llmb_run.results.measuring import Measured
+from llmb_run.results.measuring import MeasuredRun
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
 from llmb_run.starting.command_line import command_for
+from llmb_run.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Group:
     verdict: Verdict | None
     interval: float | None = None
     """Half the interval of the mean, as a share of it."""
-    members: tuple[Measured, ...] = ()
+    members: tuple[MeasuredRun, ...] = ()
     """All runs, whatever became of them."""
 
     @property
@@ -56,16 +56,16 @@ class Group:
         return statistics.stdev(self.seconds) / statistics.fmean(self.seconds) if len(self.seconds) > 1 else None
 
 
-def group(found: Sequence[Measured]) -> list[Group]:
+def group(found: Sequence[MeasuredRun]) -> list[Group]:
     """Groups in the order of their first runs; logs without a record are in none."""
-    together: dict[str, list[tuple[Measured, RunRecord]]] = {}
+    together: dict[str, list[tuple[MeasuredRun, RunRecord]]] = {}
     for item in found:
         if item.record is not None:
             together.setdefault(item.configuration + item.image, []).append((item, item.record))
     return [_group(items) for items in together.values()]
 
 
-def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
+def _group(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Group:
     record = items[0][1]
     good = sorted(
         ((item, record, item.good) for item, record in items if item.good is not None), key=lambda run: run[1].created
@@ -103,7 +103,7 @@ def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
     )
 
 
-def _with_training(verdict: Verdict | None, items: Sequence[Measured]) -> Verdict | None:
+def _with_training(verdict: Verdict | None, items: Sequence[MeasuredRun]) -> Verdict | None:
     """A configuration passes only if no run of it ended without having trained, or met NaN."""
     odd = [item.not_training for item in items if item.not_training]
     if verdict is None or not odd or len(odd) == len(items):
@@ -111,12 +111,12 @@ def _with_training(verdict: Verdict | None, items: Sequence[Measured]) -> Verdic
     return with_training(verdict, (f"{len(odd)} of {counted(len(items), 'run')}: {'; '.join(odd[0])}",))
 
 
-def _why_none(items: Sequence[tuple[Measured, RunRecord]]) -> Verdict | None:
+def _why_none(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Verdict | None:
     """Of runs that succeeded, and that nothing can be said of together: none of them trained."""
     return next((item.verdict for item, _ in items if item.timing.status.state == "Success"), None)
 
 
-def _first_verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verdict | None:
+def _first_verdict(good: Sequence[tuple[MeasuredRun, RunRecord, StepTime]]) -> Verdict | None:
     """Whose reference is the group's: a baseline's before a published one's, before a reason why there is none."""
     verdicts = [item.verdict for item, *_ in good if item.verdict is not None]
     baselines = [verdict for verdict in verdicts if verdict.reference and verdict.reference.kind == "baseline"]
@@ -218,7 +218,7 @@ class Board:
         return _columns(self.names)
 
 
-def boards(found: Sequence[Measured], place: Place) -> list[Board]:
+def boards(found: Sequence[MeasuredRun], place: Workspace) -> list[Board]:
     """One for each model with its sequence length, in the order of the first runs."""
     together: dict[str, list[Group]] = {}
     for item in map(_whole, group(found)):
@@ -238,7 +238,7 @@ def _whole(item: Group) -> Group:
     return replace(item, seconds=tuple(time.seconds for time in times), interval=math.expm1(known.half))
 
 
-def _board(items: Sequence[Group], place: Place) -> Board:
+def _board(items: Sequence[Group], place: Workspace) -> Board:
     records = [_record(item) for item in items]
     differing = told_apart([record.plan for record in records])
     if len({item.software for item in items if item.seconds}) > 1 and not {"image", "engine"} & differing.keys():
@@ -276,7 +276,7 @@ def _contender(item: Group) -> Contender[Group] | None:
     return Contender(item, times, plan.tokens_per_gpu, scatter) if times else None
 
 
-def _outcome(members: Iterable[Measured]) -> str:
+def _outcome(members: Iterable[MeasuredRun]) -> str:
     """Why none of the runs has a time: ``out of memory``; each reason once."""
     found = dict.fromkeys(
         "not ended" if run.record and is_live(run.record.state) else (run.why.short if run.why else "") or run.unfit

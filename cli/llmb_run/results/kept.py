@@ -22,13 +22,13 @@ from llmb_common import causes, results, timing
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.decoding.structs import from_packed
-from llmb_common.index.database import Kept, keep_figures, kept_figures, past_figures
+from llmb_common.index.database import CachedFigures, keep_figures, kept_figures, past_figures
 from llmb_common.machine.files import sha256_of_tree
+from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import configuration_of, memory_key
 from llmb_common.results.scatter import PastRun
 from llmb_common.results.steps import Steps, steps_of
 from llmb_common.results.verdict import window_of
-from llmb_common.run_states import is_live
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.record import COMPLETED, RunRecord
 from llmb_common.timing.iterations import IterationsOnDisk
@@ -70,7 +70,7 @@ class KeptFigures:
         logs = {str(files.log) for files in found if files.log is not None and files.folder is not None}
         self._many = len(logs) > _AT_ONCE
         self._known = kept_figures(install, logs) if install is not None else {}
-        self._new: list[Kept] = []
+        self._new: list[CachedFigures] = []
 
     def measure(self, files: RunFiles, record: RunRecord, wanted: Window | None) -> tuple[RunTiming, Steps, str]:
         """As ``analyse`` and ``steps_of``, and ``configuration_of`` where that is known already; else empty.
@@ -96,7 +96,9 @@ class KeptFigures:
             repeats = configuration_of(record) if says else ""
             mean, watts = (steps.time.mean if steps.time else None), (read.watts.mean if read.watts else None)
             memory = _memory(read, record) if says else ("", None)
-            self._new.append(Kept(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, watts, *memory))
+            self._new.append(
+                CachedFigures(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, watts, *memory)
+            )
             if len(self._new) >= _AT_ONCE:
                 self.close()
             # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
@@ -185,7 +187,7 @@ def reasons(
     statuses = judged or {}
     failed = [record for record in records if _failed(record, statuses.get(record.paths.run_id))]
     known = kept_figures(install, {str(record.paths.log) for record in failed}) if install and failed else {}
-    new: list[Kept] = []
+    new: list[CachedFigures] = []
     found: dict[str, Diagnosis] = {}
     for record in failed:
         status = statuses.get(record.paths.run_id)
@@ -197,7 +199,7 @@ def reasons(
         if diagnosis is None:
             diagnosis = diagnose(record, not_finite)
             packed = msgspec.msgpack.encode(diagnosis)
-            new += [Kept(str(files.log), _WINDOW, str(files.folder), stamp, packed)] if stamp else []
+            new += [CachedFigures(str(files.log), _WINDOW, str(files.folder), stamp, packed)] if stamp else []
         found[record.paths.run_id] = diagnosis
     if install and new:
         keep_figures(install, new)

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from llmb_common.command.printable import counted
+from llmb_common.platform.run_states import is_live
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import apart
 from llmb_common.results.verdict import Verdict
-from llmb_common.run_states import is_live
 from llmb_common.timing.tables import render, shorten
 from llmb_run import columns
 from llmb_run.columns import Column, Form
 from llmb_run.results.groups import GROUP, Group, group, group_remarks
-from llmb_run.results.measuring import Measured, reference_lines
+from llmb_run.results.measuring import MeasuredRun, reference_lines
 from llmb_run.results.run_columns import RUN, as_dict, say_remarks
 from llmb_run.terminal import notice
 
@@ -26,7 +26,7 @@ ENOUGH = 3
 _MOST_IDS = 10
 
 
-class Step(NamedTuple):
+class NextStep(NamedTuple):
     """The smaller ``urgency``, the earlier; ``why`` in words."""
 
     urgency: int
@@ -42,62 +42,64 @@ class Step(NamedTuple):
         return f"{self.command}  # {self.why}"
 
 
-def next_step(groups: Sequence[Group]) -> Step:
+def next_step(groups: Sequence[Group]) -> NextStep:
     """The most urgent one of all groups, of the first of them where several are."""
-    nothing = Step(9, ("list",), "what can be run and judged")
+    nothing = NextStep(9, ("list",), "what can be run and judged")
     return min((_step(item) for item in groups), key=lambda step: step.urgency, default=nothing)
 
 
-def _step(item: Group) -> Step:
+def _step(item: Group) -> NextStep:
     live = [run for run in item.members if run.record and is_live(run.record.state)]
     if live:
-        return Step(0, ("wait", *_ids(live)), f"{counted(len(live), 'run')} not yet ended")
+        return NextStep(0, ("wait", *_ids(live)), f"{counted(len(live), 'run')} not yet ended")
     verdict = item.verdict
     unfit = [run for run in item.members if run.unfit]
     passed = verdict is not None and verdict.kind == "pass"
     if unfit and not (passed and item.members[0].good):
-        return Step(1, ("show", *_ids(unfit[:1])), f"{item.title}: {unfit[0].unfit}")
+        return NextStep(1, ("show", *_ids(unfit[:1])), f"{item.title}: {unfit[0].unfit}")
     if verdict is None or verdict.kind == "not judged":
-        return Step(8, ("show", *_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}")
+        return NextStep(
+            8, ("show", *_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}"
+        )
     if verdict.kind == "no reference":
         return _make_reference(item, verdict.text)
     if verdict.kind == "fail":
         slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
-        return Step(2, ("show", *_ids([slowest])), f"{item.title} is too slow: what its slowest run's nodes say")
+        return NextStep(2, ("show", *_ids([slowest])), f"{item.title} is too slow: what its slowest run's nodes say")
     if verdict.kind == "inconclusive":
         return _more(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
-        return Step(7, ("results", "--history"), "all pass: how the configurations change over time")
+        return NextStep(7, ("results", "--history"), "all pass: how the configurations change over time")
     return _make_reference(item, "later runs are then compared with this site's own")
 
 
-def _more(item: Group, verdict: Verdict) -> Step:
+def _more(item: Group, verdict: Verdict) -> NextStep:
     """Where the answer is open."""
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
-        return Step(3, ("baseline", "list"), f"{item.title}: its baseline is of too few runs to decide")
+        return NextStep(3, ("baseline", "list"), f"{item.title}: its baseline is of too few runs to decide")
     # A single run does not show how much they differ, and so not how many it takes.
     first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
     if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
         days = ", on other days" if decision.other_days else ""
         return _repeat(3, item, count, f"{item.title} is inconclusive: more runs{days}", spread=decision.other_days)
-    return Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
+    return NextStep(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
 
 
-def _make_reference(item: Group, why: str) -> Step:
+def _make_reference(item: Group, why: str) -> NextStep:
     """A baseline of the runs, where these are enough."""
     if len(item.runs) < ENOUGH:
         return _repeat(5, item, ENOUGH - len(item.runs), f"{ENOUGH} runs make a baseline; {why}")
     ids = [record.paths.run_id for record in item.runs[:_MOST_IDS]]
-    return Step(4, ("baseline", "set", *ids), f"{item.title}: {why}")
+    return NextStep(4, ("baseline", "set", *ids), f"{item.title}: {why}")
 
 
-def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
+def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> NextStep:
     days = ("--spread", str(count)) if spread and item.runs[-1].plan.scheduler is not None else ()
-    return Step(urgency, ("retry", item.runs[-1].paths.run_id, "--repeats", str(count), *days), why)
+    return NextStep(urgency, ("retry", item.runs[-1].paths.run_id, "--repeats", str(count), *days), why)
 
 
-def _ids(runs: Sequence[Measured]) -> list[str]:
+def _ids(runs: Sequence[MeasuredRun]) -> list[str]:
     return [run.record.paths.run_id for run in runs[:_MOST_IDS] if run.record]
 
 
@@ -109,7 +111,7 @@ _LONGEST = 48
 _MOST_NAMED = 3
 
 
-def listing(found: Sequence[Measured], most: int | None, *, full_names: bool) -> str:
+def listing(found: Sequence[MeasuredRun], most: int | None, *, full_names: bool) -> str:
     """The verdicts over all runs, the ``most`` newest of these (None: all), and the next step."""
     groups = group(found)
     shown = _by_group(_newest(found, most), groups)
@@ -122,7 +124,7 @@ def listing(found: Sequence[Measured], most: int | None, *, full_names: bool) ->
     return f"{text}\nnext: {next_step(groups[:most])}\n"
 
 
-def listing_as_dict(found: Sequence[Measured]) -> dict[str, Any]:
+def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
     """All runs as JSON, with the verdicts over them and the next step."""
     groups = group(found)
     step = next_step(groups)
@@ -133,13 +135,13 @@ def listing_as_dict(found: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def _newest(found: Sequence[Measured], most: int | None) -> Sequence[Measured]:
+def _newest(found: Sequence[MeasuredRun], most: int | None) -> Sequence[MeasuredRun]:
     if most is None or len(found) <= most:
         return found
     return sorted(found, key=lambda item: item.record.created if item.record else 0.0, reverse=True)[:most]
 
 
-def _by_group(found: Iterable[Measured], groups: Sequence[Group]) -> list[Measured]:
+def _by_group(found: Iterable[MeasuredRun], groups: Sequence[Group]) -> list[MeasuredRun]:
     """Runs of one group together, in the order of the groups."""
     order = {id(member): place for place, item in enumerate(groups) for member in item.members}
     return sorted(found, key=lambda item: order.get(id(item), len(groups)))
@@ -149,9 +151,9 @@ def _verdicts(groups: Sequence[Group]) -> str:
     return columns.table(GROUP, groups) + "\n" if groups else ""
 
 
-def _documented(found: Iterable[Measured], *, full_names: bool) -> str:
+def _documented(found: Iterable[MeasuredRun], *, full_names: bool) -> str:
     """One table for each analysis and window."""
-    tables: dict[tuple[str, str], list[Measured]] = {}
+    tables: dict[tuple[str, str], list[MeasuredRun]] = {}
     for item in found:
         tables.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
     text = ""
@@ -161,17 +163,17 @@ def _documented(found: Iterable[Measured], *, full_names: bool) -> str:
     return text
 
 
-def _runs(found: Sequence[Measured], groups: Sequence[Group], *, full_names: bool) -> str:
+def _runs(found: Sequence[MeasuredRun], groups: Sequence[Group], *, full_names: bool) -> str:
     in_baseline = {run.run_id for item in found[:1] for known in item.baselines for run in known.runs}
     plans = apart(item.record.plan if item.record else None for item in found)
     chosen = {id(item): said for item, said in zip(found, plans, strict=True)}
     differing = what_differs(found, groups)
 
-    def name(item: Measured) -> str:
+    def name(item: MeasuredRun) -> str:
         whole = item.record.paths.name if item.record else item.timing.files.name
         return whole if full_names else shorten(whole, _NAME_WIDTH)
 
-    def marks(item: Measured) -> str:
+    def marks(item: MeasuredRun) -> str:
         held = item.record is not None and item.record.paths.run_id in in_baseline
         said = (_trouble(item), chosen[id(item)], differing.get(id(item)), "in the baseline" * held)
         return "; ".join(filter(None, said))
@@ -180,7 +182,7 @@ def _runs(found: Sequence[Measured], groups: Sequence[Group], *, full_names: boo
     return columns.table((*RUN, *beside), found)
 
 
-def _trouble(item: Measured) -> str:
+def _trouble(item: MeasuredRun) -> str:
     """Why the run counts in no verdict; empty where it does."""
     status = item.timing.status
     if status.state != "Success":
@@ -193,7 +195,7 @@ def _not_listed(runs: int, groups: int) -> str:
     return f"{' and '.join(parts)} not listed: --all lists everything\n" if parts else ""
 
 
-def what_differs(listed: Iterable[Measured], groups: Iterable[Group]) -> dict[int, str]:
+def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict[int, str]:
     """What of each run, by its ``id()``, is not as in most others of its group: of the facts that ``compare`` knows."""
     wanted = {id(item) for item in listed}
     found: dict[int, str] = {}

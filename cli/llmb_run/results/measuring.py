@@ -15,6 +15,7 @@ from typing import Any
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.observe import observe
+from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import configuration_of, image_marks, software_of
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.references import Baseline, baseline_references, baselines, release_spread, unlike_baselines
@@ -30,8 +31,7 @@ from llmb_common.results.verdict import (
     window_of,
     with_training,
 )
-from llmb_common.run_states import is_live
-from llmb_common.runs.evidence.account import Account, account_of
+from llmb_common.runs.evidence.account import NodeSummary, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.extras import Extras, extras_of
 from llmb_common.runs.record import RunRecord, load_record
@@ -39,17 +39,17 @@ from llmb_common.timing.log_files import RunFiles, find_runs, log_stem
 from llmb_common.timing.runs import RunTiming, analyse, no_garbage
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
-from llmb_run.place import Place
 from llmb_run.results.kept import KeptFigures, past_runs, reasons
 from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import notice
+from llmb_run.workspace import Workspace
 
 SILENT_SECONDS = 2.0
 """Seconds that a search may take without a word."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """One run. ``record`` None for a log that LLMB did not make: no figures and no verdict."""
 
     timing: RunTiming
@@ -115,9 +115,9 @@ class Measured:
         return (*self.timing.notices, *(self.verdict.remarks if self.verdict else ()))
 
     @cached_property
-    def account(self) -> Account:
+    def account(self) -> NodeSummary:
         """What its nodes say; empty for a log that LLMB did not make."""
-        return account_of(self.record) if self.record else Account()
+        return account_of(self.record) if self.record else NodeSummary()
 
     @property
     def memory_gib(self) -> float | None:
@@ -143,10 +143,10 @@ class Measured:
 
 def measure(
     folders: Iterable[Path],
-    place: Place,
+    place: Workspace,
     window: Window | None = None,
     known: Mapping[Path | None, RunRecord] | None = None,
-) -> list[Measured]:
+) -> list[MeasuredRun]:
     """Every run in ``folders``, measured over its document's iterations, or over ``window``.
 
     ``known`` are up-to-date records by folder: the scheduler is not asked about them.
@@ -167,8 +167,8 @@ def measure(
 
 
 def selected(
-    place: Place, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
-) -> list[Measured]:
+    place: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
+) -> list[MeasuredRun]:
     """The runs that ``runs`` name, or without any all that match the options; at least one.
 
     Raises:
@@ -187,13 +187,13 @@ def selected(
     return found
 
 
-def _with_images(found: Sequence[Measured]) -> list[Measured]:
+def _with_images(found: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """With what tells images of one name apart."""
     marks = iter(image_marks([item.record for item in found if item.record]))
     return [replace(item, image=next(marks)) if item.record else item for item in found]
 
 
-def _diagnosed(read: Sequence[Measured], place: Place) -> list[Measured]:
+def _diagnosed(read: Sequence[MeasuredRun], place: Workspace) -> list[MeasuredRun]:
     """Those that failed, with why."""
     failed = {item.record.paths.run_id: item for item in read if item.record and item.timing.status.state == "Failed"}
     if not failed:
@@ -216,7 +216,7 @@ def _remark(folder: Path) -> Callable[[], None]:
     return looked
 
 
-def measure_run(record: RunRecord, place: Place) -> Measured:
+def measure_run(record: RunRecord, place: Workspace) -> MeasuredRun:
     """The run of ``record``, which is up to date, whatever other logs lie in its folder."""
     folder: Path = record.paths.folder
     found = measure([folder], place, known={folder: record})
@@ -234,7 +234,7 @@ def _record_of(
     return record if len(beside) == 1 else None
 
 
-def _baselines(place: Place) -> list[Baseline]:
+def _baselines(place: Workspace) -> list[Baseline]:
     """The installation's; none where there is no installation, or they cannot be read."""
     if place.install_or_none is None:
         return []
@@ -262,20 +262,20 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
     return records
 
 
-def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, kept: KeptFigures) -> Measured:
+def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, kept: KeptFigures) -> MeasuredRun:
     """What the log says, before it is compared with anything."""
     if record is None:
         # Without a plan the log says which of the two analyses is meant.
         timing = analyse(files, window or STYLES["mbridge"].window)
         style = STYLES["nemo" if timing.log_format == "nemo" else "mbridge"]
         timing = timing if window else analyse(files, style.window)
-        return Measured(timing, style, steps=steps_of(timing))
+        return MeasuredRun(timing, style, steps=steps_of(timing))
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
     timing, steps, repeats = kept.measure(files, record, window)
-    return Measured(timing, style, record, steps=steps, repeats=repeats)
+    return MeasuredRun(timing, style, record, steps=steps, repeats=repeats)
 
 
-def _past(place: Place, read: Iterable[Measured]) -> PastRuns:
+def _past(place: Workspace, read: Iterable[MeasuredRun]) -> PastRuns:
     """The runs on record, and those that were just read."""
     new = (
         PastRun(item.configuration, item.record.paths.run_id, item.good)
@@ -285,7 +285,7 @@ def _past(place: Place, read: Iterable[Measured]) -> PastRuns:
     return PastRuns(itertools.chain(past_runs(place.install_or_none), new))
 
 
-def _judged(item: Measured, place: Place, known: Sequence[Baseline], past: PastRuns) -> Measured:
+def _judged(item: MeasuredRun, place: Workspace, known: Sequence[Baseline], past: PastRuns) -> MeasuredRun:
     record, timing = item.record, item.timing
     if record is None:
         return item
@@ -311,7 +311,7 @@ def _judged(item: Measured, place: Place, known: Sequence[Baseline], past: PastR
         return item
 
 
-def beside_repeats(items: Sequence[Measured]) -> list[Measured]:
+def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """``items``, each that is unlike its repeats among them judged so."""
     held = list(items)
     repeats: dict[str, list[tuple[int, Steps, Verdict]]] = {}
@@ -327,7 +327,7 @@ def beside_repeats(items: Sequence[Measured]) -> list[Measured]:
     return held
 
 
-def reference_lines(items: Sequence[Measured]) -> list[str]:
+def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
     """What the verdicts of a table are held against, a line for each reference, and how to read them."""
     references: dict[str, None] = {}
     corrected: dict[str, None] = {}

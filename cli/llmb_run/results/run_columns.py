@@ -16,7 +16,7 @@ from llmb_common.results.references import Reference
 from llmb_common.timing.records import Iteration
 from llmb_run import columns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, run_as_json
-from llmb_run.results.measuring import Measured
+from llmb_run.results.measuring import MeasuredRun
 from llmb_run.terminal import notice
 
 _Value = Callable[[Any], Any]
@@ -112,7 +112,7 @@ VERDICT: tuple[Column[Any], ...] = (
 )
 """The columns of anything that has a ``verdict``: a run or several."""
 
-_PLAN: tuple[Column[Measured], ...] = tuple(
+_PLAN: tuple[Column[MeasuredRun], ...] = tuple(
     Column(name, at(f"record.plan.{name}"), forms, means, head, spec=spec)
     for name, forms, means, head, spec in (
         ("workload", DATA, "name of the recipe's workload", "", ""),
@@ -127,7 +127,7 @@ _PLAN: tuple[Column[Measured], ...] = tuple(
         ("seq_len", DATA, "tokens of a sequence", "", ""),
     )
 )
-_LOG: tuple[Column[Measured], ...] = (
+_LOG: tuple[Column[MeasuredRun], ...] = (
     Column("name", lambda run: printable(run.timing.files.name), DATA, "of the run's folder", csv_name="experiment"),
     Column("status", at("timing.status.state"), DATA, "Success, Failed, Running, ..."),
     Column("step_seconds_mean", at("timing.seconds.mean"), DATA, "over the window, by the log", csv_name="time_mean_s"),
@@ -135,7 +135,7 @@ _LOG: tuple[Column[Measured], ...] = (
     Column("log_tflops_per_gpu_mean", at("timing.tflops.mean"), DATA, "by the log", csv_name="tflops_per_gpu_mean"),
     Column("log_tflops_per_gpu_std", at("timing.tflops.std"), DATA, "by the log", csv_name="tflops_per_gpu_std"),
 )
-_FIGURES: tuple[Column[Measured], ...] = (
+_FIGURES: tuple[Column[MeasuredRun], ...] = (
     Column(
         "step_seconds",
         at("figures.step_seconds"),
@@ -166,7 +166,7 @@ _FIGURES: tuple[Column[Measured], ...] = (
     Column("days_1t", at("figures.days_1t"), DATA | TEXT, "days to train on 1T tokens", "days/1T", spec=".2f"),
 )
 _CORRECTED = "published, corrected where wrong"
-_PUBLISHED: tuple[Column[Measured], ...] = (
+_PUBLISHED: tuple[Column[MeasuredRun], ...] = (
     Column("published_step_s", at("verdict.reference.result.step_seconds"), Form.CSV, _CORRECTED),
     *(
         Column(f"published_{figure}", _published(figure), Form.CSV, _CORRECTED)
@@ -175,25 +175,25 @@ _PUBLISHED: tuple[Column[Measured], ...] = (
 )
 
 
-def _run_id(run: Measured) -> str | None:
+def _run_id(run: MeasuredRun) -> str | None:
     return run.record.paths.run_id if run.record else None
 
 
-def _named(run: Measured) -> str:
+def _named(run: MeasuredRun) -> str:
     return _run_id(run) or printable(run.timing.files.name)
 
 
-def _date(run: Measured) -> str | None:
+def _date(run: MeasuredRun) -> str | None:
     when = run.record.created if run.record else None
     return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds") if when else None
 
 
-def _window(run: Measured) -> dict[str, int]:
+def _window(run: MeasuredRun) -> dict[str, int]:
     window = run.timing.window
     return {"first": window.first, "last": window.last}
 
 
-def _published_dict(run: Measured) -> dict[str, Any] | None:
+def _published_dict(run: MeasuredRun) -> dict[str, Any] | None:
     result = run.verdict.reference.result if run.verdict and run.verdict.reference else None
     if result is None:
         return None
@@ -201,16 +201,16 @@ def _published_dict(run: Measured) -> dict[str, Any] | None:
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
 
 
-def _predicted_memory(run: Measured) -> float | None:
+def _predicted_memory(run: MeasuredRun) -> float | None:
     """Beside a measured peak only: a table of runs on CPUs needs no such column."""
     return run.record.plan.preflight.memory_gib if run.record and run.memory_gib else None
 
 
-def _why(run: Measured) -> Any:
+def _why(run: MeasuredRun) -> Any:
     return msgspec.to_builtins(run.why) if run.why else None
 
 
-RUN: tuple[Column[Measured], ...] = (
+RUN: tuple[Column[MeasuredRun], ...] = (
     *_LOG,
     Column("run_id", _run_id, DATA | TEXT, "", "run", text=_named),
     *_PLAN,
@@ -283,16 +283,16 @@ RUN: tuple[Column[Measured], ...] = (
 )
 
 
-def as_dict(run: Measured) -> dict[str, Any]:
+def as_dict(run: MeasuredRun) -> dict[str, Any]:
     """The run as JSON: times in seconds whatever the table's unit, figures None where they do not exist."""
     return {**(run_as_json(row_of(run.record)) if run.record else {}), **columns.as_dict(RUN, run)}
 
 
-def _of_step(name: str) -> Callable[[tuple[Measured, Iteration]], Any]:
+def _of_step(name: str) -> Callable[[tuple[MeasuredRun, Iteration]], Any]:
     return lambda row: getattr(row[1], name)
 
 
-STEP: tuple[Column[tuple[Measured, Iteration]], ...] = (
+STEP: tuple[Column[tuple[MeasuredRun, Iteration]], ...] = (
     Column("run", lambda row: _named(row[0]), DATA, "run id, or the log's name"),
     Column("measured", lambda row: row[1].index in row[0].timing.window, DATA, "whether it is in the window"),
     Column("iteration", _of_step("index"), DATA, "from 1"),
@@ -306,17 +306,17 @@ STEP: tuple[Column[tuple[Measured, Iteration]], ...] = (
 )
 
 
-def steps_csv(runs: Iterable[Measured]) -> str:
+def steps_csv(runs: Iterable[MeasuredRun]) -> str:
     """A line for each iteration of each run."""
     return columns.csv_of(STEP, _steps(runs))
 
 
-def steps_as_dict(runs: Iterable[Measured]) -> dict[str, Any]:
+def steps_as_dict(runs: Iterable[MeasuredRun]) -> dict[str, Any]:
     """Every step of the runs, as JSON."""
     return {"steps": [columns.as_dict(STEP, step) for step in _steps(runs)]}
 
 
-def _steps(runs: Iterable[Measured]) -> Iterator[tuple[Measured, Iteration]]:
+def _steps(runs: Iterable[MeasuredRun]) -> Iterator[tuple[MeasuredRun, Iteration]]:
     return ((run, step) for run in runs for step in run.timing.iterations)
 
 
@@ -326,7 +326,7 @@ def remarks_of(found: dict[str, Any]) -> list[str]:
     return [*found["notices"], *found["remarks"], *problems]
 
 
-def say_remarks(runs: Iterable[Measured]) -> None:
+def say_remarks(runs: Iterable[MeasuredRun]) -> None:
     """Print the remarks of measured runs as notices."""
     for run in runs:
         problems = (finding.text for finding in run.findings if finding.severity == "problem")

@@ -11,17 +11,17 @@ import msgspec
 from llmb_common.command.printable import counted, first_few, printable
 from llmb_common.results.configuration import configuration_of
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, Changed, History, Moment, Shift, histories
-from llmb_common.results.scaling import Point, ScaledRun, ScalingLine, scaling
+from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, Changed, DatedRun, History, Shift, histories
+from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at
-from llmb_run.place import Place
-from llmb_run.results.measuring import Measured
+from llmb_run.results.measuring import MeasuredRun
+from llmb_run.workspace import Workspace
 
 _LONGEST_VALUE = 40
 
 
-def scaling_lines(found: Iterable[Measured], place: Place) -> list[ScalingLine]:
+def scaling_lines(found: Iterable[MeasuredRun], place: Workspace) -> list[ScalingLine]:
     """The scaling lines of the successful runs with figures."""
     runs = []
     for item in found:
@@ -32,7 +32,7 @@ def scaling_lines(found: Iterable[Measured], place: Place) -> list[ScalingLine]:
     return scaling(runs)
 
 
-def history_lines(found: Sequence[Measured], rate: float = REPORT_RATE) -> list[History]:
+def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> list[History]:
     """Of the successful runs; ``rate`` is how often there may be a change of level where there is none."""
     past = next((item.past for item in found), PastRuns())
     runs = ((item.record, item.good) for item in found if item.record and item.good)
@@ -84,7 +84,7 @@ class Scale:
     """One scale of a line: a row of ``results --scaling``."""
 
     line: ScalingLine
-    point: Point
+    point: ScalePoint
 
 
 _PUBLISHED = "point.published"
@@ -160,7 +160,7 @@ class HistoryRow:
     """One run of a configuration's history; ``shift``: the change of level that begins with it."""
 
     line: History
-    moment: Moment
+    moment: DatedRun
     shift: Shift | None
 
     @property

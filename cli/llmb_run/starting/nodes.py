@@ -10,13 +10,13 @@ from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
 from llmb_common.health.facts import needs_of
-from llmb_common.health.judge import Verdict
+from llmb_common.health.judge import NodeVerdict
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.runs.hostlist import compress
 from llmb_common.submission import Job
-from llmb_run.place import Place
 from llmb_run.terminal import notice
+from llmb_run.workspace import Workspace
 
 _UNUSABLE = ("down", "drain", "fail", "maint", "unknown")
 
@@ -62,7 +62,7 @@ def _usable(plan: JobPlan) -> list[str]:
     return [name for name, state in states.items() if not state.startswith(_UNUSABLE)]
 
 
-def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
+def require_health(plans: Sequence[JobPlan], place: Workspace) -> list[NodeVerdict]:
     """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail.
 
     Raises:
@@ -73,7 +73,7 @@ def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
     for plan in plans:
         told = plan.scheduler or SchedulerPart()
         groups.setdefault((told.nodelist, told.queue), []).append(plan)
-    verdicts: list[Verdict] = []
+    verdicts: list[NodeVerdict] = []
     for (listed, partition), alike in groups.items():
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
         executor = executor_for(alike[0].cluster_type)

@@ -16,12 +16,12 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import Request
 from llmb_common.request.values import is_setting, settings_in, settings_of, settings_text
 from llmb_common.request.variables import VARIABLES, FieldNames
-from llmb_run.place import CatalogEntry, Place
 from llmb_run.starting.command_line import VARIABLES_OF, as_said, columns_of, environment_of, slurm_of
+from llmb_run.workspace import CatalogEntry, Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class JobSpec:
     """One job as asked for on a command line or in a task file."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Ask:
     varied: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The combination of a sweep that this is: its value in each dimension (``starting.sweeps``)."""
 
-    def having(self, settings: Mapping[str, str | None]) -> Ask:
+    def having(self, settings: Mapping[str, str | None]) -> JobSpec:
         """The same job with other settings, whose order says nothing; None: nothing is said of it."""
         said = sorted({**self.settings, **settings}.items())
         return replace(self, settings={name: value for name, value in said if value is not None})
@@ -79,7 +79,7 @@ class Ask:
         return [f"{name}={value}" for name, value in self.varied.items() if name not in without]
 
 
-def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> Ask:
+def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> JobSpec:
     """The job that ``options.one_job`` and ``options.job_settings`` describe.
 
     Raises:
@@ -105,7 +105,7 @@ def ask_of(
     reservation: str | None,
     dry_run: bool = False,
     **fields: str | bool | None,
-) -> Ask:
+) -> JobSpec:
     """The options of ``options.job_settings``, and what else is said of a job; without a workload, of none yet.
 
     Raises:
@@ -114,14 +114,14 @@ def ask_of(
     said = {name: as_said(value) for name, value in fields.items() if value}
     said |= environment_of(env) | columns_of(columns) | settings_of(megatron, "--megatron")
     slurm = slurm_of(slurm_arg, nodelist=nodelist, exclude=exclude, reservation=reservation)
-    return Ask(slurm=slurm, dry_run=dry_run).having(said)
+    return JobSpec(slurm=slurm, dry_run=dry_run).having(said)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedJob:
     """A planned job: what was asked, by which recipe, and what comes of it."""
 
-    ask: Ask
+    ask: JobSpec
     entry: CatalogEntry
     request: Request
     plan: JobPlan
@@ -131,11 +131,11 @@ class Asked:
 class Refused:
     """A job that cannot be planned, and why."""
 
-    ask: Ask
+    ask: JobSpec
     error: RequestError
 
 
-def variables_for(ask: Ask, place: Place) -> dict[str, str]:
+def variables_for(ask: JobSpec, place: Workspace) -> dict[str, str]:
     """The variables of ``launch.sh`` that ask for ``ask``: the caller's environment, then the options."""
     variables = {**os.environ, "LLMB_INSTALL": str(place.install), **ask.environment, **ask.options}
     if ask.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
@@ -149,7 +149,7 @@ def variables_for(ask: Ask, place: Place) -> dict[str, str]:
     return variables
 
 
-def names_for(ask: Ask) -> FieldNames:
+def names_for(ask: JobSpec) -> FieldNames:
     """What messages call the fields: the options given, the variables set, and options for what nobody has said."""
     options = {name: known.option for name, known in VARIABLES.items() if known.option}
     options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(ask.slurm.values())) or "--slurm-arg"
@@ -157,7 +157,7 @@ def names_for(ask: Ask) -> FieldNames:
     return FieldNames({name: known for name, known in options.items() if name in said or not variables.get(name)})
 
 
-def plan_ask(ask: Ask, place: Place) -> Asked:
+def plan_ask(ask: JobSpec, place: Workspace) -> PlannedJob:
     """Plan one job.
 
     Raises:
@@ -166,10 +166,12 @@ def plan_ask(ask: Ask, place: Place) -> Asked:
     entry = place.workload(ask.workload)
     job_variables = {name: value for name, value in ask.environment.items() if name not in VARIABLES}
     request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables, names_for(ask))
-    return Asked(ask, entry, request, plan.after_days(ask.days) if ask.days else plan)
+    return PlannedJob(ask, entry, request, plan.after_days(ask.days) if ask.days else plan)
 
 
-def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = False) -> tuple[list[Asked], list[str]]:
+def plan_all(
+    asks: Iterable[JobSpec], place: Workspace, *, skip_unsupported: bool = False
+) -> tuple[list[PlannedJob], list[str]]:
     """Plan every job before the first one starts; the plans, and why others were skipped.
 
     Raises the error where there is one job; RequestError that lists all that cannot be planned where there are more.
@@ -181,7 +183,7 @@ def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = Fals
         ask = refused[0].ask
         with located(ask.where) if ask.where else nullcontext():
             raise refused[0].error
-    planned = [outcome for outcome in outcomes if isinstance(outcome, Asked)]
+    planned = [outcome for outcome in outcomes if isinstance(outcome, PlannedJob)]
     problems = list(dict.fromkeys(f"{item.ask.title}: {item.error.message}" for item in refused))
     if problems and not (skip_unsupported and planned):
         raise RequestError(
@@ -191,7 +193,7 @@ def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = Fals
     return planned, problems
 
 
-def plan_each(asks: Sequence[Ask], place: Place) -> Iterator[Asked | Refused]:
+def plan_each(asks: Sequence[JobSpec], place: Workspace) -> Iterator[PlannedJob | Refused]:
     """What becomes of every ask, in their order. Repeats that follow each other have one plan.
 
     Raises:
@@ -199,7 +201,7 @@ def plan_each(asks: Sequence[Ask], place: Place) -> Iterator[Asked | Refused]:
     """
     assert place.install  # without one nothing can be planned: say so once
     refuse_one_folder_for_many(asks)
-    last: Asked | Refused | None = None
+    last: PlannedJob | Refused | None = None
     for ask in asks:
         if last is not None and replace(last.ask, repeat=ask.repeat) == ask:
             last = replace(last, ask=ask)
@@ -211,7 +213,7 @@ def plan_each(asks: Sequence[Ask], place: Place) -> Iterator[Asked | Refused]:
         yield last
 
 
-def refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
+def refuse_one_folder_for_many(asks: Sequence[JobSpec]) -> None:
     """Raise RequestError where ``LLMB_WORKLOAD`` names one folder for the runs of several workloads."""
     workloads = {ask.workload for ask in asks}
     if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:

@@ -18,8 +18,8 @@ from llmb_common.index.runs import row_of
 from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import in_short
+from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
-from llmb_common.run_states import is_live
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord
@@ -27,10 +27,10 @@ from llmb_common.submission import Job, doubts
 from llmb_common.submission.jobs import experiments_of, jobs_to_follow
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 from llmb_run.columns import run_as_json
-from llmb_run.place import Place
 from llmb_run.starting.nodes import on_different_nodes, require_health
-from llmb_run.starting.requests import Ask, Asked, plan_all
+from llmb_run.starting.requests import JobSpec, PlannedJob, plan_all
 from llmb_run.terminal import clock, notice, table
+from llmb_run.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class StartOptions:
         return cls(**{known.name: settings.pop(known.name) for known in fields(cls) if known.name in settings})
 
 
-def show_plans(asked: Sequence[Asked]) -> Result:
+def show_plans(asked: Sequence[PlannedJob]) -> Result:
     """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON."""
     say_warnings(asked)
 
@@ -78,7 +78,7 @@ def _script(plan: JobPlan) -> str:
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
 
 
-def _plan_table(asked: Sequence[Asked]) -> str:
+def _plan_table(asked: Sequence[PlannedJob]) -> str:
     right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in asked)
     different = {id(item.plan): item.plan for item in asked}
@@ -92,7 +92,7 @@ def _plan_row(plan: JobPlan, runs: int) -> list[str]:
     return [plan.experiment_name, *("-" if n is None else str(n) for n in numbers), plan.time_limit]
 
 
-def say_warnings(asked: Sequence[Asked]) -> None:
+def say_warnings(asked: Sequence[PlannedJob]) -> None:
     """What planning chose or doubts; jobs name themselves where it is not of all of them."""
     warned: dict[str, dict[str, None]] = {}
     for item in asked:
@@ -155,7 +155,9 @@ def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
     return {"job": title, **run_as_json(row_of(item)), "extras": extras, "error": None}
 
 
-def start(command: str, asks: Sequence[Ask], place: Place, options: StartOptions, *, task_file: str = "") -> Result:
+def start(
+    command: str, asks: Sequence[JobSpec], place: Workspace, options: StartOptions, *, task_file: str = ""
+) -> Result:
     """Start ``asks``, or show what a dry run would start.
 
     Raises:
@@ -172,7 +174,7 @@ def start(command: str, asks: Sequence[Ask], place: Place, options: StartOptions
     return replace(result, data={**result.data, "skipped": skipped})
 
 
-def check_followed(asked: Sequence[Asked], place: Place, options: StartOptions) -> None:
+def check_followed(asked: Sequence[PlannedJob], place: Workspace, options: StartOptions) -> None:
     """In a dry run, what there would be to wait for.
 
     Raises:
@@ -184,12 +186,12 @@ def check_followed(asked: Sequence[Asked], place: Place, options: StartOptions) 
 
 def start_planned(
     command: str,
-    asked: Sequence[Asked],
-    place: Place,
+    asked: Sequence[PlannedJob],
+    place: Workspace,
     options: StartOptions,
     *,
     task_file: str = "",
-    swept: Sequence[Ask] = (),
+    swept: Sequence[JobSpec] = (),
 ) -> Result:
     """Start jobs that are planned. ``swept``: all that a sweep asks for, of which these are what can run.
 
@@ -224,7 +226,7 @@ def start_one(job: Job) -> Result:
 def start_round(
     command: str,
     jobs: Sequence[Job],
-    place: Place,
+    place: Workspace,
     options: StartOptions,
     digest: str = "",
     names: Sequence[str] = (),

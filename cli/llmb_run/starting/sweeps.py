@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.planning.choose import Given, documented_scales
+from llmb_common.planning.choose import PlanningInput, documented_scales
 from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.cluster_types import ClusterType, traits_of
@@ -29,10 +29,10 @@ from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.runs.record import RunRecord
 from llmb_common.site.machine import look_at_machine
 from llmb_common.submission.rounds import digest_of_plan
-from llmb_run.place import Place
 from llmb_run.starting.command_line import FIELDS, check_job_variable, columns_of
-from llmb_run.starting.requests import Ask, Asked, Refused, ask_of, names_for, variables_for
+from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, ask_of, names_for, variables_for
 from llmb_run.terminal import split
+from llmb_run.workspace import Workspace
 
 MOST = 1000
 """Combinations of one command or task: planning them takes a few seconds, and nobody looks at more."""
@@ -44,10 +44,10 @@ NAMED = ("workload", "size", "dtype", "scale", "gpu_type", "variant", "engine", 
 """Dimensions that have options of their own."""
 
 
-def once_each(outcomes: Iterable[Asked | Refused]) -> tuple[list[Asked], list[Refused]]:
+def once_each(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:
     """What was planned, and what was not. A combination that is the same job as one before it is refused, too."""
-    planned, refused = list[Asked](), list[Refused]()
-    known: dict[str, Asked] = {}
+    planned, refused = list[PlannedJob](), list[Refused]()
+    known: dict[str, PlannedJob] = {}
     for outcome in outcomes:
         if isinstance(outcome, Refused):
             refused.append(outcome)
@@ -106,7 +106,7 @@ def _zipped(group: Dimensions) -> list[dict[str, str]]:
     return rows
 
 
-def changed(ask: Ask, changes: Mapping[str, str]) -> Ask:
+def changed(ask: JobSpec, changes: Mapping[str, str]) -> JobSpec:
     """``ask`` with another value in each dimension of ``changes``, which are called as ``dimension`` calls them.
 
     Raises:
@@ -204,7 +204,7 @@ def _require_queue(kind: ClusterType) -> None:
 
 def many_jobs(
     *, workload: Sequence[str], size: Sequence[str], dtype: Sequence[str], scale: Sequence[str], **settings: Any
-) -> tuple[Ask, dict[str, list[str]]]:
+) -> tuple[JobSpec, dict[str, list[str]]]:
     """The options of ``options.many_jobs`` and ``options.job_settings``: what all jobs have, and the lists.
 
     Raises:
@@ -215,8 +215,8 @@ def many_jobs(
 
 
 def sweep(
-    base: Ask,
-    place: Place,
+    base: JobSpec,
+    place: Workspace,
     dimensions: Dimensions,
     zipped: Sequence[Dimensions] = (),
     *,
@@ -224,7 +224,7 @@ def sweep(
     max_scale: int | None = None,
     repeats: int = 1,
     spread: int = 0,
-) -> list[Ask]:
+) -> list[JobSpec]:
     """One ask per combination and repeat; a dimension without values leaves the choice to the recipe.
 
     The ``workload`` is among the dimensions. Scales are those given, or the documented ones where ``all`` or a bound is
@@ -245,7 +245,7 @@ def sweep(
     given.pop("scale", None)
     base = replace(changed(base, {name: values[0] for name, values in given.items()}), varied={})
     several = {name: values for name, values in given.items() if len(values) > 1}
-    asks: list[Ask] = []
+    asks: list[JobSpec] = []
     for combination in combinations(several, zipped):
         ask = changed(base, combination)
         for gpus in _scales(ask, place, scales, min_scale, max_scale):
@@ -284,7 +284,7 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
             )
 
 
-def _check_names(base: Ask, place: Place, given: Dimensions) -> dict[str, Sequence[str]]:
+def _check_names(base: JobSpec, place: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
     """``given`` with workloads by their names, where none of its sizes and dtypes is a slip."""
     if "workload" not in given and not base.workload:
         raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
@@ -302,7 +302,7 @@ def _check_names(base: Ask, place: Place, given: Dimensions) -> dict[str, Sequen
 
 
 def _scales(
-    ask: Ask, place: Place, scales: Sequence[str], min_scale: int | None, max_scale: int | None
+    ask: JobSpec, place: Workspace, scales: Sequence[str], min_scale: int | None, max_scale: int | None
 ) -> list[str | None]:
     """The scales of one combination. One that cannot be planned keeps its own: planning says why, or leaves it out."""
     if scales and "all" not in [scale.lower() for scale in scales]:
@@ -316,9 +316,9 @@ def _scales(
     return [str(n) for n in found if (min_scale or 1) <= n and (max_scale is None or n <= max_scale)]
 
 
-def _given(ask: Ask, place: Place) -> Given:
+def _given(ask: JobSpec, place: Workspace) -> PlanningInput:
     """What there is to plan ``ask`` with, at any scale: the recipe has the functions of its release."""
     recipe = place.workload(ask.workload).recipe
     request = read_request(variables_for(ask.having({"scale": None}), place), names_for(ask))
     machine = look_at_machine(place.cluster, request)
-    return choose_functions(Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine))
+    return choose_functions(PlanningInput(recipe=recipe, cluster=place.cluster, request=request, machine=machine))

@@ -53,10 +53,10 @@ import msgspec
 from llmb_common.decoding.strict_yaml import convert, load_text, read_text
 from llmb_common.errors import ConfigError, located
 from llmb_common.request.values import settings_of
-from llmb_run.place import Place
 from llmb_run.starting.command_line import as_said, check_job_variable, columns_of, slurm_of
-from llmb_run.starting.requests import Ask
+from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.sweeps import NAMED, changed, dimension, sweep
+from llmb_run.workspace import Workspace
 
 _HEADER = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)(?:[ \t]+(?P<size>[\w.+-]+))?[ \t]*:\Z")
 _WORD = r"""(?:'[^']*'|"[^"]*"|[\w.+-]+)"""
@@ -72,14 +72,14 @@ def is_text_form(text: str) -> bool:
     return any(line.startswith("(") for line in lines[:2])
 
 
-def parse_text(text: str, where: str, place: Place) -> list[Ask]:
+def parse_text(text: str, where: str, place: Workspace) -> list[JobSpec]:
     """The asks of a file in this form.
 
     Raises:
         ConfigError: something in it is wrong; with ``where`` and the line
     """
-    asks: list[Ask] = []
-    base: Ask | None = None
+    asks: list[JobSpec] = []
+    base: JobSpec | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = _strip(raw)
         if not line:
@@ -103,7 +103,7 @@ def _strip(line: str) -> str:
     return line.split("#", 1)[0].strip()
 
 
-def _header(name: str, size: str | None, at: str, place: Place) -> Ask:
+def _header(name: str, size: str | None, at: str, place: Workspace) -> JobSpec:
     """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself."""
     with located(at):
         if size is None:
@@ -113,10 +113,10 @@ def _header(name: str, size: str | None, at: str, place: Place) -> Ask:
                 workload = max(begins, key=len)
                 name, size = workload, name[len(workload) + 1 :]
         recipe = place.workload(name).recipe
-        return Ask().having({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
+        return JobSpec().having({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
 
 
-def _task(line: str, at: str, base: Ask, place: Place) -> list[Ask]:
+def _task(line: str, at: str, base: JobSpec, place: Workspace) -> list[JobSpec]:
     values = _values(line, at)
     if not all(word.strip() for words in values for word in words):
         raise ConfigError(f"{at}: a part of {line!r} is empty", remedy="give it a value")
@@ -200,14 +200,14 @@ class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     defaults: Sweep = Sweep()
 
 
-def parse_yaml(text: str, where: str, place: Place) -> list[Ask]:
+def parse_yaml(text: str, where: str, place: Workspace) -> list[JobSpec]:
     """The asks of a file in this form.
 
     Raises:
         ConfigError: something in it is wrong; with ``where`` and the line
     """
     content, at = read_content(text, where, TaskFile)
-    asks: list[Ask] = []
+    asks: list[JobSpec] = []
     for number, task in enumerate(content.tasks):
         path = f"$.tasks[{number}]"
         asks += [replace(ask, where=at(path)) for ask in asks_of_task(task, content.defaults, place, path, at)]
@@ -244,14 +244,14 @@ def _empty(value: Any, path: str) -> Iterator[str]:
                 yield from _empty(item, f"{path}.{key}")
 
 
-def asks_of_task(task: Task, defaults: Sweep, place: Place, path: str, at: At) -> list[Ask]:
+def asks_of_task(task: Task, defaults: Sweep, place: Workspace, path: str, at: At) -> list[JobSpec]:
     """Every job of the task at ``path`` of its file.
 
     Raises:
         ConfigError: something in it is wrong; with file and line
     """
     with located(at("$.defaults")):
-        base, usual = _with(Ask(), defaults), _said(defaults)
+        base, usual = _with(JobSpec(), defaults), _said(defaults)
     with located(at(path)):
         base, own = _with(base, task), _said(task)
         zipped = {dimension(name): _words(values) for name, values in task.zip.items()}
@@ -287,7 +287,7 @@ def _words(value: Any) -> list[str]:
     return [as_said(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
-def _fits(ask: Ask, when: Values) -> bool:
+def _fits(ask: JobSpec, when: Values) -> bool:
     return all(ask.settings.get(dimension(name)) in _words(wanted) for name, wanted in when.items())
 
 
@@ -304,7 +304,7 @@ def _said(settings: Settings) -> dict[str, list[str]]:
     return found
 
 
-def _with(ask: Ask, settings: Settings) -> Ask:
+def _with(ask: JobSpec, settings: Settings) -> JobSpec:
     """``ask`` with what ``settings`` say besides dimensions."""
     named = {name: getattr(settings, name) for name in ("profile", "force", "preflight", "max_steps", "time_limit")}
     said = {name: as_said(value) if value else None for name, value in named.items() if value is not None}
@@ -312,7 +312,7 @@ def _with(ask: Ask, settings: Settings) -> Ask:
     return replace(ask.having(said), slurm={**ask.slurm, **slurm})
 
 
-def read_tasks(path: Path, place: Place) -> list[Ask]:
+def read_tasks(path: Path, place: Workspace) -> list[JobSpec]:
     """Every job of the file, in its order.
 
     Raises:

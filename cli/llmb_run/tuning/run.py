@@ -33,17 +33,17 @@ from llmb_run.campaigns.campaign import (
 )
 from llmb_run.campaigns.conduct import Conduct, Run, Runs, refuse_slowed
 from llmb_run.columns import Column, Form, item, table
-from llmb_run.place import Place
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
 from llmb_run.results.measuring import measure
 from llmb_run.selecting import select_rows
 from llmb_run.starting.command_line import command_for
-from llmb_run.starting.requests import Ask, Asked, plan_ask
+from llmb_run.starting.requests import JobSpec, PlannedJob, plan_ask
 from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
 from llmb_run.tuning.space import Space, Values, find_space, options_of
 from llmb_run.tuning.strategy import Tuning, in_order, is_full, other_work
+from llmb_run.workspace import Workspace
 
 
 class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -272,7 +272,7 @@ def as_text(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report_of(result: dict[str, Any], runs: Runs, place: Place) -> str:
+def report_of(result: dict[str, Any], runs: Runs, place: Workspace) -> str:
     """The page on all runs of the tuning, its course first; empty where what draws charts is not installed."""
     measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
     report = build(measured, place, f"Tuning of {result['base']['title']}")
@@ -285,10 +285,10 @@ def report_of(result: dict[str, Any], runs: Runs, place: Place) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TuneRequest:
     """What is asked for. ``within`` as a share; ``budget`` in GPU-hours, None: what the plan takes at most."""
 
-    ask: Ask
+    ask: JobSpec
     values: Values
     only: bool
     within: float
@@ -304,13 +304,13 @@ class Wanted:
         return repr(("tune", sorted(ask.items()), sorted(values.items()), self.only, self.trial_steps))
 
 
-def tune(wanted: Wanted, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
+def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
     """Begin, continue or show a tuning.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
     """
-    place = Place()
+    place = Workspace()
     base = plan_ask(replace(wanted.ask, dry_run=dry_run), place)
     _check(base, wanted)
     if dry_run or base.request.dry_run:
@@ -340,12 +340,12 @@ def tune(wanted: Wanted, *, again: bool, folder: Path | None, dry_run: bool) -> 
     )
 
 
-def _may_go_on(result: dict[str, Any], wanted: Wanted) -> bool:
+def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
     """Whether it ended for want of GPU-hours, of which there are more now."""
     return bool(result["ended"] == "budget" and wanted.budget > (result["budget"] or math.inf))
 
 
-def _check(base: Asked, wanted: Wanted) -> None:
+def _check(base: PlannedJob, wanted: TuneRequest) -> None:
     plan = base.plan
     refuse_slowed(plan, saving=True)
     if plan.max_steps < plan.measurement.last or plan.exit_after is not None:
@@ -360,7 +360,7 @@ def _check(base: Asked, wanted: Wanted) -> None:
         )
 
 
-def _begin_or_go_on(campaign: Campaign, base: Asked, wanted: Wanted, place: Place) -> FrozenSpace:
+def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, place: Workspace) -> FrozenSpace:
     then = began_with(campaign, FrozenSpace)
     if then is None:
         space = find_space(base, place, wanted.values, only=wanted.only)
@@ -376,7 +376,7 @@ def _begin_or_go_on(campaign: Campaign, base: Asked, wanted: Wanted, place: Plac
     return begin_or_go_on(campaign, now)
 
 
-def _check_budget(base: Asked, said: dict[str, Any], wanted: Wanted) -> None:
+def _check_budget(base: PlannedJob, said: dict[str, Any], wanted: TuneRequest) -> None:
     """Where nobody knows how long a step takes, a trial of the base shows it."""
     known = base.plan.preflight.predicted_step_seconds is not None
     what = f"two trials and {PROOFS} whole runs of both take" if known else "a single trial takes"
@@ -387,7 +387,7 @@ def _check_budget(base: Asked, said: dict[str, Any], wanted: Wanted) -> None:
         )
 
 
-def _frozen(campaign: Campaign, space: Space, wanted: Wanted) -> FrozenSpace:
+def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
     options = options_of(space, wanted.trial_steps)
     titles = [item.ask.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
@@ -405,7 +405,7 @@ def _frozen(campaign: Campaign, space: Space, wanted: Wanted) -> FrozenSpace:
     return FrozenSpace(**msgspec.structs.asdict(now) | found)
 
 
-def _searched(campaign: Campaign, kept: FrozenSpace, wanted: Wanted, place: Place) -> dict[str, Any]:
+def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, place: Workspace) -> dict[str, Any]:
     options, arms = [item.option for item in kept.arms], [item.arm for item in kept.arms]
     tuning = Tuning(options, arms, wanted.trial_steps, wanted.within, wanted.budget, notice)
     runs = Conduct(campaign, arms, tuning, place, notice).to_the_end()
@@ -415,7 +415,7 @@ def _searched(campaign: Campaign, kept: FrozenSpace, wanted: Wanted, place: Plac
     return result
 
 
-def _set_baseline(result: dict[str, Any], place: Place) -> str | None:
+def _set_baseline(result: dict[str, Any], place: Workspace) -> str | None:
     """Make the winner's full runs this site's reference; its key."""
     if not result["found"]:
         notice("no baseline was set: nothing was proved to be faster")

@@ -31,10 +31,10 @@ from llmb_common.request.values import is_setting, settings_in
 from llmb_common.request.variables import COLUMNS
 from llmb_common.results.search import Option
 from llmb_common.results.surrogate import Point
-from llmb_run.place import Place
 from llmb_run.starting.command_line import as_said, setting_said
-from llmb_run.starting.requests import Asked, Refused, plan_each
+from llmb_run.starting.requests import PlannedJob, Refused, plan_each
 from llmb_run.starting.sweeps import changed, once_each
+from llmb_run.workspace import Workspace
 
 DISPATCHER, _BACKEND = "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend"
 RECOMPUTED, _MODULES = "model.recompute_granularity", "model.recompute_modules"
@@ -42,7 +42,7 @@ EXPERTS, _DELAYED = "comm_overlap.overlap_moe_expert_parallel_comm", "comm_overl
 TENSORS = "comm_overlap.tp_comm_overlap"
 
 
-def found_settings(base: Asked, rows: Sequence[Row]) -> dict[str, list[str]]:
+def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
     """Values of each: the function's own, those of the documented rows, and what else the model may have.
 
     Empty where no catalogue knows them, and on a CPU. Which values go together is for planning to say.
@@ -65,26 +65,26 @@ def found_settings(base: Asked, rows: Sequence[Row]) -> dict[str, list[str]]:
     }
 
 
-def own_said(base: Asked) -> dict[str, str]:
+def own_said(base: PlannedJob) -> dict[str, str]:
     """The base's own values; empty where nobody knows them."""
     function = _function(base)
     return _said(function, base.plan, base.plan.megatron) if function else {}
 
 
-def row_said(base: Asked, row: Row) -> dict[str, str]:
+def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
     """Those of a documented row."""
     function = _function(base, row)
     return _said(function, function.columns, {}) if function else {}
 
 
-def fixed_columns(base: Asked) -> tuple[str, ...]:
+def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
     """Those that the base's function leaves no choice in: it places its layers itself, or has no CUDA graphs."""
     if (function := _function(base)) is None or base.plan.device == "cpu":
         return ()
     return (*(("pp", "vp") if function.stages else ()), *(() if function.columns.cuda_graph else ("cuda_graph",)))
 
 
-def _function(base: Asked, row: Row | None = None) -> Function | None:
+def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
     """That of the base, or of a row."""
     catalogue, own = base.entry.recipe.catalogue, base.plan.function
     name = row.function if row is not None else own.name if own is not None else None
@@ -142,7 +142,7 @@ class Space:
     ``left_out``: legal ones beyond the most promising."""
 
     values: Values
-    arms: tuple[Asked, ...]
+    arms: tuple[PlannedJob, ...]
     refused: tuple[Refused, ...] = ()
     impossible: int = 0
     left_out: int = 0
@@ -150,7 +150,7 @@ class Space:
     """Combinations further from the base that nobody looked at."""
 
     @property
-    def base(self) -> Asked:
+    def base(self) -> PlannedJob:
         return self.arms[0]
 
     @property
@@ -168,7 +168,7 @@ class Space:
         return dict(counts.most_common())
 
 
-def find_space(base: Asked, place: Place, given: Values, *, only: bool = False) -> Space:
+def find_space(base: PlannedJob, place: Workspace, given: Values, *, only: bool = False) -> Space:
     """Of the job ``base``. ``given``: values in place of those that are found; ``only``: nothing else varies.
 
     Raises:
@@ -200,7 +200,7 @@ def find_space(base: Asked, place: Place, given: Values, *, only: bool = False) 
     )
 
 
-def _rows(base: Asked) -> list[Row]:
+def _rows(base: PlannedJob) -> list[Row]:
     """Documented rows of the same model on such GPUs."""
     plan = base.plan
     return [
@@ -210,7 +210,7 @@ def _rows(base: Asked) -> list[Row]:
     ]
 
 
-def _found(base: Asked, rows: Sequence[Row]) -> dict[str, list[str]]:
+def _found(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
     """Columns with more than one value."""
     plan, fixed, found = base.plan, fixed_columns(base), dict[str, list[str]]()
     for name in _SIZES:
@@ -229,7 +229,7 @@ def _found(base: Asked, rows: Sequence[Row]) -> dict[str, list[str]]:
     return {name: values for name, values in found.items() if len(values) > 1 and name not in fixed}
 
 
-def _own(base: Asked, name: str) -> str | None:
+def _own(base: PlannedJob, name: str) -> str | None:
     """The base's own value, as it would be asked for; None where nobody says it."""
     if name in COLUMNS.values():
         return _column(base.plan, name)
@@ -282,7 +282,7 @@ def _divides(plan: JobPlan, changes: Mapping[str, str]) -> bool:
     return divides_at_all(msgspec.structs.replace(plan.layout, **numbers))
 
 
-def _order(base: JobPlan, item: Asked) -> tuple[bool, float, int]:
+def _order(base: JobPlan, item: PlannedJob) -> tuple[bool, float, int]:
     """What surely fits and is predicted to be fast first."""
     known = item.plan.preflight
     return known.fits is False, _predicted(item.plan, base), len(item.ask.varied)
@@ -308,7 +308,7 @@ def options_of(space: Space, trial_steps: int) -> list[Option]:
     ]
 
 
-def _places(space: Space, item: Asked) -> tuple[float | str, ...]:
+def _places(space: Space, item: PlannedJob) -> tuple[float | str, ...]:
     found: list[float | str] = []
     for name, listed in space.values.items():
         value = own_said(item).get(name) or item.ask.varied.get(name) or _own(space.base, name) or ""

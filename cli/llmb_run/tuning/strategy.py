@@ -11,7 +11,7 @@ import msgspec
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
 from llmb_common.results.comparison import SAME_LOSS
-from llmb_common.results.search import Option, Outcome, State, Trial, look
+from llmb_common.results.search import Option, Outcome, SearchState, Trial, look
 from llmb_common.results.training import MATERIAL
 from llmb_common.runs.record import CANCELLED
 from llmb_run.campaigns.campaign import Arm
@@ -68,12 +68,12 @@ class Tuning:
             found.append(Due(at + 1, taken[at + 1], plan=plan, block=0, why=", all of it" if state.full else ""))
         return found
 
-    def _standing(self, state: State) -> str:
+    def _standing(self, state: SearchState) -> str:
         leader = self.arms[state.leader].title
         gained = f"{state.gain:.1%} less time a step than the base" if state.leader else "which is the base"
         return f"so far: {leader}, {gained}; risk of a better one {state.risk:.0%}; {state.spent:.3g} GPU-hours spent"
 
-    def state(self, runs: Runs) -> State:
+    def state(self, runs: Runs) -> SearchState:
         """Where the search stands."""
         trials = self.trials(runs)
         return look(_priced(self.options, trials), trials, within=self.within, budget=self.budget)

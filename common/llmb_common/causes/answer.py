@@ -95,7 +95,7 @@ FEW = 2
 """Failures with their root on the same node that are more than chance."""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class CauseCount(msgspec.Struct, frozen=True):
     """``nodes``: where the root was, the most frequent first."""
 
     kind: str
@@ -107,7 +107,7 @@ class Kind(msgspec.Struct, frozen=True):
 class Counts(msgspec.Struct, frozen=True):
     """``nodes``: how often each was the root's. ``keep_out``: a host list, empty where nothing speaks for one."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[CauseCount, ...]
     nodes: dict[str, int]
     keep_out: str
     advice: tuple[str, ...]
@@ -129,7 +129,7 @@ def count(found: Sequence[Diagnosis]) -> Counts:
         of_kind = [cause for cause in causes if cause.kind == kind]
         what = of_kind[0].what if of_kind else "what is known does not say"
         where = Counter(cause.node for cause in of_kind if cause.node)
-        kinds.append(Kind(kind, what, number, tuple(node for node, _ in where.most_common(8))))
+        kinds.append(CauseCount(kind, what, number, tuple(node for node, _ in where.most_common(8))))
     bad = {cause.node for cause in causes if cause.keep_out and cause.node}
     # No node is kept out for a setting that its rank, often the first, was the first to refuse.
     hardware = {"hang", *(item.id for item in signatures() if "hardware" in item.traits)}

@@ -75,7 +75,7 @@ def dump_as_json(file: Path) -> bytes:
         return b""
 
 
-class Entry(NamedTuple):
+class BegunCollective(NamedTuple):
     """A collective that a rank has begun. ``group`` is the process group's name, ``sequence`` its number in it."""
 
     group: str
@@ -89,7 +89,7 @@ class Entry(NamedTuple):
 class Dump(NamedTuple):
     """What one rank's recorder says. ``members`` are the ranks of groups that it knows."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[BegunCollective, ...]
     members: Mapping[str, tuple[int, ...]]
     names: Mapping[str, str]
 
@@ -121,14 +121,14 @@ def _numbers(text: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\b\d{1,6}\b", str(text)[:1_000_000]))
 
 
-def _entry(item: dict[str, Any]) -> Entry:
+def _entry(item: dict[str, Any]) -> BegunCollective:
     kind = str(item["profiling_name"])[:80]
     point = bool(item.get("is_p2p"))
     # gloo's entries are never marked as completed; they are retired when they are.
     done = item["state"] == "completed" or (bool(item.get("retired")) and not kind.startswith("nccl"))
     sequence = int(item["p2p_seq_id" if point else "collective_seq_id"])
     group = str(item["process_group"][0])
-    return Entry(f"{group} p2p" if point else group, sequence, kind.rpartition(":")[2], done, _caller(item))
+    return BegunCollective(f"{group} p2p" if point else group, sequence, kind.rpartition(":")[2], done, _caller(item))
 
 
 def _caller(item: dict[str, Any]) -> str:
@@ -157,7 +157,7 @@ def never_came(dumps: Mapping[int, Dump]) -> Missing | None:
 def _missing_in(group: str, dumps: Mapping[int, Dump], waiting: set[int]) -> list[tuple[int, tuple[str, int, str]]]:
     """Members that have not begun what others of ``group`` wait in; adds those others to ``waiting``."""
     last: dict[int, int] = {}
-    open_at: dict[int, Entry] = {}
+    open_at: dict[int, BegunCollective] = {}
     for rank, dump in dumps.items():
         own = [entry for entry in dump.entries if entry.group == group]
         if own:

@@ -3,7 +3,7 @@
 Prefixes come in any order and number: ``srun --label``'s and mpirun's rank, torchrun's ``[default3]:`` (the rank on its
 node) and PyTorch's ``[rank3]:``, a host (NCCL's with process and GPU, syslog's, pdsh's), times in four styles.
 
-``Waits``: what ranks print when a collective times out, and who is missing among them.
+``TimedOutCollectives``: what ranks print when a collective times out, and who is missing among them.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _LOCAL = re.compile(r"\blocal_rank: (\d{1,4})\b")
 _PID = re.compile(r"(?:\b(?:pid:?|PID|[Pp]rocess)[ =]*|\w\[(?=\d+\]: segfault))(\d{1,10})\b")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """The rank, node and GPU that a line names."""
 
     ranks: tuple[int, ...] = ()
@@ -130,7 +130,7 @@ class Place(NamedTuple):
     pid: int | None = None
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> Location:
     """Ranks, host, GPU and process that ``text`` names."""
     tasks, on, bus = (
         _TASKS.match(text),
@@ -147,7 +147,7 @@ def place_of(text: str) -> Place:
         ranks = () if named is None or _GROUP_RANK.search(text) else (named,)
     where = tasks or on or _STEPD.match(text)
     host = where["host"] if where else None
-    return Place(ranks, host, bus[1].lower() if bus else None, *numbers)
+    return Location(ranks, host, bus[1].lower() if bus else None, *numbers)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int | None:
@@ -189,7 +189,7 @@ class _Group:
 
 
 @dataclass
-class Waits:
+class TimedOutCollectives:
     """What a log says of collectives that timed out, by process group."""
 
     groups: dict[str, _Group] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from llmb_common.causes.lines import Line, Place, Waits, parse, place_of, plain, printer_of
+from llmb_common.causes.lines import Line, Location, TimedOutCollectives, parse, place_of, plain, printer_of
 from llmb_common.causes.table import Signature, signature_of
 from llmb_common.timing.log_files import find_markers, open_log
 from llmb_common.timing.records import MARKERS
@@ -88,7 +88,7 @@ class Complaint(NamedTuple):
 
     signature: Signature
     line: Line
-    place: Place
+    place: Location
     raw: str
     log: Path
     offset: int
@@ -111,7 +111,7 @@ class Reading:
     """The ranks whose lines match, by signature."""
     hosts: dict[str, set[str]] = field(default_factory=dict)
     """The nodes whose lines match, by signature."""
-    waits: Waits = field(default_factory=Waits)
+    waits: TimedOutCollectives = field(default_factory=TimedOutCollectives)
     step: int | None = None
     """The last iteration."""
     step_time: str | None = None

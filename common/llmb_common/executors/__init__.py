@@ -53,7 +53,7 @@ MOST_GROUPS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class NodeRequest:
     """Which nodes, and for how long. ``scheduler`` says how jobs are submitted here; None where there is none."""
 
     name: str
@@ -175,7 +175,7 @@ class Executor(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         """What became of runs, by run id. Nothing is raised for a scheduler: what it does not say is ``unknown``."""
 
     def failed_nodes(self, nodes: str) -> list[str]:
@@ -200,7 +200,7 @@ class Executor(ABC):
         """
         raise _no_nodes()
 
-    def hold(self, wanted: Wanted) -> AbstractContextManager[Held]:
+    def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
         """Nodes to ask something, until the context ends.
 
         Raises:
@@ -210,7 +210,7 @@ class Executor(ABC):
         raise _no_nodes()
 
     @abstractmethod
-    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         """End runs that live; those that are queued have a job.
 
         By run id the record of one whose end is certain, or why one was not ended. The others were asked to end, and

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import CheckFailed, RequestError, SchedulerError
-from llmb_common.executors import Container, Executor, Held, Wanted
+from llmb_common.executors import Container, Executor, Held, NodeRequest
 from llmb_common.health.facts import Facts, Needs, read_facts
-from llmb_common.health.judge import Verdict, drift, judge
+from llmb_common.health.judge import NodeVerdict, drift, judge
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer
 from llmb_common.runs.manifest import training_code
@@ -111,7 +111,7 @@ DAYS = 1.0
 class Health:
     """What nodes were found to be."""
 
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[NodeVerdict]
     facts: Mapping[str, Facts] = field(default_factory=dict)
     seconds: float = 0.0
     measured: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Health:
     """The scheduler's message, if not all nodes answered."""
 
     @property
-    def failed(self) -> list[Verdict]:
+    def failed(self) -> list[NodeVerdict]:
         """Verdicts of the nodes that failed or did not answer."""
         return [verdict for verdict in self.verdicts if verdict.status in ("fail", "silent")]
 
@@ -176,7 +176,9 @@ def look(
         SchedulerError: they are not given, or none could start anything
     """
     gpus, part = needs.gpus_per_node or 1, needs.scheduler
-    wanted = Wanted(name="llmb-health", scheduler=part, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
+    wanted = NodeRequest(
+        name="llmb-health", scheduler=part, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True
+    )
     with executor.hold(wanted) as held:
         begun = time.monotonic()
         found = then(held, _looked(held, needs))

@@ -18,7 +18,7 @@ from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.cluster_types import Traits
 from llmb_common.platform.gpus import GPUS, per_node
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
-from llmb_common.runs.evidence.nodes import Machine, Node, Snapshot
+from llmb_common.runs.evidence.nodes import HostFacts, Node, Snapshot
 from llmb_common.site.cluster import ClusterConfig
 
 Level = Literal["fail", "warn", "drift", "unknown"]
@@ -123,7 +123,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     node: str
     begun: float = 0.0
-    machine: Machine = Machine()
+    machine: HostFacts = HostFacts()
     gpus: Snapshot = Snapshot(missing="no answer")
     nvlink: Nvlink = Nvlink(missing="no answer")
     imex: Imex = Imex()

@@ -270,7 +270,7 @@ _HUNG: dict[str, Level] = {"kernel": "warn", "services": "warn", "software": "wa
 """A look that hangs otherwise fails its node: where a driver or a file system hangs, a job will."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class NodeVerdict(msgspec.Struct, frozen=True):
     """What the checks say of one node: the worst level, and the remarks."""
 
     node: str
@@ -284,7 +284,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return "; ".join(remark.text for remark in worst[:3])[:300]
 
 
-def judge(asked: Sequence[str], said: Mapping[str, Facts | None], needs: Needs) -> list[Verdict]:
+def judge(asked: Sequence[str], said: Mapping[str, Facts | None], needs: Needs) -> list[NodeVerdict]:
     """A verdict on each node that was ``asked``; ``said`` has None for one on which nothing could run."""
     fleet = [facts for node in asked if (facts := said.get(node))]
     needs = _completed(needs, fleet)
@@ -305,7 +305,7 @@ def evidence_remarks(nodes: Sequence[Node], needs: Needs) -> Iterator[tuple[str,
             yield from ((node, remark) for remark in _taken(finding))
 
 
-def with_remarks(verdicts: Sequence[Verdict], more: Mapping[str, Sequence[Remark]]) -> list[Verdict]:
+def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
     """The verdicts, with what was found later; each thing once."""
     return [
         _judged(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
@@ -313,20 +313,20 @@ def with_remarks(verdicts: Sequence[Verdict], more: Mapping[str, Sequence[Remark
     ]
 
 
-def _verdict(node: str, said: Mapping[str, Facts | None], remarks: Sequence[Remark]) -> Verdict:
+def _verdict(node: str, said: Mapping[str, Facts | None], remarks: Sequence[Remark]) -> NodeVerdict:
     if node not in said:
-        return Verdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
+        return NodeVerdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
     if said[node] is None:
-        return Verdict(node, "silent", (Remark("answer", "fail", "no Python 3.6 or newer on the node"),))
+        return NodeVerdict(node, "silent", (Remark("answer", "fail", "no Python 3.6 or newer on the node"),))
     return _judged(node, remarks)
 
 
-def _judged(node: str, remarks: Iterable[Remark]) -> Verdict:
+def _judged(node: str, remarks: Iterable[Remark]) -> NodeVerdict:
     order = ("fail", "warn", "unknown", "drift")
     shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in remarks]
     shown.sort(key=lambda remark: order.index(remark.level))
     levels = {remark.level for remark in shown}
-    return Verdict(node, "fail" if "fail" in levels else "warn" if "warn" in levels else "ok", tuple(shown))
+    return NodeVerdict(node, "fail" if "fail" in levels else "warn" if "warn" in levels else "ok", tuple(shown))
 
 
 def _own(facts: Facts, needs: Needs) -> Iterator[Remark]:

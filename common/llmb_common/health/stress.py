@@ -55,7 +55,7 @@ _ON_CPUS = (0.25, 0.0)
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroup:
     """Nodes whose ranks reduced together; ``gbps`` None: ``why`` not."""
 
     nodes: tuple[str, ...]
@@ -199,14 +199,14 @@ def _of_gpus(said: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, flo
                 yield node, index, float(number)
 
 
-def _values(said: Mapping[str, Any], groups: Sequence[Group]) -> dict[str, list[float]]:
+def _values(said: Mapping[str, Any], groups: Sequence[NodeGroup]) -> dict[str, list[float]]:
     found = {name: [value for _, _, value in _of_gpus(said, name)] for name in _OF_GPU}
     return found | {
         kind: [group.gbps for group in groups if group.kind == kind and group.gbps] for kind in ("node", "pair")
     }
 
 
-def _slow(usual: _Usual, node: str, said: Mapping[str, Any], groups: Sequence[Group]) -> Iterator[Remark]:
+def _slow(usual: _Usual, node: str, said: Mapping[str, Any], groups: Sequence[NodeGroup]) -> Iterator[Remark]:
     for name in _OF_GPU:
         for at, index, value in _of_gpus(said, name):
             if at == node and (level := usual.level(name, value)):
@@ -219,7 +219,7 @@ def _slow(usual: _Usual, node: str, said: Mapping[str, Any], groups: Sequence[Gr
                 yield usual.remark("node", level, group.gbps)
 
 
-def _groups(nodes: Sequence[str], said: Mapping[str, Any]) -> list[Group]:
+def _groups(nodes: Sequence[str], said: Mapping[str, Any]) -> list[NodeGroup]:
     """What came of each group: the slowest of its ranks, or why one failed."""
     found: dict[tuple[str, ...], list[tuple[str, Any]]] = {}
     for node in nodes:
@@ -229,15 +229,15 @@ def _groups(nodes: Sequence[str], said: Mapping[str, Any]) -> list[Group]:
     return [_group(members, results, nodes) for members, results in found.items()]
 
 
-def _group(members: tuple[str, ...], results: Sequence[tuple[str, Any]], nodes: Sequence[str]) -> Group:
+def _group(members: tuple[str, ...], results: Sequence[tuple[str, Any]], nodes: Sequence[str]) -> NodeGroup:
     problems = [f"{where}: {it.get('error') or it.get('hung')}" for where, it in results if "value" not in it]
     silent = [node for node in members if not any(where.startswith(f"{node} ") for where, _ in results)]
     if problems or silent:
-        return Group(members, None, (problems or [f"{silent[0]} said nothing"])[0][:200])
-    return Group(members, min(float(it["value"]["gbps"]) for _, it in results))
+        return NodeGroup(members, None, (problems or [f"{silent[0]} said nothing"])[0][:200])
+    return NodeGroup(members, min(float(it["value"]["gbps"]) for _, it in results))
 
 
-def _is_slow(usual: _Usual, group: Group) -> bool:
+def _is_slow(usual: _Usual, group: NodeGroup) -> bool:
     return group.gbps is None or usual.level("pair", group.gbps) == "fail"
 
 
@@ -250,7 +250,7 @@ def _blamed(
     needs: Needs,
     suspects: Sequence[str],
     healthy: Sequence[str],
-    groups: Sequence[Group],
+    groups: Sequence[NodeGroup],
     usual: _Usual,
 ) -> Iterator[tuple[str, Remark]]:
     """The suspects that also a healthy partner gets nothing out of. Without one, both of a pair that fails."""
@@ -272,7 +272,7 @@ def _blamed(
         again = _groups([*tried, *healthy], _ask(held, needs, [n for pair in pairs for n in pair], pairs, alone=False))
         second = {group.nodes[0]: group for group in again}
         for node, partner in pairs:
-            group = second.get(node, Group((node, partner), None, "no answer"))
+            group = second.get(node, NodeGroup((node, partner), None, "no answer"))
             if _is_slow(usual, group):
                 how = group.why if group.gbps is None else usual.remark("pair", "fail", group.gbps).text
                 others = [other for other in (first[node].nodes if node in first else ()) if other != node]

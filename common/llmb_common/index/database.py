@@ -161,7 +161,7 @@ _AT_ONCE = 200
 """Logs that are looked for one by one; for more, all figures are read."""
 
 
-class Kept(NamedTuple):
+class CachedFigures(NamedTuple):
     """The figures of one log over one window. Paths are absolute; ``stamp`` is the caller's.
 
     ``configuration`` names what the run is a repeat of; empty where it says nothing of its speed. ``step_seconds``: the
@@ -200,16 +200,16 @@ class PastTime(NamedTuple):
     watts: float | None
 
 
-def kept_figures(install: Path, logs: Collection[str]) -> dict[tuple[str, str], Kept]:
+def kept_figures(install: Path, logs: Collection[str]) -> dict[tuple[str, str], CachedFigures]:
     """What the index has of ``logs``, by log and window."""
     query, values = "SELECT log, window, folder, stamp, content, configuration FROM figures", tuple(logs)
     if len(values) <= _AT_ONCE:
         query += f" WHERE log IN ({', '.join('?' * len(values))})"
     rows = _ask(install, query, values if len(values) <= _AT_ONCE else ())
-    return {(row[0], row[1]): Kept(*row) for row in rows}
+    return {(row[0], row[1]): CachedFigures(*row) for row in rows}
 
 
-def keep_figures(install: Path, figures: Iterable[Kept]) -> bool:
+def keep_figures(install: Path, figures: Iterable[CachedFigures]) -> bool:
     """Keep figures of runs that the index knows; False when that failed, which costs time and nothing else."""
     try:
         with open_index(install) as connection:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.errors import RecordError
-from llmb_common.run_states import LIVE_STATES
+from llmb_common.platform.run_states import LIVE_STATES
 from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord, load_record
 

@@ -22,7 +22,7 @@ from llmb_common.index.runs import (
     row_from,
     update,
 )
-from llmb_common.run_states import ENDED_STATES
+from llmb_common.platform.run_states import ENDED_STATES
 from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.record import RunRecord
 

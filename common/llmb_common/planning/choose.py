@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class PlanningInput:
     """The input of planning: recipe, cluster, request, machine."""
 
     recipe: Recipe
@@ -37,7 +37,7 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case(Given):
+class Case(PlanningInput):
     """What is given, and what it means in the recipe. ``model`` has as many layers as ``row`` says."""
 
     gpu_type: str
@@ -86,7 +86,7 @@ class Case(Given):
         return f"{self.recipe.name} {self.model.size} {self.dtype} on {gpu_said(self, self.gpu_type)}"
 
 
-def gpu_said(given: Given, gpu_type: str) -> str:
+def gpu_said(given: PlanningInput, gpu_type: str) -> str:
     """``gpu_type`` and who said so, for messages: a user looks for GPU_TYPE in the shell in vain if the site set it."""
     from_site = given.request.gpu_type is None and gpu_type == given.cluster.gpu_type
     return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
@@ -106,7 +106,7 @@ _ALIASES = {
 """Names of functions that are defined elsewhere, which NVIDIA's launcher does not see when it looks for a base."""
 
 
-def choose(given: Given) -> Case:
+def choose(given: PlanningInput) -> Case:
     """The row that is meant, with its model, variant, dtype and number of GPUs.
 
     Raises:
@@ -172,7 +172,7 @@ def choose(given: Given) -> Case:
     return case
 
 
-def choose_gpu_type(given: Given) -> str:
+def choose_gpu_type(given: PlanningInput) -> str:
     """The GPU type: asked for, the site's, this machine's, or the recipe's default.
 
     Raises:
@@ -194,7 +194,7 @@ def choose_gpu_type(given: Given) -> str:
     return gpu_type
 
 
-def documented_scales(given: Given) -> list[int]:
+def documented_scales(given: PlanningInput) -> list[int]:
     """The documented numbers of GPUs for what is asked for, whatever its own number; none where no row fits.
 
     Raises:
@@ -279,16 +279,16 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
     return [name for name in gpu_types() if known & {*row_types(name)}]
 
 
-def _size(given: Given, gpu_type: str) -> str:
+def _size(given: PlanningInput, gpu_type: str) -> str:
     return given.request.model_size or ("smoke" if gpu_type == CPU else given.recipe.defaults.model_size)
 
 
-def _without_gpus(given: Given, size: str) -> str:
+def _without_gpus(given: PlanningInput, size: str) -> str:
     own = given.recipe.smoke_of(size)
     return f"{given.request.say('MODEL_SIZE', own)} runs without GPUs" if own else NO_COPY.format(size)
 
 
-def _dtype(given: Given, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
+def _dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
     recipe, asked, say = given.recipe, given.request.dtype, given.request.say
     available = list(dict.fromkeys(dtype for row in rows for dtype in row.dtypes))
     if asked is None:
@@ -309,7 +309,7 @@ def _dtype(given: Given, gpu_type: str, model: Model, rows: Sequence[Row]) -> st
     return asked
 
 
-def _not_by_name(given: Given, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
+def _not_by_name(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
     """Without the rows that only CONFIG_VARIANT chooses."""
     found = [row for row in rows if not given.recipe.variant(row.variant).by_name]
     if found:
@@ -331,7 +331,7 @@ def _named_variants(case: Case) -> str:
     return f"on {case.gpus} GPUs there is {case.request.say('CONFIG_VARIANT')} {', '.join(names)}; " if names else ""
 
 
-def _of_scaling(given: Given, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
+def _of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
     """The rows of the FP8 scaling that is asked for, or of the variant's own, where rows say theirs."""
     known = list(dict.fromkeys(row.fp8_recipe for row in rows if row.fp8_recipe is not None))
     if not known:
@@ -353,7 +353,7 @@ def _of_scaling(given: Given, gpu_type: str, model: Model, rows: list[Row]) -> l
     return [row for row in rows if row.fp8_recipe == asked]
 
 
-def _gpus(given: Given, gpu_type: str, rows: Sequence[Row]) -> int:
+def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
     request, machine = given.request, given.machine
     if request.gpus is not None:
         return request.gpus

@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from llmb_common.errors import ConfigError, RecipeError, RequestError
-from llmb_common.planning.choose import Case, Given, choose
+from llmb_common.planning.choose import Case, PlanningInput, choose
 from llmb_common.planning.divisibility import captures_iterations
 from llmb_common.platform.engines import (
     ENGINES,
@@ -24,11 +24,11 @@ from llmb_common.platform.engines import (
     same_release,
 )
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import PublishedResult
 from llmb_common.site.cluster import FILE_NAME, SiteRelease
 
 
-def choose_functions(given: Given) -> Given:
+def choose_functions(given: PlanningInput) -> PlanningInput:
     """What is given, with the functions of the release that the job's image has, or that LLMB_ENGINE names: ``0.6.2``.
 
     A site's own image may have any; it is planned with the newest, unless the site has a catalogue of it.
@@ -71,7 +71,7 @@ def _no_engine(message: str, remedy: str, field: str = "LLMB_ENGINE") -> Request
     return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
 
 
-def _own_release(given: Given) -> tuple[str, SiteRelease] | None:
+def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
     """The release that the site's configuration has for LLMB_ENGINE or the image; or that is newer than all known."""
     recipe, asked, image = given.recipe, given.request.engine, given.request.image
     own = {name: one for name, one in given.cluster.releases.items() if _may_run(recipe, name, one)}
@@ -118,7 +118,7 @@ def _of_site(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
     return recipe
 
 
-def _releases(given: Given) -> Iterator[tuple[str, Recipe]]:
+def _releases(given: PlanningInput) -> Iterator[tuple[str, Recipe]]:
     """The recipe with the functions of each release that there are functions of."""
     yield from given.recipe.releases.items()
     for name, own in given.cluster.releases.items():
@@ -126,7 +126,7 @@ def _releases(given: Given) -> Iterator[tuple[str, Recipe]]:
             yield name, _with_release(given.recipe, name, own)
 
 
-def choose_in_release(given: Given) -> Case:
+def choose_in_release(given: PlanningInput) -> Case:
     """The row that is meant, of the functions that the job's image has.
 
     Raises:
@@ -142,14 +142,14 @@ def choose_in_release(given: Given) -> Case:
         raise
 
 
-def _chosen(given: Given) -> Case | None:
+def _chosen(given: PlanningInput) -> Case | None:
     try:
         return choose(given)
     except (RequestError, RecipeError):
         return None
 
 
-def _elsewhere(chosen: Given, case: Case, release: str) -> RequestError:
+def _elsewhere(chosen: PlanningInput, case: Case, release: str) -> RequestError:
     """That the functions of the job's image lack what is asked for, and that those of ``release`` have it."""
     say = chosen.request.say
     assert chosen.recipe.catalogue is not None  # or there were no releases
@@ -194,7 +194,7 @@ def choose_engine(case: Case) -> str:
     return engine
 
 
-def engine_notices(recipe: Recipe, case: Case, engine: str, published: Result | None) -> list[str]:
+def engine_notices(recipe: Recipe, case: Case, engine: str, published: PublishedResult | None) -> list[str]:
     """That a job does not run on the recipe's own engine, and what its result will be compared with."""
     catalogue = case.recipe.catalogue_file
     notices = []

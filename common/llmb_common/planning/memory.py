@@ -18,7 +18,7 @@ from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import check_columns
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate
-from llmb_common.planning.memory_estimate import Job, chunks_of, stages_memory
+from llmb_common.planning.memory_estimate import MemoryInput, chunks_of, stages_memory
 from llmb_common.planning.memory_layers import body_of, storage_of
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import is_newer
@@ -64,7 +64,7 @@ MEASURED = {
 }
 
 
-def kind_of(job: Job, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
+def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
     """``dense, bf16``, ``experts, fp8 (mx), VP, offload``: what decides how well the memory of a job is known."""
     layout = job.layout
     words = {
@@ -137,7 +137,7 @@ def estimate_of(
     return estimate if estimate.fits else structs.replace(estimate, knob=_knob(case, job, estimate))
 
 
-def job_of(case: Case, plan: JobPlan) -> Job | None:
+def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     """What the memory of a plan depends on; None as ``estimate_of`` says."""
     if plan.device == "cpu" or (plan.function is not None and plan.function.reduced is not None):
         return None
@@ -160,7 +160,7 @@ def job_of(case: Case, plan: JobPlan) -> Job | None:
     layout = plan.layout
     if settings.get("recompute_method") == "uniform" and "recompute_layers" not in plan.overridden:
         layout = structs.replace(layout, recompute_layers=len(body.layers))
-    return Job(
+    return MemoryInput(
         body=body,
         layout=layout,
         sequence_length=plan.seq_len,
@@ -174,7 +174,7 @@ def job_of(case: Case, plan: JobPlan) -> Job | None:
     )
 
 
-def _at_least(job: Job, kind: str, measured: Known) -> float | None:
+def _at_least(job: MemoryInput, kind: str, measured: Known) -> float | None:
     """A validated lower bound: interleaved stages hold at least what the same stages hold without interleaving."""
     if measured.knowledge != "not validated":
         peak = max(stage.total for stage in stages_memory(job))
@@ -223,7 +223,7 @@ def _said(case: Case, estimate: MemoryEstimate, *, certain: bool) -> str:
     )
 
 
-def _knob(case: Case, job: Job, estimate: MemoryEstimate) -> str:
+def _knob(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
     """The change that would help most: ``PP 8 instead of 4 saves 13 GiB``; empty where none saves any.
 
     Of those that are enough, the one that saves most without computing twice or on more GPUs.

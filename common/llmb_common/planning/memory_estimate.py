@@ -100,7 +100,7 @@ _GATHERED_UNITS = 2
 """Layers that FSDP holds whole at once: the one in use and the next (``fsdp_double_buffer``)."""
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class MemoryInput(Struct, frozen=True, kw_only=True):
     """All that the memory of a job depends on."""
 
     body: Body
@@ -121,7 +121,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.sequence_length * self.layout.mbs / self.layout.cp
 
 
-def stages_memory(job: Job) -> tuple[StageMemory, ...]:
+def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
     """Every stage; neighbours that are alike are one entry."""
     found: list[StageMemory] = []
     for index, stage in enumerate(stages_of(job.body, job.layout, job.counts, early=job.early)):
@@ -132,7 +132,7 @@ def stages_memory(job: Job) -> tuple[StageMemory, ...]:
     return tuple(found)
 
 
-def _stage(job: Job, stage: Stage, index: int) -> StageMemory:
+def _stage(job: MemoryInput, stage: Stage, index: int) -> StageMemory:
     weights, gradients, optimizer, copies = _state(job, stage)
     activations = _activations(job, stage)
     logits, moment = _moment(job, stage)
@@ -144,12 +144,12 @@ def _stage(job: Job, stage: Stage, index: int) -> StageMemory:
     return StageMemory(first=index, last=index, layers=len(stage.layers), **gib)
 
 
-def _layers(job: Job, stage: Stage) -> tuple[Layer, ...]:
+def _layers(job: MemoryInput, stage: Stage) -> tuple[Layer, ...]:
     """Those of the stage, and of the heads for further tokens."""
     return (*stage.layers, *job.body.heads) if stage.last else stage.layers
 
 
-def _state(job: Job, stage: Stage) -> tuple[float, float, float, float]:
+def _state(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
     """Bytes of weights, gradients, optimizer state and fp32 copies of gradients."""
     layout, storage, body = job.layout, job.storage, job.body
     layers = _layers(job, stage)
@@ -174,7 +174,7 @@ def _state(job: Job, stage: Stage) -> tuple[float, float, float, float]:
     )
 
 
-def _activations(job: Job, stage: Stage) -> float:
+def _activations(job: MemoryInput, stage: Stage) -> float:
     """Bytes that all micro-batches under way have saved."""
     layout, total = job.layout, 0.0
     for chunk, count in zip(stage.chunks, stage.under_way, strict=True):
@@ -187,12 +187,12 @@ def _activations(job: Job, stage: Stage) -> float:
     return total
 
 
-def _hidden(job: Job) -> float:
+def _hidden(job: MemoryInput) -> float:
     """Bytes of the hidden states of a micro-batch on a rank."""
     return 2 * job.body.hidden * job.tokens / job.layout.tp
 
 
-def _saved(job: Job, layer: Layer) -> float:
+def _saved(job: MemoryInput, layer: Layer) -> float:
     """Bytes that one micro-batch saves in one layer on a rank."""
     gathered = layer.expert_hidden * (job.layout.etp or job.layout.tp)  # by the ranks that share an expert
     copied = (*layer.expert, Saved(inputs=gathered, modules=("moe",), offload=("expert_fc1", "fused_group_mlp")))
@@ -201,7 +201,7 @@ def _saved(job: Job, layer: Layer) -> float:
     return job.tokens / job.layout.tp * (own + copies)
 
 
-def _bytes(job: Job, saved: Saved) -> float:
+def _bytes(job: MemoryInput, saved: Saved) -> float:
     """Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks
     exchange it (all-to-all, Transformer Engine 2.8 and later)."""
     if not job.recomputed.isdisjoint(saved.modules) or not job.offloaded.isdisjoint(saved.offload):
@@ -213,7 +213,7 @@ def _bytes(job: Job, saved: Saved) -> float:
     return 2 * saved.plain + inputs * saved.inputs + 4 * saved.single + output * saved.output
 
 
-def _moment(job: Job, stage: Stage) -> tuple[float, float]:
+def _moment(job: MemoryInput, stage: Stage) -> tuple[float, float]:
     """Bytes of logits, and of what else lives at the peak only: at the backward pass of the last layer, or of what
     comes after it."""
     layout, body = job.layout, job.body
@@ -228,7 +228,7 @@ def _moment(job: Job, stage: Stage) -> tuple[float, float]:
     return logits, max(at_end, in_layer + buffer - logits)
 
 
-def _layer_moment(job: Job, layer: Layer) -> float:
+def _layer_moment(job: MemoryInput, layer: Layer) -> float:
     """Bytes of gradients inside one layer: of the first product of its MLP, or of the tokens before and after each
     exchange with the experts."""
     layout, tokens = job.layout, job.tokens / job.layout.tp
@@ -240,7 +240,7 @@ def _layer_moment(job: Job, layer: Layer) -> float:
     return max(moments) + _hidden(job) + again
 
 
-def _gathered(job: Job, stage: Stage) -> float:
+def _gathered(job: MemoryInput, stage: Stage) -> float:
     """Bytes of the layers that FSDP holds whole, with their gradients."""
     if not job.layout.fsdp:
         return 0.0
@@ -250,7 +250,7 @@ def _gathered(job: Job, stage: Stage) -> float:
     return _GATHERED_UNITS * unit * (storage.weights + storage.gradients)
 
 
-def _dummies(job: Job, stage: Stage) -> float:
+def _dummies(job: MemoryInput, stage: Stage) -> float:
     """Bytes of the placeholders that Transformer Engine keeps for gradients which are accumulated elsewhere: one for
     each shape, since 2.3 (``get_dummy_wgrad``); of experts since 2.10. The output layer has one, too
     (megatron-core, ``tensor_parallel/layers.py``)."""

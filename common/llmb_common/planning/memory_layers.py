@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from llmb_common.recipes.model import AnyShape, Kind, Layers, Shape
+from llmb_common.recipes.model import AnyShape, LayerKind, Layers, Shape
 
 Shapes = frozenset[tuple[int, int]]
 
@@ -44,7 +44,7 @@ class Layer(msgspec.Struct, frozen=True):
     ``expert_wide``: elements of the first product of the MLP, and of an expert; ``expert_hidden``: of its input.
     """
 
-    weights: Kind
+    weights: LayerKind
     saved: tuple[Saved, ...]
     shapes: Shapes
     wide: int = 0
@@ -87,7 +87,7 @@ def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
     return Body(a.hidden, a.vocabulary, layers.norm * a.hidden, found, heads, further, layers.encoder)
 
 
-def _layer(a: AnyShape, s: Layers, kind: Kind) -> Layer:
+def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
     saved, shapes = _MIXERS[kind.mixer](a, s) if kind.mixer else ((), frozenset())
     if kind.mlp == "dense":
         ffn = a.ffn or 0

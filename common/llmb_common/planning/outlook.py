@@ -15,7 +15,7 @@ from typing import NamedTuple
 from llmb_common.command.printable import as_written, counted
 from llmb_common.command.words import span_seconds
 from llmb_common.errors import RequestError
-from llmb_common.planning.choose import Given, choose
+from llmb_common.planning.choose import PlanningInput, choose
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.planning.step_time import Band
@@ -164,7 +164,7 @@ def alike(*values: float) -> list[str]:
 ORDER = "tp-cp-ep-dp-pp"
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """Ranks that work together: of ``size``, ``stride`` ranks apart, on so many ``nodes``."""
 
     name: str
@@ -173,7 +173,7 @@ class Group(NamedTuple):
     nodes: int
 
 
-def groups(plan: JobPlan) -> list[Group]:
+def groups(plan: JobPlan) -> list[RankGroup]:
     """The kinds of groups that the job has, in the order of ranks; those of experts after the others."""
     grid = [("TP", plan.tp), ("CP", plan.cp), ("DP", plan.dp), ("PP", plan.pp)]
     experts = [("ETP", plan.etp or plan.tp), ("EP", plan.ep or 1), ("expert DP", plan.expert_dp or 1)]
@@ -183,7 +183,7 @@ def groups(plan: JobPlan) -> list[Group]:
         for name, size in sizes:
             if size > 1:
                 nodes = {member * stride // plan.gpus_per_node for member in range(size)}
-                found.append(Group(name, size, stride, len(nodes)))
+                found.append(RankGroup(name, size, stride, len(nodes)))
             stride *= size
     return found
 
@@ -218,7 +218,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
     resolved = replace(request, **{name: getattr(plan, name) for name in names}, force=True)
     machine = Machine(cluster_type=plan.cluster_type)
-    row = choose(Given(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
+    row = choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
     default, variant = f"default of {recipe.name}", f"variant {plan.variant}"
     document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
     site = FILE_NAME if cluster.gpu_type is not None else default

@@ -19,7 +19,7 @@ import msgspec
 from llmb_common.command.words import is_experiment_name
 from llmb_common.errors import RecipeError, RequestError
 from llmb_common.planning import environment
-from llmb_common.planning.choose import Case, Given, documented_scales
+from llmb_common.planning.choose import Case, PlanningInput, documented_scales
 from llmb_common.planning.divisibility import Layout, with_nearest
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
@@ -30,7 +30,7 @@ from llmb_common.planning.outlook import check_time_limit
 from llmb_common.planning.published import published_result
 from llmb_common.planning.scheduler import SchedulerSettings
 from llmb_common.planning.settings import planned_settings
-from llmb_common.planning.step_time import Look, Measured, expected
+from llmb_common.planning.step_time import Look, SiteTimes, expected
 from llmb_common.planning.switches import (
     checkpoint_plan,
     fp8_recipe_for,
@@ -128,7 +128,7 @@ def make_plan(
     cluster: ClusterConfig,
     request: Request,
     machine: Machine,
-    measured: Look = lambda plan: Measured(),
+    measured: Look = lambda plan: SiteTimes(),
 ) -> JobPlan:
     """The plan for ``request``; notices about choices made for the user are in ``preflight.warnings``.
 
@@ -139,7 +139,7 @@ def make_plan(
     """
     install = _install(request)
     try:
-        case = choose_in_release(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
+        case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=request, machine=machine))
     except RequestError as error:
         if error.code == "undocumented-scale":
             error.remedy += _forced_scales(recipe, cluster, request, machine)
@@ -210,7 +210,7 @@ def make_plan(
         preflight=Preflight(),
     )
     published = published_result(plan, recipe)
-    own = measured(plan) if request.preflight != "off" else Measured()
+    own = measured(plan) if request.preflight != "off" else SiteTimes()
     memory = estimate_of(case, plan, own.memory)
     band = expected(plan, recipe, own) if request.preflight != "off" else None
     notices = [
@@ -240,7 +240,7 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
     """``, such as 96 (fits) and 192``: the numbers of GPUs nearest to the one asked for that FORCE takes."""
     asked, found = request.gpus or 0, list[str]()
     forced = replace(request, force=True, preflight="warn")
-    case = choose_in_release(Given(recipe=recipe, cluster=cluster, request=forced, machine=machine))
+    case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
     layout = _of_row(case, **{"gbs": 0, **request.columns})
     unit = math.lcm(_per_node(case), layout.tp * layout.pp * layout.cp)
     others = {*range(unit, 2 * asked + unit, unit)} - {*documented_scales(case)}

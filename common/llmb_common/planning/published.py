@@ -10,15 +10,15 @@ from __future__ import annotations
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import PublishedResult
 
 
-def published_result(plan: JobPlan, recipe: Recipe) -> Result | None:
+def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
     """The published result nearest to the plan: its own container's, else the newest; None if there is none."""
     return next(iter(published_results(plan, recipe)), None)
 
 
-def published_results(plan: JobPlan, recipe: Recipe) -> list[Result]:
+def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
     """Every published result of exactly the plan's configuration, the nearest software first.
 
     That is the plan's own container, then the newest; within one container the recipe's order.
@@ -30,7 +30,7 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[Result]:
     return found
 
 
-def _same(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
+def _same(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> bool:
     return (
         result.gpus == plan.gpus  # the first tells most apart, and thousands of runs are compared with each result
         and (result.variant, result.size, result.gpu, result.dtype)
@@ -39,7 +39,7 @@ def _same(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
     )
 
 
-def _differs(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
+def _differs(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> bool:
     """Whether the plan is not what was published, though size, GPU, dtype and scale are the same."""
     row = find_row(recipe, result)
     checkpoint = plan.checkpoint

@@ -306,7 +306,7 @@ def place_of(container: str, containers: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SiteTimes:
     """What this site's runs say of a job that is planned."""
 
     same: Band | None = None
@@ -319,13 +319,13 @@ class Measured:
     """Of runs of a kind (``memory.kind_of``) in this software: peak of memory over the predicted one."""
 
 
-NOTHING_MEASURED = Measured()
+NOTHING_MEASURED = SiteTimes()
 
-Look = Callable[[JobPlan], Measured]
+Look = Callable[[JobPlan], SiteTimes]
 """Looks for what was measured; plans themselves read no file."""
 
 
-def expected(plan: JobPlan, recipe: Recipe, own: Measured = NOTHING_MEASURED) -> Band | None:
+def expected(plan: JobPlan, recipe: Recipe, own: SiteTimes = NOTHING_MEASURED) -> Band | None:
     """The step time of ``plan``, without what it does beside training; None where nothing says it."""
     if own.same is not None:
         return own.same

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from llmb_common.recipes.model import Architecture, Kind, Layers
+from llmb_common.recipes.model import Architecture, LayerKind, Layers
 
 Attention: TypeAlias = Literal["full", "causal"]
 
@@ -81,12 +81,12 @@ def layers_of(a: Architecture) -> Layers:
     """The layers of ``a``: ``a`` for dense ones, ``b`` for those with experts."""
     matrices, norm = 3 if a.gated else 2, 2 if a.norm == "layernorm" else 1
     attention, norms = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups), 2 * norm * a.hidden
-    kinds = {"a": Kind("attention", "dense", attention + matrices * a.hidden * a.ffn, 0, norms)}
+    kinds = {"a": LayerKind("attention", "dense", attention + matrices * a.hidden * a.ffn, 0, norms)}
     every = a.layers + 1
     if a.moe is not None:
         every, mlp = a.moe.every, matrices * a.hidden
         divided, routed = attention + mlp * (a.moe.shared_ffn or 0), a.moe.experts * mlp * a.moe.ffn
-        kinds["b"] = Kind("attention", "experts", divided, routed, norms + a.moe.experts * a.hidden)
+        kinds["b"] = LayerKind("attention", "experts", divided, routed, norms + a.moe.experts * a.hidden)
     order = "".join("a" if layer % every else "b" for layer in range(1, a.layers + 1))
     return Layers(order=order, kinds=kinds, head_dim=a.head_dim, gated=a.gated, norm=norm)
 

@@ -18,7 +18,7 @@ from llmb_common.platform.engines import ENGINES, is_newer
 from llmb_common.platform.gpus import gpu_types, rows_of
 from llmb_common.recipes.flops import count_parameters
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import Result, Row, precision
+from llmb_common.recipes.rows import PublishedResult, Row, precision
 
 
 def load_recipe(folder: Path) -> Recipe:
@@ -108,7 +108,7 @@ def _problems(recipe: Recipe) -> Problems:
         if variant.profiling.start >= variant.profiling.stop:
             yield f"variant {variant.name}: profiling stops before it starts", "start is less than stop"
     with_rows = [gpu for gpu in gpu_types() if rows_of(gpu) == gpu] + ["any"]
-    items: tuple[Row | Result, ...] = (*recipe.listed_rows, *recipe.listed_results)
+    items: tuple[Row | PublishedResult, ...] = (*recipe.listed_rows, *recipe.listed_results)
     for item in items:
         known = {
             "model size": (item.size, sizes),
@@ -125,14 +125,14 @@ def _problems(recipe: Recipe) -> Problems:
     yield from _repeated("result", [_identity(recipe, result) for result in recipe.listed_results])
 
 
-def _identity(recipe: Recipe, result: Result) -> str:
+def _identity(recipe: Recipe, result: PublishedResult) -> str:
     document = recipe.document(result)
     where = f"{document.title} {document.container}"
     dtype = precision(result.dtype, result.fp8_recipe)
     return f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu} of {where}"
 
 
-def _which(item: Row | Result) -> str:
+def _which(item: Row | PublishedResult) -> str:
     return f"{'row' if isinstance(item, Row) else 'result'} {item.size} on {item.gpu} ({item.source})"
 
 
@@ -158,7 +158,7 @@ def _problems_of_rows(recipe: Recipe) -> Problems:
                 yield problem, "correct the dtypes or the range of one of the two"
 
 
-def _problems_of_result(recipe: Recipe, result: Result) -> Problems:
+def _problems_of_result(recipe: Recipe, result: PublishedResult) -> Problems:
     where = _which(result)
     if bool(result.corrected) != bool(result.why):
         yield f"{where}: 'corrected' and 'why' go together", "give both, or neither"

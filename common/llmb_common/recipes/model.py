@@ -83,7 +83,7 @@ AnyShape: TypeAlias = Architecture | Shape
 """A model whoever describes it: what the rules of divisibility, memory and step time need."""
 
 
-class Kind(msgspec.Struct, frozen=True, array_like=True):
+class LayerKind(msgspec.Struct, frozen=True, array_like=True):
     """One kind of layer: attention or what takes its place, ``dense`` or ``experts`` or nothing after it, and weights:
     of matrices that TP divides, of all routed experts, and of norms and a router, which every rank has whole."""
 
@@ -103,7 +103,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     order: str
-    kinds: dict[str, Kind]
+    kinds: dict[str, LayerKind]
     head_dim: int
     gated: bool
     expert_hidden: int | None = None
@@ -114,7 +114,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     norm: int = 1
 
     @property
-    def in_order(self) -> list[Kind]:
+    def in_order(self) -> list[LayerKind]:
         runs = re.findall(r"([0-9]*)([a-z])", self.order)
         return [self.kinds[letter] for count, letter in runs for _ in range(int(count or 1))]
 

@@ -13,7 +13,7 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.platform.engines import DEFAULT_ENGINE, bridge_release
 from llmb_common.platform.gpus import row_types
 from llmb_common.recipes.model import Model, Name
-from llmb_common.recipes.rows import Configuration, Document, Dtype, Result, Row, Variant
+from llmb_common.recipes.rows import Configuration, Document, Dtype, PublishedResult, Row, Variant
 
 if TYPE_CHECKING:  # read where a recipe has one
     from llmb_common.recipes.catalogue import Catalogue, Function, Validated
@@ -80,7 +80,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     documents: dict[str, Document] = {}
     """By the name that ``source`` begins with: ``grok1.md:41`` is line 41 of ``grok1.md``."""
     listed_rows: tuple[Row, ...] = msgspec.field(name="rows", default=())
-    listed_results: tuple[Result, ...] = msgspec.field(name="results", default=())
+    listed_results: tuple[PublishedResult, ...] = msgspec.field(name="results", default=())
     catalogue_file: str | None = msgspec.field(name="catalogue", default=None)
     """Functions of Megatron-Bridge, as ``llmb_train.catalogue`` writes them; absolute once the recipe is loaded."""
     results_file: str | None = msgspec.field(name="published", default=None)
@@ -145,7 +145,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return (*self.listed_rows, *(self.catalogue.rows() if self.catalogue else ()))
 
     @cached_property
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[PublishedResult, ...]:
         if self.results_file is None:
             return self.listed_results
         from llmb_common.recipes.rows import read_results
@@ -229,7 +229,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         assert self.catalogue is not None  # checked when the recipe was loaded
         return self.catalogue.function(row.function)
 
-    def document(self, result: Result) -> Document:
+    def document(self, result: PublishedResult) -> Document:
         """Where ``result`` was published, with the container that it was measured in."""
         document = self.documents[result.source.partition(":")[0]]
         return msgspec.structs.replace(document, container=result.container or document.container)
@@ -259,7 +259,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return next((known for known in self.listed_variants if known.name == variant), self.listed_variants[0])
 
 
-def find_row(recipe: Recipe, result: Result) -> Row | None:
+def find_row(recipe: Recipe, result: PublishedResult) -> Row | None:
     """The configuration row that a published result was measured with."""
     recipe = recipe.of_release(result.release)
     rows = recipe.rows_for(result.gpu, size=result.size, variant=result.variant, dtype=result.dtype)

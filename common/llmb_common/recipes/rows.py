@@ -179,7 +179,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"{self.framework}, nemo:{self.container}"
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One published result. ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason."""
 
     variant: Name
@@ -262,7 +262,7 @@ def read_published(path: Path) -> tuple[PublishedRow, ...]:
     return document.rows
 
 
-def read_results(path: Path) -> tuple[Result, ...]:
+def read_results(path: Path) -> tuple[PublishedResult, ...]:
     """The rows that belong to a function, as results to compare with.
 
     Raises:
@@ -275,11 +275,11 @@ def read_results(path: Path) -> tuple[Result, ...]:
     return tuple(_result(row, together[row.function]) for row in rows)
 
 
-def _result(row: PublishedRow, rows: list[PublishedRow]) -> Result:
+def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
     """``rows``: those of its function."""
     if row.variant is None or row.size is None or row.dtype is None:
         raise RecipeError(f"{row.document}:{row.line}: a function without variant, size and dtype", remedy="give them")
-    return Result(
+    return PublishedResult(
         variant=row.variant,
         gpu=row.gpu,
         size=row.size,

@@ -225,7 +225,7 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Moment:
+class DatedRun:
     """One successful run, begun at ``started`` (Unix time); ``seconds`` a step, with its standard error."""
 
     run_id: str
@@ -263,7 +263,7 @@ class History:
 
     key: str
     title: str
-    moments: tuple[Moment, ...]
+    moments: tuple[DatedRun, ...]
     shifts: tuple[Shift, ...] = ()
 
     @property
@@ -294,7 +294,7 @@ def histories(
     return found
 
 
-def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[tuple[Moment, tuple[Changed, ...]]]:
+def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[tuple[DatedRun, tuple[Changed, ...]]]:
     """Each with what changed since whichever run knew: what a run's nodes do not tell is as the last one knew it."""
     before: dict[str, str] | None = None
     known: dict[str, str] = {}
@@ -304,7 +304,7 @@ def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[tuple[Mome
         now = facts(record)
         changes, seen = ((), ()) if before is None else (_changes(before, now), _changes(known, now))
         when, times = (record.started, record.day), (measured.seconds, measured.error)
-        yield Moment(record.paths.run_id, *when, software_of(record) + mark, *times, changes), seen
+        yield DatedRun(record.paths.run_id, *when, software_of(record) + mark, *times, changes), seen
         before = now
         known = {name: value for name, value in known.items() if name in EVIDENCE} | now
 
@@ -319,7 +319,7 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed
     )
 
 
-def _days(moments: Sequence[Moment]) -> list[int]:
+def _days(moments: Sequence[DatedRun]) -> list[int]:
     """Where in ``moments`` each day with runs begins."""
     days = [moment.day for moment in moments]
     return [at for at, day in enumerate(days) if at == 0 or day != days[at - 1]]
@@ -329,7 +329,7 @@ _Seen: TypeAlias = Sequence[tuple[Changed, ...]]
 """What changed with each moment."""
 
 
-def _shifts(moments: Sequence[Moment], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
+def _shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
     starts = _days(moments)
     edges = [*starts, len(moments)]
     means = [fmean(math.log(moment.seconds) for moment in moments[a:b]) for a, b in itertools.pairwise(edges)]
@@ -346,7 +346,12 @@ def _shifts(moments: Sequence[Moment], seen: _Seen, rate: float, scatter: Scatte
 
 
 def _shift(
-    moments: Sequence[Moment], edges: Sequence[int], change: LevelChange, changed: tuple[Changed, ...], *, stands: bool
+    moments: Sequence[DatedRun],
+    edges: Sequence[int],
+    change: LevelChange,
+    changed: tuple[Changed, ...],
+    *,
+    stands: bool,
 ) -> Shift:
     """``edges`` are where the days begin, and the end."""
     first = moments[edges[change.at]]

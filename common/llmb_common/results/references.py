@@ -30,13 +30,13 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import Document, Result
+from llmb_common.recipes.rows import Document, PublishedResult
 from llmb_common.request.columns import Columns
 from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
 from llmb_common.results.decision import level, steady_error
 from llmb_common.results.scatter import PastRuns
 from llmb_common.results.steps import StepTime
-from llmb_common.runs.evidence.account import Account, account_of, held_against, setup_of
+from llmb_common.runs.evidence.account import NodeSummary, account_of, held_against, setup_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord
 
@@ -68,7 +68,7 @@ class Reference:
     same_software: bool
     """Whether the run used the same release of the same framework."""
     error: float = 0.0
-    result: Result | None = None
+    result: PublishedResult | None = None
     """The published one."""
     notes: tuple[str, ...] = ()
     """What must be known of it, whatever the verdict."""
@@ -227,14 +227,14 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline], past: Past
     return baselines_for(record.plan, software_of(record), others, past)
 
 
-def unlike_baselines(record: RunRecord, account: Account, known: Sequence[Baseline]) -> list[NodeFinding]:
+def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Baseline]) -> list[NodeFinding]:
     """Where the run's nodes are not as a baseline's were: that of its configuration, else the newest with such GPUs."""
     if any(run.run_id == record.paths.run_id for item in _alike(account, known) for run in item.runs):
         return []
     return unlike_site(account, known, configuration_key(record.plan))
 
 
-def unlike_site(account: Account, known: Sequence[Baseline], key: str = "") -> list[NodeFinding]:
+def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") -> list[NodeFinding]:
     """The same of nodes that no run is on record of; ``key`` is that of a configuration."""
     item = max(_alike(account, known), key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
@@ -242,7 +242,7 @@ def unlike_site(account: Account, known: Sequence[Baseline], key: str = "") -> l
     return held_against(account, item.setup, f"this site's baseline {item.key}", same_job=item.key == key)
 
 
-def _alike(account: Account, known: Sequence[Baseline]) -> list[Baseline]:
+def _alike(account: NodeSummary, known: Sequence[Baseline]) -> list[Baseline]:
     """Those of nodes with the same GPUs."""
     return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
 
@@ -333,7 +333,7 @@ def _of_plan(plan: JobPlan) -> Facts:
     return {**known, **_columns(plan), "gbs": plan.gbs, _CONTAINER: _release(container_release(plan.image))}
 
 
-def _of_result(result: Result, recipe: Recipe) -> tuple[Facts, float] | None:
+def _of_result(result: PublishedResult, recipe: Recipe) -> tuple[Facts, float] | None:
     """With its seconds for each sample and GPU; None where it has no row."""
     row = find_row(recipe, result)
     if row is None:

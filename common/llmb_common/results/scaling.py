@@ -22,7 +22,7 @@ from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import PublishedResult
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import aspects, deviations, kind_of_job
 from llmb_common.results.scatter import STATED, Scatter
@@ -61,7 +61,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalePoint:
     """One scale: the mean of ``runs`` runs. The efficiency's bounds are a verdict's; the smallest scale's has none."""
 
     gpus: int
@@ -82,7 +82,7 @@ class ScalingLine:
     title: str
     software: str
     kind: Kind
-    points: tuple[Point, ...]
+    points: tuple[ScalePoint, ...]
     published: tuple[Published, ...] = field(default=())
 
 
@@ -126,23 +126,23 @@ def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
     )
 
 
-def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Published | None) -> Point:
+def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Published | None) -> ScalePoint:
     """The scale of ``runs`` against that of ``base``."""
     plan, seconds = runs[0].plan, fmean(run.seconds for run in runs)
     rate = flops.tokens_per_second(plan.seq_len, plan.gbs, seconds)
     if runs is base:
-        return Point(plan.gpus, plan.gbs, len(runs), seconds, rate, 1.0, published)
+        return ScalePoint(plan.gpus, plan.gbs, len(runs), seconds, rate, 1.0, published)
     smallest = base[0].plan
     work = plan.gbs / plan.gpus / (smallest.gbs / smallest.gpus)
     efficiency = work * fmean(run.seconds for run in base) / seconds
     change = compare_times([run.steady for run in runs], [run.steady for run in base], runs[0].scatter)
     bounds = (efficiency * bound / change.ratio for bound in (change.low, change.high))
-    return Point(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, published, *bounds)
+    return ScalePoint(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, published, *bounds)
 
 
 def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
     """What was published for the run's kind of job, at every scale: by the document nearest to its software."""
-    found: dict[int, tuple[Result, int]] = {}
+    found: dict[int, tuple[PublishedResult, int]] = {}
     for result in run.recipe.results:
         row = find_row(run.recipe, result)
         if row is None or result.gpus in found or row.layers not in (None, run.plan.layers):
@@ -167,7 +167,7 @@ def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
     )
 
 
-def _source(recipe: Recipe, result: Result) -> str:
+def _source(recipe: Recipe, result: PublishedResult) -> str:
     document = recipe.document(result)
     container = container_release(f"nemo:{document.container}") or "?"
     return f"{document.title}, {document.framework}, nemo:{container}"

@@ -78,7 +78,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class State:
+class SearchState:
     """What the trials say. ``leader``: an option; ``risk``: that another one is more than ``within`` faster.
 
     ``run``: options to try now, in order; ``full``: as full runs. Nothing to run: it is over. ``bound``: by how much,
@@ -100,7 +100,7 @@ class State:
 
 def look(
     options: Sequence[Option], trials: Sequence[Trial], *, within: float = WITHIN, budget: float = math.inf
-) -> State:
+) -> SearchState:
     """Where a search stands after ``trials``, in the order of their starts; all have ended."""
     spent = sum(trial.cost for trial in trials)
     short = [trial for trial in trials if not trial.full]
@@ -108,8 +108,10 @@ def look(
     base_fails = _base_fails(trials)
     if not any(run.point == 0 for run in seen):
         if base_fails:
-            return State(0, 1.0, spent=spent, base_fails=True)
-        return State(0, 1.0, run=(0,) if spent + options[0].cost <= budget and len(trials) < MOST else (), spent=spent)
+            return SearchState(0, 1.0, spent=spent, base_fails=True)
+        return SearchState(
+            0, 1.0, run=(0,) if spent + options[0].cost <= budget and len(trials) < MOST else (), spent=spent
+        )
     points = tuple(option.point for option in options)
     model = Belief(points, seen, _sizes(points, seen[: _known(len(seen))]))
     fits = [1.0, *_fits(options, trials)[1:]]
@@ -122,7 +124,7 @@ def look(
         for at in sorted((at for at, count in enumerate(counts) if count), key=model.mean)
     )
     bound = _bound(model, fits)
-    state = State(leader, risk, (), False, gain, bound, spent, ranking, base_fails)
+    state = SearchState(leader, risk, (), False, gain, bound, spent, ranking, base_fails)
     if base_fails:
         return state
     proofs = _proofs(trials, leader)

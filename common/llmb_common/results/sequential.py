@@ -31,7 +31,7 @@ def tolerance_of(required: float) -> float:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class SuiteAttempt:
     """How a run ended: with a step time (None where only its success counts), or why it says nothing, or why it failed.
 
     ``fault`` is not the system's speed: a node died, somebody cancelled it. Such a run is replaced.
@@ -52,7 +52,7 @@ class Rerun:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SequentialDecision:
     """Where a workload stands. ``attempts`` is how many runs there must be; ``answer`` None: wait for them.
 
     ``decision`` is that of the last look. ``trouble`` says why there is none, or why it does not count.
@@ -66,13 +66,13 @@ class Progress:
 
 
 def follow(
-    ended: Sequence[Attempt | None],
+    ended: Sequence[SuiteAttempt | None],
     repeats: int,
     reruns: int,
     judge: Callable[[Sequence[StepTime]], Decision] | None,
     *,
     spread: bool = True,
-) -> Progress:
+) -> SequentialDecision:
     """What comes next, after runs that have ended (None: not yet) in the order of their numbers.
 
     Args:
@@ -88,11 +88,11 @@ def follow(
         known = [*ended[:attempts], *[None] * (attempts - len(ended))]
         failed = next((item for item in known if item is not None and item.failure), None)
         if None in known and failed is None:
-            return Progress(attempts, tuple(added))
+            return SequentialDecision(attempts, tuple(added))
         # What is running already is waited for, even where one has failed: nothing is left behind.
         if failed is not None:
             going = any(item is None for item in ended)
-            return Progress(attempts, tuple(added), None if going else "fail", None, failed.failure)
+            return SequentialDecision(attempts, tuple(added), None if going else "fail", None, failed.failure)
         faults = [(number, item) for number, item in enumerate(known, 1) if item is not None and item.fault]
         good = [item.time for item in known if item is not None and not item.fault]
         left = repeats + reruns - attempts
@@ -105,13 +105,13 @@ def follow(
         times = [time for time in good if time is not None]
         if missing and (judge is None or not times):
             why = f"{len(faults)} of {attempts} runs say nothing, the last one: {faults[-1][1].fault}"
-            return Progress(attempts, tuple(added), "inconclusive", None, why)
+            return SequentialDecision(attempts, tuple(added), "inconclusive", None, why)
         if judge is None:
-            return Progress(attempts, tuple(added), "pass")
+            return SequentialDecision(attempts, tuple(added), "pass")
         decision = judge(times)
         more = 0 if decision.other_days and not spread else _more(decision, len(good), left)
         if not more:
-            return Progress(attempts, tuple(added), decision.answer, decision)
+            return SequentialDecision(attempts, tuple(added), decision.answer, decision)
         reason = f"inconclusive after {len(times)} run{'s' if len(times) > 1 else ''}"
         day = 1 if decision.other_days else 0
         added += [Rerun(attempts + number, reason, number * day) for number in range(1, more + 1)]

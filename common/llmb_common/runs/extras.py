@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.command.printable import counted, printable, size
-from llmb_common.run_states import is_live
+from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.iterations import SAVED, read_log
 from llmb_common.timing.log_files import find_markers, is_log_name, open_log

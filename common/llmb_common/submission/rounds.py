@@ -34,7 +34,7 @@ _FOLDER = ".submitting"
 
 
 @dataclass
-class Round:
+class Invocation:
     """``begun`` is None for a new round, else when it first began (Unix time). Set ``over`` when all are on record."""
 
     name: str
@@ -66,7 +66,7 @@ def digest_of_file(task_file: str) -> str:
 
 
 @contextlib.contextmanager
-def open_round(jobs: Sequence[Job], digest: str, *, again: bool, say: Callable[[str], None]) -> Iterator[Round]:
+def open_round(jobs: Sequence[Job], digest: str, *, again: bool, say: Callable[[str], None]) -> Iterator[Invocation]:
     """The round of the command that ``digest`` identifies; with ``again`` always a new one.
 
     Waits while another process is working on it, and says so first.
@@ -122,16 +122,16 @@ def _locked(file: Path, say: Callable[[str], None]) -> int:
         os.close(descriptor)  # the previous process has finished and removed the file
 
 
-def _state(descriptor: int, *, again: bool) -> Round:
+def _state(descriptor: int, *, again: bool) -> Invocation:
     """The round in the file, if it was interrupted recently; else a new one, which is written to the file."""
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
         name, begun = str(found["round"]), float(found["begun"])
         if not again and 0 <= time.time() - begun < LEFTOVER_SECONDS:
-            return Round(name, begun)
+            return Invocation(name, begun)
     except (ValueError, KeyError, TypeError):
         pass  # new, or killed while writing it: nothing had been submitted
-    new = Round(secrets.token_hex(4))
+    new = Invocation(secrets.token_hex(4))
     text = json.dumps({"round": new.name, "begun": time.time()}).encode()
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, text, 0)

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from llmb_common.command.printable import counted, first_few
-from llmb_common.run_states import ENDED_STATES, LIVE_STATES
+from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import Ending, LogContent, MemoryPrints, read_ending, read_log
 from llmb_common.timing.job_events import JobEvents, read_events
 from llmb_common.timing.log_files import RECORDS, RunFiles, open_log

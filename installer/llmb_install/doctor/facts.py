@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
-from llmb_common.executors import Container, Held, Wanted
+from llmb_common.executors import Container, Held, NodeRequest
 from llmb_common.executors.slurm.hold import hold
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmSettings
@@ -66,7 +66,9 @@ def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image
     needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
     minutes = -(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60)
     count = config.gpus_per_node or 1
-    wanted = Wanted(name="llmb-doctor", scheduler=needs.scheduler, gpus=count, minutes=minutes, wait=_QUEUE_SECONDS)
+    wanted = NodeRequest(
+        name="llmb-doctor", scheduler=needs.scheduler, gpus=count, minutes=minutes, wait=_QUEUE_SECONDS
+    )
     try:
         with _folder_to_write(install) as probe, hold(wanted) as held:
             return _asked(held, needs, config, (install, image_folder, image, probe))

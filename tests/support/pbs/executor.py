@@ -78,7 +78,7 @@ class PbsExecutor(Executor):
         job_id = answer.output.strip()
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
 
-    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         answer = ask(["qstat", "-x", "-f", "-F", "json"], SECONDS)
         if not answer.ok:
             why = Finding(unknown=answer.why or answer.complaint)
@@ -86,7 +86,7 @@ class PbsExecutor(Executor):
         jobs = {job["Job_Name"]: {**job, "id": key} for key, job in json.loads(answer.output)["Jobs"].items()}
         return {record.paths.run_id: _found(record, jobs.get(record.job_name)) for record in records}
 
-    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         answer = ask(["qdel", *(str(record.job_id) for record in records)], SECONDS)
         if answer.ok:
             return {}

@@ -18,7 +18,7 @@ from llmb_common.planning.job_plan import JobPlan
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError
-    from llmb_common.executors import Held, Wanted
+    from llmb_common.executors import Held, NodeRequest
     from llmb_common.runs.finding import Finding
     from llmb_common.runs.record import RunRecord
 
@@ -51,7 +51,7 @@ class LocalExecutor(Executor):
 
         return start_and_follow(record, detach=detach)
 
-    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         from llmb_common.executors.local.processes import look_at_processes
 
         return look_at_processes(records)
@@ -60,11 +60,11 @@ class LocalExecutor(Executor):
 
         return here(nodes, partition)
 
-    def hold(self, wanted: Wanted) -> AbstractContextManager[Held]:
+    def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
 
         return ThisMachine()
 
-    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         from llmb_common.executors.local.processes import end_processes_of
 
         return {record.paths.run_id: end_processes_of(record) for record in records}

@@ -28,7 +28,7 @@ from llmb_common.runs.paths import RunPaths
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError
-    from llmb_common.executors import Held, Wanted
+    from llmb_common.executors import Held, NodeRequest
     from llmb_common.runs.finding import Finding
     from llmb_common.runs.record import RunRecord
 
@@ -115,7 +115,7 @@ class SlurmExecutor(Executor):
 
         return start_together(records)
 
-    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         from llmb_common.executors.slurm.look import look_at_slurm
 
         return look_at_slurm(records)
@@ -132,12 +132,12 @@ class SlurmExecutor(Executor):
         soon = ("idle", "completing", "planned")  # Slurm gives them within its patience
         return {name: "" if state in soon else f"{state}{reason and f' ({reason})'}" for name, state, reason in found}
 
-    def hold(self, wanted: Wanted) -> AbstractContextManager[Held]:
+    def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
         from llmb_common.executors.slurm.hold import hold
 
         return hold(wanted)
 
-    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         from llmb_common.executors.slurm.cancel import end_jobs
 
         return end_jobs(records)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, Wanted
+from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.script import for_enroot
 from llmb_common.executors.slurm.words import SlurmPlan
@@ -69,7 +69,7 @@ def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[st
 
 
 @contextlib.contextmanager
-def hold(wanted: Wanted) -> Iterator[Held]:
+def hold(wanted: NodeRequest) -> Iterator[Held]:
     """The nodes of ``wanted``, as one job.
 
     Raises:
@@ -106,7 +106,7 @@ def hold(wanted: Wanted) -> Iterator[Held]:
             end_session(process.pid, 1.0, process.poll)
 
 
-def allocation(wanted: Wanted, slurm: SlurmPlan) -> list[str]:
+def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
     """The words of ``salloc``."""
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]

@@ -22,7 +22,7 @@ from llmb_common.executors.slurm.query import (
     unfit_nodes,
 )
 from llmb_common.machine.processes import identify, is_alive, runs_with
-from llmb_common.run_states import is_live, is_waiting
+from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.runs.finding import Attempt, Finding, attempts_of, end_of
 from llmb_common.runs.hostlist import compress, expand
 from llmb_common.runs.record import (

@@ -16,7 +16,7 @@ from itertools import islice
 from llmb_common.command.words import span_seconds
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.machine.processes import Answer, ask, clean_environment
-from llmb_common.run_states import STATES
+from llmb_common.platform.run_states import STATES
 from llmb_common.runs.hostlist import compress, expand
 
 CANCEL_SECONDS = 60

@@ -15,9 +15,9 @@ import msgspec
 
 from llmb_common.command.printable import printable
 from llmb_common.decoding.structs import from_plain
-from llmb_common.run_states import is_live
+from llmb_common.platform.run_states import is_live
 from llmb_common.runs.evidence.findings import NodeFinding, Severity, domains_of, find, used_adapters
-from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun, held_clock
+from llmb_common.runs.evidence.gpu_run import EvidenceCase, Expected, GpuRun, held_clock
 from llmb_common.runs.evidence.nodes import GIB, Node, Nodes, read_nodes
 from llmb_common.runs.record import RunRecord
 
@@ -26,7 +26,7 @@ KEY = "evidence"
 """In the record's ``manifest["job"]``."""
 
 
-class Account(msgspec.Struct, frozen=True):
+class NodeSummary(msgspec.Struct, frozen=True):
     """What ran where. Texts name what all nodes have, and by how many where they differ."""
 
     nodes: int = 0
@@ -91,21 +91,21 @@ class Account(msgspec.Struct, frozen=True):
         return [printable(line) for line in lines if line]
 
 
-def make_account(record: RunRecord) -> Account:
+def make_account(record: RunRecord) -> NodeSummary:
     """What the run's nodes recorded in ``nodes/``, summarized."""
     return summarize(record.plan, read_nodes(record.paths.folder))
 
 
-def summarize(plan: Expected, found: Nodes) -> Account:
+def summarize(plan: Expected, found: Nodes) -> NodeSummary:
     """A summary of what the nodes recorded."""
     nodes = found.nodes
     power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]
-    runs = Case(plan, found).gpus
+    runs = EvidenceCase(plan, found).gpus
     clocks = [run.clock for run in runs if run.clock]
     transports: Counter[str] = Counter()
     for node in nodes:
         transports.update(node.nccl.transports if node.nccl else {})
-    return Account(
+    return NodeSummary(
         nodes=len(nodes),
         hosts=tuple(node.host for node in nodes),
         gpus=_usual(_gpus_of(node) for node in nodes),
@@ -144,19 +144,19 @@ def _memory(nodes: tuple[Node, ...]) -> dict[str, Any]:
     }
 
 
-def account_of(record: RunRecord) -> Account:
+def account_of(record: RunRecord) -> NodeSummary:
     """The account that the record keeps since the run ended, or that of the folder."""
     job = record.manifest.get("job")
     kept = job.get(KEY) if isinstance(job, dict) else None
     with contextlib.suppress(msgspec.ValidationError):
         if kept is not None and not is_live(record.state):
-            account: Account = from_plain(kept, Account)
+            account: NodeSummary = from_plain(kept, NodeSummary)
             return account
     return make_account(record)
 
 
 def as_plain(account: object) -> dict[str, Any]:
-    """The JSON values of an ``Account``, or of another struct."""
+    """The JSON values of an ``NodeSummary``, or of another struct."""
     plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
     return plain
 
@@ -226,7 +226,7 @@ _OF_THE_JOB = ("gpudirect", "nvlink")
 """What also depends on the job, as clocks under load do: only runs of the same configuration are held against it."""
 
 
-def setup_of(accounts: Sequence[Account]) -> dict[str, str | float]:
+def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
     """What the nodes of accepted runs were, as far as those agree; empty where they left no account."""
     setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
     kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
@@ -234,7 +234,9 @@ def setup_of(accounts: Sequence[Account]) -> dict[str, str | float]:
     return kept | ({CLOCK: sum(clocks) / len(clocks)} if clocks else {})
 
 
-def held_against(account: Account, setup: Mapping[str, str | float], what: str, *, same_job: bool) -> list[NodeFinding]:
+def held_against(
+    account: NodeSummary, setup: Mapping[str, str | float], what: str, *, same_job: bool
+) -> list[NodeFinding]:
     """Where the run's nodes are not as they were in an accepted run, which ``what`` names. What either does not know is
     not compared."""
     found: list[tuple[Severity, str]] = []

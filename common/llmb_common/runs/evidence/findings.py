@@ -15,7 +15,7 @@ import msgspec
 from llmb_common.command.printable import first_few, printable
 from llmb_common.platform.gpus import GPUS, type_of
 from llmb_common.runs.evidence import gpu_run
-from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun
+from llmb_common.runs.evidence.gpu_run import EvidenceCase, Expected, GpuRun
 from llmb_common.runs.evidence.nodes import Adapter, Node, Nodes
 
 _UP = "ACTIVE"
@@ -39,16 +39,16 @@ def adapter_count(node: Node) -> int | None:
     return len(used_adapters(node)) or None
 
 
-def sockets(case: Case) -> Iterator[str]:
+def sockets(case: EvidenceCase) -> Iterator[str]:
     if case.plan.nodes > 1:
         yield from (node.host for node in case.nodes if node.nccl and node.nccl.sockets)
 
 
-def indirect(case: Case) -> Iterator[str]:
+def indirect(case: EvidenceCase) -> Iterator[str]:
     return (f"{node.host} ({node.nccl.network})" for node in case.nodes if node.nccl and node.nccl.direct is False)
 
 
-def unknown_network(case: Case) -> Iterator[str]:
+def unknown_network(case: EvidenceCase) -> Iterator[str]:
     silent = [node for node in case.nodes if node.nccl is None]
     if case.plan.nodes > 1 and len(silent) == len(case.nodes):
         yield next((node.nccl_missing for node in silent if node.nccl_missing), None) or "NCCL wrote no log"
@@ -67,7 +67,7 @@ def domains_of(nodes: Iterable[Node]) -> Counter[str]:
     return Counter(domain for node in nodes for domain in {gpu.domain for gpu in node.gpus if gpu.domain})
 
 
-def apart(case: Case) -> Iterator[str]:
+def apart(case: EvidenceCase) -> Iterator[str]:
     """Nodes that NVLink should join and does not: by the fabric's ids, and by what NCCL makes of them."""
     together, nodes = _together(case.plan), len(case.nodes)
     if together < 2 or nodes < 2:
@@ -88,7 +88,7 @@ def apart(case: Case) -> Iterator[str]:
             yield f"NCCL goes over the network from {node.host}"
 
 
-def unused(case: Case) -> Iterator[str]:
+def unused(case: EvidenceCase) -> Iterator[str]:
     """Adapters that could serve a GPU each and are idle: alike, active, and with those in use as many as GPUs."""
     for node in case.nodes:
         used = {port.name: port for port in used_adapters(node).values() if port}
@@ -102,11 +102,11 @@ def unused(case: Case) -> Iterator[str]:
             yield f"{node.host} ({len(used)} of {len(used) + len(idle)})"
 
 
-def ports(what: str, *, known: bool = True) -> Callable[[Case], Iterator[tuple[str, object]]]:
+def ports(what: str, *, known: bool = True) -> Callable[[EvidenceCase], Iterator[tuple[str, object]]]:
     """Ports that differ from those of the same name on the other nodes: of the adapters that NCCL uses on any node, for
     where one is down NCCL does not name it. Not ``known``: of all, where nobody knows which it uses."""
 
-    def differing(case: Case) -> Iterator[tuple[str, object]]:
+    def differing(case: EvidenceCase) -> Iterator[tuple[str, object]]:
         used = {name for node in case.nodes for name in used_adapters(node)}
         if bool(used) != known:
             return
@@ -167,7 +167,7 @@ class _Rule(NamedTuple):
     kind: str
     severity: Severity
     text: str
-    items: Callable[[Case], Iterable[str]]
+    items: Callable[[EvidenceCase], Iterable[str]]
 
 
 class _Same(NamedTuple):
@@ -176,7 +176,7 @@ class _Same(NamedTuple):
     kind: str
     severity: Severity
     text: str
-    values: Callable[[Case], Iterable[tuple[str, object]]]
+    values: Callable[[EvidenceCase], Iterable[tuple[str, object]]]
 
 
 def find(plan: Expected, found: Nodes) -> tuple[NodeFinding, ...]:
@@ -200,7 +200,7 @@ def _applied(plan: Expected, found: Nodes) -> Iterator[tuple[_Rule | _Same, list
     """The rules that find something: what they name, and what is usual."""
     if found == Nodes():
         return  # of a run that never started, say
-    case = Case(plan, found)
+    case = EvidenceCase(plan, found)
     for rule in (*_ANY, *_ON_GPUS) if plan.device == "cuda" else _ANY:
         if isinstance(rule, _Rule):
             items, usual = list(rule.items(case)), ""
@@ -215,17 +215,17 @@ def _finding(rule: _Rule | _Same, items: Sequence[str], usual: str) -> NodeFindi
     return NodeFinding(rule.kind, rule.severity, printable(rule.text.format(_named(items), usual))[:500])
 
 
-def _missing_nodes(case: Case) -> Iterator[str]:
+def _missing_nodes(case: EvidenceCase) -> Iterator[str]:
     seen = len(case.nodes) + len(case.found.unreadable)
     if seen < case.plan.nodes:
         yield f"{seen} of {case.plan.nodes}"
 
 
-def _no_gpus(case: Case) -> Iterator[str]:
+def _no_gpus(case: EvidenceCase) -> Iterator[str]:
     return (f"{node.host} ({node.before.missing or 'no answer'})" for node in case.nodes if not node.gpus)
 
 
-def _other_gpus(case: Case) -> Iterator[str]:
+def _other_gpus(case: EvidenceCase) -> Iterator[str]:
     """All of them: what one GPU has unlike the others is a rule of its own."""
     known = GPUS.get(case.plan.gpu_type)
     products = Counter(run.gpu.product for run in case.gpus if run.gpu.product)
@@ -236,12 +236,12 @@ def _other_gpus(case: Case) -> Iterator[str]:
         yield f"planned for {case.plan.gpu_type.upper()}, and the GPUs are {usual}"
 
 
-def _fewer_gpus(case: Case) -> Iterator[str]:
+def _fewer_gpus(case: EvidenceCase) -> Iterator[str]:
     planned = case.plan.gpus_per_node
     return (f"{node.host} has {len(node.gpus)} of {planned}" for node in case.nodes if 0 < len(node.gpus) < planned)
 
 
-def _slow_clocks(case: Case) -> Iterator[str]:
+def _slow_clocks(case: EvidenceCase) -> Iterator[str]:
     clocks = [(run.where, run.clock) for run in case.gpus if run.clock]
     if not clocks:
         return
@@ -254,18 +254,18 @@ def _slow_clocks(case: Case) -> Iterator[str]:
     yield from (f"{mhz:.0f} MHz on {where} (median {median:.0f})" for where, mhz in clocks if mhz < limit)
 
 
-def _each(check: Callable[[GpuRun], str]) -> Callable[[Case], Iterator[str]]:
+def _each(check: Callable[[GpuRun], str]) -> Callable[[EvidenceCase], Iterator[str]]:
     return lambda case: (f"{run.where} ({text})" for run in case.gpus if (text := check(run)))
 
 
-def _slow_bus(case: Case, *, all_of_them: bool) -> Iterator[str]:
+def _slow_bus(case: EvidenceCase, *, all_of_them: bool) -> Iterator[str]:
     """Where all GPUs have the same link, it may be the platform's."""
     found = [(run.where, gpu_run.slow_bus(run)) for run in case.gpus]
     if (len({text for _, text in found}) == 1) == all_of_them:
         yield from (f"{where} ({text})" for where, text in found if text)
 
 
-def _power_capped(case: Case) -> Iterator[str]:
+def _power_capped(case: EvidenceCase) -> Iterator[str]:
     shares = [share for run in case.gpus if (share := run.shares.get("sw_power_cap", 0)) >= gpu_run.LONG_SHARE]
     if shares:
         yield f"{len(shares)} GPUs at their power limit, the longest for {max(shares):.0%} of the time"

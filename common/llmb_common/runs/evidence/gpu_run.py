@@ -107,7 +107,7 @@ class Expected(Protocol):
 
 
 @dataclass(frozen=True)
-class Case:
+class EvidenceCase:
     """The input of the rules: what was expected, and what the nodes recorded."""
 
     plan: Expected

@@ -205,7 +205,7 @@ class Adapter(msgspec.Struct, frozen=True):
     rate_gbps: float | None = None
 
 
-class Machine(msgspec.Struct, frozen=True):
+class HostFacts(msgspec.Struct, frozen=True):
     kernel: str | None = None
     architecture: str | None = None
     cpu: str | None = None
@@ -275,7 +275,7 @@ class Node(msgspec.Struct, frozen=True):
     """What one node recorded about itself at the run's last start. ``nccl`` and ``peaks`` have files of their own."""
 
     host: str
-    machine: Machine = Machine()
+    machine: HostFacts = HostFacts()
     before: Snapshot = Snapshot()
     load: Snapshot = Snapshot()
     after: Snapshot = Snapshot()

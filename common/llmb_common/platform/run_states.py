@@ -1,0 +1,70 @@
+"""All states of a run in one table: waiting, running or ended.
+
+They are called as Slurm calls those of a job (``squeue -o %T``, ``sacct``; slurm.h up to 25.11); an executor of another
+scheduler translates. A run has a few more.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Kind = Literal["waiting", "running", "ended"]
+
+STATES: dict[str, Kind] = {
+    # waiting: no nodes at the moment
+    "PENDING": "waiting",
+    "REQUEUED": "waiting",
+    "REQUEUE_FED": "waiting",
+    "REQUEUE_HOLD": "waiting",
+    "SPECIAL_EXIT": "waiting",  # requeued and held because of its exit code
+    "RESV_DEL_HOLD": "waiting",
+    "EXPEDITING": "waiting",
+    # running: has nodes
+    "CONFIGURING": "running",
+    "POWER_UP_NODE": "running",
+    "RUNNING": "running",
+    "RESIZING": "running",
+    "SIGNALING": "running",
+    "STAGE_OUT": "running",
+    "STOPPED": "running",
+    "SUSPENDED": "running",  # it goes on where it is
+    "COMPLETING": "running",
+    "UPDATE_DB": "running",
+    "LAUNCH_FAILED": "running",
+    "RECONFIG_FAIL": "running",
+    # ended
+    "COMPLETED": "ended",
+    "FAILED": "ended",
+    "BOOT_FAIL": "ended",
+    "CANCELLED": "ended",
+    "DEADLINE": "ended",
+    "NODE_FAIL": "ended",
+    "OUT_OF_MEMORY": "ended",
+    "PREEMPTED": "ended",  # a preempted job that is requeued shows as PENDING
+    "REVOKED": "ended",
+    "TIMEOUT": "ended",
+}
+
+OWN_STATES: dict[str, tuple[Kind, str]] = {
+    "SUBMITTING": ("waiting", "it is being submitted"),
+    "SUBMITTED": ("waiting", "the scheduler has it, and has not yet said more"),
+    "NOT_SUBMITTED": ("ended", "its submission was interrupted before there was a job; the same command submits it"),
+    "LOST": ("ended", "the scheduler has forgotten the job, and the job left no record of its end"),
+}
+"""States of a run that no job has, and what they mean, for docs/reference.md."""
+
+_ALL = STATES | {name: kind for name, (kind, _) in OWN_STATES.items()}
+
+
+def is_live(state: str) -> bool:
+    """Whether a run in ``state`` may still change. A state from a newer Slurm counts as live: it is queried again."""
+    return _ALL.get(state, "running") != "ended"
+
+
+def is_waiting(state: str) -> bool:
+    """Whether a run in ``state`` has no nodes."""
+    return _ALL.get(state) == "waiting"
+
+
+LIVE_STATES = frozenset(name for name in _ALL if is_live(name))
+ENDED_STATES = frozenset(name for name in _ALL if not is_live(name))
