@@ -121,6 +121,12 @@ def test_a_process_that_torchrun_names_is_a_rank(tmp_path: Path) -> None:
     assert diagnose_logs([log]).summary == "unknown: rank 5 on gpu9 was killed (SIGKILL), by whom the logs do not say"
 
 
+def _again_and_again(value: Any) -> Any:
+    for _ in range(40):
+        value = [value, value]
+    return value
+
+
 class _Calls:
     def __reduce__(self) -> tuple[Any, ...]:
         return (print, ("unpickled",))
@@ -133,6 +139,7 @@ class _Calls:
         pickle.dumps(Path("/")),
         pickle.dumps(b"bytes", protocol=4),
         b"\x80\x02c__builtin__\neval\n.",
+        pickle.dumps(_again_and_again([]), protocol=2),
         b"\x80\x02r\xff\xff\xff\x7f.",
         b"\x80\x02}r\x00\x00\x01\x00.",
         b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f",

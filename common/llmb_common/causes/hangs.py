@@ -9,6 +9,7 @@ they build dicts, lists, tuples, numbers and text, and import nothing.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import pickle
 import pickletools
@@ -32,6 +33,8 @@ FLIGHT = "flight"
 
 _MOST_BYTES = 32 << 20
 _MOST_VALUES = 4_000_000
+_MOST_TEXT = 256 << 20
+"""Of a dump as text: values that others refer to, on and on, make a terabyte of some hundred bytes."""
 _MOST_DUMPS = 4096
 
 
@@ -60,11 +63,34 @@ def read_plain_pickle(content: bytes) -> Any:
             far = step.name in ("BINPUT", "LONG_BINPUT") and int(argument or 0) > number
             if step.name not in _PLAIN or far or number > _MOST_VALUES:
                 raise NotADumpError(f"it holds the instruction {step.name} {argument}"[:200])
-        return pickle.loads(content, encoding="latin-1")
+        value = _Plain(io.BytesIO(content), encoding="latin-1").load()
+        if _size(value, {}) > _MOST_TEXT:
+            raise NotADumpError("it refers to itself again and again")
+        return value
     except NotADumpError:
         raise
     except Exception as error:  # noqa: BLE001  whatever a damaged or hostile file leads to
         raise NotADumpError(f"{type(error).__name__}: {error}"[:200]) from None
+
+
+class _Plain(pickle.Unpickler):
+    """It would not import anything either, should it read an instruction otherwise than the check before it."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise NotADumpError(f"it imports {module}.{name}")
+
+
+def _size(value: Any, sizes: dict[int, int]) -> int:
+    """About how long ``value`` is as text. ``sizes``: of the containers that were met, by identity."""
+    if isinstance(value, str):
+        return len(value) + 1
+    if not isinstance(value, dict | list | tuple):
+        return 1
+    if id(value) not in sizes:
+        sizes[id(value)] = 0  # within itself it is an ellipsis, as text
+        inner = [*value, *value.values()] if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(_size(item, sizes) for item in inner)
+    return sizes[id(value)]
 
 
 def dump_as_json(file: Path) -> bytes:
