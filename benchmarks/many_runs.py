@@ -8,11 +8,11 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.launch import plan_from_variables
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.evidence.account import KEY, NodeSummary, as_plain
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import RunRecord
+from llmb_common.submission.launch import plan_from_variables
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 50

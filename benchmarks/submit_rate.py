@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from llmb_common.errors import LLMBError  # noqa: E402
 from llmb_common.runs.record import RunRecord  # noqa: E402
-from llmb_common.submission import Job, submit_many  # noqa: E402
+from llmb_common.submission.jobs import Job  # noqa: E402
+from llmb_common.submission.many import submit_many  # noqa: E402
 from support import slurm_config  # noqa: E402
 from support.run_site import RECIPE, RunSite  # noqa: E402
 from support.slurm_cluster import SlurmCluster  # noqa: E402

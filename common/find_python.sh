@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Sourced by launch.sh and the log parsers: finds a Python and uses it to run the library next to this file.
 #
-#   run_library llmb_common.launch    [argument...]     a Python that has LLMB's dependencies
-#   run_parser  llmb_common.timing.cli [argument...]    any Python 3.10 or newer: the parsers need nothing else
+#   run_library llmb_common.submission.launch [argument...]    a Python that has LLMB's dependencies
+#   run_parser  llmb_common.timing.cli [argument...]           any Python 3.10 or newer: the parsers need nothing else
 #
 # Tried in this order: LLMB_PYTHON, the active environment, LLMB_INSTALL, the quickstart's default folder, python3.
 

@@ -11,4 +11,4 @@ if [[ ! -f $recipe/../common/find_python.sh ]]; then
 fi
 # shellcheck source-path=SCRIPTDIR source=../common/find_python.sh
 . "$recipe/../common/find_python.sh"
-run_library llmb_common.launch "$recipe" "$@"
+run_library llmb_common.submission.launch "$recipe" "$@"

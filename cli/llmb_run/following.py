@@ -12,10 +12,10 @@ from typing import Any
 
 from llmb_common.index.runs import row_of
 from llmb_common.machine.files import open_plain
-from llmb_common.observe import Observation, observe
 from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.results.configuration import apart
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
+from llmb_common.submission.observe import Observation, observe
 from llmb_common.timing.records import iterations_in
 from llmb_run.columns import run_as_json
 from llmb_run.results.kept import reasons

@@ -11,9 +11,12 @@ import pytest
 
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.executors.slurm.submit import largest_array
-from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import Job, jobs, submit, submit_many
+from llmb_common.submission import jobs
+from llmb_common.submission.jobs import Job
+from llmb_common.submission.many import submit_many
+from llmb_common.submission.observe import cancel, observe, wait
+from llmb_common.submission.single import submit
 from support import slurm_config
 from support.crashes import run_and_crash_while
 from support.processes import wait_until

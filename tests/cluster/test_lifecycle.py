@@ -20,12 +20,14 @@ from llmb_common.errors import RequestError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
-from llmb_common.observe import Observation, cancel, observe, refresh, wait
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.submission import Options, doubts, submit, submit_chain
+from llmb_common.submission.jobs import Options
+from llmb_common.submission.observe import Observation, cancel, observe, refresh, wait
+from llmb_common.submission.preflight import doubts
+from llmb_common.submission.single import submit, submit_chain
 from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import load_record
-from llmb_common.submission import Options, submit
+from llmb_common.submission.jobs import Options
+from llmb_common.submission.observe import cancel, observe, wait
+from llmb_common.submission.single import submit
 from support.crashes import run_and_crash, run_and_crash_while
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite, with_small_code

@@ -16,9 +16,10 @@ import pytest
 from cluster.test_arrays import WHOLE_NODE, ArraySite, end_of, events_of, log_written, state_of
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
-from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import Job, Options, submit_series
+from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.many import submit_series
+from llmb_common.submission.observe import cancel, observe, wait
 from support.crashes import run_and_crash_while
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.observe import observe, wait
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission import submit
+from llmb_common.submission.observe import observe, wait
+from llmb_common.submission.single import submit
 from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.runs import RecordedState, analyse
 from llmb_common.timing.statistics import Window

@@ -12,10 +12,10 @@ import pytest
 
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission import submit
+from llmb_common.submission.observe import cancel, observe, wait
+from llmb_common.submission.single import submit
 from support import slurm_config
 from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, ROOT, RunSite

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord
+from llmb_common.submission.launch import plan_from_variables
 from llmb_common.submission.single import create_run
 from support.iteration_logs import mbridge_line
 

@@ -9,7 +9,7 @@ import pytest
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import CheckFailed
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import submit
+from llmb_common.submission.single import submit
 from support.run_site import RECIPE, RunSite
 
 TRAINING = """

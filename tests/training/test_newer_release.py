@@ -24,9 +24,9 @@ from training_jobs import (
     training_environment,
 )
 
-from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.site.cluster import FILE_NAME
+from llmb_common.submission.launch import plan_from_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "llama3_8b_pretrain_8gpu_h100_bf16_config", "llama3_8b_pretrain_4gpu_h100_bf16_wide_config"

@@ -110,7 +110,7 @@ def test_jobs_wait_follow_each_other_and_are_cancelled(pbs: Pbs) -> None:
 
 def test_launch_sh_prints_and_submits_the_script(pbs: Pbs) -> None:
     said = {**TWO_NODES, "QSUB_ACCOUNT": "mine", "TIME_LIMIT": "30m"}
-    script = pbs("llmb_common.launch", RECIPE, DRY_RUN="true", **said).stdout
+    script = pbs("llmb_common.submission.launch", RECIPE, DRY_RUN="true", **said).stdout
     heads = [line for line in script.splitlines() if line.startswith("#PBS")]
     assert heads[1:-1] == [
         "#PBS -A mine",
@@ -118,8 +118,8 @@ def test_launch_sh_prints_and_submits_the_script(pbs: Pbs) -> None:
         "#PBS -l select=2:mpiprocs=2",
         "#PBS -l place=scatter:excl -l walltime=00:30:00",
     ]
-    assert pbs("llmb_common.launch", RECIPE, **TWO_NODES).stdout == "Submitted batch job 1.pbs\n"
-    refused = pbs("llmb_common.launch", RECIPE, QSUB_QUEUE="closed", **TWO_NODES)
+    assert pbs("llmb_common.submission.launch", RECIPE, **TWO_NODES).stdout == "Submitted batch job 1.pbs\n"
+    refused = pbs("llmb_common.submission.launch", RECIPE, QSUB_QUEUE="closed", **TWO_NODES)
     assert "PBS refuses the job: qsub: Queue is not enabled" in refused.stderr
 
 
@@ -134,7 +134,7 @@ def test_launch_sh_prints_and_submits_the_script(pbs: Pbs) -> None:
 )
 def test_its_section_is_checked_by_its_own_struct(pbs: Pbs, section: str, message: str) -> None:
     pbs.config.write_text(f"cluster_type: pbs\npbs: {section}\n")
-    assert f"cluster_config.yaml:2: {message}" in pbs("llmb_common.launch", RECIPE, **TWO_NODES).stderr
+    assert f"cluster_config.yaml:2: {message}" in pbs("llmb_common.submission.launch", RECIPE, **TWO_NODES).stderr
 
 
 def test_doctor_judges_no_slurm_there(pbs: Pbs) -> None:
@@ -152,10 +152,12 @@ def test_its_variables_are_documented_and_read(pbs: Pbs) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=pbs.env, capture_output=True, text=True, check=True)
     assert "meaning='PBS queue'" in done.stdout
     assert "meaning='pbs or slurm or local', default='`pbs` where `qsub` answers, else `slurm`" in done.stdout
-    typed = pbs("llmb_common.launch", RECIPE, QSUB_QEUE="fast", **TWO_NODES).stderr
+    typed = pbs("llmb_common.submission.launch", RECIPE, QSUB_QEUE="fast", **TWO_NODES).stderr
     assert "QSUB_QEUE" in typed
     assert "QSUB_QUEUE" in typed
-    wrong = pbs("llmb_common.launch", RECIPE, QSUB_ACCOUNT="a b", **TWO_NODES).stderr
+    wrong = pbs("llmb_common.submission.launch", RECIPE, QSUB_ACCOUNT="a b", **TWO_NODES).stderr
     assert "QSUB_ACCOUNT='a b' is not a valid PBS account" in wrong
-    unheeded = pbs("llmb_common.launch", RECIPE, DRY_RUN="true", ADDITIONAL_SLURM_PARAMS="qos=x", **TWO_NODES).stderr
+    unheeded = pbs(
+        "llmb_common.submission.launch", RECIPE, DRY_RUN="true", ADDITIONAL_SLURM_PARAMS="qos=x", **TWO_NODES
+    ).stderr
     assert "ADDITIONAL_SLURM_PARAMS: no effect on the pbs executor" in unheeded

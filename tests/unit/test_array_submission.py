@@ -15,11 +15,12 @@ from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerErro
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.executors.slurm import submit as slurm_array
 from llmb_common.index.search import find_run
-from llmb_common.observe import cancel, observe
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import Job, Options, many, submit, submit_many
-from llmb_common.submission.jobs import alike
-from llmb_common.submission.single import create_run
+from llmb_common.submission import many
+from llmb_common.submission.jobs import Job, Options, alike
+from llmb_common.submission.many import submit_many
+from llmb_common.submission.observe import cancel, observe
+from llmb_common.submission.single import create_run, submit
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite, with_small_code
 
@@ -231,7 +232,7 @@ def test_a_started_task_does_not_count_as_cancelled_with_the_others(site: RunSit
 def test_one_waiting_task_is_cancelled_by_its_number_alone(site, fake, monkeypatch):
     records = start([Job(site.plan(), RECIPE)] * 3)
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("waits for what never comes"))
-    monkeypatch.setattr(sys.modules["llmb_common.observe"], "time", clock)
+    monkeypatch.setattr(sys.modules["llmb_common.submission.observe"], "time", clock)
     (cancelled,) = cancel([records[1]])
     assert cancelled.state == "CANCELLED"
     assert fake.calls("scancel") == [["1_1"]]

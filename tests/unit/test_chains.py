@@ -14,7 +14,8 @@ from llmb_common.errors import CheckFailed, EnvironmentLacks, RequestError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import load_record
-from llmb_common.submission import Options, resuming, submit, submit_chain
+from llmb_common.submission.jobs import Options
+from llmb_common.submission.single import resuming, submit, submit_chain
 from llmb_train.steps import Loaded, has_random_state
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm

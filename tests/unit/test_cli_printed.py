@@ -331,7 +331,7 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
         started.append(options.exclude)
         return make_run(cli.install, state="SUBMITTED")
 
-    monkeypatch.setattr("llmb_common.submission.submit", submit)
+    monkeypatch.setattr("llmb_run.starting.submitting.submit", submit)
     assert cli("retry", run, "--without-failed", "--without", "x7").status == 0
     assert started == ["x7,gpu[3-4]"]
     assert "--nodes=gpu[1-8] --states=down,drain,fail,no_respond" in slurm.asked.read_text()

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.observe import Observation
 from llmb_common.runs.record import RunRecord
+from llmb_common.submission.observe import Observation
 from llmb_run.columns import Form, cells
 from llmb_run.commands.watch import LIVE, that_fit
 from llmb_run.following import LiveRun, ask_again

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import launch
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
@@ -21,6 +20,7 @@ from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, TOLERANC
 from llmb_common.results.references import RELEASE_SPREAD
 from llmb_common.results.scatter import STATED
 from llmb_common.runs.paths import dry_run_paths
+from llmb_common.submission import launch
 from llmb_install.commands.quickstart import _answers as quickstart_answers
 from llmb_install.installation import Installation
 from llmb_install.parts.site_config import leaves, write_site_config

@@ -18,9 +18,10 @@ from llmb_common.executors.local import processes as local_runs
 from llmb_common.executors.local.processes import processes_of
 from llmb_common.index.search import find_runs
 from llmb_common.machine.processes import is_alive, send
-from llmb_common.observe import Observation, cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import Options, submit
+from llmb_common.submission.jobs import Options
+from llmb_common.submission.observe import Observation, cancel, observe, wait
+from llmb_common.submission.single import submit
 from support.crashes import run_and_crash
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite, with_small_code

@@ -100,7 +100,7 @@ def test_variables_that_are_not_set_name_no_python(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("script", "options", "words"),
     [
-        (LAUNCH, ["-E", "-s", "-c"], ["llmb_common.launch", "launch.sh", "{clone}/llama3.1"]),
+        (LAUNCH, ["-E", "-s", "-c"], ["llmb_common.submission.launch", "launch.sh", "{clone}/llama3.1"]),
         (NEMO, ["-E", "-S", "-c"], ["llmb_common.timing.cli", "parse_train_timing.sh", "nemo"]),
         (MBRIDGE, ["-E", "-S", "-c"], ["llmb_common.timing.cli", "parse_train_timing_mbridge.sh", "mbridge"]),
     ],

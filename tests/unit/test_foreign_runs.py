@@ -17,12 +17,13 @@ from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.machine.processes import identify
-from llmb_common.observe import cancel, end_runs, observe
-from llmb_common.runs.manifest import pack_code
+from llmb_common.runs.manifest import pack_code, training_code
 from llmb_common.runs.ownership import refusal
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
-from llmb_common.submission import Job, Options, submit, submit_many, training_code
-from llmb_common.submission.single import create_run
+from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.many import submit_many
+from llmb_common.submission.observe import cancel, end_runs, observe
+from llmb_common.submission.single import create_run, submit
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder

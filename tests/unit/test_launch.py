@@ -26,9 +26,9 @@ from llmb_common.errors import (
     SchedulerError,
     did_you_mean,
 )
-from llmb_common.launch import main
 from llmb_common.platform import gpus
 from llmb_common.request.variables import VARIABLES
+from llmb_common.submission.launch import main
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ("llama3.1", "llama4", "grok1", "nemotron4")
@@ -289,11 +289,11 @@ def test_a_job_that_was_submitted_is_told_with_its_folder(start, tmp_path, monke
         assert (plan.gpus, folder) == (8, RECIPE)
         return record
 
-    monkeypatch.setattr("llmb_common.submission.submit", submit)
+    monkeypatch.setattr("llmb_common.submission.single.submit", submit)
     status, out, err = start(**SMALL)
     assert (status, out) == (0, "Submitted batch job 77\n")
     assert err.splitlines()[-2:] == [record.paths.name, f"  {record.paths.folder}"]
-    monkeypatch.setattr("llmb_common.submission.submit", lambda *_, **__: make_run(tmp_path, job_id=None))
+    monkeypatch.setattr("llmb_common.submission.single.submit", lambda *_, **__: make_run(tmp_path, job_id=None))
     assert start(**SMALL)[1].startswith("COMPLETED: /")
 
 

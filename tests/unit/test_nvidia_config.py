@@ -14,7 +14,7 @@ import yaml
 
 from llmb_common.runs.nvidia_config import config_name, config_text
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.submission import submit
+from llmb_common.submission.single import submit
 from llmb_common.timing.log_files import find_runs
 from llmb_common.timing.runs import RunTiming, analyse
 from llmb_common.timing.statistics import Window

@@ -17,7 +17,6 @@ import pytest
 from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
-from llmb_common.observe import Observation, cancel, end_runs, observe, refresh, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import STATES
 from llmb_common.runs.finding import Finding
@@ -32,8 +31,8 @@ from llmb_common.runs.record import (
     load_record,
     update_record,
 )
-from llmb_common.submission import submit
-from llmb_common.submission.single import create_run
+from llmb_common.submission.observe import Observation, cancel, end_runs, observe, refresh, wait
+from llmb_common.submission.single import create_run, submit
 from llmb_common.timing.job_events import read_events
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
@@ -178,7 +177,7 @@ def test_cancel_needs_the_schedulers_answer(record: RunRecord, fake: FakeSlurm) 
     assert fake.calls("scancel")[-1] == [f"--name={record.paths.job_name}", "1"]
 
 
-CANCELLING = importlib.import_module("llmb_common.observe")
+CANCELLING = importlib.import_module("llmb_common.submission.observe")
 """The module, which has a function's name."""
 
 

@@ -162,7 +162,7 @@ def test_this_sites_own_runs_count_first_with_their_power(cli: Cli, monkeypatch:
     assert other["knowledge"] == "other layout"
     assert PUBLISHED["JOB_TOTAL_GPUS"] == "128"
     # A dry run asks the index alone: records, and all that reads them, take a quarter of its time to import.
-    script = "import sys; from llmb_common.launch import main; main(sys.argv[1:]); print(*sys.modules)"
+    script = "import sys; from llmb_common.submission.launch import main; main(sys.argv[1:]); print(*sys.modules)"
     variables = {"LLMB_INSTALL": str(cli.install), "DRY_RUN": "json", "PATH": os.environ["PATH"], **PUBLISHED, **SLURM}
     command = [sys.executable, "-c", script, str(ROOT / "llama3.1")]
     out = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout

@@ -18,7 +18,8 @@ import pytest
 from llmb_common.errors import RecordError
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission import Job, Options, jobs, rounds, single
+from llmb_common.submission import jobs, rounds, single
+from llmb_common.submission.jobs import Job, Options
 from llmb_common.submission.rounds import LEFTOVER_SECONDS, digest_of, digest_of_file, open_round
 from llmb_run.main import main
 from support import instant

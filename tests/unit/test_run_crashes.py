@@ -15,9 +15,11 @@ from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
 from llmb_common.machine.processes import identify
-from llmb_common.observe import observe
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.submission import Job, Options, submit, submit_many, submit_series
+from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.many import submit_many, submit_series
+from llmb_common.submission.observe import observe
+from llmb_common.submission.single import submit
 from support.crashes import run_and_crash, run_and_crash_while, run_to_end
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite, with_small_code

@@ -23,11 +23,11 @@ from llmb_common.runs import folders, ownership
 from llmb_common.runs import manifest as code_module
 from llmb_common.runs.finding import read_manifest_line
 from llmb_common.runs.folders import remove_run, reserve, write_new
-from llmb_common.runs.manifest import hash_of_packed, image_line, image_receipt, pack_code
+from llmb_common.runs.manifest import hash_of_packed, image_line, image_receipt, pack_code, training_code
 from llmb_common.runs.ownership import close_to_others, is_ours, own_run, refusal
 from llmb_common.runs.paths import RunPaths, dry_run_paths, numbered
 from llmb_common.runs.record import RunRecord, Submission, load_record
-from llmb_common.submission import single, training_code
+from llmb_common.submission import single
 from llmb_common.submission.single import create_run
 from support.documented_jobs import documented_rows, plan_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
-from llmb_common.observe import observe
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import submit
+from llmb_common.submission.observe import observe
+from llmb_common.submission.single import submit
 from support.run_site import RECIPE, RunSite
 
 

@@ -11,7 +11,7 @@ import pytest
 from llmb_common.executors.slurm import executor
 from llmb_common.executors.slurm.executor import file_system_of, folder_doubts
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.submission import doubts
+from llmb_common.submission.preflight import doubts
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.run_site import RunSite
@@ -170,7 +170,7 @@ def test_two_partitions_are_two_questions_and_one_answer(site: RunSite, fake: Fa
 
 
 def test_so_does_launch_sh(site: RunSite, capsys: pytest.CaptureFixture[str]) -> None:
-    from llmb_common.launch import run
+    from llmb_common.submission.launch import run
     from support.run_site import RECIPE
 
     assert run(RECIPE, site.variables(DRY_RUN="true")) == 0

@@ -11,14 +11,15 @@ import pytest
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, RequestError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
-from llmb_common.observe import refresh
 from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.manifest import hash_of_packed, make_manifest
 from llmb_common.runs.record import RunRecord, Submission, load_record
-from llmb_common.submission import Job, Options, submit, submit_chain, submit_many
 from llmb_common.submission.excluded_nodes import exclude_nodes
-from llmb_common.submission.single import create_run
+from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.many import submit_many
+from llmb_common.submission.observe import refresh
+from llmb_common.submission.single import create_run, submit, submit_chain
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
 

@@ -17,8 +17,10 @@ from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, RUNNING, RunRecord, load_record, update_record
-from llmb_common.submission import Job, Options, jobs, recover, single, submit, submit_many
-from llmb_common.submission.jobs import alike
+from llmb_common.submission import jobs, single
+from llmb_common.submission.jobs import Job, Options, alike
+from llmb_common.submission.many import submit_many
+from llmb_common.submission.single import recover, submit
 from support.run_site import RECIPE, RunSite
 from support.told_executor import Told, told_executor
 

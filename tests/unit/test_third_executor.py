@@ -21,14 +21,16 @@ from llmb_common.errors import AnswerLost, ConfigError, EnvironmentLacks, LLMBEr
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine, torchrun
 from llmb_common.machine.processes import identify, is_alive
-from llmb_common.observe import cancel, observe, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform import cluster_types
 from llmb_common.platform.cluster_types import ClusterType, Traits
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, SUBMITTING, RunRecord, _plan, load_record, update_record
 from llmb_common.site.cluster import load_cluster_config
-from llmb_common.submission import Job, recover, submit, submit_many
+from llmb_common.submission.jobs import Job
+from llmb_common.submission.many import submit_many
+from llmb_common.submission.observe import cancel, observe, wait
+from llmb_common.submission.single import recover, submit
 from llmb_common.timing.job_events import read_events
 from support.cli import Cli
 from support.processes import wait_until

@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from llmb_common import submission
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import CheckFailed, LLMBError, RequestError
-from llmb_common.observe import cancel, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.many import APART, submit_many, submit_series
+from llmb_common.submission.observe import cancel, wait
+from llmb_common.submission.single import recover
 from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.campaign import Arm, Campaign
 from llmb_run.following import Changes
@@ -237,31 +239,31 @@ class Conduct:
     def _each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         jobs = [self._job(item) for item in due]
         self._say_what(due)
-        return [result for _, result in submission.submit_many(jobs, say=self._say)] if jobs else []
+        return [result for _, result in submit_many(jobs, say=self._say)] if jobs else []
 
     def _series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Nothing where they cannot share an allocation, now or later."""
         try:
-            results = submission.submit_series([self._job(item) for item in due])
+            results = submit_series([self._job(item) for item in due])
             self._say_what(due)
             return results
         except LLMBError as error:
-            if error.code != submission.APART:
+            if error.code != APART:
                 raise
             self._apart = error.message
             if self._arms[0].plan.traits.queued:
                 self._say(f"{error.message}; they follow each other on the same nodes")
             return []
 
-    def _job(self, due: Due) -> submission.Job:
+    def _job(self, due: Due) -> Job:
         arm = self._arms[due.arm - 1]
         plan = due.plan or arm.plan
         if due.days:
             plan = plan.after_days(due.days)
         if self._apart and plan.scheduler is not None and len(expand(due.nodes)) == plan.nodes:
             plan = plan.on_nodes(due.nodes)
-        options = submission.Options(key=self._campaign.key(due.arm, due.attempt))
-        return submission.Job(plan, arm.recipe_folder, options)
+        options = Options(key=self._campaign.key(due.arm, due.attempt))
+        return Job(plan, arm.recipe_folder, options)
 
     def _say_what(self, due: Sequence[Due]) -> None:
         for item in due:
@@ -271,7 +273,7 @@ class Conduct:
         """Adopt the job of a submission that was interrupted, or submit the same run again; why that is impossible."""
         self._say(f"{record.paths.run_id}: its submission was interrupted: looking for its job")
         try:
-            submission.recover(record)
+            recover(record)
         except CheckFailed:
             return []  # it was followed here, and failed
         except LLMBError as error:

@@ -10,21 +10,22 @@ from typing import Any
 
 import click
 
-from llmb_common import submission
 from llmb_common.command.outcome import Result
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.executors import executor_for
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
-from llmb_common.observe import refresh
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.hostlist import compress
-from llmb_common.runs.manifest import make_manifest
+from llmb_common.runs.manifest import make_manifest, training_code
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import training_code
+from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.observe import refresh
+from llmb_common.submission.preflight import check_resumable
+from llmb_common.submission.single import resuming
 from llmb_common.timing.job_events import read_events
 from llmb_run import completion, options
 from llmb_run.app import Command
@@ -118,7 +119,7 @@ def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
         )
         return replace(compared, error=error)
     say_doubts([record.plan])
-    result = start_one(submission.Job(record.plan, entry.folder, submission.Options(detach=detach)))
+    result = start_one(Job(record.plan, entry.folder, Options(detach=detach)))
     return replace(result, remarks=[*in_words(found), *result.remarks])
 
 
@@ -164,22 +165,22 @@ def retry_command(
             f"{', '.join(record.paths.run_id for record in alive)}: not yet ended ({alive[0].state})",
             remedy="wait, or llmb-run cancel",
         )
-    jobs: list[submission.Job] = []
+    jobs: list[Job] = []
     for record in records:
         hosts = [without or "", _failed_nodes(record) if without_failed else ""]
-        each = submission.Options(exclude=",".join(filter(None, hosts)), detach=how.detach)
-        plan = submission.resuming(record.plan, record.paths) if resume else record.plan
+        each = Options(exclude=",".join(filter(None, hosts)), detach=how.detach)
+        plan = resuming(record.plan, record.paths) if resume else record.plan
         if plan.checkpoint.resume:
             if repeats > 1:
                 raise RequestError(
                     f"{record.paths.run_id} continues from a checkpoint, where only one job can save",
                     remedy="leave out --repeats",
                 )
-            submission.check_resumable(plan)
+            check_resumable(plan)
             _require_alone(plan, place)
         folder = place.workload(plan.workload).folder
         plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
-        jobs += [submission.Job(begun, folder, each) for begun in plans]
+        jobs += [Job(begun, folder, each) for begun in plans]
     say_doubts(job.plan for job in jobs)
     return start_round("retry", jobs, place, how) if len(jobs) > 1 else start_one(jobs[0])
 

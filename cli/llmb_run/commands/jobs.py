@@ -15,11 +15,11 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import printable
 from llmb_common.errors import CheckFailed, LLMBError, RecordError, RequestError
 from llmb_common.index.runs import UNREADABLE, RunFilter, RunRow, row_of
-from llmb_common.observe import Observation, end_runs, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import apart
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
+from llmb_common.submission.observe import Observation, end_runs, wait
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of

@@ -14,9 +14,9 @@ import click
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import printable, unfiltered
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.observe import observe, refresh
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.observe import observe, refresh
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.selecting import one_folder

@@ -10,7 +10,6 @@ import click
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
-from llmb_common.launch import measured_here
 from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
 from llmb_common.planning.outlook import (
     ORDER,
@@ -27,6 +26,7 @@ from llmb_common.planning.outlook import (
 )
 from llmb_common.planning.step_time import CLASSES
 from llmb_common.site.cluster import FILE_NAME
+from llmb_common.submission.launch import measured_here
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.starting.requests import PlannedJob, one_job, plan_ask

@@ -9,13 +9,13 @@ import click
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, printable
-from llmb_common.observe import Observation, observe
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.evidence.account import as_plain
 from llmb_common.runs.evidence.stragglers import Straggler, straggler_in
 from llmb_common.runs.finding import Attempt, attempts_of
 from llmb_common.runs.manifest import image_line
 from llmb_common.runs.record import load_record
+from llmb_common.submission.observe import Observation, observe
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.commands.why import cause_lines

@@ -14,7 +14,6 @@ from typing import Any
 
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.observe import observe
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import configuration_of, image_marks, software_of
 from llmb_common.results.decision import CONFIDENCE
@@ -35,6 +34,7 @@ from llmb_common.runs.evidence.account import NodeSummary, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.extras import Extras, extras_of
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.observe import observe
 from llmb_common.timing.log_files import RunFiles, find_runs, log_stem
 from llmb_common.timing.runs import RunTiming, analyse, no_garbage
 from llmb_common.timing.statistics import Window

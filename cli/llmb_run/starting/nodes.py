@@ -14,7 +14,7 @@ from llmb_common.health.judge import NodeVerdict
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.runs.hostlist import compress
-from llmb_common.submission import Job
+from llmb_common.submission.jobs import Job
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from llmb_common.errors import RequestError, located
 from llmb_common.executors.slurm.options import override_additional
-from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import Request
 from llmb_common.request.values import is_setting, settings_in, settings_of, settings_text
 from llmb_common.request.variables import VARIABLES, FieldNames
+from llmb_common.submission.launch import plan_from_variables
 from llmb_run.starting.command_line import VARIABLES_OF, as_said, columns_of, environment_of, slurm_of
 from llmb_run.workspace import CatalogEntry, Workspace
 

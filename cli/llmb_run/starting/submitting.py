@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common import submission
 from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.index.runs import row_of
@@ -23,9 +22,11 @@ from llmb_common.rendering.script import render_script
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission import Job, doubts
-from llmb_common.submission.jobs import experiments_of, jobs_to_follow
+from llmb_common.submission.jobs import Job, Options, experiments_of, jobs_to_follow
+from llmb_common.submission.many import submit_many
+from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
+from llmb_common.submission.single import submit, submit_chain
 from llmb_run.columns import run_as_json
 from llmb_run.starting.nodes import on_different_nodes, require_health
 from llmb_run.starting.requests import JobSpec, PlannedJob, plan_all
@@ -203,7 +204,7 @@ def start_planned(
     say_doubts(item.plan for item in asked)
     if options.health:
         require_health([item.plan for item in asked], place)
-    each = submission.Options(after=options.after, detach=options.detach)
+    each = Options(after=options.after, detach=options.detach)
     jobs = [Job(item.plan, item.entry.folder, each) for item in asked]
     if task_file:
         again = time.time_ns() if options.again else None
@@ -219,7 +220,7 @@ def start_planned(
 
 def start_one(job: Job) -> Result:
     """Start a job by itself; where there is no queue, follow it to its end."""
-    record = submission.submit(job.plan, job.recipe_folder, job.options, on_record=announce)
+    record = submit(job.plan, job.recipe_folder, job.options, on_record=announce)
     return report_started([(record.plan.experiment_name, record)])
 
 
@@ -270,10 +271,10 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 def _submit_all(jobs: Sequence[Job], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
     if options.chain == 1:
-        started = submission.submit_many(jobs, arrays=not options.no_array, say=notice)
+        started = submit_many(jobs, arrays=not options.no_array, say=notice)
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
     for job in jobs:
-        links = submission.submit_chain(job.plan, job.recipe_folder, options.chain, job.options)
+        links = submit_chain(job.plan, job.recipe_folder, options.chain, job.options)
         results += [(job.plan.experiment_name, record) for record in links]
     return results

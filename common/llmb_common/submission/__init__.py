@@ -5,24 +5,3 @@ the job (``sbatch``), the job id goes into ``run.json``, and the run into the in
 ``recover`` learns from the scheduler whether the job exists (its name holds the run id) and continues from there; a run
 never gets a second job. Should the scheduler be wrong, the job script itself ends a second job of the same run.
 """
-
-from llmb_common.runs.manifest import training_code
-from llmb_common.submission.jobs import Job, Options
-from llmb_common.submission.many import APART, submit_many, submit_series
-from llmb_common.submission.preflight import check_resumable, doubts
-from llmb_common.submission.single import recover, resuming, submit, submit_chain
-
-__all__ = [
-    "APART",
-    "Job",
-    "Options",
-    "check_resumable",
-    "doubts",
-    "recover",
-    "resuming",
-    "submit",
-    "submit_chain",
-    "submit_many",
-    "submit_series",
-    "training_code",
-]

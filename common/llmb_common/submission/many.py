@@ -16,13 +16,13 @@ import msgspec
 from llmb_common.errors import AnswerLost, Interrupted, LLMBError, SchedulerError
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
-from llmb_common.observe import refresh
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.folders import remove_run
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, ArrayTask, RunRecord, Submission, update_record
 from llmb_common.submission.jobs import Batch, Job, alike, submission_of
+from llmb_common.submission.observe import refresh
 from llmb_common.submission.single import UNSETTLED, create_run, once_more, recover, settle, start, submit_job
 
 AT_ONCE = 4

@@ -18,7 +18,6 @@ from llmb_common.executors import executor_for
 from llmb_common.index.search import find_run, note
 from llmb_common.machine.files import fsync_folder
 from llmb_common.machine.processes import identify
-from llmb_common.observe import observe, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import check_unchanged, job_text
 from llmb_common.rendering.script import render_script
@@ -28,6 +27,7 @@ from llmb_common.runs.manifest import make_manifest, pack_code
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.jobs import Batch, Job, Options, submission_of
+from llmb_common.submission.observe import observe, wait
 from llmb_common.submission.preflight import check
 
 

@@ -23,10 +23,10 @@ from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.machine.files import write_json
-from llmb_common.observe import refresh
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.site.cluster import FILE_NAME
+from llmb_common.submission.observe import refresh
 from llmb_install.answers.answers import ANSWERS_FILE, load_recipes, required_answers, stored_answers
 from llmb_install.arguments import DESPITE_RUNS
 from llmb_install.installation import Installation

@@ -172,7 +172,8 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     if request.dry_run:
         exact(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
         return 0
-    from llmb_common.submission import doubts, submit
+    from llmb_common.submission.preflight import doubts
+    from llmb_common.submission.single import submit
 
     for doubt in doubts([plan]):
         print(f"note: {doubt}", file=sys.stderr)
@@ -185,7 +186,7 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``python -m llmb_common.launch RECIPE_FOLDER``, as launch.sh calls it."""
+    """``python -m llmb_common.submission.launch RECIPE_FOLDER``, as launch.sh calls it."""
     words = sys.argv[1:] if arguments is None else arguments
     if len(words) != 1:
         print(
