@@ -69,11 +69,9 @@ class Workspace:
             RequestError: none is named
         """
         if self.install_or_none is None:
-            raise RequestError(
-                f"LLMB_INSTALL is not set, and this folder has no {FILE_NAME}",
-                remedy="cd to the installation, or export LLMB_INSTALL=/path/to/it; ./installer.py creates one",
-                code="no-install",
-            )
+            from llmb_common.planning.plan import no_install
+
+            raise no_install(f"LLMB_INSTALL is not set, and this folder has no {FILE_NAME}")
         return self.install_or_none
 
     def require_install(self) -> Path:

@@ -141,9 +141,12 @@ _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """`` (did you mean 'x'?)`` with the closest match in ``known``, or an empty string."""
+    known = list(known)
+    if word.lower() in known and word not in known:
+        return f" (did you mean {word.lower()!r}?)"
     if word.lower() in _NO_SLIPS or word.lower() in gpus.GPUS:
         return ""
     import difflib  # here: every command imports this module, and few need it
 
-    near = difflib.get_close_matches(word, list(known), cutoff=cutoff)
+    near = difflib.get_close_matches(word, known, cutoff=cutoff)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -24,12 +24,12 @@ from llmb_common.command.outcome import settled
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.machine.files import open_plain, user_path
+from llmb_common.site import DEFAULT_FOLDER
 from llmb_install.answers import checks
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.parts import bundles
 from llmb_install.parts.credentials import KEPT
 
-DEFAULT_FOLDER = "llmb_install"
 COMMANDS = {
     "install": "install (the default)",
     "add": "add workloads to an installation",

@@ -347,6 +347,7 @@ def test_a_correction_is_suggested_only_where_it_can_be_meant() -> None:
     for word, near in (("fp4", "fp8"), ("FP16", "bf16"), ("mxfp8", "fp8")):
         assert did_you_mean(word, [near]) == "", "it exists, and is meant"
     assert did_you_mean("H100", ["h200x"]) == ""
+    assert did_you_mean("H100", ["h200", "h100"]) == " (did you mean 'h100'?)"
     assert did_you_mean("abcd", ["abxy"]) == ""
     assert did_you_mean("abcd", ["abxy"], cutoff=0.5) == " (did you mean 'abxy'?)"
 

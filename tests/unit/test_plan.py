@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.planning.plan import make_plan
+from llmb_common.planning.plan import make_plan, no_install
 from llmb_common.planning.published import published_result
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
@@ -304,6 +305,16 @@ def test_dropless_routing_is_in_the_name() -> None:
 def test_without_an_installation_the_message_names_the_variable() -> None:
     with pytest.raises(RequestError, match="LLMB_INSTALL is not set"):
         make_plan(load_recipe(ROOT / "llama3.1"), cluster_config(), read_request({}), SLURM)
+
+
+def test_the_installation_in_the_clone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = tmp_path / "my clone"
+    monkeypatch.setenv("LLMB_REPO", str(clone))
+    shutil.copytree(ROOT / "grok1", clone / "grok1")
+    assert no_install("x").remedy.endswith("run ./installer.py")
+    (clone / "llmb_install").mkdir()
+    (clone / "llmb_install" / "cluster_config.yaml").touch()
+    assert no_install("x").remedy == f"export LLMB_INSTALL='{clone}/llmb_install'"
 
 
 def test_a_secret_never_enters_the_plan() -> None:

@@ -49,6 +49,8 @@ UNDERSTOOD = {
         TIME_LIMIT=2H -> time_limit=02:00:00
         TIME_LIMIT=3d -> time_limit=72:00:00
         TIME_LIMIT=90S -> time_limit=00:01:30
+        TIME_LIMIT=42d -> time_limit=42-00:00:00
+        TIME_LIMIT=99999 -> time_limit=69-10:39:00
         RUN_CONF_IMAGE=/images/a.sqsh -> image=/images/a.sqsh
         RUN_CONF_IMAGE=nvcr.io#nvidia/nemo:1 -> image=nvcr.io#nvidia/nemo:1
         RUN_CONF_IMAGE=../a -> image={Path.cwd().parent / "a"}

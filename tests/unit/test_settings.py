@@ -110,7 +110,7 @@ def test_what_a_plan_sets_itself_is_refused_with_the_option_to_use(setting: str)
 
 
 WRONG = {
-    "moe_grouped_gemm=true": "MEGATRON_SETTINGS: 'moe_grouped_gemm=true' is not SECTION.FIELD=VALUE",
+    "moe_grouped_gemm=true": "MEGATRON_SETTINGS 'moe_grouped_gemm=true' is not SECTION.FIELD=VALUE",
     "model.moe_grouped_gemm": "is not SECTION.FIELD=VALUE",
     "model.moe_grouped_gemm=": "model.moe_grouped_gemm has no value",
     "model.attention_dropout=0;model.attention_dropout=0.1": "is given twice\n  -> give it once; llmb-run sweep --vary "

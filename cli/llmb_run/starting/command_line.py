@@ -14,6 +14,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import image_file_name
 from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.recipe import Recipe
+from llmb_common.request.values import pairs, refuse_twice
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.runs.hostlist import expand
 
@@ -34,14 +35,11 @@ def environment_of(values: Sequence[str]) -> dict[str, str]:
         RequestError: it is anything else, or a secret
     """
     result: dict[str, str] = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not equals or not is_variable_name(name):
-            raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
+    for name, value in pairs(values, "--env", "--env NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
         if name in VARIABLES_OF:
             raise RequestError(f"--env: {name} is not a variable", remedy=f"--env {VARIABLES_OF[name]}={value}")
         check_job_variable(name, value, "--env")
-        _refuse_twice(name, result, "--env")
+        refuse_twice(name, value, result, "--env")
         result[name] = value
     return result
 
@@ -72,19 +70,16 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
     """
     known = {variable.lower(): column for variable, column in COLUMNS.items()}
     result: dict[str, str] = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        key = name.strip().lower().replace("-", "_")
-        if not equals or not value.strip():
-            raise RequestError(f"--set {text!r} is not COLUMN=VALUE", remedy="for example --set tp=4")
+    for name, value in pairs(values, "--set", "--set tp=4", form="COLUMN=VALUE"):
+        key = name.lower().replace("-", "_")
         if key not in known:
-            is_variable = name.strip().upper() in VARIABLES
+            is_variable = name.upper() in VARIABLES
             raise RequestError(
                 f"--set: no column {name!r}{did_you_mean(key, known)}",
-                remedy=f"--env {text}" if is_variable else f"one of {', '.join(known)}",
+                remedy=f"--env {name}={value}" if is_variable else f"one of {', '.join(known)}",
             )
-        _refuse_twice(key, result, "--set")
-        result[key] = value.strip()
+        refuse_twice(key, value, result, "--set")
+        result[key] = value
     return result
 
 
@@ -104,11 +99,9 @@ def setting_said(value: object) -> str:
     return "none" if value is None else as_said(value)
 
 
-def _refuse_twice(name: str, given: Collection[str], option: str) -> None:
-    """Also where both say the same: a line that says a thing twice was put together wrongly."""
+def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None:
     if name in given:
-        several = f"; llmb-run sweep --vary {name}=1,2 tries several" if option in ("--set", "--env") else ""
-        raise RequestError(f"{option}: {name} is given twice", remedy=f"give it once{several}")
+        raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
 
 
 def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
@@ -121,7 +114,7 @@ def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | No
     for text in values:
         if ";" in text:
             raise RequestError(f"{said} {text!r} contains a semicolon", remedy="one option at a time")
-        _refuse_twice(option_name(text), set(map(option_name, parts)), said)
+        _refuse_option_twice(option_name(text), set(map(option_name, parts)), said)
         parts[text] = said
     for name, value in named.items():
         if value is None:
@@ -131,7 +124,7 @@ def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | No
         if name != "reservation" and "/" not in value:  # with one it is a file that has the list
             with located(f"--{name}"):
                 expand(value)
-        _refuse_twice(name, set(map(option_name, parts)), said)
+        _refuse_option_twice(name, set(map(option_name, parts)), said)
         parts[f"{name}={value}"] = f"--{name}"
     for part, option in parts.items():
         parse_additional(part, option)

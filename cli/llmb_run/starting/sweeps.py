@@ -24,7 +24,7 @@ from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.cluster_types import ClusterType, traits_of
 from llmb_common.request.read import read_request
-from llmb_common.request.values import is_setting
+from llmb_common.request.values import is_setting, pairs
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.runs.record import RunRecord
 from llmb_common.site.machine import look_at_machine
@@ -151,11 +151,8 @@ def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
         RequestError: one is not NAME=VALUE,VALUE, or no dimension
     """
     found: dict[str, list[str]] = {}
-    for text in words:
-        name, equals, values = text.partition("=")
-        if not equals or not name.strip():
-            raise RequestError(f"{option} {text!r} is not NAME=VALUE,VALUE", remedy=f"for example {option} tp=1,2")
-        name = dimension(name)
+    for word, values in pairs(words, option, f"{option} tp=1,2", form="NAME=VALUE,VALUE"):
+        name = dimension(word)
         if name in found:
             raise RequestError(f"{option}: {name} is given twice", remedy="give all its values at once")
         found[name] = values_of(values, f"{option} {name}")

@@ -98,7 +98,7 @@ _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_CLOCK = re.compile(r"(?:([0-9]{1,6})-(?=[0-9]{1,2}:))?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
+_CLOCK = re.compile(r"(?:([0-9]{1,7})-(?=[0-9]{1,2}:))?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
 _LONGEST_ARGUMENT = 20_000
 """Room for the names of a thousand nodes, written out. SQLite takes no pattern longer than 50000."""
@@ -144,6 +144,14 @@ def span_seconds(text: str) -> int | None:
         days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     return None
+
+
+def clock(seconds: int) -> str:
+    """``HH:MM:SS``, or ``D-HH:MM:SS`` of a thousand hours and more, as ``span_seconds`` reads it."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24) if hours > 999 else (0, hours)
+    return (f"{days}-" if days else "") + f"{hour:02d}:{minute:02d}:{second:02d}"
 
 
 def is_slurm_name(text: str) -> bool:

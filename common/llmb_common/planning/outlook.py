@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmb_common.command.printable import as_written, counted
-from llmb_common.command.words import span_seconds
+from llmb_common.command.words import clock, span_seconds
 from llmb_common.errors import RequestError
 from llmb_common.planning.choose import PlanningInput, choose
 from llmb_common.planning.job_plan import JobPlan
@@ -74,23 +74,18 @@ def check_time_limit(plan: JobPlan, step: Band | None, say: FieldNames) -> list[
     left, steps = limit - (saving or 0), plan.trained_steps
     if step is not None and START_SECONDS + steps * step.seconds > left:
         needed = START_SECONDS + steps * step.high + (saving or 0)
-        enough = say("TIME_LIMIT", _clock(math.ceil(needed / 60) * 60))
+        enough = say("TIME_LIMIT", clock(math.ceil(needed / 60) * 60))
         return [
-            f"{facts}: the {_words(left)} left are too short for {steps} steps of {step.seconds:.3g} s after "
+            f"{facts}: what is left, {_words(left)}, is too short for {steps} steps of {step.seconds:.3g} s after "
             f"{_words(START_SECONDS)} to start, and {ended}; {enough} would be enough{slow}"
         ]
     if step is None and saving is not None and left < saving:
-        return [f"{facts}: {_words(left)} are left to train{slow}"]
+        return [f"{facts}: what is left to train is {_words(left)}{slow}"]
     return []
 
 
 def _words(seconds: int) -> str:
     return counted(math.ceil(seconds / 60), "minute")
-
-
-def _clock(seconds: int) -> str:
-    minutes = seconds // 60
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
 
 class Span(NamedTuple):

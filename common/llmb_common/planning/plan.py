@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import msgspec
@@ -43,10 +44,12 @@ from llmb_common.planning.switches import (
 from llmb_common.platform.engines import image_file_name
 from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.flops import count_parameters
+from llmb_common.recipes.loading import recipes_root
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Variant
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request
+from llmb_common.site import DEFAULT_FOLDER, FILE_NAME
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 
@@ -274,12 +277,16 @@ def _rounded(seconds: float) -> float:
 
 def _install(request: Request) -> Path:
     if request.install is None:
-        raise RequestError(
-            "LLMB_INSTALL is not set",
-            remedy="export LLMB_INSTALL=/path/to/installation; to make one, run ./installer.py",
-            code="no-install",
-        )
+        raise no_install("LLMB_INSTALL is not set")
     return request.install
+
+
+def no_install(problem: str) -> RequestError:
+    """That a command does not know its installation. The remedy names the one in the clone, if it has one."""
+    here, there = recipes_root() / DEFAULT_FOLDER, "/path/to/installation; to make one, run ./installer.py"
+    if (here / FILE_NAME).is_file():
+        there = quote(str(here))
+    return RequestError(problem, remedy=f"export LLMB_INSTALL={there}", code="no-install")
 
 
 def _layout(case: Case) -> Layout:

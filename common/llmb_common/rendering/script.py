@@ -121,7 +121,8 @@ def _check(plan: JobPlan, paths: RunPaths) -> None:
             raise RequestError(f"{what} {value!r} {problem}", remedy="rename it")
     if ":" in str(paths.folder):
         raise RequestError(
-            f"the path {paths.folder} contains a colon, which PYTHONPATH cannot express", remedy="rename LLMB_INSTALL"
+            f"the path {paths.folder} contains a colon, which PYTHONPATH cannot express",
+            remedy="choose another LLMB_INSTALL or LLMB_WORKLOAD",
         )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from llmb_common.command.words import is_slurm_name, line_problem, span_seconds
+from llmb_common.command.words import clock, is_slurm_name, line_problem, span_seconds
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.machine.files import user_path
 from llmb_common.request.variables import VARIABLES, FieldNames
@@ -115,7 +115,7 @@ class Reader:
             raise self._wrong(name, value, " is not a time limit", remedy=_TIME_LIMIT)
         if not seconds:
             raise self._wrong(name, value, ": a time limit of zero", remedy=_TIME_LIMIT)
-        return value if ":" in value else f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        return value if ":" in value else clock(seconds)
 
     def dry_run(self) -> str | None:
         if self.lower("DRY_RUN") == "json":
@@ -171,12 +171,47 @@ def is_mount(text: str) -> bool:
 
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\.[A-Za-z][A-Za-z0-9_]*")
-_EXAMPLE = "for example model.moe_token_dispatcher_type=flex"
+_EXAMPLE = "model.moe_token_dispatcher_type=flex"
 
 
 def is_setting(name: str) -> bool:
     """Whether ``name`` is written as one: ``model.attention_dropout``."""
     return _NAME.fullmatch(name) is not None
+
+
+def pairs(
+    texts: Iterable[str],
+    said: str,
+    example: str,
+    *,
+    form: str = "NAME=VALUE",
+    fits: Callable[[str], object] = bool,
+    empty: bool = False,
+    code: str = "",
+) -> Iterator[tuple[str, str]]:
+    """Name and value of each ``NAME=VALUE``; ``said`` is where they come from. ``empty``: a value may be.
+
+    Raises:
+        RequestError: one is of another ``form``, its name does not fit, or it has no value
+    """
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not fits(name.strip()):
+            raise RequestError(f"{said} {text!r} is not {form}", remedy=f"for example {example}", code=code)
+        if not empty and not value.strip():
+            raise RequestError(f"{said}: {name.strip()} has no value", remedy=f"for example {example}", code=code)
+        yield name.strip(), value if empty else value.strip()
+
+
+def refuse_twice(name: str, value: str, found: Mapping[str, str], said: str, code: str = "") -> None:
+    """Also where both say the same: a line that says a thing twice was put together wrongly.
+
+    Raises:
+        RequestError: ``found`` has the name already
+    """
+    if name in found:
+        several = f"llmb-run sweep --vary {name}={found[name]},{value} tries both"
+        raise RequestError(f"{said}: {name} is given twice", remedy=f"give it once; {several}", code=code)
 
 
 def settings_of(parts: Iterable[str], said: str) -> dict[str, str]:
@@ -186,15 +221,9 @@ def settings_of(parts: Iterable[str], said: str) -> dict[str, str]:
         RequestError: one is written otherwise, has no value, or is given twice
     """
     found: dict[str, str] = {}
-    for part in parts:
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or not is_setting(name):
-            raise RequestError(f"{said}: {part!r} is not SECTION.FIELD=VALUE", remedy=_EXAMPLE, code="megatron")
-        if not value:
-            raise RequestError(f"{said}: {name} has no value", remedy=_EXAMPLE, code="megatron")
-        if name in found:
-            remedy = f"give it once; llmb-run sweep --vary {name}={found[name]},{value} tries both"
-            raise RequestError(f"{said}: {name} is given twice", remedy=remedy, code="megatron")
+    form, code = "SECTION.FIELD=VALUE", "megatron"
+    for name, value in pairs(parts, said, _EXAMPLE, form=form, fits=is_setting, code=code):
+        refuse_twice(name, value, found, said, code)
         found[name] = value
     return found
 
