@@ -28,18 +28,18 @@ VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
 """Those of the columns, too: each by its name there."""
 
 
-def environment_of(values: Sequence[str]) -> dict[str, str]:
-    """``--env NAME=VALUE`` options.
+def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, str]:
+    """``--env NAME=VALUE`` options, or what messages call ``option``.
 
     Raises:
         RequestError: it is anything else, or a secret
     """
     result: dict[str, str] = {}
-    for name, value in pairs(values, "--env", "--env NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
+    for name, value in pairs(values, option, f"{option} NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
         if name in VARIABLES_OF:
-            raise RequestError(f"--env: {name} is not a variable", remedy=f"--env {VARIABLES_OF[name]}={value}")
-        check_job_variable(name, value, "--env")
-        refuse_twice(name, value, result, "--env")
+            raise RequestError(f"{option}: {name} is not a variable", remedy=f"{option} {VARIABLES_OF[name]}={value}")
+        check_job_variable(name, value, option)
+        refuse_twice(name, value, result, option)
         result[name] = value
     return result
 

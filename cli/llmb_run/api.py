@@ -1,0 +1,84 @@
+"""LLMB from Python: plan a job, submit it, wait for runs, measure them.
+
+These four functions keep their names and arguments within a minor version, and so does what they return. Import nothing
+else of LLMB: other modules move. Everything raises ``llmb_common.errors.LLMBError``, with ``message``, ``remedy``,
+``code`` and ``exit_status`` as the commands have them; notices go to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.record import load_record
+from llmb_common.submission import observe
+from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.single import submit as submit_job
+from llmb_run.results.measuring import selected
+from llmb_run.results.run_columns import as_dict
+from llmb_run.selecting import one_folder
+from llmb_run.starting.command_line import environment_of
+from llmb_run.starting.requests import JobSpec, plan_ask
+from llmb_run.workspace import Workspace
+
+__all__ = ["measure", "plan", "submit", "wait"]
+
+
+def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **variables: object) -> JobPlan:
+    """The plan of a job, as ``DRY_RUN=json ./launch.sh`` prints it.
+
+    Args:
+        workload: a recipe's name (``llama3.1``) or workload (``pretrain_llama3.1``)
+        install: the installation; else ``LLMB_INSTALL``, else the current folder
+        variables: those of ``launch.sh`` (``JOB_TOTAL_GPUS=256``), over the environment's; others go to the job
+
+    Raises:
+        LLMBError: it cannot be planned: what is wrong, and what to do
+    """
+    said = environment_of([f"{name}={value}" for name, value in variables.items()], "plan()")
+    return plan_ask(JobSpec(settings={"workload": workload, **said}), _workspace(install)).plan
+
+
+def submit(planned: JobPlan) -> str:
+    """Submit a job to the installation it was planned for; its run id.
+
+    Returns when it is queued, or where there is no queue, when it has started.
+
+    Raises:
+        LLMBError: it cannot be submitted
+    """
+    place = _workspace(planned.install)
+    place.require_install()
+    job = Job(planned, place.workload(planned.workload).folder, Options(detach=True))
+    return submit_job(job.plan, job.recipe_folder, job.options).paths.run_id
+
+
+def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: float | None = None) -> dict[str, str]:
+    """Wait until ``runs`` have ended; the state of each, as ``llmb-run jobs`` prints it.
+
+    After ``timeout`` seconds, returns the states as they are then.
+
+    Raises:
+        LLMBError: there is no such run, or the scheduler has not answered for a quarter of an hour
+    """
+    place = _workspace(install)
+    records = [load_record(one_folder(place, run)) for run in runs]
+    ended = observe.wait(records, timeout=timeout) if records else []
+    return {run: record.state for run, record in zip(runs, ended, strict=True)}
+
+
+def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+    """Each run's figures and verdict, as ``llmb-run results --json`` has them in ``runs`` (docs/columns.md).
+
+    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation.
+
+    Raises:
+        LLMBError: there is no such run
+    """
+    return [as_dict(run) for run in selected(_workspace(install), runs, {})]
+
+
+def _workspace(install: str | os.PathLike[str] | None) -> Workspace:
+    return Workspace(Path(install).absolute() if install is not None else None)
