@@ -10,8 +10,14 @@
 set_up_recipe() {
   local recipe=$1 clone workload python
   shift
-  require_install_folder
   clone=$(dirname -- "$recipe")
+  case ${1:-} in
+    -h | --help | --version)
+      python=$(some_python)
+      exec "$python" "$clone/installer.py" "$1"
+      ;;
+  esac
+  require_install_folder
   workload=$(sed -n 's/^workload: *//p' "$recipe/recipe.yaml")
   python=$(some_python)
   local words answers=()

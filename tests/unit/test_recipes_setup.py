@@ -139,3 +139,9 @@ def test_a_python_that_was_asked_for_and_is_not_there_is_not_replaced(install: P
         "setup.sh: LLMB_PYTHON=/nowhere/python is not there, or is no Python\n"
         "  -> unset it, or set it to the path of one\n"
     )
+
+
+@pytest.mark.parametrize("word", ["--version", "-h", "--help"])
+def test_what_it_is_needs_no_installation(install: Path, word: str):
+    done = run(ROOT / "llama4" / "setup.sh", None, word, PATH=f"{install.parent / 'bin'}:/usr/bin:/bin")
+    assert done.stdout.splitlines() == [str(ROOT / "installer.py"), word], done.stderr

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as replaced
 
+from llmb_common import __version__
 from llmb_common.command.outcome import guarded
 from llmb_common.command.printable import exact
 from llmb_common.errors import LLMBError, RequestError
@@ -188,13 +189,17 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """``python -m llmb_common.submission.launch RECIPE_FOLDER``, as launch.sh calls it."""
     words = sys.argv[1:] if arguments is None else arguments
+    if words[1:] == ["--version"]:
+        print(f"launch.sh {__version__}")
+        return 0
     if len(words) != 1:
+        helps = words[1:] in (["-h"], ["--help"])
         print(
             "launch.sh takes its settings from environment variables, not arguments; for example\n"
             "  JOB_TOTAL_GPUS=128 GPU_TYPE=gb200 ./launch.sh\nREADME.md next to it lists them.",
-            file=sys.stderr,
+            file=sys.stdout if helps else sys.stderr,
         )
-        return 0 if words[1:] in (["-h"], ["--help"]) else RequestError.exit_status
+        return 0 if helps else RequestError.exit_status
     return guarded(lambda: run(Path(words[0]), os.environ))
 
 
