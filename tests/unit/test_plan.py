@@ -336,7 +336,7 @@ DIFFERENT = """
 
 @pytest.mark.parametrize("words", DIFFERENT.split(";"))
 def test_only_the_published_job_is_compared_with_the_published_time(words: str) -> None:
-    published = plan(GROK, "FP8_RECIPE=ds MOE_ROUTING=drop ENABLE_VBOOST=true NCCL_IB_HCA=mlx5")
+    published = plan(GROK, "FP8_RECIPE=ds MOE_ROUTING=drop ENABLE_VBOOST=true NCCL_IB_HCA=mlx5 MBS=1 TP=4")
     assert published.preflight.reference_step_seconds == 5.298
     different = plan(GROK, words)
     assert different.preflight.reference_step_seconds is None

@@ -1,6 +1,6 @@
 """Which published result a job is compared with: the one rule for plans, results and comparisons.
 
-Only like is compared with like: the published GPU type, scale, dtype and FP8 scaling, no column overridden, from
+Only like is compared with like: the published GPU type, scale, dtype and FP8 scaling, no column changed, from
 random weights, with nothing besides training that costs time. The software is the one thing that may differ: whoever
 compares says so.
 """
@@ -48,7 +48,7 @@ def _differs(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> bool:
     return (
         row is None
         or (plan.function is not None and function is not None and plan.function.columns != function.columns)
-        or bool(plan.overridden)
+        or any(getattr(plan, name) != getattr(row, name) for name in plan.overridden if name != "gbs")
         or bool(plan.megatron)
         or plan.gbs != row.global_batch_size(plan.gpus)  # strong scaling
         or (plan.dtype == "fp8" and plan.fp8_recipe != fp8_recipe)
