@@ -4,66 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from llmb_common.index.runs import row_of
-from llmb_common.machine.files import open_plain
 from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.results.configuration import apart
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.submission.observe import Observation, observe
-from llmb_common.timing.records import iterations_in
+from llmb_common.timing.iterations import Progress
 from llmb_run.columns import run_as_json
 from llmb_run.results.kept import reasons
 from llmb_run.terminal import clock
-
-_FIRST_LOOK = 256 * 1024
-"""Bytes read at the first look: enough for many steps, however long the log is."""
-_RECENT = 10
-
-
-@dataclass
-class Progress:
-    """The progress of one run; ``look`` brings it up to date. Times in seconds."""
-
-    log: Path
-    steps: int
-    """Steps that the plan has."""
-    step: int = 0
-    step_seconds: float | None = None
-    tflops: float | None = None
-    _offset: int = -1
-    _recent: list[float] = field(default_factory=list)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """From the median of the latest steps; None before the first one."""
-        return (self.steps - self.step) * median(self._recent) if self._recent else None
-
-    def look(self) -> None:
-        """Read what the log has gained. A log that is not there yet, or cannot be read, changes nothing."""
-        try:
-            size = self.log.stat().st_size
-            if size < self._offset:
-                self._offset = -1  # the log was replaced
-            if self._offset < 0:
-                self._offset = max(0, size - _FIRST_LOOK)
-            with open_plain(self.log) as stream:
-                stream.seek(self._offset)
-                text = stream.read()
-        except OSError:
-            return
-        complete = text.rfind(b"\n") + 1
-        self._offset += complete
-        for iteration in iterations_in(text[:complete]):
-            self.step, self.step_seconds = iteration.step, iteration.seconds
-            self._recent = [*self._recent, iteration.seconds][-_RECENT:]
-            if iteration.tflops is not None:
-                self.tflops = iteration.tflops
 
 
 @dataclass
@@ -89,6 +43,11 @@ class LiveRun:
     @property
     def well(self) -> bool:
         return self.record.state == COMPLETED
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None of one that has no nodes: it may have begun before, and will begin again."""
+        return self.progress.seconds_left if self.live and not is_waiting(self.record.state) else None
 
     def remark(self) -> str:
         """Why it waits, how it ended, or why that is unknown."""
@@ -121,7 +80,7 @@ class LiveRun:
             "steps": progress.steps,
             "step_seconds": progress.step_seconds,
             "tflops_per_gpu": progress.tflops,
-            "seconds_left": progress.seconds_left if self.live else None,
+            "seconds_left": self.seconds_left,
         }
 
 

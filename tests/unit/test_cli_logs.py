@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmb_common.timing.iterations import Progress
+from llmb_run.commands import logs
 from llmb_run.commands.logs import follow, last_lines, lines_of, rank_of
-from llmb_run.following import Progress
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_log, step_time
@@ -123,17 +125,13 @@ def test_a_progress_bar_shows_its_last_state(tmp_path: Path) -> None:
 
 @given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(0, 40))
 def test_the_last_lines_are_those_of_the_whole(tmp_path_factory, lines, count):
+    """Read in blocks of 4 bytes."""
     path = tmp_path_factory.mktemp("log") / "log"
     text = b"".join(line + b"\n" for line in lines)
     path.write_bytes(text)
     expected = b"".join(line + b"\n" for line in lines[len(lines) - min(count, len(lines)) :])
-    assert text[last_lines(path, count) :] == expected
-
-
-def test_the_last_lines_of_a_log_larger_than_a_block(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_lines(3000))
-    assert path.read_text()[last_lines(path, 2500) :] == "".join(nccl_lines(3000).splitlines(keepends=True)[-2500:])
+    with patch.object(logs, "_BLOCK", 4):
+        assert text[last_lines(path, count) :] == expected
 
 
 def test_progress_is_the_latest_whole_step(tmp_path: Path) -> None:
@@ -174,3 +172,11 @@ def test_progress_in_a_huge_log_reads_its_end_only(tmp_path: Path) -> None:
     path.write_text(mbridge_log([1]))  # a new log in its place
     progress.look()
     assert progress.step == 1
+
+
+def test_progress_of_a_run_that_goes_on_from_a_checkpoint_has_the_steps_of_its_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(mbridge_line(51, 100))
+    progress = Progress(path, 1)
+    progress.look()
+    assert (progress.step, progress.steps) == (51, 100)

@@ -110,6 +110,8 @@ def test_a_run_as_json(tmp_path: Path) -> None:
     ended = live_run(tmp_path, "FAILED", log=log).as_dict()
     assert (ended["live"], ended["seconds_left"], ended["nodes"]) == (False, None, None)
     assert live_run(tmp_path).as_dict()["step"] is None
+    again = live_run(tmp_path, "PENDING", log=log).as_dict()
+    assert (again["step"], again["seconds_left"]) == (10, None), "it was queued again"
 
 
 def test_only_runs_that_live_are_asked_about_and_with_one_question(tmp_path, monkeypatch):

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from llmb_common.errors import RequestError
 from llmb_common.runs.hostlist import compress, expand
 
+LONG = "9" * 5000
+"""More digits than Python reads as a number."""
+
 
 @pytest.mark.parametrize(
     ("text", "names"),
@@ -30,7 +33,21 @@ def test_expand(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["n[1-", "n1]", "n[2-1]", "n[a-b]", "n[1-2][", "n[]", "a,,b", "n[1,]", "a b", "n[[1-2]-3]", "n[1-999999999]"],
+    [
+        "n[1-",
+        "n1]",
+        "n[2-1]",
+        "n[a-b]",
+        "n[1-2][",
+        "n[]",
+        "a,,b",
+        "n[1,]",
+        "a b",
+        "n[[1-2]-3]",
+        "n[1-999999999]",
+        f"n[{LONG}]",
+        f"n[1-{LONG}]",
+    ],
 )
 def test_text_that_is_not_a_host_list_is_refused(text: str) -> None:
     with pytest.raises(RequestError):
@@ -56,6 +73,7 @@ def test_the_part_that_is_none_is_shown(text: str, shown: str) -> None:
         (["n7"], "n7"),
         (["n7", "n07"], "n7,n07"),
         ([], ""),
+        ([f"n{LONG}"], f"n{LONG}"),
     ],
 )
 def test_compress(names: list[str], text: str) -> None:

@@ -166,6 +166,14 @@ def test_processes_are_found_by_what_they_were_started_with(started, tmp_path):
     assert with_variable("RUN_DIR", str(tmp_path)) == []
 
 
+def test_a_process_is_found_while_its_program_is_being_loaded(tmp_path: Path) -> None:
+    for _ in range(20):
+        with subprocess.Popen(["sleep", "60"], env={**os.environ, "LLMB_RUN_DIR": str(tmp_path)}) as child:
+            found = [process.pid for process in with_variable("LLMB_RUN_DIR", str(tmp_path))]
+            child.kill()
+        assert found == [child.pid]
+
+
 def test_a_process_that_obeys_is_told_once_and_politely(started: list[subprocess.Popen[str]]) -> None:
     leader, member = start(started, OBEDIENT), start(started, OBEDIENT)
     told: list[tuple[int, signal.Signals]] = []

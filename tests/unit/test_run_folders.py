@@ -400,6 +400,16 @@ def test_a_folder_that_cannot_be_written_says_why_and_where_to_go(plan, code, mo
     assert remedy in caught.value.remedy
 
 
+def test_a_disk_that_gets_full_is_left_as_it_was(plan: JobPlan, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(single, "job_text", refuse)
+    with pytest.raises(RecordError, match="No space left"):
+        create_run(plan, code, {})
+    assert list(Path(plan.workload_folder).glob("experiments/*/.making-*")) == []
+
+
 def test_the_training_code_is_that_of_this_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import llmb_common
 

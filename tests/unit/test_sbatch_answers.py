@@ -121,6 +121,8 @@ LOST = [
     ("", "sbatch: error: Unexpected message received", 1),
     ("", "sbatch: error: Transport endpoint is not connected", 1),
     ("", "sbatch: error: I/O error writing script/environment to file", 1),
+    ("", "sbatch: error: Batch job submission failed: Unable to contact slurm controller (receive failure)", 1),
+    ("", "sbatch: error: Batch job submission failed: Header lengths are longer than data received", 1),
     ("Submitted batch job 17", "", 0),
     ("", "", 0),
     ("-17", "", 0),

@@ -116,10 +116,13 @@ def test_a_complaint_is_one_line(commands: Commands, output: str, errors: str, c
 
 
 def test_the_queue_is_asked_once_for_all_names_and_for_ended_jobs_too(commands: Commands) -> None:
-    commands.answer("squeue", f"{ROW}\n9|PENDING|300|N/A|N/A||llmb.b|Priority\n")
+    commands.answer(
+        "squeue", f"{ROW}\n9|PENDING|300|N/A|N/A||llmb.b|Priority\n8|PENDING|300|900|N/A||llmb.c|JobHeldUser\n"
+    )
     assert in_queue(["llmb.b", "llmb.a", "llmb.b"]) == {
         ("llmb.a", None): [JobInfo("7", "llmb.a", "RUNNING", 100.0, 200.0, None, "gpu[1-2]")],
         ("llmb.b", None): [JobInfo("9", "llmb.b", "PENDING", 300.0, None, None, "", reason="Priority")],
+        ("llmb.c", None): [JobInfo("8", "llmb.c", "PENDING", 300.0, None, None, "", reason="JobHeldUser")],
     }
     (call,) = commands.calls("squeue")
     assert call == [

@@ -20,10 +20,11 @@ from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import apart
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.submission.observe import Observation, end_runs, wait
+from llmb_common.timing.iterations import Progress
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
-from llmb_run.following import Changes, LiveRun, Progress, look_at
+from llmb_run.following import Changes, LiveRun, look_at
 from llmb_run.results.kept import reasons
 from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
 from llmb_run.terminal import notice, since

@@ -31,17 +31,18 @@ def last_lines(path: Path, count: int) -> int:
     """The offset at which the last ``count`` lines of ``path`` begin."""
     with path.open("rb") as stream:
         end = position = stream.seek(0, 2)
-        tail = b""
-        # The break that ends the file ends its last line, and begins none.
-        while position > 0 and tail[:-1].count(b"\n") < count:
+        if count == 0:
+            return end
+        while position > 0:
             start = max(0, position - _BLOCK)
             stream.seek(start)
-            tail = stream.read(position - start) + tail
-            position = start
-    if count == 0 or not tail:
-        return end
-    parts = tail[:-1].rsplit(b"\n", count)
-    return end - len(tail) + len(parts[0]) + 1 if len(parts) > count else end - len(tail)
+            block = stream.read(position - start)
+            if position == end:
+                block = block[:-1]  # the break that ends the file ends its last line, and begins none
+            if (found := block.count(b"\n")) >= count:
+                return start + len(block.rsplit(b"\n", count)[0]) + 1
+            count, position = count - found, start
+    return 0
 
 
 def lines_of(path: Path, offset: int = 0) -> Iterator[str]:

@@ -30,8 +30,7 @@ LAST_DELAY = 15.0
 
 
 def _left(run: LiveRun) -> str | None:
-    left = run.progress.seconds_left
-    return span(left) if left is not None and run.live else None
+    return None if run.seconds_left is None else span(run.seconds_left)
 
 
 def _step(run: LiveRun) -> str | None:

@@ -207,10 +207,21 @@ def _each(file: str) -> Iterator[tuple[Path, bytes]]:
     """Folder and content of ``/proc/PID/FILE`` of every process that lets us read it."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            content = (entry / file).read_bytes()
+            content = (entry / file).read_bytes() or _once_loaded(entry, file)
         except OSError:
             continue
         yield entry, content
+
+
+def _once_loaded(entry: Path, file: str) -> bytes:
+    """While a program is being loaded into a process, what it was started with is not there yet: for microseconds, or
+    until a busy machine has a core for it."""
+    for _ in range(20):
+        (entry / "exe").readlink()  # the kernel's own processes have none: OSError
+        time.sleep(0.001)
+        if content := (entry / file).read_bytes():
+            return content
+    return b""
 
 
 def runs_with(argument: str) -> bool:

@@ -43,7 +43,7 @@ def compress(names: Iterable[str]) -> str:
     plain: set[str] = set()
     for name in names:
         # Split at the last number: "a1b2-ib" -> "a1b", "2", "-ib".
-        parts_of = re.fullmatch(r"(.*?)([0-9]+)([^0-9]*)", name, re.ASCII | re.DOTALL)
+        parts_of = re.fullmatch(r"(.*?)([0-9]{1,18})([^0-9]*)", name, re.ASCII | re.DOTALL)
         if parts_of is None:
             plain.add(name)
         else:
@@ -66,7 +66,7 @@ def compress(names: Iterable[str]) -> str:
 def _numbers(text: str, token: str) -> list[str]:
     numbers: list[str] = []
     for item in token[1:-1].split(","):
-        found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", item)
+        found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", item)
         if found is None:
             raise _wrong(text, token)
         first, last = found[1], found[2] or found[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ def create_run(
         experiments_folder(plan.workload_folder), plan.experiment_name, str(int(time.time())), secrets.token_hex(4)
     )
     render_script(plan, probe)  # a path that cannot be rendered must not leave anything behind
+    making = None
     try:
         paths, making = reserve(probe)
         record = RunRecord(paths, plan, manifest=manifest, submission=submission or Submission(), submitter=identify())
@@ -54,6 +56,8 @@ def create_run(
         making.rename(paths.folder)
         fsync_folder(paths.folder.parent)
     except OSError as error:
+        if making is not None:  # half of it would keep a full disk full
+            shutil.rmtree(making, ignore_errors=True)
         raise RecordError(
             f"cannot write the run folder in {probe.folder.parent}: {error.strerror or error}",
             remedy=_where_to_write(error),

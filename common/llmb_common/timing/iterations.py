@@ -23,8 +23,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple, overload
 
+from llmb_common.machine.files import open_plain
 from llmb_common.timing.log_files import find_markers, open_log
 from llmb_common.timing.records import (
     ANSI,
@@ -35,6 +37,7 @@ from llmb_common.timing.records import (
     Iteration,
     LogFormat,
     RecordReader,
+    iterations_in,
 )
 
 _LATE = 2
@@ -271,3 +274,50 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
                 break
         filled.append((offset, record._replace(tflops=tflops)))
     return filled
+
+
+_FIRST_LOOK = 256 * 1024
+"""Bytes read at the first look: enough for many steps, however long the log is."""
+_RECENT = 10
+
+
+@dataclass
+class Progress:
+    """The progress of one run; ``look`` brings it up to date. Times in seconds."""
+
+    log: Path
+    steps: int
+    """Those of the plan; where a run that goes on from a checkpoint is beyond them, those of its log."""
+    step: int = 0
+    step_seconds: float | None = None
+    tflops: float | None = None
+    _offset: int = -1
+    _recent: list[float] = field(default_factory=list)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """From the median of the latest steps; None before the first one."""
+        return (self.steps - self.step) * median(self._recent) if self._recent else None
+
+    def look(self) -> None:
+        """Read what the log has gained. A log that is not there yet, or cannot be read, changes nothing."""
+        try:
+            size = self.log.stat().st_size
+            if size < self._offset:
+                self._offset = -1  # the log was replaced
+            if self._offset < 0:
+                self._offset = max(0, size - _FIRST_LOOK)
+            with open_plain(self.log) as stream:
+                stream.seek(self._offset)
+                text = stream.read()
+        except OSError:
+            return
+        complete = text.rfind(b"\n") + 1
+        self._offset += complete
+        for iteration in iterations_in(text[:complete]):
+            self.step, self.step_seconds = iteration.step, iteration.seconds
+            if iteration.step > self.steps:
+                self.steps = iteration.steps
+            self._recent = [*self._recent, iteration.seconds][-_RECENT:]
+            if iteration.tflops is not None:
+                self.tflops = iteration.tflops

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.causes.diagnosis import diagnose
@@ -18,8 +17,8 @@ from llmb_common.machine.processes import ProcessId, end_processes, identify, is
 from llmb_common.machine.sessions import noted
 from llmb_common.runs.finding import Finding, end_of, give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord, update_record
+from llmb_common.timing.iterations import Progress
 from llmb_common.timing.job_events import read_events
-from llmb_common.timing.records import Iteration, iterations_in
 
 RUN_VARIABLE = "LLMB_RUN_DIR"
 """In the environment of every process of a run: the run's folder."""
@@ -104,7 +103,7 @@ def start_and_follow(record: RunRecord, *, detach: bool) -> RunRecord:
         if detach:
             child.returncode = 0  # nobody waits for this child: what became of it is on record
             return record
-        status = _follow(child, paths.log, signals)
+        status = _follow(child, Progress(paths.log, record.plan.trained_steps), signals)
         if status is None:
             _interrupt(child, record, signals)
     if status == 0:
@@ -146,45 +145,31 @@ def _interrupt(child: subprocess.Popen[bytes], record: RunRecord, signals: Seque
     raise Interrupted("interrupted; the run is on record as CANCELLED", remedy=f"its log: {paths.log}")
 
 
-def _follow(child: subprocess.Popen[bytes], log: Path, signals: Sequence[int]) -> int | None:
+def _follow(child: subprocess.Popen[bytes], progress: Progress, signals: Sequence[int]) -> int | None:
     """Wait for the job and show its progress: on a terminal one line that is updated, else every tenth step.
 
     Returns its exit status, or None as soon as a signal has arrived in ``signals``.
     """
     terminal = sys.stderr.isatty()
-    shown: Iteration | None = None
-    offset = 0
+    shown = 0
     started = time.monotonic()
     while True:
         status = child.poll()
-        offset, last = _latest_iteration(log, offset)
-        if last is not None and last != shown:
-            shown = last
-            line = f"  step {last.step} of {last.steps}, {time.monotonic() - started:.0f} s"
+        progress.look()
+        if progress.step != shown:
+            shown = progress.step
+            line = f"  step {shown} of {progress.steps}, {time.monotonic() - started:.0f} s"
             if terminal:
                 print(f"\r{line}", end="", file=unfiltered(sys.stderr), flush=True)
-            elif last.step % 10 == 0 or last.step == 1:
+            elif shown % 10 == 0 or shown == 1:
                 print(line, file=sys.stderr)
         if status is not None:
-            if terminal and shown is not None:
+            if terminal and shown:
                 print(file=sys.stderr)
             return status
         if signals:
             return None
         time.sleep(POLL_SECONDS)
-
-
-def _latest_iteration(log: Path, offset: int) -> tuple[int, Iteration | None]:
-    """Where to continue reading (at the start of an unfinished line), and the last iteration after ``offset``."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(offset)
-            text = stream.read()
-    except FileNotFoundError:
-        return offset, None
-    complete = text.rfind(b"\n") + 1
-    found = iterations_in(text[:complete])
-    return offset + complete, found[-1] if found else None
 
 
 def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:

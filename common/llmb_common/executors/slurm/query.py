@@ -283,7 +283,10 @@ def _tasks(job_id: str) -> list[str]:
 def _queued(row: list[str]) -> JobInfo:
     job_id, state, submitted, started, ended, nodes, name, reason = row
     state, reason = _state(state, "squeue"), "" if reason == "None" else reason
-    return JobInfo(job_id, name, state, _time(submitted), _time(started), _time(ended), nodes, reason=reason)
+    began = (
+        None if "held" in reason.lower() else _time(started)
+    )  # of a held job squeue gives the earliest possible time
+    return JobInfo(job_id, name, state, _time(submitted), began, _time(ended), nodes, reason=reason)
 
 
 WRITTEN_OFF = "accounting has ended the job, and nobody cancelled it: Slurm's controller has lost its jobs"

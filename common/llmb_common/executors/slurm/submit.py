@@ -64,8 +64,13 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
 
 
 _TIMED_OUT = (124, 137)
-_AMBIGUOUS = re.compile(r"timed out|zero bytes|reset by peer|unexpected message|transport endpoint|i/o error", re.I)
-"""Errors after which the controller may have the job all the same: the request was sent, the answer was lost."""
+_AMBIGUOUS = re.compile(
+    r"timed out|zero bytes|reset by peer|unexpected message|transport endpoint|i/o error"
+    r"|(send|receive|shutdown) failure|longer than data received|insane message|delayed socket error|broken pipe",
+    re.IGNORECASE,
+)
+"""Errors after which the controller may have the job all the same: the request was sent, the answer was lost, or could
+not be read (src/common/slurm_errno.c of 22.05 and 26.05, and the system's own)."""
 
 
 def _unknown(job_name: str, message: str) -> AnswerLost:
