@@ -21,6 +21,7 @@ def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 d
     sys.path[:0] = [str(CLONE / "installer"), str(CLONE / "common")]
     from llmb_install.parts import pythons
 
+    pythons.repair_environment()
     if sys.version_info < pythons.TOOL_MINIMUM:
         newer = pythons.find_python(pythons.is_tool_python)
         if newer is None:

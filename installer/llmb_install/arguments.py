@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import pwd
 import re
 import signal
 import sys
@@ -27,7 +26,7 @@ from llmb_common.machine.files import open_plain, user_path
 from llmb_common.site import DEFAULT_FOLDER
 from llmb_install.answers import checks
 from llmb_install.answers.questions import QUESTIONS, Given
-from llmb_install.parts import bundles
+from llmb_install.parts import bundles, pythons
 from llmb_install.parts.credentials import KEPT
 
 COMMANDS = {
@@ -279,8 +278,7 @@ def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool 
     be written, and so on. ``as_json``: the error also in the envelope of ``command``."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not os.environ.get("HOME"):
-        os.environ["HOME"] = _home()
+    pythons.repair_environment()
     # Nothing that jobs will run may be writable by everybody, whatever the caller's umask; a group may share.
     os.umask(os.umask(0o077) | 0o002)
     return settled(
@@ -291,11 +289,3 @@ def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool 
         f"then {_AGAIN}",
         again=_AGAIN,
     )
-
-
-def _home() -> str:
-    """The user's, as the machine knows it; of a user without a name one that nobody can write to, and messages name."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:
-        return "/nonexistent"

@@ -50,7 +50,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     given, lines = _known_answers(asked, install)
     wrong = _wrong(asked, clone, given, lines) if given else []
     if asked.command == "install" and asked.quickstart:
-        if problem := checks.path_problem("install_path", str(install), {}):
+        if problem := checks.path_problem("install_path", str(install), {"gpu_type": "cpu"}):
             raise RequestError(f"install_path: {problem}", remedy="choose another path")
         checks.require_free_folder(install, agreed=asked.into_used_folder)
     home = install
@@ -65,7 +65,8 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
             with Reporter(None) as reporter, install_lock(home, reporter):
                 environment.prune()
     missing = [] if usable else [environment]
-    lacks = lacking([*missing, *artefact.missing(_planned(asked, given, clone, install))])
+    check = given.get("space_check", True) and not getattr(asked, "no_space_check", False)
+    lacks = lacking([*missing, *artefact.missing(_planned(asked, given, clone, install))], space_check=check)
     if getattr(asked, "quickstart", False) and (lack := loopback_problem()):
         lacks.append(lack)
     checks.refuse([*wrong, *lacks], given if wrong and not asked.play else {})
@@ -122,16 +123,15 @@ def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path
     """What the answers make large: engines, images. Those that are not known yet are asked for later."""
     if asked.command != "install" or asked.dry_run or asked.record:
         return []
-    heads, check = questions.recipe_heads(clone), not asked.no_space_check
     if asked.quickstart:
-        return [cpu_engine(clone, install, space_check=check)]
+        return [cpu_engine(clone, install)]
     if not given:
         return []
-    install, check = user_path(given["install_path"], "install_path"), given.get("space_check", check)
+    heads, install = questions.recipe_heads(clone), user_path(given["install_path"], "install_path")
     chosen = [heads[name] for name in questions.expand_workloads(given["workloads"], heads)]
     if str(given["gpu_type"]).lower() == "cpu":
         kind, releases = given.get("env_type") or "venv", {head.get("engine", DEFAULT_ENGINE) for head in chosen}
-        return [cpu_engine(clone, install, kind, release=release, space_check=check) for release in sorted(releases)]
+        return [cpu_engine(clone, install, kind, release=release) for release in sorted(releases)]
     if not questions.uses_images(given):
         return []
     folder = user_path(given.get("image_folder") or str(install / "images"), "--image-folder")
@@ -139,7 +139,7 @@ def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path
     architecture = given.get("arch") or questions.default_architecture(given["gpu_type"])
     return [
         Image(
-            *(source, folder / image_file_name(source), architecture, install / ".llmb" / "receipts", prefix, check),
+            *(source, folder / image_file_name(source), architecture, install / ".llmb" / "receipts", prefix),
             origin=bundled_image(architecture, source),
         )
         for source in sorted({head["image"] for head in chosen})

@@ -98,8 +98,7 @@ class Installation:
         ]
 
     def engine(self, release: str = DEFAULT_ENGINE) -> Engine:
-        kind, check = self.answers.env_type, self.answers.space_check
-        return cpu_engine(self.clone, self.path, kind=kind, release=release, space_check=check)
+        return cpu_engine(self.clone, self.path, kind=self.answers.env_type, release=release)
 
     def engines(self) -> list[Engine]:
         """The CPU engines that the chosen recipes need."""

@@ -58,6 +58,7 @@ def play(tmp_path: Path) -> Callable[[str], Path]:
         ("- a\n", ":1: not a mapping of keys", "write KEY: VALUE"),
         ("schema: 1\ngpu_tpye: h100\n", ":2: unknown key 'gpu_tpye' (did you mean 'gpu_type'?)", "remove the key"),
         ("schema: 1\nhf_tokn: x\n", ":2: unknown key 'hf_tokn' (did you mean 'hf_token'?)", "remove the key"),
+        ("arhc: x\ngpu: x\n", ":1: unknown key 'arhc' (did you mean 'arch'?)\n", "remove the key"),
         ("schema: 1\nNGC_API_KEY: x\n", ":2: unknown key 'NGC_API_KEY' (did you mean 'ngc_api_key'?)", "remove"),
         ("schema: 1\n\nhf_token: 5\n", ":3: hf_token must be text", "put the value in quotes"),
         ("ngc_api_key: [a]\n", ":1: ngc_api_key must be text", "put the value in quotes"),
@@ -196,6 +197,10 @@ def test_a_path_is_judged_as_text_for_what_it_is_used_for() -> None:
     assert path_problem("image_folder", "/a:b", SLURM) == ""
     assert path_problem("install_path", "/a,b", SLURM).startswith("it contains a comma")
     assert path_problem("install_path", "/a,b", LOCAL) == "", "nothing is mounted"
+    for text in ("/a$b", "/a{b", "/a}b"):
+        assert "which setuptools takes for a variable" in path_problem("install_path", text, LOCAL), text
+        assert path_problem("install_path", text, {**LOCAL, "gpu_type": "h100"}) == "", "nothing is built"
+    assert path_problem("install_path", "/a$1", LOCAL) == ""
     assert path_problem("image_folder", "/a\nb", SLURM).startswith("it contains a line break")
     assert path_problem("install_path", "/a b", {**SLURM, "runtime": "enroot"}) != path_problem(
         "install_path", "/a b", LOCAL

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,11 +180,9 @@ def test_the_users_own_engine_is_a_part_where_gpus_need_one(tmp_path: Path) -> N
 
 
 def test_engines_are_those_that_the_recipes_train_in(tmp_path: Path) -> None:
-    found = installation(tmp_path, **ON_CPUS, workloads="all", env_type="uv", space_check=False)
-    assert [(engine.name, engine.kind, engine.space_check) for engine in found.engines()] == [
-        ("engine-cpu", "uv", False),
-        ("engine-cpu-0.6", "uv", False),
-    ]
+    found = installation(tmp_path, **ON_CPUS, workloads="all", env_type="uv")
+    engines = [("engine-cpu", "uv"), ("engine-cpu-0.6", "uv")]
+    assert [(engine.name, engine.kind) for engine in found.engines()] == engines
     assert [part.name for part in found.environments()] == ["llmb", "engine-cpu", "engine-cpu-0.6"]
     assert [part.name for part in installation(tmp_path, **SLURM).environments()] == ["llmb"]
     assert found.releases() == ["0.3", "0.6"]
@@ -283,16 +280,16 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("linux")
 def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module.pythons, "running_version", lambda: (3, 11))
-    made = cpu_engine(Path("/clone"), Path("/i"), "uv", release="0.6", space_check=False)
+    made = cpu_engine(Path("/clone"), Path("/i"), "uv", release="0.6")
     assert (made.name, made.lock, made.kind) == (
         *("engine-cpu-0.6", Path("/clone/installer/locks/engine-cpu-0.6.txt"), "uv"),
     )
     assert made.link == Path("/i/venvs/engine-cpu-0.6")
     assert made.shares == (Path("/i/venvs/engine-cpu"),)
     assert (made.smoke, made.of_newer_python) == (KINDS["0.6"].smoke, ("megatron-bridge", "megatron-core"))
-    assert (made.download, made.disk, made.space_check) == (420_000_000, 1_800_000_000, False)
+    assert (made.download, made.disk) == (420_000_000, 1_800_000_000)
     usual = cpu_engine(Path("/clone"), Path("/i"))
-    assert (usual.name, usual.of_newer_python, usual.space_check) == ("engine-cpu", (), True)
+    assert (usual.name, usual.of_newer_python) == ("engine-cpu", ())
     assert usual.kind == "venv"
     assert usual.shares == (Path("/i/venvs/engine-cpu-0.6"),)
     assert usual.show() == f"venv environment {usual.link} with Python {usual.python} from {usual.lock}"
@@ -405,7 +402,6 @@ def test_a_newer_glibc_will_do(glibc: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_engine_needs_room_unless_nobody_is_to_look(tmp_path: Path) -> None:
     engine = cpu_engine(CLONE, tmp_path)
     assert engine.room() == [Room(tmp_path / "venvs", 3_000_000_000, "environment engine-cpu")]
-    assert replace(engine, space_check=False).room()[0].bytes == 0, "the folder must be writable all the same"
 
 
 def test_an_engine_of_the_user_is_a_program(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from llmb_install.commands.operations import describe
 from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.credentials import KEPT, Secrets
-from llmb_install.working.artefact import Artefact
+from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter
 from support.file_part import Part
 
@@ -298,8 +298,11 @@ def test_only_an_install_says_what_comes_next(run: Run, part: Part, install: Pat
     assert wanted(part).workloads == ("pretrain_grok1", "pretrain_nemotron4")
 
 
-def test_without_a_space_check_nothing_is_remembered_of_it(run: Run, part: Part, install: Path) -> None:
+def test_without_a_space_check_nothing_is_remembered_of_it(run, part, install, monkeypatch):
     stored(install)
+    monkeypatch.setattr(Part, "room", lambda self: [Room(install, 10**15, "it")])
+    assert run("update")[0] == 3
+    assert run("update", "--no-space-check")[0] == 0
     for words in (["add", "nemotron4"], ["update"]):
         assert run(*words, "--no-space-check", "--dry-run")[0] == 0
         assert wanted(part).space_check is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,19 @@ def test_a_package_of_another_version_is_not_recommended(tmp_path: Path, monkeyp
     assert "apt-get" in pythons.how_to_get((3, 10))
     assert "no package of Debian 13 is known" in pythons.how_to_get((3, 10), (3, 12))
     assert "no package of Debian 13 is known" in pythons.how_to_get((3, 14))
+
+
+def test_what_the_environment_lacks_or_names_in_vain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user whom the machine does not know, as in a container, and certificates of an environment that is gone."""
+    monkeypatch.delenv("HOME")
+    (tmp_path / "ca.pem").touch()
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
+    monkeypatch.setattr("os.geteuid", lambda: 4_000_000)
+    pythons.repair_environment()
+    assert os.environ["HOME"] == "/nonexistent"
+    assert (os.environ["PIP_CERT"], os.environ.get("SSL_CERT_FILE")) == (str(tmp_path / "ca.pem"), None)
+    assert pythons.find_python(lambda version: version == (1, 0)) is None
 
 
 @pytest.fixture

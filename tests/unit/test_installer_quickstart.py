@@ -70,7 +70,8 @@ def quickstart(
     def quickstart(*words: str, made: Sequence[object] = (), **variables: str) -> tuple[int, str, str]:
         """``made``: what was missing; a list gets what is to be made."""
 
-        def make_missing(artefacts: Sequence[object], reporter: Reporter) -> list[object]:
+        def make_missing(artefacts: Sequence[object], reporter: Reporter, *, space_check: bool) -> list[object]:
+            assert space_check is ("--no-space-check" not in words)
             if isinstance(made, list):
                 made.extend(artefacts)
             return list(made)
@@ -105,7 +106,7 @@ def test_it_trains_and_shows_the_table_and_what_comes_next(quickstart: Quickstar
 
 
 def test_an_engine_that_was_made_is_not_called_there_already(quickstart: Quickstart) -> None:
-    assert "is there already" not in quickstart(made=("engine-cpu",))[2]
+    assert "is there already" not in quickstart("--no-space-check", made=("engine-cpu",))[2]
 
 
 def test_the_job_gets_the_callers_variables_without_those_of_a_launch(quickstart, world, tmp_path):

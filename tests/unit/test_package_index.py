@@ -74,8 +74,11 @@ def test_no_index_is_said_once() -> None:
 
 
 def test_what_uv_is_told_itself_wins() -> None:
-    env = {**NONE, "PIP_INDEX_URL": "https://pip.example", "UV_DEFAULT_INDEX": "https://uv.example", "UV_INDEX": ""}
-    assert settings(env).variables == {"UV_DEFAULT_INDEX": "https://uv.example"}
+    env = {**NONE, "PIP_INDEX_URL": "https://pip.example", "UV_INDEX_URL": "https://uv.example", "UV_INDEX": ""}
+    env["UV_EXTRA_INDEX_URL"] = "https://more.example"
+    assert settings(env).variables == {"UV_DEFAULT_INDEX": "https://uv.example", "UV_INDEX": "https://more.example"}
+    env |= {"UV_DEFAULT_INDEX": "https://now.example", "UV_INDEX": "https://also.example"}
+    assert settings(env).variables == {"UV_DEFAULT_INDEX": "https://now.example", "UV_INDEX": "https://also.example"}
 
 
 def test_a_sites_own_authority_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,6 +286,10 @@ def test_a_users_netrc_is_read(index: Index, tmp_path: Path, monkeypatch: pytest
     write(tmp_path / ".netrc", "machine 127.0.0.1 login me password word\n")
     (tmp_path / ".netrc").chmod(0o600)
     assert Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
+    (tmp_path / ".netrc").rename(tmp_path / "elsewhere")
+    monkeypatch.setenv("NETRC", str(tmp_path / "elsewhere"))
+    assert Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
+    monkeypatch.delenv("NETRC")
     write(tmp_path / ".netrc", "machine nonsense nonsense\n")
     with pytest.raises(Unavailable, match="there is no build for this machine"):
         Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
@@ -300,7 +307,16 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
     assert problem("http://127.0.0.1:1/simple", UV_INDEX="internal=http://127.0.0.1:1/two") == (
         f"the package index http://127.0.0.1:1/two cannot be reached: Connection refused; {refused}"
     )
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert problem("http://far.example", PIP_PROXY="http://me:secret@127.0.0.1:1").endswith(
+        "http://far.example cannot be reached: Connection refused (by the proxy http://127.0.0.1:1)"
+    )
+    assert problem("http://127.0.0.1:1", PIP_PROXY="http://127.0.0.1:2").endswith("Connection refused"), "not asked"
     assert problem("http://no-such-host.invalid/s").startswith("the package index http://no-such-host.invalid/s cannot")
+    for place in ("http://user:secret@[::1/simple", "https://[x"):
+        for said in (problem(place), problem("", PIP_NO_INDEX="1", PIP_FIND_LINKS=place)):
+            assert "cannot be reached: Invalid IPv6 URL" in said
+            assert "secret" not in said
     assert problem(f"{index.url}/nothing") == f"there is no build for this machine ({index.url}/nothing/uv/)"
     index.files["/simple/uv/"] = b"<a href='x'>"
     assert problem(f"{index.url}/simple") == f"there is no build for this machine ({index.url}/simple/uv/)"
@@ -417,7 +433,9 @@ def stand_in(tmp_path: Path) -> Callable[[str], Path]:
     return made
 
 
-@pytest.mark.parametrize(("script", "said"), [("echo a; echo ' why '; exit 2", "why"), ("exit 3", "exit status 3")])
+@pytest.mark.parametrize(
+    ("script", "said"), [("echo a; echo '  cause: why '; exit 2", "why"), ("exit 3", "exit status 3")]
+)
 def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script, said):
     program = stand_in(f"#!/bin/sh\necho $* $UV_HTTP_RETRIES $(cat) > {tmp_path}/asked\n{script}\n")
     monkeypatch.setattr(uv, "BESIDE", program.parent)
@@ -434,12 +452,3 @@ def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script
     monkeypatch.setattr(uv, "on_path", lambda: None)
     problem = uv.fetch_python("3.12", tmp_path / "none", {**NONE, "PIP_INDEX_URL": "http://127.0.0.1:1"})
     assert problem == "the package index http://127.0.0.1:1 cannot be reached: Connection refused"
-
-
-@pytest.mark.parametrize("place", ["http://user:secret@[::1/simple", "https://[x"])
-def test_an_address_that_is_none_is_named_without_its_password(place: str) -> None:
-    for told in (Settings({"UV_DEFAULT_INDEX": place}), Settings({"UV_FIND_LINKS": place}, ("--no-index",))):
-        with pytest.raises(Unavailable) as caught:
-            Sources(told).links("six")
-        assert "cannot be reached: Invalid IPv6 URL" in str(caught.value)
-        assert "secret" not in str(caught.value)

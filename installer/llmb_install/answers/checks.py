@@ -20,6 +20,7 @@ from llmb_common.decoding.strict_yaml import Lines, load_text
 from llmb_common.errors import ConfigError, LLMBError, RecordError, RequestError, did_you_mean
 from llmb_common.machine.files import read_json, user_path, write_atomic
 from llmb_common.platform.cluster_types import traits_of
+from llmb_common.platform.gpus import CPU
 from llmb_install.answers.questions import (
     PATHS,
     QUESTIONS,
@@ -54,12 +55,16 @@ def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text)
             remedy="restore it, or remove it and run ./installer.py with the answers again",
         )
     known = {*FIELDS, *also}
-    for key in data:
-        if key not in known:
-            raise ConfigError(
-                f"{path}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key.lower(), known)}",
-                remedy="remove the key or correct its name; git pull in the clone if a newer release wrote the file",
-            )
+    unknown = [
+        f"{path}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key.lower(), known)}"
+        for key in data
+        if key not in known
+    ]
+    if unknown:
+        raise ConfigError(
+            "\n".join(unknown),
+            remedy="remove the key or correct its name; git pull in the clone if a newer release wrote the file",
+        )
     return data, lines
 
 
@@ -200,15 +205,16 @@ def path_problem(field: str, text: str, given: Given) -> str:
         user_path(text, text)
     except RequestError as error:
         return error.message
-    if field == "install_path" and ":" in text:
+    if field != "install_path":
+        return ""
+    if ":" in text:
         return "it contains a colon, which separates entries of PYTHONPATH"
-    if (
-        field == "install_path"
-        and uses_images(given)
-        and (problem := mount_problem(text, str(given.get("runtime") or "pyxis")))
-    ):
-        return f"it {problem}"
-    return ""
+    if str(given.get("gpu_type")).lower() == CPU and (found := re.search(r"\$(?=[A-Za-z_])|[{}]", text)):
+        return (
+            f"it contains {found[0]}, which setuptools takes for a variable when it builds one of the engine's packages"
+        )
+    problem = mount_problem(text, str(given.get("runtime") or "pyxis")) if uses_images(given) else ""
+    return f"it {problem}" if problem else ""
 
 
 def _choices(question: Question) -> str:

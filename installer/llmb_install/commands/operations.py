@@ -155,7 +155,8 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
             # What the thorough check finds damaged stays as it is until there is another.
             there = [part for part in artefacts if repair and part.is_complete()]
             damaged = {name: problem for name, problem in artefact.verify_all(there, reporter).items() if problem}
-            ran = artefact.make_missing(artefacts, reporter, damaged)
+            check = installation.answers.space_check
+            ran = artefact.make_missing(artefacts, reporter, damaged, space_check=check)
             upkeep.prune(installation, reporter)
     workloads = ", ".join(installation.answers.workloads)
     text = f"installed in {installation.path}: {workloads}\n" if ran else _NOTHING.format(installation.path)

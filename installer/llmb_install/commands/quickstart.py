@@ -9,8 +9,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import msgspec
-
 from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed
 from llmb_common.machine.processes import Answer, ask
@@ -44,8 +42,7 @@ def quickstart(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
         try:
             with install_lock(install, reporter):
                 answers = stored_answers(install) or _answers(clone, install)
-                checked = msgspec.structs.replace(answers, space_check=not asked.no_space_check)
-                _install(Installation(clone, checked), reporter)
+                _install(Installation(clone, answers), reporter, space_check=not asked.no_space_check)
             run_folder = _train(clone, install, reporter)
             table = _table(clone, install, run_folder)
         except BaseException:
@@ -71,15 +68,15 @@ def _answers(clone: Path, install: Path) -> Answers:
     return complete(given, load_recipes(clone))
 
 
-def _install(installation: Installation, reporter: Reporter) -> None:
+def _install(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:
     """Make a CPU installation. An existing one of another kind only gets the engine added."""
     remove_leftovers(installation.path)
     if installation.needs_engine():
-        if "engine-cpu" not in make_missing(installation.artefacts(), reporter):
+        if "engine-cpu" not in make_missing(installation.artefacts(), reporter, space_check=space_check):
             reporter.note("    ok  the CPU engine is there already")
         return
     engine = installation.engine()
-    make_missing([engine], reporter)
+    make_missing([engine], reporter, space_check=space_check)
     write_site_config(installation.path, {("engine", "python"): str(engine.interpreter)})
 
 

@@ -72,13 +72,12 @@ class Engine(Environment):
     """An engine of an installation. ``python`` is empty where none fits; nothing is then made."""
 
     release: str = DEFAULT_ENGINE
-    space_check: bool = True
 
     download = 420_000_000
     disk = 1_800_000_000
 
     def room(self) -> list[Room]:
-        return [Room(self.link.parent, ENGINE_BYTES if self.space_check else 0, f"environment {self.name}")]
+        return [Room(self.link.parent, ENGINE_BYTES, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
         """Also builds for this machine, a Python that they are for, and PyTorch's CPU build for it."""
@@ -141,9 +140,7 @@ def own_engine(python: Path) -> Small:
     return Small("engine", f"use the engine {python}", look, refuse)
 
 
-def cpu_engine(
-    clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE, space_check: bool = True
-) -> Engine:
+def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE) -> Engine:
     """The environment with Megatron-Bridge ``release``; ``kind`` of environment as ``Content`` names them."""
     engine = KINDS[release]
     return Engine(
@@ -155,7 +152,6 @@ def cpu_engine(
         shares=tuple(install / "venvs" / other.name for other in KINDS.values() if other is not engine),
         kind=kind,
         release=release,
-        space_check=space_check,
     )
 
 

@@ -112,7 +112,7 @@ class Environment(Content, Artefact):
         parts = ["1", place, self.kind, *locks]
         if self.editable is not None:
             parts += [os.path.realpath(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_complete(self) -> bool:
         """Whether the receipt fits, the interpreter runs, and no installed package has gone since."""

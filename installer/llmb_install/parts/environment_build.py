@@ -137,10 +137,17 @@ def is_ours(link: Path) -> bool:
     return link.is_symlink() and build_names(link.name).match(str(link.readlink())) is not None
 
 
+# uv's own, except those that say where packages come from and how: what a user wants for projects (a constraint, a
+# date, a target) is not for the locks.
+_ELSEWHERE = re.compile(
+    r"PYTHON(PATH|HOME)\Z|VIRTUAL_ENV\Z|UV_(?!(\w+_)?(INDEX(?!_STRATEGY)|FIND_LINKS|INSECURE_HOST|KEYRING|CREDENTIALS|HTTP|"
+    r"REQUEST|NATIVE_TLS|SYSTEM_CERTS|OFFLINE|(NO_)?CONFIG|CONCURRENT|ENDPOINT|PYTHON_(INSTALL_(DIR|MIRROR)|DOWNLOADS)))"
+)
+
+
 def child_environment() -> dict[str, str]:
     """The caller's variables without those that would send uv or Python elsewhere."""
-    drop = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX")
-    return {name: value for name, value in os.environ.items() if name not in drop} | {"PYTHONNOUSERSITE": "1"}
+    return {name: value for name, value in os.environ.items() if not _ELSEWHERE.match(name)} | {"PYTHONNOUSERSITE": "1"}
 
 
 def disk_is_full(done: command.Finished) -> bool:
@@ -152,7 +159,7 @@ def failure(build: Build, what: str, done: command.Finished, remedy: str) -> Env
     told = "\n".join(done.tail)
     place = re.search(r"Failed to fetch: `?([^\s`]+)", told)
     if place and "error sending request" in told:
-        why = re.sub(r"^\s*(cause|Caused by): ", "", done.tail[-1])
+        why = uv.cause(done.tail[-1])
         return not_had(what, unreached({Sources(build.settings).configured(place[1]): why}), remedy)
     if disk_is_full(done):
         remedy = f"free space under {build.folder.parent}, then run the same command again"
@@ -368,7 +375,8 @@ def _smoke_test(build: Build) -> None:
     build.step.update("checking that it imports")
     done = build.run(_smoke_argv(build.environment, build.folder))
     what = f"its packages do not import ({', '.join(build.environment.smoke)})"
-    build.require(done, what, "run the same command again, which builds the environment afresh")
+    remedy = "correct what its last lines name, such as a variable of yours; else run the same command again"
+    build.require(done, what, remedy)
 
 
 def _smoke_argv(environment: Content, folder: Path) -> list[str]:

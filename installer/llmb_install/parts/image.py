@@ -100,7 +100,7 @@ class Image(Artefact):
             return []
         if self.origin:
             return [Room(self.path.parent, self.origin.stat().st_size if self.origin.is_file() else 0, self.id)]
-        if self.prefix or not self.space_check:
+        if self.prefix:
             return [Room(self.path.parent, 0, self.id)]
         unpacked = Room(temporary_folder(self.env), UNPACKED_BYTES, f"unpacking {self.path.name}")
         return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]

@@ -80,8 +80,9 @@ def settings(env: Mapping[str, str]) -> Settings:
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # pip's library for HTTP reads these
         if env.get(name):
             variables.setdefault("SSL_CERT_FILE", env[name])
-    known = {variable for several in _VARIABLES.values() for variable in several}
-    variables.update({name: env[name] for name in known if env.get(name)})
+    known = {variable: variable for several in _VARIABLES.values() for variable in several}
+    former = {"UV_INDEX_URL": "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL": "UV_INDEX"}
+    variables.update({name: env[given] for given, name in {**former, **known}.items() if env.get(given)})
     if "SSL_CERT_FILE" not in variables and _has_certificates():
         # A site's own authority is known to its machines, and not to uv.
         variables["UV_SYSTEM_CERTS"] = "true"
@@ -238,7 +239,7 @@ class Sources:
             error.close()
             raise Unavailable(f"{without_password(place)}: {error.code} {error.reason}") from error
         except (OSError, ValueError, EOFError, http.client.HTTPException) as error:
-            why = _reason(error)
+            why = _reason(error) + self._by_proxy(place)
             raise Unavailable(f"{without_password(place)}: {why}", silent=why) from error
 
     def _request(self, place: str) -> urllib.request.Request:
@@ -263,15 +264,21 @@ class Sources:
             if known.username and known.hostname == parts.hostname:
                 return urllib.parse.unquote(known.username), urllib.parse.unquote(known.password or "")
         try:
-            entry = netrc.netrc().authenticators(parts.hostname or "")
+            entry = netrc.netrc(os.environ.get("NETRC")).authenticators(parts.hostname or "")
         except (OSError, netrc.NetrcParseError):
             return None
         return (entry[0], entry[2] or "") if entry else None
 
-    def _opener(self, place: str) -> urllib.request.OpenerDirector:
+    def _proxies(self) -> Dict[str, str]:
         told = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
-        proxies = urllib.request.ProxyHandler({**urllib.request.getproxies(), **told})  # it heeds no_proxy
-        handlers: List[urllib.request.BaseHandler] = [proxies]
+        return {**urllib.request.getproxies(), **told}
+
+    def _by_proxy(self, place: str) -> str:
+        host, proxy = _host(place).rpartition("@")[2], self._proxies().get(place.partition(":")[0])
+        return f" (by the proxy {without_password(proxy)})" if proxy and not urllib.request.proxy_bypass(host) else ""
+
+    def _opener(self, place: str) -> urllib.request.OpenerDirector:
+        handlers: List[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(self._proxies())]  # it heeds no_proxy
         if place.startswith("https:"):
             handlers.append(urllib.request.HTTPSHandler(context=self._tls(urllib.parse.urlsplit(place))))
         return urllib.request.build_opener(*handlers)

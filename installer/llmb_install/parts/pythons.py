@@ -5,6 +5,7 @@ not know ``subprocess.run``'s ``text`` and ``capture_output``.
 """
 
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,20 @@ _PACKAGES = {
     "rhel": {"": ("dnf install python3.12", (3, 12))},
     "suse": {"": ("zypper install python311", (3, 11))},
 }  # distribution, its version, and what installs which Python there
+
+
+def repair_environment() -> None:
+    """Set HOME where it is not set, as the machine knows it; for a user without a name to one that nobody can write to,
+    and messages name. Forget certificates that are gone, of an environment that was left for instance: uv and Python
+    would know no authority at all."""
+    if not os.environ.get("HOME"):
+        try:
+            os.environ["HOME"] = pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:
+            os.environ["HOME"] = "/nonexistent"
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"):
+        if not os.path.exists(os.environ.get(name) or os.devnull):  # noqa: PTH110
+            del os.environ[name]
 
 
 def is_tool_python(version: Version) -> bool:

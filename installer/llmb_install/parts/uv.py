@@ -108,7 +108,12 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
     except (Unavailable, OSError, subprocess.TimeoutExpired) as problem:
         return str(problem)
     lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
-    return None if done.returncode == 0 else (lines[-1].strip() if lines else f"exit status {done.returncode}")
+    return None if done.returncode == 0 else (cause(lines[-1]) if lines else f"exit status {done.returncode}")
+
+
+def cause(line: str) -> str:
+    """What the last line of uv's says of why it failed."""
+    return re.sub(r"^(cause|Caused by): ", "", line.strip())
 
 
 def install_argv(program: str, python: str, cache: Path, told: Settings, arguments: Iterable[str]) -> List[str]:

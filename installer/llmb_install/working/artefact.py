@@ -109,17 +109,17 @@ class Small(Artefact):
         return self.does
 
 
-def require_ready(artefacts: Iterable[Artefact]) -> None:
-    """Raise EnvironmentLacks with everything that is missing here to make ``artefacts``."""
-    raise_all(lacking(artefacts))
+def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) -> None:
+    """Raise EnvironmentLacks with ``lacking``."""
+    raise_all(lacking(artefacts, space_check=space_check))
 
 
-def lacking(artefacts: Iterable[Artefact]) -> list[EnvironmentLacks]:
-    """Everything that is missing here to make ``artefacts``."""
+def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[EnvironmentLacks]:
+    """Everything that is missing here to make ``artefacts``; ``space_check``: space, too."""
     wanted = list(artefacts)
     rooms = [room for artefact in wanted for room in artefact.room()]
     folders = dict.fromkeys(room.folder for room in rooms)
-    found = [*_space(rooms), *filter(None, map(_unwritable, folders))]
+    found = [*(_space(rooms) if space_check else ()), *filter(None, map(_unwritable, folders))]
     return found + [lack for artefact in wanted for lack in artefact.lacks()]
 
 
@@ -196,12 +196,16 @@ def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
 
 
 def make_missing(
-    artefacts: Iterable[Artefact], reporter: Reporter, damaged: Mapping[str, str | None] | None = None
+    artefacts: Iterable[Artefact],
+    reporter: Reporter,
+    damaged: Mapping[str, str | None] | None = None,
+    *,
+    space_check: bool = True,
 ) -> list[str]:
     """Make what is missing, and anew what ``damaged`` names with its problem, each artefact after those it needs.
     Returns the ids of those that were made.
 
-    Ctrl-C ends every program that one of them has started.
+    ``space_check``: whether there has to be room for all of it. Ctrl-C ends every program that one of them has started.
 
     Raises:
         EnvironmentLacks: what is missing on this machine for any of them; nothing was begun.
@@ -210,7 +214,7 @@ def make_missing(
     """
     damaged = damaged or {}
     waiting = {artefact.id: artefact for artefact in artefacts if artefact.id in damaged or not artefact.is_complete()}
-    require_ready(waiting.values())
+    require_ready(waiting.values(), space_check=space_check)
     ran: list[str] = []
     stay: dict[str, str | None] = {}
     errors: list[BaseException] = []
