@@ -416,12 +416,6 @@ def test_uv_itself_may_be_called(tmp_path: Path, stand_in: Callable[[str], Path]
     assert called().stdout == "pip x http://127.0.0.1:1 \n"
 
 
-def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert uv.cache_folder({}) == tmp_path / ".cache" / "llmb"
-    assert uv.cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/llmb")
-
-
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Callable[[str], Path]:
     def made(text: str) -> Path:
