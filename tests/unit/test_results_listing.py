@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,17 @@ def test_the_verdict_over_all_repeats_comes_first(cli: Cli) -> None:
     assert done.out.count(", equal ± ") == 1, "one verdict, and not five"
     data = cli("results", "--json").data
     assert len(data["groups"][0]["run_ids"]) == len(data["runs"]) == 5
+
+
+def test_a_copy_of_a_run_is_no_repeat(cli: Cli, tmp_path: Path) -> None:
+    run = run_of(cli, 5741.47)
+    copy = shutil.copytree(run.paths.experiments, tmp_path / "backup" / "experiments") / run.paths.folder.relative_to(
+        run.paths.experiments
+    )
+    done = cli("results", "--json", str(copy), run.paths.run_id, str(run.paths.folder))
+    assert done.data["groups"][0]["run_ids"] == [run.paths.run_id]
+    assert [item["folder"] for item in done.data["runs"]] == [str(run.paths.folder)]
+    assert f"{copy} is a copy of {run.paths.folder}, and does not count as another run" in done.err
 
 
 def rows_of(cli: Cli, *arguments: str) -> list[str]:

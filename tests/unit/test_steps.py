@@ -7,18 +7,22 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from llmb_common.results.steps import (
     StepTime,
+    after_warm_up,
     anomalies,
     estimate,
     flops_mismatch,
     logged_tflop,
-    steady_from,
+    step_time,
 )
+from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.records import Iteration
+from llmb_common.timing.runs import RunTiming, Status
 from llmb_common.timing.statistics import Window
 
 
@@ -217,9 +221,21 @@ def test_five_spikes_are_named_and_a_sixth_is_not() -> None:
 
 
 def test_warm_up_is_over_after_ten_steps_unless_the_window_begins_before() -> None:
-    assert steady_from(Window(35, 44)) == 11
-    assert steady_from(Window(12, 44)) == 11
-    assert steady_from(Window(5, 44)) == 5
+    for window, begins, first in (
+        (WINDOW, 1, 11),
+        (Window(12, 44), 1, 11),
+        (Window(5, 44), 1, 5),
+        (Window(1, 1), 2, 2),
+    ):
+        assert after_warm_up(steps()[begins - 1 :], window)[0].index == first
+    assert after_warm_up([], WINDOW) == []
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_warms_up_again() -> None:
+    resumed = [item._replace(index=item.index + 50) for item in steps(i1=60.0, i2=9.0, i3=8.0)]
+    timing = RunTiming(RunFiles("x", None, None), Status("Success"), Window(85, 94), iterations=resumed)
+    assert step_time(timing) == step_time(replace(timing, window=WINDOW, iterations=steps()))
+    assert step_time(timing).stalls == ()
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_real_log_of_two_ranks():
         content = read_log(file)
     assert content.log_format == "mbridge"
     assert indices(content) == list(range(1, 51))
-    assert (content.damaged, content.replaced) == (0, 0)
+    assert (content.damaged, content.replaced) == (0, ())
     # This one shares its physical line with the other rank's print.
     expected = Iteration(43, 50, 262.4 / 1000, tflops=0.0, loss=6.44914, grad_norm=0.626)
     printed = {"learning_rate": 4.392218e-05, "loss_scale": 1.0, "figures": MBRIDGE_FIGURES}
@@ -163,7 +163,7 @@ def test_a_requeue_without_checkpoint_replaces_everything(read):
     content = read(first + mbridge_log())
     assert indices(content) == list(range(1, 51))
     assert {item.seconds for item in content.iterations} == {5.7415}
-    assert (content.replaced, content.restarts) == (40, (1,))
+    assert (len(content.replaced), content.restarts) == (40, (1,))
 
 
 def test_a_resume_from_a_checkpoint_replaces_what_it_repeats(read):
@@ -171,7 +171,7 @@ def test_a_resume_from_a_checkpoint_replaces_what_it_repeats(read):
     content = read(first + mbridge_log(range(31, 51)))
     assert indices(content) == list(range(1, 51))
     assert [item.index for item in content.iterations if item.seconds == 9.0] == list(range(1, 31))
-    assert (content.replaced, content.restarts) == (3, (31,))
+    assert (len(content.replaced), content.restarts) == (3, (31,))
 
 
 def test_a_second_attempt_that_died_sooner_does_not_borrow_from_the_first(read):
@@ -180,7 +180,7 @@ def test_a_second_attempt_that_died_sooner_does_not_borrow_from_the_first(read):
 
 def test_every_line_printed_twice(read):
     content = read("".join(2 * mbridge_line(index) for index in range(1, 51)))
-    assert (indices(content), content.replaced, content.doubled) == (list(range(1, 51)), 0, 50)
+    assert (indices(content), content.replaced, content.doubled) == (list(range(1, 51)), (), 50)
     assert content.restarts == ()
 
 
@@ -192,13 +192,13 @@ def test_lines_that_come_late_are_put_in_order(read, shift):
     content = read("".join(mbridge_line(index, milliseconds=5000.0 + index) for index in numbers))
     assert indices(content) == list(range(1, 51)), "in this order"
     assert [item.seconds for item in content.iterations] == [(5000.0 + index) / 1000 for index in range(1, 51)]
-    assert (content.replaced, content.doubled, content.restarts) == (0, 0, ())
+    assert (content.replaced, content.doubled, content.restarts) == ((), 0, ())
 
 
 def test_a_restart_at_the_last_iteration_replaces_it(read):
     log = "".join(mbridge_line(index) for index in range(1, 41)) + mbridge_line(40, milliseconds=9000.0)
     content = read(log)
-    assert (content.replaced, content.restarts, content.iterations[-1].seconds) == (1, (40,), 9.0)
+    assert (len(content.replaced), content.restarts, content.iterations[-1].seconds) == (1, (40,), 9.0)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])

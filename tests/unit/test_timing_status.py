@@ -74,6 +74,16 @@ def test_what_may_come_and_go_is_no_nan(judge):
     assert [item.skipped for item in timing.iterations].count(True) == 1
 
 
+@pytest.mark.parametrize(("field", "reason"), [({"loss": None}, "nan_loss"), ({"grad_norm": "inf"}, "inf_grad_norm")])
+def test_what_an_earlier_attempt_met_fails_the_run(judge, field, reason):
+    log = mbridge_log(range(1, 37)) + mbridge_line(37, **field) + mbridge_log(range(31, 51))
+    timing = judge(log)
+    assert verdict(timing) == ("Failed", reason, 37)
+    assert timing.status.message.endswith(", before a restart")
+    skipped = mbridge_log(range(1, 37)) + mbridge_line(37, skipped=1) + mbridge_log(range(31, 51))
+    assert verdict(judge(skipped)) == ("Success", "", None), "the step that counts was taken"
+
+
 @pytest.mark.parametrize("value", ["nan", "-inf", "1e999"])
 def test_a_figure_that_is_not_finite_fails_the_run(judge, value):
     timing = judge(mtp_log({33: f"load_balancing_loss: 1.0 | mtp_1 loss: {value}"}))

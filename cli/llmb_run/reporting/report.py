@@ -22,7 +22,7 @@ from llmb_common.results.comparison import facts
 from llmb_common.results.configuration import title_of
 from llmb_common.results.history import History
 from llmb_common.results.scaling import ScalingLine
-from llmb_common.results.steps import steady_from
+from llmb_common.results.steps import after_warm_up
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import RunTiming
@@ -260,7 +260,7 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
 def steps_of(timing: RunTiming, most: int) -> StepColumns:
     """At most about ``most`` steps of a run."""
     items = thin(timing.iterations, most)
-    steady = sorted(item.seconds for item in timing.iterations if item.index >= steady_from(timing.window))
+    steady = sorted(item.seconds for item in after_warm_up(timing.iterations, timing.window))
     return StepColumns(
         total=len(timing.iterations),
         index=[item.index for item in items],

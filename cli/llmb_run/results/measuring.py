@@ -152,9 +152,10 @@ def measure(
     ``known`` are up-to-date records by folder: the scheduler is not asked about them.
     """
     with no_garbage():
-        found = [files for folder in folders for files in find_runs(folder, _remark(folder))]
+        found = list(dict.fromkeys(files for folder in folders for files in find_runs(folder, _remark(folder))))
         known = known or {}
         records = {**_records(files.folder for files in found if files.folder not in known), **known}
+        found = _without_copies(found, records, place)
         known_baselines = _baselines(place)
         figures = KeptFigures(place.install_or_none, found)
         try:
@@ -260,6 +261,21 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
         if seen.unknown:
             notice(f"{seen.record.paths.name}: the last known state is shown: {seen.unknown}")
     return records
+
+
+def _without_copies(
+    found: Iterable[RunFiles], records: Mapping[Path | None, RunRecord], place: Workspace
+) -> list[RunFiles]:
+    """Each run once: who copies its folder has not repeated it. The one in the installation counts, else the first."""
+    ours = place.install_or_none
+    first: dict[str, Path | None] = {}
+    for folder in sorted(records, key=lambda folder: not (ours and folder and folder.is_relative_to(ours))):
+        first.setdefault(records[folder].paths.run_id, folder)
+    copies = {folder: first[record.paths.run_id] for folder, record in records.items()}
+    for folder, original in copies.items():
+        if folder != original:
+            notice(f"{folder} is a copy of {original}, and does not count as another run")
+    return [files for files in found if copies.get(files.folder, files.folder) == files.folder]
 
 
 def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, kept: KeptFigures) -> MeasuredRun:

@@ -166,7 +166,7 @@ def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTim
         measured: their step time
     """
     inside = window.select(iterations)
-    steady = [item for item in iterations if item.index >= steady_from(window)]
+    steady = after_warm_up(iterations, window)
     found = [
         _spikes(inside, measured),
         _warm_up(inside, measured),
@@ -176,9 +176,13 @@ def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTim
     return tuple(text for text in found if text)
 
 
-def steady_from(window: Window) -> int:
-    """The first iteration after warm-up: the eleventh, by NVIDIA's older READMEs, unless the window begins earlier."""
-    return min(window.first, 11)
+def after_warm_up(iterations: Sequence[Iteration], window: Window) -> list[Iteration]:
+    """All from the run's own eleventh on, by NVIDIA's older READMEs, or from the window's first where that is earlier.
+
+    A run that goes on from a checkpoint warms up, too.
+    """
+    first = min(window.first, iterations[0].step + 10) if iterations else 0
+    return [item for item in iterations if item.index >= first]
 
 
 def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
@@ -268,8 +272,8 @@ def step_time(timing: RunTiming) -> StepTime | None:
     measured = timing.window.select(timing.iterations)
     if not measured or len(measured) < len(timing.window):
         return None
-    steady = [item.seconds for item in timing.iterations if item.index >= steady_from(timing.window)]
-    return estimate([item.seconds for item in measured], steady)
+    steady = after_warm_up(timing.iterations, timing.window)
+    return estimate([item.seconds for item in measured], [item.seconds for item in steady])
 
 
 def whole_time(timing: RunTiming) -> StepTime | None:
@@ -277,9 +281,9 @@ def whole_time(timing: RunTiming) -> StepTime | None:
 
     None where the window is incomplete.
     """
-    last = max((item.index for item in timing.window.select(timing.iterations)), default=0)
-    steady = [item.seconds for item in timing.iterations if steady_from(timing.window) <= item.index <= last]
-    return estimate(steady) if step_time(timing) is not None else None
+    steady = after_warm_up(timing.iterations, timing.window)
+    upto = [item.seconds for item in steady if item.index <= timing.window.last]
+    return estimate(upto) if step_time(timing) is not None else None
 
 
 def steps_of(timing: RunTiming) -> Steps:

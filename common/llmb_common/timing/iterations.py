@@ -51,7 +51,7 @@ class RecordSequence:
     kept: list[tuple[int, Iteration]] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
     """Iterations at which a later attempt set in."""
-    replaced: int = 0
+    replaced: list[Iteration] = field(default_factory=list)
     """Records of an earlier attempt that a later one printed again, or lost."""
     doubled: int = 0
     """Lines that were printed twice, to the last digit."""
@@ -69,10 +69,8 @@ class RecordSequence:
             at = next(at for at in range(len(kept), -1, -1) if at == 0 or kept[at - 1][1].index < record.index)
             kept.insert(at, (offset, record))
         else:
-            before = len(kept)
             while kept and kept[-1][1].index >= record.index:
-                kept.pop()
-            self.replaced += before - len(kept)
+                self.replaced.append(kept.pop()[1])
             self.restarts.append(record.index)
             kept.append((offset, record))
 
@@ -135,8 +133,8 @@ class LogContent:
     log_format: LogFormat | None
     """None: no iteration at all."""
     iterations: tuple[Iteration, ...]
-    replaced: int = 0
-    """Records that a later attempt replaced."""
+    replaced: tuple[Iteration, ...] = ()
+    """Records that a later attempt replaced, in order."""
     doubled: int = 0
     """Lines that were printed twice; they count once."""
     restarts: tuple[int, ...] = ()
@@ -208,7 +206,7 @@ def read_log(file: FileIO) -> LogContent:
     return LogContent(
         log_format,
         tuple([record for _, record in kept]),
-        sequence.replaced,
+        tuple(sorted(sequence.replaced, key=lambda record: record.index)),
         sequence.doubled,
         tuple(sequence.restarts),
         damaged,

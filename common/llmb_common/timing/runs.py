@@ -34,7 +34,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -97,7 +97,7 @@ def judge(
         return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
     if not iterations:
         return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
-    unhealthy = _first_unhealthy(content, window)
+    unhealthy = _first_unhealthy(content, window) or _unhealthy_before(content)
     if unhealthy:
         return unhealthy
     final, last = _final_index(content, planned), iterations[-1].index
@@ -171,6 +171,14 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
         if item.skipped and item.index in window:
             return Status("Failed", "skipped_iteration", item.index, f"the optimizer skipped its step {where}")
     return None
+
+
+def _unhealthy_before(content: LogContent) -> Status | None:
+    """What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident."""
+    if not content.replaced:
+        return None
+    found = _first_unhealthy(replace(content, iterations=content.replaced), Window(1, 0))
+    return replace(found, message=f"{found.message}, before a restart") if found else None
 
 
 def _may_vanish(content: LogContent) -> frozenset[str]:
@@ -356,7 +364,9 @@ def _integers(section: object, *names: str) -> tuple[int | None, ...]:
 def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[str, ...]:
     remarks = []
     if content.replaced:
-        again = f"{_are(content.replaced, 'iteration')} printed again (from iteration {first_few(content.restarts)})"
+        again = (
+            f"{_are(len(content.replaced), 'iteration')} printed again (from iteration {first_few(content.restarts)})"
+        )
         remarks.append(f"{again}, after a restart; the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
         remarks.append(f"the job was restarted within the window {window}, and the steps after a restart are slower")
