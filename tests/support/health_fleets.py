@@ -46,7 +46,6 @@ TROUBLE = (
     "INFO: task python3:7 blocked for more than 122 seconds.",
     "EDAC MC0: 1 UE memory read error on CPU_SrcID#0",
     "nvme nvme0: I/O 17 QID 3 timeout, aborting",
-    "python3[7]: segfault at 0 ip 0 sp 0 error 4 in libnccl.so.2",
     "ib3: Lost carrier",
     "enp3s0: lost carrier",
 )

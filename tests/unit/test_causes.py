@@ -88,6 +88,8 @@ def named(found: Diagnosis) -> str:
         ("enroot-switchroot: failed to execute: /usr/bin/bash: Exec format error\n", "Exec format error"),
         ("python3: /opt/permute.cu:412: void f(P): Assertion `p != nullptr' failed.\n", "Assertion `p != nullptr'"),
         (IMPORT_THAT_WAS_TRIED, "ValueError: GBS does not divide"),
+        (f"{TRACEBACK}ValueError: No backend is available. Please run with NVTE_DEBUG=1\n", "No backend is available"),
+        (f"Exception ignored in: <f>\n{TRACEBACK}KeyError: 'x'\n{TRACEBACK}RuntimeError: the last\n", "the last"),
     ],
 )
 @pytest.mark.parametrize("where", ["training", "batch"])

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.failed_logs import TORCHRUN_KILLED, FailedLog, why
+
+
+def in_group(log: FailedLog, rank: int, seq: int, group: str, seat: int) -> str:
+    """As PyTorch 2.9 says it of a group that not all ranks are in: ``seat`` is the rank's number there."""
+    prefix = "[E1122 10:11:12.345678901 ProcessGroupNCCL.cpp:"
+    work = f"WorkNCCL(SeqNum={seq}, OpType=ALLGATHER, NumelIn=4, NumelOut=4, Timeout(ms)=600000)"
+    return log.line(
+        rank, f"{prefix}628] [Rank {seat}] Watchdog caught collective operation timeout: {work} ran for 600060"
+    ) + log.line(
+        rank,
+        f"{prefix}2168] [PG ID 2 PG GUID {group} Rank {seat}]  failure detected by watchdog at work sequence id: {seq}"
+        f" PG status: last enqueued work: {seq + 2}, last completed work: {seq - 1}",
+    )
 
 
 def timeout(log: FailedLog, rank: int, seq: int = 1580) -> str:
@@ -52,6 +66,86 @@ def test_where_all_ranks_waited_nobody_knows(tmp_path: Path) -> None:
     assert found.summary.startswith("unknown: ")
     assert found.witnesses[0].role == "witness"
     assert len(found.witnesses[0].ranks) == log.ranks
+
+
+def tensor(log: FailedLog, rank: int, seq: int = 5000) -> str:
+    return in_group(log, rank, seq + rank // 8, f"{9 + rank // 8}(TENSOR_MODEL_PARALLEL_GROUP)", rank % 8)
+
+
+def data(log: FailedLog, rank: int, seq: int = 120) -> str:
+    return in_group(log, rank, seq, f"{40 + rank % 8}(DATA_PARALLEL_GROUP)", rank // 8)
+
+
+@pytest.mark.parametrize(
+    ("waited", "ranks"),
+    [
+        (lambda log: [(tensor if rank // 8 == 1 else data)(log, rank) for rank in range(32) if rank != 13], (13,)),
+        (lambda log: [tensor(log, rank) for rank in range(8, 15)], ()),
+        (lambda log: [tensor(log, rank) for rank in (*range(7), *range(8, 13), 14, 15, *range(16, 32))], (7, 13)),
+        (lambda log: [(data if rank % 8 == 4 else tensor)(log, rank) for rank in range(32) if rank != 20], (20,)),
+        (lambda log: [tensor(log, rank) for rank in range(32)], ()),
+        (lambda log: [tensor(log, rank) for rank in (8, 9, 10)], ()),
+        (lambda log: [data(log, rank, 120 - (rank == 20)) for rank in range(32)], (20,)),
+    ],
+    ids=["of a node", "last", "two nodes", "across nodes", "nobody", "few", "behind"],
+)
+@pytest.mark.parametrize("style", ["torch", "both"])
+def test_ranks_wait_in_groups_that_count_for_themselves(tmp_path: Path, waited: Any, ranks: Any, style: str) -> None:
+    """8 ranks of a node in tensor groups, the same rank of all nodes in data groups; of a group only its last may be
+    missing without a trace."""
+    log = FailedLog(5, style=style)
+    lines = waited(log)
+    log.random.shuffle(lines)
+    found = why(tmp_path, log.communicators() + log.steps(5) + "".join(lines) + log.consequences())
+    assert (found.cause.ranks if found.cause else ()) == ranks
+
+
+def dated(log: FailedLog, rank: int, clock: str) -> str:
+    return "".join(
+        f"{rank}: 2026-11-22 {clock} {text}\n" for text in (*FRAMES, "torch.OutOfMemoryError: CUDA out of memory")
+    )
+
+
+FRAMES = ("Traceback (most recent call last):", '  File "/opt/train.py", line 7, in forward')
+
+
+@pytest.mark.parametrize(("clock", "rank"), [("10:11:10,5", 20), ("10:10:13", 20), ("10:10:11", 3), ("10:11:13", 3)])
+def test_a_clock_is_believed_as_far_as_lines_may_be_late(tmp_path: Path, clock: str, rank: int) -> None:
+    log = FailedLog(5, style="label")
+    found = why(tmp_path, dated(log, 3, "10:11:12") + log.consequences() + dated(log, 20, clock))
+    assert found.cause is not None
+    assert found.cause.rank == rank
+
+
+CHECKPOINT = (
+    *FRAMES,
+    "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([7])",
+    "Traceback (most recent call last): (RANK 7)",
+    *FRAMES[1:],
+    "KeyError: 'optimizer.state'",
+)
+
+
+@pytest.mark.parametrize(
+    "texts", [CHECKPOINT, ("[Rank 0]: Ranks 7, 9 failed to pass monitoredBarrier in 1800000 ms",)], ids=["", "barrier"]
+)
+def test_a_rank_may_speak_of_another(tmp_path: Path, texts: tuple[str, ...]) -> None:
+    log = FailedLog(3)
+    lines = "".join(log.line(0, text) for text in texts)
+    found = why(tmp_path, log.communicators() + log.steps(3) + lines + log.consequences())
+    assert found.cause is not None
+    assert (found.cause.rank, found.cause.node) == (7, log.host(7))
+
+
+def test_what_a_rank_raised_after_others_had_complained_did_not_begin_it(tmp_path: Path) -> None:
+    """It was alive when another was gone, however sure its own line is."""
+    log = FailedLog(3)
+    first = "".join(log.line(4, text) for text in (*FRAMES, "KeyError: 'lm loss'"))
+    later = "".join(log.line(9, text) for text in (*FRAMES, "OSError: [Errno 5] Input/output error"))
+    found = why(tmp_path, log.steps(3) + first + log.consequences() + later)
+    assert (found.kind, found.cause and found.cause.rank) == ("exception", 4)
+    assert why(tmp_path, log.steps(3) + later + first + log.consequences()).kind == "file-system"
+    assert why(tmp_path, log.steps(3) + first + later + log.consequences()).kind == "file-system", "the surer one"
 
 
 def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path) -> None:

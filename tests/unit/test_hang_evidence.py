@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from llmb_common.causes.collectives import never_came
 from llmb_common.causes.diagnosis import diagnose, diagnose_logs
-from llmb_common.causes.hangs import NotADumpError, never_came, read_dumps, read_plain_pickle, read_ranks
+from llmb_common.causes.hangs import NotADumpError, read_dumps, read_plain_pickle, read_ranks
 from support.cli import Cli
 from support.runs import make_run, steady_log
 
@@ -103,7 +104,7 @@ def test_a_rank_that_waits_for_another_itself_is_not_the_one(tmp_path: Path) -> 
     other = ("2", "PIPELINE")
     for rank, entries in enumerate(([entry(10)], [entry(10)], [], [entry(4, group=other)])):
         write_dump(tmp_path, rank, entry(9, done=True), entry(3, done=True, group=other), *entries)
-    missing = never_came(read_dumps(tmp_path / "flight"))
+    missing = never_came(read_dumps(tmp_path / "flight"), "their dumps")
     assert missing is not None
     assert missing.ranks == (2,)
 
@@ -166,7 +167,7 @@ def test_damaged_dumps_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "flight" / "rank_1").write_bytes(b"\x80\x02}.")
     (tmp_path / "flight" / "rank_2").write_bytes(pickle.dumps({"pg_config": 5, "entries": 7}, protocol=2))
     (tmp_path / "flight" / "rank_3").symlink_to("rank_0")
-    assert list(read_dumps(tmp_path / "flight")) == [0]
+    assert list(read_dumps(tmp_path / "flight").entries) == [0]
 
 
 @pytest.mark.parametrize("ranks", ["[" + "9" * 100_000 + "]", "(" * 5000 + ")" * 5000, "[1,", "0 0", 7])
@@ -174,7 +175,7 @@ def test_what_a_dump_says_of_a_group_is_no_program(tmp_path: Path, ranks: object
     (tmp_path / "flight").mkdir()
     dump = {"pg_config": {"1": {"ranks": ranks}}, "entries": [entry(1)]}
     (tmp_path / "flight" / "rank_0").write_bytes(pickle.dumps(dump, protocol=2))
-    assert list(read_dumps(tmp_path / "flight")) == [0]
+    assert list(read_dumps(tmp_path / "flight").entries) == [0]
 
 
 def test_an_archive_has_dumps_as_text(cli: Cli, tmp_path: Path) -> None:

@@ -47,11 +47,6 @@ LIMITS: list[tuple[Change, Change, str]] = [
     (logged("mlx5_core 0000:5e:00.0 ib3: x"), logged("mlx5_core 0000:5e:00.0 ib3: lost carrier"), "link-flaps"),
     (_flaps(4), _flaps(5), "link-flaps"),
     *((logged(text, age=7201), logged(text, age=7200), "xid") for text in OF_DRIVER),
-    (
-        logged("EXT4-fs: Remounting filesystem read-only", age=86_401),
-        logged("EXT4-fs: Remounting filesystem read-only", age=86_400),
-        "kernel-log",
-    ),
 ]
 """What just passes, and what does not any more."""
 

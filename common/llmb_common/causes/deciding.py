@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.causes.answer import Cause, Diagnosis, Evidence
+from llmb_common.causes.lines import Line
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Complaint, Reading, number_of
 from llmb_common.causes.table import Signature, signatures
@@ -78,6 +79,7 @@ def _earliest(roots: Sequence[Complaint], readings: Sequence[Reading]) -> Compla
     believed = [item for item in roots if (not item.survived or _strength(item) == 3) and not _caught(item, roots)]
     for strength in (3, 2, 1):
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
+        kept = [item for item in kept if not _outlived(item, believed, readings)]
         if strength == 1:  # nobody is killed because of a mere complaint
             kept = [item for item in kept if item.raised] or ([] if _killed_first(readings) else _better(kept))
         if kept:
@@ -91,6 +93,20 @@ def _caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
         other.raised and not other.logged and other.line.rank == item.line.rank and other.offset > item.offset
         for other in roots
         if other.log == item.log
+    )
+
+
+def _outlived(item: Complaint, believed: Sequence[Complaint], readings: Sequence[Reading]) -> bool:
+    """Whether another rank had raised, and others complained that one was gone, before this one raised: it lived on."""
+    if not item.raised or _strength(item) < 3:
+        return False
+    reading = next(reading for reading in readings if reading.log == item.log)
+    gone = [other.offset for other in reading.complaints if other.signature.role in ("cascade", "ended")]
+    first = min((offset for offset in gone if offset < item.offset), default=0)
+    return any(
+        other.raised and not other.logged and other.line.rank not in (None, item.line.rank) and other.offset < first
+        for other in believed
+        if other.log == item.log and _strength(other) == 2
     )
 
 
@@ -124,16 +140,27 @@ def _precedes(other: Complaint, item: Complaint) -> bool:
     return other.signature.role in ("cascade", "killed", "ended") and not other.line.level
 
 
+_LATE = 60.0
+"""Seconds by which a line may arrive after later ones: by more than that, it is the clocks of two nodes that differ."""
+
+
 def _first_by_time(items: Sequence[Complaint]) -> Complaint:
-    """The first in the file, unless another of the same style of time is earlier by the clock."""
+    """The first in the file, unless another of the same style of time is a little earlier by the clock."""
     first = items[0]
-    alike = [item for item in items if _style(item) == _style(first) and item.log == first.log]
-    return min(alike, key=lambda item: item.line.time or "") if _style(first) and len(alike) > 1 else first
+    alike = [item for item in items if item.log == first.log and _style(item) == _style(first)]
+    return max(alike, key=lambda item: _earlier(item, first), default=first)
+
+
+def _earlier(item: Complaint, first: Complaint) -> float:
+    """Seconds by which ``item`` is earlier; 0 where that cannot be."""
+    clocks = [re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", one.line.time or "") for one in (item, first)]
+    own, other = (int(it[1]) * 3600 + int(it[2]) * 60 + float(it[3].replace(",", ".")) if it else 0.0 for it in clocks)
+    difference = (other - own) % 86_400
+    return difference if difference <= _LATE else 0.0
 
 
 def _style(item: Complaint) -> str:
-    time = item.line.time or ""
-    return "".join("0" if character.isdigit() else character for character in time[:19])
+    return "".join("0" if character.isdigit() else character for character in (item.line.time or "")[:19])
 
 
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
@@ -194,6 +221,8 @@ def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | Non
 def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
     """Rank, node and GPU of a complaint, from what stands before the line, in it, and what is known of places."""
     line, place = item.line, item.place
+    if "named" in item.signature.traits and place.ranks:
+        line = Line(line.text, place.ranks[0])
     host = line.host or place.host
     rank = line.rank if line.rank is not None else place.ranks[0] if len(place.ranks) == 1 else None
     if rank is None and place.bus is not None:

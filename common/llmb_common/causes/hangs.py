@@ -15,13 +15,13 @@ import pickle
 import pickletools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from llmb_common.causes.answer import Cause
-from llmb_common.causes.lines import Missing
+from llmb_common.causes.collectives import PAIR, Begun, BegunCollective, Missing, never_came
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Reading
 from llmb_common.causes.table import Sure
@@ -101,46 +101,26 @@ def dump_as_json(file: Path) -> bytes:
         return b""
 
 
-class BegunCollective(NamedTuple):
-    """A collective that a rank has begun. ``group`` is the process group's name, ``sequence`` its number in it."""
-
-    group: str
-    sequence: int
-    operation: str
-    done: bool
-    where: str
-    """The caller's line, where the dump has stacks."""
-
-
-class Dump(NamedTuple):
-    """What one rank's recorder says. ``members`` are the ranks of groups that it knows."""
-
-    entries: tuple[BegunCollective, ...]
-    members: Mapping[str, tuple[int, ...]]
-    names: Mapping[str, str]
-
-
-def read_dumps(folder: Path) -> dict[int, Dump]:
+def read_dumps(folder: Path) -> Begun:
     """The dumps in ``folder`` by rank, which their names end with; those that cannot be read are left out."""
-    found: dict[int, Dump] = {}
+    found = Begun()
     try:
         files = sorted(folder.iterdir())
     except OSError:
-        return {}
+        return found
     for file in files[:_MOST_DUMPS]:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             if rank := re.search(r"\d{1,6}$", file.stem):
-                found[int(rank[0])] = _dump(read_plain_pickle(read_plain(file, _MOST_BYTES)))
+                _add_dump(found, int(rank[0]), read_plain_pickle(read_plain(file, _MOST_BYTES)))
     return found
 
 
-def _dump(value: Any) -> Dump:
-    members, names = {}, {}
-    for name, group in list(value["pg_config"].items())[:10_000]:
-        members[str(name)] = _numbers(group.get("ranks", ""))
-    for item in value["entries"]:
-        names[str(item["process_group"][0])] = str(item["process_group"][1])[:80]
-    return Dump(tuple(_entry(item) for item in value["entries"]), members, names)
+def _add_dump(found: Begun, rank: int, value: Any) -> None:
+    members = {str(name): _numbers(group.get("ranks", "")) for name, group in list(value["pg_config"].items())[:10_000]}
+    names = {str(item["process_group"][0]): str(item["process_group"][1])[:80] for item in value["entries"]}
+    found.entries[rank] = [_entry(item) for item in value["entries"]]
+    found.members = {name: ranks for name, ranks in members.items() if ranks} | found.members
+    found.names = names | found.names
 
 
 def _numbers(text: Any) -> tuple[int, ...]:
@@ -154,52 +134,7 @@ def _entry(item: dict[str, Any]) -> BegunCollective:
     done = item["state"] == "completed" or (bool(item.get("retired")) and not kind.startswith("nccl"))
     sequence = int(item["p2p_seq_id" if point else "collective_seq_id"])
     group = str(item["process_group"][0])
-    return BegunCollective(f"{group} p2p" if point else group, sequence, kind.rpartition(":")[2], done, _caller(item))
-
-
-def _caller(item: dict[str, Any]) -> str:
-    for frame in item.get("frames") or ():
-        file = str(frame.get("filename", ""))
-        if "torch/distributed" not in file and "torch/autograd" not in file:
-            return f"{frame.get('name')} ({file}:{frame.get('line')})"[:300]
-    return ""
-
-
-def never_came(dumps: Mapping[int, Dump]) -> Missing | None:
-    """The ranks that others wait for and that wait for nobody themselves; None where the dumps do not show any."""
-    blamed: dict[int, list[tuple[str, int, str]]] = {}
-    waiting: set[int] = set()
-    for group in dict.fromkeys(entry.group for dump in dumps.values() for entry in dump.entries):
-        for rank, place in _missing_in(group, dumps, waiting):
-            blamed.setdefault(rank, []).append(place)
-    roots = [rank for rank in blamed if rank not in waiting]
-    if not roots or 2 * len(roots) > len(dumps):
-        return None
-    group, sequence, operation = Counter(place for rank in roots for place in blamed[rank]).most_common(1)[0][0]
-    of = next((dump.names[group] for dump in dumps.values() if dump.names.get(group)), group)
-    return Missing(tuple(sorted(roots)), f"{operation} (sequence {sequence} of {of})", "the flight recorders' dumps")
-
-
-def _missing_in(group: str, dumps: Mapping[int, Dump], waiting: set[int]) -> list[tuple[int, tuple[str, int, str]]]:
-    """Members that have not begun what others of ``group`` wait in; adds those others to ``waiting``."""
-    last: dict[int, int] = {}
-    open_at: dict[int, BegunCollective] = {}
-    for rank, dump in dumps.items():
-        own = [entry for entry in dump.entries if entry.group == group]
-        if own:
-            last[rank] = max(entry.sequence for entry in own)
-        first = min((entry for entry in own if not entry.done), key=lambda entry: entry.sequence, default=None)
-        if first is not None:
-            open_at[rank] = first
-    if group.endswith(" p2p") or not open_at:
-        return []
-    members = next((dump.members[group] for dump in dumps.values() if dump.members.get(group)), tuple(dumps))
-    stuck = min(open_at.values(), key=lambda entry: entry.sequence)
-    missing = [rank for rank in members if last.get(rank, 0) < stuck.sequence]
-    if missing and len(missing) < len(members):
-        waiting.update(rank for rank, entry in open_at.items() if entry.sequence == stuck.sequence)
-        return [(rank, (group, stuck.sequence, stuck.operation)) for rank in missing]
-    return []
+    return BegunCollective(group + PAIR if point else group, sequence, kind.rpartition(":")[2], done)
 
 
 FOLDER = "ranks"
@@ -303,8 +238,7 @@ def find_stuck(
     run_folder: Path | None, ranks: Sequence[RankFile], readings: Iterable[Reading], places: Places
 ) -> Cause | None:
     """The rank that never came; None where nothing says which. Stacks say where it stood, dumps what it missed."""
-    dumps = read_dumps(run_folder / FLIGHT) if run_folder is not None else {}
-    recorded = never_came(dumps) if dumps else None
+    recorded = never_came(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
     stacks = stuck(ranks)
     printed = next((found for reading in readings if (found := reading.waits.missing(places.world))), None)
     if recorded and stacks and set(stacks[0].ranks) & set(recorded.ranks):

@@ -18,7 +18,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from llmb_common.causes.lines import Line, Location, TimedOutCollectives, parse, place_of, plain, printer_of
+from llmb_common.causes.collectives import TimedOutCollectives
+from llmb_common.causes.lines import Line, Location, parse, place_of, plain, printer_of
 from llmb_common.causes.table import Signature, signature_of
 from llmb_common.timing.log_files import find_markers, open_log
 from llmb_common.timing.records import MARKERS
@@ -36,6 +37,8 @@ _MORE = (
     *(b"symbol", b"bort", b"dumped", b"off the bus", b"xceeded", b"atchdog", b"terminate", b"importing", b"UNAVAIL"),
     *(b"an't ", b"nable to", b"onnection", b"enqueued", b"pass monitored", b"closed by", b"Assertion", b"lost"),
     *(b"ibgda", b"free()", b"does not", b"annot ", b"not supp", b"neither AF", b"reempt", b"ompletion"),
+    *(b"mlx5_core", b"lockup", b"panic", b"emount", b"lost carrier"),
+    *(b"mlx5_core", b"lockup", b"panic", b"emount", b"ink down", b"lost carrier"),
 )
 _PASSED = b"] datetime: "
 """Megatron prints it after a barrier of all ranks: none of them is dead."""
@@ -55,6 +58,7 @@ _TRACEBACK, _FRAMES = 32 << 10, 200
 """Bytes and lines above the last line of a traceback in which it begins."""
 
 _TRACEBACK_BEGINS = "Traceback (most recent call last)"
+_OF_RANK = re.compile(r"last\): \(RANK (\d{1,6})\)$")
 
 Above: TypeAlias = Literal["none", "caught", "logged", "uncaught"]
 
@@ -134,8 +138,9 @@ class Reading:
 
     def forget(self) -> None:
         """What was said so far was survived by all."""
-        for known in (self.complaints, self.overtaken, self.counts, self.ranks, self.hosts, self.waits.groups):
+        for known in (self.complaints, self.overtaken, self.counts, self.ranks, self.hosts):
             known.clear()
+        self.waits.forget()
 
 
 def read_complaints(log: Path, start: int = 0) -> Reading:
@@ -222,7 +227,9 @@ def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Compla
     if found is None or found.role == "noise":
         return None
     looks = found.role == "root" and reading.counts[found.id] < _EACH and _PYTHON.match(line.text)
-    above = _above(file, start, text) if looks else None
+    above, of = _above(file, start, text) if looks else (None, None)
+    if of is not None:
+        line = Line(line.text, of, time=line.time)
     found = _believed(found, line, above)
     if found and found.role in ("ended", "killed") and _SUMMARY.match(line.text):
         line = _with_place(file, start, line)
@@ -245,9 +252,8 @@ def _believed(found: Signature, line: Line, above: Above | None) -> Signature | 
     stands above an exception."""
     if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:
         return found
-    if line.level or _RETRIES.search(line.text) or (found.sure != "certain" and _HEDGED.search(line.text)):
-        return None
-    if above == "caught":
+    doubted = _RETRIES.search(line.text) or (found.sure != "certain" and _HEDGED.search(line.text))
+    if line.level or above == "caught" or (doubted and above != "uncaught"):
         return None
     plain_words = "everyday" in found.traits and above is None and not _COMPLAINS.search(line.text)
     if plain_words or (found.sure == "likely" and above == "none"):
@@ -277,8 +283,9 @@ def number_of(item: Complaint) -> int | None:
     return number
 
 
-def _above(file: FileIO, start: int, text: str) -> Above:
-    """Whether the lines of the same printer before it are a traceback, and one that a program has logged itself.
+def _above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
+    """Whether the lines of the same printer before it are a traceback, and one that a program has logged itself; and
+    whose it is, where that is another rank, as in what PyTorch says of a checkpoint.
 
     Bridge logs each import that it can do without: a message, and the traceback behind it or below.
     """
@@ -292,14 +299,18 @@ def _above(file: FileIO, start: int, text: str) -> Above:
                 parse(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
             )  # or in a frame, by rich
             if not alone:
-                return "caught"
-            return _by_last_words(own[number + 1]) if number + 1 < len(own) else "uncaught"
-    return "uncaught" if any('  File "' in line for line in own[:8]) else "none"
+                return "caught", None
+            of = _OF_RANK.search(line)
+            how = _by_last_words(own[number + 1]) if number + 1 < len(own) else "uncaught"
+            return how, int(of[1]) if of else None
+    return "uncaught" if any('  File "' in line for line in own[:8]) else "none", None
 
 
 def _by_last_words(line: str) -> Above:
     """What the traceback below ``line``, of the same printer, is: a logger may have printed it."""
     parsed = parse(line)
+    if parsed.text.startswith("Exception ignored "):
+        return "caught"
     if not parsed.level or _NATIVE.search(line):
         return "uncaught"
     return "none" if _HANDLED.search(parsed.text) else "logged"

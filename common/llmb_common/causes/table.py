@@ -18,7 +18,7 @@ XIDS = Path(__file__).parent / "xid.json"
 Role: TypeAlias = Literal["root", "cascade", "witness", "killed", "ended", "teardown", "noise"]
 Sure: TypeAlias = Literal["certain", "likely", "possible"]
 Fault: TypeAlias = Literal["run", "node", "network", "storage", "site", "scheduler"]
-Trait: TypeAlias = Literal["vague", "everyday", "hardware"]
+Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named"]
 
 
 class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +35,7 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fault: Fault = "run"
     keep_out: bool = False
     traits: tuple[Trait, ...] = ()
+    kernel: tuple[str, Literal["fail", "warn"]] | None = None
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -34,29 +34,6 @@ _NOTEWORTHY = frozenset({63, 92, 121, 154})
 FLAPS = 5
 """So often a link of one device was lost within a day: the threshold of Azure's health checks."""
 
-
-class _Line(NamedTuple):
-    check: str
-    pattern: re.Pattern[str]
-    level: Level
-    seconds: float = RECENT * 12
-
-
-_LINES = (
-    _Line("xid", re.compile(r"fallen off the bus"), "fail", RECENT),
-    _Line("adapter-log", re.compile(r"mlx5.*insufficient power", re.I), "fail"),
-    _Line("adapter-log", re.compile(r"mlx5.*(?:High Temperature|ACCESS_REG.*failed)", re.I), "warn"),
-    _Line("kernel-log", re.compile(r"[Rr]emounting filesystem read-only|[Rr]emounted .*read-only"), "fail"),
-    _Line("kernel-log", re.compile(r"\bmce:.*[Uu]ncorrected|Hardware Error.*(?:[Uu]ncorrected|[Ff]atal)"), "fail"),
-    _Line("kernel-log", re.compile(r"soft lockup|hard LOCKUP|blocked for more than \d+ seconds"), "warn"),
-    _Line(
-        "kernel-log",
-        re.compile(r"Hardware Error|\bmce: .*above threshold|EDAC .*\b(?:CE|UE)\b|nvme.*I/O.*timeout"),
-        "warn",
-    ),
-    _Line("kernel-log", re.compile(r"segfault.*libnccl"), "warn"),
-)
-
 _LOST = re.compile(r"\b((?:ib|mlx5_(?!core)|ens|enp|eth)\w*)[:,]? .*lost carrier", re.I)
 _DOWN = re.compile(r"mlx5_core \S+ (\w+): Link down")
 """As the driver says it, of which the first is that of the start."""
@@ -85,11 +62,9 @@ def _meaning(age: float, text: str) -> Iterator[tuple[str, Level, str]]:
         level = _of_driver(known, int(number), text)
         if level is not None and (age <= RECENT or level == "fail"):
             yield check, level if age <= RECENT else "warn", f"{_bus(text)} {number}"
-        return
-    for line in _LINES:
-        if line.pattern.search(text):
-            yield line.check, line.level if age <= line.seconds else "warn", line.pattern.pattern
-            return
+    elif known is not None and known.kernel:
+        check, level = known.kernel
+        yield check, level if check != "xid" or age <= RECENT else "warn", known.id
 
 
 def _of_driver(known: Signature, number: int, text: str) -> Level | None:

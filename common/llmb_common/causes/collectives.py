@@ -1,0 +1,174 @@
+"""Whom the others of a process group waited for, by the collectives that each rank has begun: as PyTorch's flight
+recorders have them, or as ranks print them when one times out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from llmb_common.causes.lines import Line
+
+PAIR = " p2p"
+"""Ends the name of what a group sends from rank to rank: each pair of ranks counts for itself."""
+
+_DEFAULT = "0"
+"""The group of all ranks."""
+
+_MANY = 7
+
+_GROUP = re.compile(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^\s()]+))?(?:\(([^)]*)\))? Rank (\d+)\]")
+_WORK = re.compile(r"Work\w+\(SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d+))?")
+_AT = re.compile(r"(?:work sequence id|at work|at NCCL work): (\d{1,12})\b")
+_PROGRESS = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (\d{1,12}), last completed (?:NCCL )?work: ")
+_OWN = re.compile(r"\[Rank (\d{1,6})\]")
+_NO_SIZE = str((1 << 64) - 1)
+"""Of coalesced sends and receives. Coalesced collectives have one."""
+
+
+class BegunCollective(NamedTuple):
+    """A collective that a rank has begun. ``group`` is the process group's name, ``sequence`` its number in it."""
+
+    group: str
+    sequence: int
+    operation: str
+    done: bool
+
+
+class Missing(NamedTuple):
+    """Ranks that others waited for, where they should have been, and how that is known."""
+
+    ranks: tuple[int, ...]
+    where: str
+    how: str
+
+
+@dataclass
+class Begun:
+    """What is known of each rank's collectives; of the groups: their ``members``, and what they are called."""
+
+    entries: dict[int, Sequence[BegunCollective]] = field(default_factory=dict)
+    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def never_came(known: Begun, how: str) -> Missing | None:
+    """The ranks that others wait for and that wait for nobody themselves; None where there are none, or too many."""
+    blamed: dict[int, list[tuple[str, int, str]]] = {}
+    waiting: set[int] = set()
+    for group in dict.fromkeys(entry.group for entries in known.entries.values() for entry in entries):
+        for rank, place in _missing_in(group, known, waiting):
+            blamed.setdefault(rank, []).append(place)
+    roots = [rank for rank in blamed if rank not in waiting]
+    if not roots or 2 * len(roots) > len(known.entries):
+        return None
+    group, sequence, operation = Counter(place for rank in roots for place in blamed[rank]).most_common(1)[0][0]
+    of = f" of {known.names[group]}" if known.names.get(group) else ""
+    return Missing(tuple(sorted(roots)), f"{operation} (sequence {sequence}{of})", how)
+
+
+def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[int, tuple[str, int, str]]]:
+    """Members that have not begun what most others of ``group`` wait in, or hang in an earlier one; adds those others
+    to ``waiting``. Where many are silent, their silence means nothing."""
+    last: dict[int, int] = {}
+    open_at: dict[int, BegunCollective] = {}
+    for rank, entries in known.entries.items():
+        own = [entry for entry in entries if entry.group == group]
+        if own:
+            last[rank] = max(entry.sequence for entry in own)
+        if begun := [entry for entry in own if not entry.done]:
+            open_at[rank] = min(begun, key=lambda entry: entry.sequence)
+    if group.endswith(PAIR):
+        waiting.update(open_at)
+    if group.endswith(PAIR) or not open_at:
+        return
+    times = Counter(entry.sequence for entry in open_at.values())
+    stuck = min(open_at.values(), key=lambda entry: (-times[entry.sequence], entry.sequence))
+    members = known.members.get(group) or tuple(known.entries)
+    late = [
+        rank
+        for rank in members
+        if last.get(rank, 0) < stuck.sequence or open_at.get(rank, stuck).sequence < stuck.sequence
+    ]
+    waiting.update(rank for rank, entry in open_at.items() if late and rank not in late)
+    silent = [rank for rank in late if rank not in known.entries]
+    few = len(silent) <= max(1, len(members) // 4)
+    if len(late) < len(members):
+        at = (group, stuck.sequence, stuck.operation)
+        yield from ((rank, at) for rank in late if few or rank in known.entries)
+
+
+@dataclass
+class TimedOutCollectives:
+    """What a log says of collectives that timed out. The line with the operation does not always name the group; the
+    next ones of the rank do."""
+
+    begun: dict[int, dict[tuple[str, int], BegunCollective]] = field(default_factory=dict)
+    """By rank, group and sequence."""
+    seats: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Of each group, rank by number in the group."""
+    names: dict[str, str] = field(default_factory=dict)
+
+    def note(self, line: Line) -> None:
+        """Take note of a line of a witness."""
+        found, own = _GROUP.search(line.text), _OWN.search(line.text)
+        group = (found[2] or found[1]) if found else ""
+        seat = int(found[4]) if found else int(own[1]) if own else None
+        rank = line.rank if line.rank is not None else seat if group in ("", _DEFAULT) else None
+        if rank is None:
+            return
+        if found:
+            self.seats.setdefault(group, {})[int(found[4])] = rank
+            self.names[group] = found[3] or ""
+        entries = self.begun.setdefault(rank, {})
+        if work := _WORK.search(line.text):
+            pair = work[2] in ("SEND", "RECV") or (work[2] == "COALESCED" and work[3] == _NO_SIZE)
+            entry = BegunCollective(PAIR if pair else group, int(work[1]), work[2], done=False)
+            entries.setdefault((entry.group, entry.sequence), entry)
+        for at in _AT.findall(line.text) if group else ():
+            if known := entries.pop(("", int(at)), None):
+                entries[(group, int(at))] = known._replace(group=group)
+        if group and (progress := _PROGRESS.search(line.text)):
+            entries.setdefault((group, int(progress[1])), BegunCollective(group, int(progress[1]), "", done=True))
+
+    def forget(self) -> None:
+        """What was said so far does not matter any more."""
+        for known in (self.begun, self.seats, self.names):
+            known.clear()
+
+    def missing(self, world: int | None) -> Missing | None:
+        """Who is missing or behind; None where the lines do not say. ``world``: how many ranks there are; where that is
+        unknown, the highest of ``_MANY`` that have spoken is the last."""
+        rest = PAIR if self.seats.keys() - {_DEFAULT} else _DEFAULT
+        entries = {
+            rank: [entry if entry.group else entry._replace(group=rest) for entry in own.values()]
+            for rank, own in self.begun.items()
+        }
+        if not world:
+            world = max(entries) + 1 if len(entries) >= _MANY else 0
+        sizes: dict[str, int] = {}
+        for group, seats in self.seats.items():
+            sizes[self.names[group] or group] = max(sizes.get(self.names[group] or group, 0), max(seats) + 1)
+        members = {group: _members(seats, sizes[self.names[group] or group]) for group, seats in self.seats.items()}
+        members[_DEFAULT] = tuple(range(world))
+        how = f"{len(self.waiting)}{f' of {world}' if world else ''} ranks waited for it"
+        return never_came(Begun(dict(entries), members, self.names), how)
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The ranks that reported to have waited in a collective."""
+        return frozenset(rank for rank, own in self.begun.items() if not all(entry.done for entry in own.values()))
+
+
+def _members(seats: Mapping[int, int], size: int) -> tuple[int, ...]:
+    """The ranks of a group of that size, also the silent ones: Megatron's are evenly spaced. Those that are known,
+    where they are not."""
+    first, last = min(seats), max(seats)
+    step = (seats[last] - seats[first]) // max(1, last - first)
+    even = [seats[first] + (seat - first) * step for seat in range(size)]
+    if not step or any(even[seat] != rank for seat, rank in seats.items()):
+        return tuple(sorted(seats.values()))
+    return tuple(even)
