@@ -66,6 +66,12 @@ FIRST = (
     "test_time_limit",
     "test_scripted",
     "test_llmb_run",
+    # Of the unit tests those that wait most.
+    "test_supervise",
+    "test_executors_local",
+    "test_health_looks",
+    "test_run_crashes",
+    "test_supervise_clock",
 )
 """Groups, or files of ``SPREAD``. What starts first, the longest first, those that wait beside those that compute; the
 others follow."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from operator import attrgetter
@@ -56,6 +57,14 @@ def plan(*given: str | Machine | ClusterConfig | None, recipe: str = "llama3.1",
 def script_of(made: JobPlan) -> str:
     """The batch script of a plan."""
     return render_script(made, dry_run_paths(made.workload_folder, made.experiment_name))
+
+
+def shape_of(script: str, made: JobPlan) -> str:
+    """A script without what is nothing to a shell: numbers, comments, variables and lists of plain words."""
+    plain = r"[\w.,:/+=@%-]*"
+    lines = script.replace(made.experiment_name, "EXPERIMENT").splitlines()
+    kept = [line for line in lines if not re.fullmatch(rf"#.*|export {plain}|  --container-env={plain} \\", line)]
+    return re.sub(r"\b\d+\b", "0", "\n".join(kept))
 
 
 def refusal(*given: str | Machine | ClusterConfig | None, **variables: str) -> str:

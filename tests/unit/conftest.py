@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,17 @@ from support.run_site import RunSite, with_small_code
 from support.site_record import plant
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler that does not answer is asked again at once; git is asked once about this clone."""
-    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
-    monkeypatch.setattr("llmb_common.runs.manifest.git_state", _git_state)
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
+    """A scheduler that does not answer is asked again at once; git is asked once about this clone.
 
-
-@pytest.fixture(autouse=True)
-def documented(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every key of the data of ``llmb-install --json`` is in the reference, as ``Cli`` has it of llmb-run's."""
-    monkeypatch.setattr("llmb_install.main.print_result", _print_documented)
+    Every key of the data of ``llmb-install --json`` is in the reference, as ``Cli`` has it of llmb-run's.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
+        patch.setattr("llmb_common.runs.manifest.git_state", _git_state)
+        patch.setattr("llmb_install.main.print_result", _print_documented)
+        yield
 
 
 def _print_documented(command: str, result: Result, *, as_json: bool) -> int:

@@ -28,7 +28,7 @@ from llmb_common.site.machine import Machine
 from llmb_train.ranks import find_rank
 from support import plans
 from support.golden import GOLDEN, check_golden
-from support.plans import script_of
+from support.plans import script_of, shape_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
@@ -127,30 +127,22 @@ SWITCHES: dict[str, tuple[str | Machine | ClusterConfig, ...]] = {
 """One golden script for each switch: the words of its request, the site, the machine."""
 
 
-def script_of_switch(name: str) -> str:
-    return script_of(plan_of(*SWITCHES[name]))
-
-
 @pytest.mark.parametrize("name", SWITCHES)
 def test_script_of_every_switch(name: str) -> None:
-    check_golden(f"scripts/switches/{name}.txt", own_part(script_of_switch(name)))
+    check_golden(f"scripts/switches/{name}.txt", own_part(script_of(plan_of(*SWITCHES[name]))))
 
 
 @pytest.mark.exhaustive
 def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) -> None:
-    scripts = [
-        script_of(plan_of(recipe.name, **variables_of(row, dtype))) for recipe, row, dtype in (p.values for p in ROWS)
-    ]
-    scripts += map(script_of_switch, SWITCHES)
-    # ShellCheck reads every head, and a whole script once for each that differs in more than its head's values.
-    texts = {"#!/bin/bash\n" + "\n".join(split(text)[0] for text in scripts)}
-    shapes: dict[tuple[str, str], str] = {}
-    for text in scripts:
-        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
-        head, body = split(re.sub(r"limit_seconds=\d+$", "limit_seconds=1", text, flags=re.MULTILINE))
-        shapes.setdefault((re.sub(r"^(export \w+=|#).*", r"\1", head, flags=re.MULTILINE), body), text)
+    made = [plan_of(recipe.name, **variables_of(row, dtype)) for recipe, row, dtype in (row.values for row in ROWS)]
+    made += [plan_of(*words) for words in SWITCHES.values()]
+    scripts = [(plan, script_of(plan)) for plan in made]
+    # ShellCheck reads every head, and a whole script of each shape.
+    texts = {"#!/bin/bash\n" + "\n".join(split(text)[0] for _, text in scripts)}
+    shapes = {shape_of(text, plan): text for plan, text in scripts}
     assert 1 < len(shapes) < len(scripts) / 2
     for text in shapes.values():
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         inner = re.findall(r"<< '([A-Z]+)' \|\| true\n(.*?)\n\1\n", text, flags=re.DOTALL)
         assert [kind for kind, _ in inner][:1] == ["TASK"]
         texts |= {text, *(f"#!/bin/bash\n{lines}\n" for _, lines in inner)}
