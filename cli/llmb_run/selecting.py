@@ -16,8 +16,6 @@ from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.results.configuration import values_of
 from llmb_common.runs.ownership import is_ours, refusal
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_run.starting.command_line import VARIABLE_OF
-from llmb_run.starting.sweeps import dimensions_of
 from llmb_run.terminal import notice, split
 from llmb_run.workspace import Workspace
 
@@ -59,6 +57,10 @@ def run_filter(
 
 def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     """Whether a run's job has for each ``NAME=VALUE,VALUE`` one of the values, in the words of tables."""
+    # Planning is a tenth of what ``jobs`` and ``results`` import, and hardly anybody asks for it.
+    from llmb_run.starting.command_line import VARIABLE_OF
+    from llmb_run.starting.sweeps import dimensions_of
+
     called = {"scale": "gpus", "size": "model_size"} | {variable: field for field, variable in VARIABLE_OF.items()}
     asked = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
 

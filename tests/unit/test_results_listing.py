@@ -64,7 +64,7 @@ def test_a_copy_of_a_run_is_no_repeat(cli: Cli, tmp_path: Path) -> None:
     done = cli("results", "--json", str(copy), run.paths.run_id, str(run.paths.folder))
     assert done.data["groups"][0]["run_ids"] == [run.paths.run_id]
     assert [item["folder"] for item in done.data["runs"]] == [str(run.paths.folder)]
-    assert f"{copy} is a copy of {run.paths.folder}, and does not count as another run" in done.err
+    assert f"{copy} is a copy of {run.paths.folder}: the run counts once" in done.err
 
 
 def rows_of(cli: Cli, *arguments: str) -> list[str]:

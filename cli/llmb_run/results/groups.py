@@ -20,7 +20,6 @@ from llmb_common.runs.record import RunRecord
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at, csv_of, table
 from llmb_run.results.measuring import MeasuredRun
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
-from llmb_run.starting.command_line import command_for
 from llmb_run.workspace import Workspace
 
 
@@ -239,6 +238,8 @@ def _whole(item: Group) -> Group:
 
 
 def _board(items: Sequence[Group], place: Workspace) -> Board:
+    from llmb_run.starting.command_line import command_for  # of no other table
+
     records = [_record(item) for item in items]
     differing = told_apart([record.plan for record in records])
     if len({item.software for item in items if item.seconds}) > 1 and not {"image", "engine"} & differing.keys():

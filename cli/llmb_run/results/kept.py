@@ -14,13 +14,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from llmb_common import causes, results, timing
-from llmb_common.causes.answer import Diagnosis
-from llmb_common.causes.diagnosis import diagnose
 from llmb_common.decoding.structs import from_packed
 from llmb_common.index.database import CachedFigures, keep_figures, kept_figures, past_figures
 from llmb_common.machine.files import sha256_of_tree
@@ -35,6 +33,9 @@ from llmb_common.timing.iterations import IterationsOnDisk
 from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.runs import RecordedState, RunTiming, Status, analyse
 from llmb_common.timing.statistics import Window
+
+if TYPE_CHECKING:
+    from llmb_common.causes.answer import Diagnosis
 
 T = TypeVar("T")
 
@@ -186,7 +187,12 @@ def reasons(
     """
     statuses = judged or {}
     failed = [record for record in records if _failed(record, statuses.get(record.paths.run_id))]
-    known = kept_figures(install, {str(record.paths.log) for record in failed}) if install and failed else {}
+    if not failed:
+        return {}
+    from llmb_common.causes.answer import Diagnosis  # all of ``causes`` comes with them, and most runs end well
+    from llmb_common.causes.diagnosis import diagnose
+
+    known = kept_figures(install, {str(record.paths.log) for record in failed}) if install else {}
     new: list[CachedFigures] = []
     found: dict[str, Diagnosis] = {}
     for record in failed:

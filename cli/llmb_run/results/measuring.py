@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmb_common.causes.answer import Diagnosis
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import configuration_of, image_marks, software_of
@@ -34,7 +33,6 @@ from llmb_common.runs.evidence.account import NodeSummary, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.extras import Extras, extras_of
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission.observe import observe
 from llmb_common.timing.log_files import RunFiles, find_runs, log_stem
 from llmb_common.timing.runs import RunTiming, analyse, no_garbage
 from llmb_common.timing.statistics import Window
@@ -43,6 +41,9 @@ from llmb_run.results.kept import KeptFigures, past_runs, reasons
 from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
+
+if TYPE_CHECKING:
+    from llmb_common.causes.answer import Diagnosis
 
 SILENT_SECONDS = 2.0
 """Seconds that a search may take without a word."""
@@ -196,11 +197,9 @@ def _with_images(found: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 def _diagnosed(read: Sequence[MeasuredRun], place: Workspace) -> list[MeasuredRun]:
     """Those that failed, with why."""
-    failed = {item.record.paths.run_id: item for item in read if item.record and item.timing.status.state == "Failed"}
-    if not failed:
-        return list(read)
-    records = [item.record for item in failed.values() if item.record]
-    found = reasons(place.install_or_none, records, {word: item.timing.status for word, item in failed.items()})
+    records = {item.record.paths.run_id: item.record for item in read if item.record}
+    statuses = {item.record.paths.run_id: item.timing.status for item in read if item.record}
+    found = reasons(place.install_or_none, records.values(), statuses)
     return [replace(item, why=found.get(item.record.paths.run_id)) if item.record else item for item in read]
 
 
@@ -255,11 +254,13 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
                 records[folder] = load_record(folder)
             except RecordError as error:
                 notice(error.message)
-    alive = [folder for folder, record in records.items() if is_live(record.state)]
-    for folder, seen in zip(alive, observe([records[folder] for folder in alive]), strict=True):
-        records[folder] = seen.record
-        if seen.unknown:
-            notice(f"{seen.record.paths.name}: the last known state is shown: {seen.unknown}")
+    if alive := [folder for folder, record in records.items() if is_live(record.state)]:
+        from llmb_common.submission.observe import observe  # seldom: executors and schedulers come with it
+
+        for folder, seen in zip(alive, observe([records[folder] for folder in alive]), strict=True):
+            records[folder] = seen.record
+            if seen.unknown:
+                notice(f"{seen.record.paths.name}: the last known state is shown: {seen.unknown}")
     return records
 
 
@@ -274,7 +275,7 @@ def _without_copies(
     copies = {folder: first[record.paths.run_id] for folder, record in records.items()}
     for folder, original in copies.items():
         if folder != original:
-            notice(f"{folder} is a copy of {original}, and does not count as another run")
+            notice(f"{folder} is a copy of {original}: the run counts once")
     return [files for files in found if copies.get(files.folder, files.folder) == files.folder]
 
 
