@@ -158,7 +158,7 @@ REFUSED = {
         EP=128 -> joins 72 GPUs
     """,
     "MODEL_SIZE=kimi_k2 JOB_TOTAL_GPUS=256": """
-        GPU_TYPE=r100 -> it has configurations for vr200, gb300, gb200, b300, b200, h200, h100
+        GPU_TYPE=r100 -> it has configurations for vr200, gb300, gb200, b300
         GPU_TYPE=gb200 DTYPE=nvfp4 -> it has bf16, fp8
     """,
     PARTIAL_GRAPHS: """

@@ -154,7 +154,7 @@ REFUSED = {
         grok1 GPU_TYPE=b300 -> grok1 314b has no configuration for GPU_TYPE=b300
         grok1 DTYPE=fp8 EP=3 -> EP=3 does not divide the 8 experts
         grok1 MOE_ROUTING=balanced CUDA_GRAPH=true -> cannot be combined & set CUDA_GRAPH=false, or MOE_ROUTING=drop
-        JOB_TOTAL_GPUS=1024 GPU_TYPE=h100 FP8_RECIPE=mx -> MXFP8 needs vr200, r100, gb300, gb200, b300, b200
+        JOB_TOTAL_GPUS=1024 GPU_TYPE=h100 FP8_RECIPE=mx -> MXFP8 needs vr200, r100, gb300
         JOB_TOTAL_GPUS=12 GPU_TYPE=h100 MODEL_SIZE=8b FORCE=true GBS=24 -> 12 GPUs do not fill nodes of 8 GPUs
         JOB_TOTAL_GPUS=12 GPU_TYPE=h100 MODEL_SIZE=8b FORCE=true GBS=24 -> use a multiple of 8
         MODEL_SIZE=8b GPU_TYPE=h100 JOB_TOTAL_GPUS=8 CUDA_GRAPH=true -> CUDA_GRAPH and FSDP cannot be combined
