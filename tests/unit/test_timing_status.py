@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,14 +16,16 @@ from llmb_common.timing.statistics import Window, read_window, summarize
 from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line
 
 WINDOW = Window(35, 44)
+NEMO = {"window": Window(11, 44)}
+SUCCESS = ("Success", "", None)
 
 
 @pytest.fixture
 def judge(tmp_path):
-    def judge(text: str, window: Window = WINDOW, *, job: object = None, record: object = None):
+    def judge(text: str, window: Window = WINDOW, *, job: object = None, record: object = None, events: str = ""):
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
-        for name, document in (("job.json", job), ("run.json", record)):
+        for name, document in (("job.json", job), ("run.json", record), ("events.jsonl", events or None)):
             if document is not None:
                 (folder / name).write_text(document if isinstance(document, str) else json.dumps(document))
         log = folder / "log-x.out"
@@ -36,190 +39,150 @@ def verdict(timing) -> tuple[str, str, int | None]:
     return timing.status.state, timing.status.reason, timing.status.iteration
 
 
+def up_to(last: int, *further: str) -> str:
+    return mbridge_log(range(1, last + 1)) + "".join(further)
+
+
 def replaced_line(index: int, **fields) -> str:
     return mbridge_log().replace(mbridge_line(index), mbridge_line(index, **fields))
 
 
-def mtp_log(without: dict[int, str], **fields) -> str:
-    """A log whose records have ``mtp_1 loss``, but for those that ``without`` says what else to have."""
-    usual = "load_balancing_loss: 1.0E+00 | mtp_1 loss: 7.1E+00"
-    lines = [mbridge_line(index, extra=without.get(index, usual), **fields) for index in range(1, 51)]
+def with_figures(extra: dict[int, str], usual: str = "load_balancing_loss: 1.0E+00 | mtp_1 loss: 7.1E+00") -> str:
+    """A log whose records have ``usual``, but for those that ``extra`` says what else to have."""
+    return "".join(mbridge_line(index, extra=extra.get(index, usual)) for index in range(1, 51))
+
+
+def without_mtp(first: int, last: int) -> str:
+    return with_figures(dict.fromkeys(range(first, last + 1), "load_balancing_loss: 1.0E+00"))
+
+
+def skipped_without_averages() -> str:
+    lines = with_figures({}).splitlines(keepends=True)
+    lines[6] = mbridge_line(7, loss=None, skipped=1).replace("grad norm: 1.019 | ", "")
     return "".join(lines)
 
 
-def test_a_figure_that_vanishes_is_a_nan(judge):
-    gone = "load_balancing_loss: 1.0E+00"
-    assert verdict(judge(mtp_log({}))) == ("Success", "", None)
-    for first, last in ((7, 8), (7, 51), (2, 51), (50, 51), (1, 2)):
-        timing = judge(mtp_log(dict.fromkeys(range(first, last), gone)))
-        assert verdict(timing) == ("Failed", "nan_figure", first)
-        assert timing.status.message == f"no 'mtp_1 loss' is printed at iteration {first}, as Megatron does for NaN"
+def restarted(**met: Any) -> str:
+    """An attempt that met something in step 37, and another one from step 31 on."""
+    return up_to(36, mbridge_line(37, **met), mbridge_log(range(31, 51)))
 
 
-@pytest.mark.parametrize("figure", ["load_balancing_loss", "params norm", "max attention logit"])
-def test_every_average_and_norm_may_vanish(judge, figure):
-    lines = [mbridge_line(index, extra=f"{figure}: 1.0E+00" if index < 21 else "") for index in range(1, 51)]
-    assert verdict(judge("".join(lines))) == ("Failed", "nan_figure", 21)
+NOTHING_LEFT = "llmb_train: notice: the checkpoint in /c is from the last step, 50: nothing is left to train\n"
+CUT = "cut, garbled, or with a step time that cannot be"
 
-
-def test_what_may_come_and_go_is_no_nan(judge):
-    counts = dict.fromkeys(range(20, 51), "skipped samples: 8 | mtp_1 loss: 7.1 | load_balancing_loss: 1.0")
-    assert verdict(judge(mtp_log(counts))) == ("Success", "", None)
-    others = {7: "load_balancing_loss: 1.0 | mtp_1 loss: 7.1 | another rank's loss: 1.0"}
-    assert verdict(judge(mtp_log(others))) == ("Success", "", None)
-    lines = mtp_log({}).splitlines(keepends=True)
-    lines[6] = mbridge_line(7, loss=None, skipped=1).replace("grad norm: 1.019 | ", "")
-    timing = judge("".join(lines))
-    assert verdict(timing) == ("Success", "", None), "a skipped step has no averages"
-    assert [item.skipped for item in timing.iterations].count(True) == 1
-
-
-@pytest.mark.parametrize(("field", "reason"), [({"loss": None}, "nan_loss"), ({"grad_norm": "inf"}, "inf_grad_norm")])
-def test_what_an_earlier_attempt_met_fails_the_run(judge, field, reason):
-    log = mbridge_log(range(1, 37)) + mbridge_line(37, **field) + mbridge_log(range(31, 51))
-    timing = judge(log)
-    assert verdict(timing) == ("Failed", reason, 37)
-    assert timing.status.message.endswith(", before a restart")
-    skipped = mbridge_log(range(1, 37)) + mbridge_line(37, skipped=1) + mbridge_log(range(31, 51))
-    assert verdict(judge(skipped)) == ("Success", "", None), "the step that counts was taken"
-
-
-@pytest.mark.parametrize("value", ["nan", "-inf", "1e999"])
-def test_a_figure_that_is_not_finite_fails_the_run(judge, value):
-    timing = judge(mtp_log({33: f"load_balancing_loss: 1.0 | mtp_1 loss: {value}"}))
-    assert verdict(timing) == ("Failed", "nan_figure", 33)
-    assert timing.status.message == "'mtp_1 loss' is not a finite number at iteration 33"
-
-
-def test_a_complete_healthy_run_is_a_success(judge):
-    assert verdict(judge(mbridge_log())) == ("Success", "", None)
-    assert verdict(judge(nemo_log(), Window(11, 44))) == ("Success", "", None)
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"loss": "NAN"}, "nan_loss"),
-        ({"loss": "INF"}, "inf_loss"),
-        ({"loss": None}, "nan_loss"),
-        ({"grad_norm": "nan"}, "nan_grad_norm"),
-        ({"grad_norm": "inf"}, "inf_grad_norm"),
-        ({"nan": 1}, "nan_iteration"),
-    ],
-)
-@pytest.mark.parametrize("index", [1, 40, 50])
-def test_nan_or_inf_anywhere_fails_the_run(judge, fields, reason, index):
-    assert verdict(judge(replaced_line(index, **fields))) == ("Failed", reason, index)
-
-
-def test_a_loss_that_is_never_printed_fails_a_megatron_run(judge):
-    text = "".join(mbridge_line(index, loss=None) for index in range(1, 51))
-    assert verdict(judge(text)) == ("Failed", "nan_loss", 1)
-
-
-def test_nemo_prints_nan_where_the_loss_is_nan(judge):
-    assert verdict(judge(nemo_log().replace("12.81", "nan"), Window(11, 44))) == ("Failed", "nan_loss", 0)
-
-
-def test_a_skipped_step_matters_in_the_window_only(judge):
-    assert verdict(judge(replaced_line(40, skipped=1))) == ("Failed", "skipped_iteration", 40)
-    assert verdict(judge(replaced_line(3, skipped=1))) == ("Success", "", None)
-
-
-@pytest.mark.parametrize("last", [1, 20, 44, 45, 49])
-def test_a_run_killed_before_its_last_step_is_not_a_success(judge, last):
-    timing = judge(mbridge_log(range(1, last + 1)))
-    assert verdict(timing) == ("Failed", "ended_early", last)
-    # The figures of a full window are kept; those of a partial one are not.
-    assert (timing.seconds is not None) == (last >= 44)
-
-
-@pytest.mark.parametrize("index", [35, 40, 44])
-def test_a_missing_window_iteration_is_incomplete(judge, index):
-    timing = judge(mbridge_log().replace(mbridge_line(index), ""))
-    assert verdict(timing) == ("Incomplete", "missing_iteration", index)
-    assert timing.seconds is None
-
-
-def test_a_missing_iteration_outside_of_the_window_does_not_matter(judge):
-    assert verdict(judge(mbridge_log().replace(mbridge_line(34), ""))) == ("Success", "", None)
-
-
-def test_a_garbled_window_iteration_is_incomplete_and_reported(judge):
-    timing = judge(mbridge_log().replace(mbridge_line(40), mbridge_line(40, milliseconds="57\x0041.5")))
-    assert verdict(timing) == ("Incomplete", "missing_iteration", 40)
-    assert timing.notices == ("1 record is left out: cut, garbled, or with a step time that cannot be",)
-
-
-def test_a_run_shorter_than_the_window_says_so(judge):
-    timing = judge(mbridge_log(range(1, 6), 5))
-    assert verdict(timing) == ("Incomplete", "window_not_reached", 5)
-    assert timing.status.message == "it ends with step 5, and iterations 35-44 are measured: --window measures others"
-    assert verdict(judge(mbridge_log(range(1, 6), 5), Window(2, 5))) == ("Success", "", None)
-
-
-def test_a_longer_run_is_measured_in_the_same_window(judge):
-    assert verdict(judge(mbridge_log(range(1, 101), 100))) == ("Success", "", None)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "empty_log"),
-        ("srun: error: task 0: Killed\n", "no_iterations"),
-        ("the loss scale is from the last step, which failed\n", "no_iterations"),
-    ],
-)
-def test_a_run_that_died_before_its_first_iteration(judge, text, reason):
-    assert verdict(judge(text)) == ("Failed", reason, None)
-
-
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        ("COMPLETED", ("Incomplete", "nothing_left", None)),
-        ("FAILED", ("Failed", "no_iterations", None)),
-        ("RUNNING", ("Running", "still_running", None)),
-    ],
-)
-def test_a_later_job_of_a_chain_that_had_nothing_left_to_train(judge, state, expected):
-    text = "llmb_train: notice: the checkpoint in /c is from the last step, 50: nothing is left to train\n"
-    assert verdict(judge(text, record={"state": state})) == expected
-
-
-def test_a_restart_that_had_nothing_left_to_train_does_not_change_the_verdict(judge):
-    text = "llmb_train: notice: the checkpoint in /c is from the last step, 50: nothing is left to train\n"
-    assert verdict(judge(mbridge_log() + text)) == ("Success", "", None)
-
-
-def test_a_run_folder_without_a_log(tmp_path):
-    assert verdict(analyse(RunFiles("run", tmp_path, None), WINDOW)) == ("Failed", "no_log", None)
-
-
-def test_the_planned_steps_count_not_only_those_the_log_promises(judge):
-    job = {"steps": {"train": 100, "exit_after": None}}
-    assert verdict(judge(mbridge_log(), job=job)) == ("Failed", "ended_early", 50)
-    assert verdict(judge(mbridge_log(), job={"steps": {"train": 50}})) == ("Success", "", None)
-    assert verdict(judge(nemo_log(), Window(11, 44), job={"steps": {"train": 50}})) == ("Success", "", None)
-
-
-def test_the_plan_in_the_record_serves_where_there_is_no_job(judge):
-    assert verdict(judge(mbridge_log(), record={"plan": {"max_steps": 100}})) == ("Failed", "ended_early", 50)
-
-
-def test_a_run_that_was_to_stop_after_some_steps(judge):
+LOGS: list[tuple[str, str, dict[str, Any], tuple[str, str, int | None]]] = [
+    ("healthy", mbridge_log(), {}, SUCCESS),
+    ("healthy, NeMo", nemo_log(), NEMO, SUCCESS),
+    ("longer", mbridge_log(range(1, 101), 100), {}, SUCCESS),
+    *(
+        (f"{fields} in step {index}", replaced_line(index, **fields), {}, ("Failed", reason, index))
+        for index in (1, 40, 50)
+        for fields, reason in (
+            ({"loss": "NAN"}, "nan_loss"),
+            ({"loss": "INF"}, "inf_loss"),
+            ({"loss": None}, "nan_loss"),
+            ({"grad_norm": "nan"}, "nan_grad_norm"),
+            ({"grad_norm": "inf"}, "inf_grad_norm"),
+            ({"nan": 1}, "nan_iteration"),
+        )
+    ),
+    (
+        "no loss at all",
+        "".join(mbridge_line(index, loss=None) for index in range(1, 51)),
+        {},
+        ("Failed", "nan_loss", 1),
+    ),
+    ("NeMo prints NaN", nemo_log().replace("12.81", "nan"), NEMO, ("Failed", "nan_loss", 0)),
+    ("skipped in the window", replaced_line(40, skipped=1), {}, ("Failed", "skipped_iteration", 40)),
+    ("skipped elsewhere", replaced_line(3, skipped=1), {}, SUCCESS),
+    # A figure that vanishes is a NaN, of every average and norm; other figures may come and go.
+    *(
+        (f"no mtp_1 loss from {first} to {last}", without_mtp(first, last), {}, ("Failed", "nan_figure", first))
+        for first, last in ((7, 7), (7, 50), (2, 50), (50, 50), (1, 1))
+    ),
+    *(
+        (
+            f"no {name} from 21 on",
+            with_figures(dict.fromkeys(range(21, 51), ""), f"{name}: 1.0E+00"),
+            {},
+            ("Failed", "nan_figure", 21),
+        )
+        for name in ("load_balancing_loss", "params norm", "max attention logit")
+    ),
+    (
+        "further figures from 20 on",
+        with_figures(dict.fromkeys(range(20, 51), "skipped samples: 8 | mtp_1 loss: 7.1 | load_balancing_loss: 1.0")),
+        {},
+        SUCCESS,
+    ),
+    (
+        "another rank's print",
+        with_figures({7: "load_balancing_loss: 1.0 | mtp_1 loss: 7.1 | another rank's loss: 1.0"}),
+        {},
+        SUCCESS,
+    ),
+    ("a skipped step has no averages", skipped_without_averages(), {}, SUCCESS),
+    *(
+        (f"mtp_1 loss {value}", with_figures({33: f"mtp_1 loss: {value}"}), {}, ("Failed", "nan_figure", 33))
+        for value in ("nan", "-inf", "1e999")
+    ),
+    # What an attempt met before a restart
+    ("NaN before a restart", restarted(loss=None), {}, ("Failed", "nan_loss", 37)),
+    ("inf before a restart", restarted(grad_norm="inf"), {}, ("Failed", "inf_grad_norm", 37)),
+    ("skipped before a restart, and then taken", restarted(skipped=1), {}, SUCCESS),
+    # Too few records
+    *((f"killed after {last}", up_to(last), {}, ("Failed", "ended_early", last)) for last in (1, 20, 44, 45, 49)),
+    *(
+        (f"no {index}", mbridge_log().replace(mbridge_line(index), ""), {}, ("Incomplete", "missing_iteration", index))
+        for index in (35, 40, 44)
+    ),
+    ("no 34", mbridge_log().replace(mbridge_line(34), ""), {}, SUCCESS),
+    ("shorter than the window", mbridge_log(range(1, 6), 5), {}, ("Incomplete", "window_not_reached", 5)),
+    ("another window", mbridge_log(range(1, 6), 5), {"window": Window(2, 5)}, SUCCESS),
+    ("empty", "", {}, ("Failed", "empty_log", None)),
+    ("killed", "srun: error: task 0: Killed\n", {}, ("Failed", "no_iterations", None)),
+    ("other words", "the loss scale is from the last step, which failed\n", {}, ("Failed", "no_iterations", None)),
+    # Planned steps: those of the job count, not only those that the log promises.
+    (
+        "100 planned",
+        mbridge_log(),
+        {"job": {"steps": {"train": 100, "exit_after": None}}},
+        ("Failed", "ended_early", 50),
+    ),
+    ("50 planned", mbridge_log(), {"job": {"steps": {"train": 50}}}, SUCCESS),
+    ("50 planned, NeMo", nemo_log(), NEMO | {"job": {"steps": {"train": 50}}}, SUCCESS),
+    ("by the record", mbridge_log(), {"record": {"plan": {"max_steps": 100}}}, ("Failed", "ended_early", 50)),
     # NCCL trace: 5 of 50 steps. After loading a checkpoint: one step.
-    job = {"steps": {"train": 50, "exit_after": 5}}
-    assert verdict(judge(mbridge_log(range(1, 6)), Window(2, 5), job=job)) == ("Success", "", None)
-    assert verdict(judge(mbridge_log(range(1, 5)), Window(2, 4), job=job)) == ("Failed", "ended_early", 4)
-    loaded = {"steps": {"train": 50, "exit_after": 1}}
-    assert verdict(judge(mbridge_line(51, 51), Window(51, 51), job=loaded)) == ("Success", "", None)
+    ("5 of 50", up_to(5), {"window": Window(2, 5), "job": {"steps": {"train": 50, "exit_after": 5}}}, SUCCESS),
+    (
+        "4 of 5 of 50",
+        up_to(4),
+        {"window": Window(2, 4), "job": {"steps": {"train": 50, "exit_after": 5}}},
+        ("Failed", "ended_early", 4),
+    ),
+    (
+        "one after loading",
+        mbridge_line(51, 51),
+        {"window": Window(51, 51), "job": {"steps": {"train": 50, "exit_after": 1}}},
+        SUCCESS,
+    ),
+    # Damaged records do not hide the run.
+    *(
+        (f"a record {document!r}", mbridge_log(), {"job": document, "record": document}, SUCCESS)
+        for document in ("", "[]", "{", '{"steps": []}', '{"steps": {"train": "50"}}', '{"state": [1]}', "\x00")
+    ),
+]
 
 
-@pytest.mark.parametrize("state", ["SUBMITTING", "SUBMITTED", "PENDING", "RUNNING", "REQUEUED"])
-def test_a_run_whose_record_says_that_more_is_to_come(judge, state):
-    assert verdict(judge(mbridge_log(range(1, 21)), record={"state": state})) == ("Running", "still_running", 20)
-    assert verdict(judge("", record={"state": state})) == ("Running", "still_running", None)
+@pytest.mark.parametrize(("log", "known", "expected"), [case[1:] for case in LOGS], ids=[case[0] for case in LOGS])
+def test_what_a_log_says(judge, log, known, expected):
+    timing = judge(log, **known)
+    assert verdict(timing) == expected
+    assert (timing.seconds is not None) == (not timing.window.missing(timing.iterations)), "figures of whole windows"
+
+
+def ended(state: str, detail: str = "") -> dict[str, Any]:
+    return {"state": state, "states": [{"state": state, "detail": detail}]}
 
 
 def events(*names_and_codes: tuple[str, int | None]) -> str:
@@ -228,134 +191,132 @@ def events(*names_and_codes: tuple[str, int | None]) -> str:
     )
 
 
-@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "LOST"])
-def test_a_complete_log_of_a_run_that_ended_badly_is_not_a_success(judge, state):
-    record = {"state": state, "states": [{"state": state, "detail": "exit code 7"}]}
-    timing = judge(mbridge_log(), record=record)
-    assert verdict(timing) == ("Failed", "ended_badly", 50)
-    assert timing.status.message == f"every iteration is there, but the run ended as {state}, exit code 7"
+START, GOOD, BAD = ("start", None), ("end", 0), ("end", 7)
+SIGNALLED = events(START, ("signal", None), GOOD)
+SAVED_AT_20 = up_to(20, saved_line(20), TOLD_LINE)
+UNTOLD_AT_20 = up_to(20, saved_line(20))
+RUNNING = ("Running", "still_running")
+EARLY = ("Failed", "ended_early", 20)
+TOLD = ("Incomplete", "told_to_end")
+
+ENDS: list[tuple[str, dict[str, Any], str, tuple[str, str, int | None]]] = [
+    *(
+        case
+        for state in ("SUBMITTING", "SUBMITTED", "PENDING", "RUNNING", "REQUEUED")
+        for case in ((up_to(20), ended(state), "", (*RUNNING, 20)), ("", ended(state), "", (*RUNNING, None)))
+    ),
+    *(
+        (up_to(20), {"state": state}, "", EARLY)
+        for state in ("NOT_SUBMITTED", "LOST", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "UNHEARD_OF")
+    ),
+    *(
+        (mbridge_log(), ended(state), "", ("Failed", "ended_badly", 50))
+        for state in ("FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "LOST")
+    ),
+    (up_to(19, mbridge_line(20, grad_norm="nan")), ended("RUNNING"), "", ("Failed", "nan_grad_norm", 20)),
+    # Nothing was left to train: for a later job of a chain, or after a restart.
+    (NOTHING_LEFT, ended("COMPLETED"), "", ("Incomplete", "nothing_left", None)),
+    (NOTHING_LEFT, ended("FAILED"), "", ("Failed", "no_iterations", None)),
+    (NOTHING_LEFT, ended("RUNNING"), "", (*RUNNING, None)),
+    (mbridge_log() + NOTHING_LEFT, ended("COMPLETED"), "", SUCCESS),
+    # Told to end, by whomever: Slurm's preemption reaches the ranks alone, and only their log knows.
+    *((SAVED_AT_20, ended(state), "", (*TOLD, 20)) for state in ("COMPLETED", "TIMEOUT", "PREEMPTED", "DEADLINE")),
+    *((SAVED_AT_20, ended(state), "", EARLY) for state in ("FAILED", "CANCELLED", "NODE_FAIL")),
+    (SAVED_AT_20, ended("PENDING"), "", (*RUNNING, 20)),
+    (SAVED_AT_20.replace("successfully", "not"), ended("TIMEOUT"), "", EARLY),  # there is nothing to continue from
+    (UNTOLD_AT_20, ended("COMPLETED"), "", EARLY),  # nobody told it
+    (UNTOLD_AT_20, ended("COMPLETED"), SIGNALLED, (*TOLD, 20)),
+    (UNTOLD_AT_20, ended("RUNNING"), SIGNALLED, (*TOLD, 20)),
+    (UNTOLD_AT_20, ended("CANCELLED"), SIGNALLED, EARLY),
+    (
+        SAVED_AT_20 + mbridge_log(range(21, 31)),
+        ended("COMPLETED"),
+        "",
+        ("Failed", "ended_early", 30),
+    ),  # an earlier start
+    (SAVED_AT_20.replace("1.019", "nan"), ended("TIMEOUT"), "", ("Failed", "nan_grad_norm", 1)),
+    (up_to(50, saved_line(50), TOLD_LINE), ended("COMPLETED"), "", SUCCESS),
+    # Nobody may have queried the scheduler since: the record says RUNNING forever, and the job itself knows.
+    (mbridge_log(), ended("RUNNING"), "", (*RUNNING, 50)),
+    (mbridge_log(), ended("RUNNING"), events(START), (*RUNNING, 50)),
+    (mbridge_log(), ended("RUNNING"), events(START, GOOD), SUCCESS),
+    (mbridge_log(), ended("RUNNING"), events(START, BAD), ("Failed", "ended_badly", 50)),
+    (mbridge_log(), ended("RUNNING"), events(START, BAD, START), (*RUNNING, 50)),
+    (mbridge_log(), ended("RUNNING"), events(START, BAD, START, GOOD), SUCCESS),
+]
 
 
-def test_how_a_run_ended_is_reported_with_where_its_log_ends(judge):
-    record = {"state": "TIMEOUT", "states": [{"state": "TIMEOUT", "detail": ""}]}
-    assert (
-        judge(mbridge_log(range(1, 21)), record=record).status.message == "the log ends at iteration 20 of 50 (TIMEOUT)"
-    )
-
-
-SAVED_AT_20 = mbridge_log(range(1, 21)) + saved_line(20) + TOLD_LINE
-
-
-def ended(state: str, detail: str = "") -> dict:
-    return {"state": state, "states": [{"state": state, "detail": detail}]}
-
-
-@pytest.mark.parametrize("state", ["COMPLETED", "TIMEOUT", "PREEMPTED", "DEADLINE"])
-def test_a_run_that_saved_and_ended_because_it_was_told_to_has_not_failed(judge, state):
-    """Whoever told it: Slurm's preemption reaches the ranks alone, and only their log knows."""
-    timing = judge(SAVED_AT_20, record=ended(state))
-    assert verdict(timing) == ("Incomplete", "told_to_end", 20)
-    how = "" if state == "COMPLETED" else f" ({state})"
-    on = "saved iteration 20: llmb-run retry --resume continues from there"
-    assert timing.status.message == f"told to end{how} after iteration 20 of 50, and {on}"
-
-
-def test_a_signal_on_the_jobs_own_record_says_so_too(judge, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "events.jsonl").write_text(events(("start", None), ("signal", None), ("end", 0)))
-    log = SAVED_AT_20.replace(TOLD_LINE, "")
-    for state in ("COMPLETED", "RUNNING"):
-        assert verdict(judge(log, record=ended(state))) == ("Incomplete", "told_to_end", 20)
-    assert verdict(judge(log, record=ended("CANCELLED"))) == ("Failed", "ended_early", 20)
-
-
-def test_the_newest_checkpoint_may_be_older_than_the_last_iteration(judge):
-    log = mbridge_log(range(1, 11)) + saved_line(10) + mbridge_log(range(11, 21))
-    timing = judge(log + "saving checkpoint at iteration      20 to /run/checkpoints\n", record=ended("TIMEOUT"))
-    assert verdict(timing) == ("Incomplete", "told_to_end", 10)
-    assert "after iteration 20 of 50, and saved iteration 10" in timing.status.message
+@pytest.mark.parametrize(("log", "record", "written", "expected"), ENDS)
+def test_what_the_record_and_the_job_say_of_its_end(judge, log, record, written, expected):
+    assert verdict(judge(log, record=record, events=written)) == expected
 
 
 @pytest.mark.parametrize(
-    ("log", "state"),
+    ("log", "known", "message"),
     [
-        (SAVED_AT_20.replace("successfully", "not"), "TIMEOUT"),  # there is nothing to continue from
-        (SAVED_AT_20, "FAILED"),
-        (SAVED_AT_20, "CANCELLED"),
-        (SAVED_AT_20, "NODE_FAIL"),
-        (mbridge_log(range(1, 21)) + saved_line(20), "COMPLETED"),  # nobody told it
-        (SAVED_AT_20 + mbridge_log(range(21, 31)), "COMPLETED"),  # an earlier start of the same job was told
+        (without_mtp(7, 8), {}, "no 'mtp_1 loss' is printed at iteration 7, as Megatron does for NaN"),
+        (with_figures({33: "mtp_1 loss: nan"}), {}, "'mtp_1 loss' is not a finite number at iteration 33"),
+        (restarted(grad_norm="nan"), {}, "the grad norm is nan at iteration 37, before a restart"),
+        (
+            mbridge_log(range(1, 6), 5),
+            {},
+            "it ends with step 5, and iterations 35-44 are measured: --window measures others",
+        ),
+        (
+            mbridge_log(),
+            {"record": ended("FAILED", "exit code 7")},
+            "every iteration is there, but the run ended as FAILED, exit code 7",
+        ),
+        (up_to(20), {"record": ended("TIMEOUT")}, "the log ends at iteration 20 of 50 (TIMEOUT)"),
+        *(
+            (
+                SAVED_AT_20,
+                {"record": ended(state)},
+                f"told to end{how} after iteration 20 of 50, and saved iteration 20: llmb-run retry --resume continues"
+                " from there",
+            )
+            for state, how in (("COMPLETED", ""), ("TIMEOUT", " (TIMEOUT)"))
+        ),
+        (  # the newest checkpoint may be older than the last iteration
+            up_to(10, saved_line(10), mbridge_log(range(11, 21)), "saving checkpoint at iteration      20 to /run/c\n"),
+            {"record": ended("TIMEOUT")},
+            "told to end (TIMEOUT) after iteration 20 of 50, and saved iteration 10: llmb-run retry --resume continues"
+            " from there",
+        ),
+        (
+            up_to(50, saved_line(50)),
+            {"record": ended("TIMEOUT")},
+            "told to end (TIMEOUT) after iteration 50 of 50, and saved iteration 50: nothing is left to train",
+        ),
     ],
 )
-def test_a_run_that_ended_for_another_reason_or_saved_nothing_has_failed(judge, log, state):
-    assert verdict(judge(log, record=ended(state)))[:2] == ("Failed", "ended_early")
-
-
-def test_told_after_its_last_iteration_a_run_has_nothing_left(judge):
-    whole = mbridge_log() + saved_line(50)
-    assert verdict(judge(whole + TOLD_LINE, record=ended("COMPLETED"))) == ("Success", "", None)
-    timing = judge(whole, record=ended("TIMEOUT"))
-    assert verdict(timing) == ("Incomplete", "told_to_end", 50)
-    assert timing.status.message.endswith("saved iteration 50: nothing is left to train")
-
-
-def test_a_run_that_was_told_to_end_and_is_queued_again_goes_on(judge):
-    assert verdict(judge(SAVED_AT_20, record=ended("PENDING"))) == ("Running", "still_running", 20)
-
-
-def test_a_nan_before_the_save_is_a_failure_all_the_same(judge):
-    log = SAVED_AT_20.replace(mbridge_line(20), mbridge_line(20, grad_norm="nan"))
-    assert verdict(judge(log, record=ended("TIMEOUT"))) == ("Failed", "nan_grad_norm", 20)
+def test_why_in_words(judge, log, known, message):
+    assert judge(log, **known).status.message == message
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("log", "notices"),
     [
-        ("", ("Running", "still_running", 50)),
-        (events(("start", None)), ("Running", "still_running", 50)),
-        (events(("start", None), ("end", 0)), ("Success", "", None)),
-        (events(("start", None), ("end", 7)), ("Failed", "ended_badly", 50)),
-        (events(("start", None), ("end", 7), ("start", None)), ("Running", "still_running", 50)),
-        (events(("start", None), ("end", 7), ("start", None), ("end", 0)), ("Success", "", None)),
+        (replaced_line(40, milliseconds="57\x0041.5"), (f"1 record is left out: {CUT}",)),
+        (
+            up_to(40, mbridge_log(range(38, 51))),
+            (
+                "3 iterations are printed again (from iteration 38), after a restart; the last print counts",
+                "the job was restarted within the window 35-44, and the steps after a restart are slower",
+            ),
+        ),
     ],
 )
-def test_the_job_itself_has_written_how_it_ended(judge, tmp_path, written, expected):
-    """Nobody may have queried the scheduler since, so the record says RUNNING, or SUBMITTED, forever."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "events.jsonl").write_text(written)
-    assert verdict(judge(mbridge_log(), record={"state": "RUNNING"})) == expected
-
-
-@pytest.mark.parametrize(
-    "state", ["NOT_SUBMITTED", "LOST", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "UNHEARD_OF"]
-)
-def test_a_run_whose_record_says_that_it_is_over(judge, state):
-    assert verdict(judge(mbridge_log(range(1, 21)), record={"state": state})) == ("Failed", "ended_early", 20)
-
-
-def test_a_running_run_with_nan_has_failed_already(judge):
-    text = mbridge_log(range(1, 20)) + mbridge_line(20, grad_norm="nan")
-    assert verdict(judge(text, record={"state": "RUNNING"})) == ("Failed", "nan_grad_norm", 20)
-
-
-@pytest.mark.parametrize(
-    "document", ["", "[]", "{", '{"steps": []}', '{"steps": {"train": "50"}}', '{"state": [1]}', "\x00"]
-)
-def test_a_damaged_record_does_not_hide_the_run(judge, document):
-    assert verdict(judge(mbridge_log(), job=document, record=document)) == ("Success", "", None)
+def test_what_a_reader_must_know(judge, log, notices):
+    assert judge(log).notices == notices
 
 
 def test_a_damaged_record_is_reported(judge):
     assert "job.json cannot be read" in judge(mbridge_log(), job="{").notices[0]
 
 
-def test_a_restart_is_reported_and_one_inside_the_window_too(judge):
-    timing = judge(mbridge_log(range(1, 41)) + mbridge_log(range(38, 51)))
-    assert verdict(timing) == ("Success", "", None)
-    assert timing.notices == (
-        "3 iterations are printed again (from iteration 38), after a restart; the last print counts",
-        "the job was restarted within the window 35-44, and the steps after a restart are slower",
-    )
+def test_a_run_folder_without_a_log(tmp_path):
+    assert verdict(analyse(RunFiles("run", tmp_path, None), WINDOW)) == ("Failed", "no_log", None)
 
 
 @pytest.mark.parametrize("make", ["folder", "dangling link", "link to itself", "fifo"])
