@@ -199,9 +199,14 @@ def steps(count: int = 50, **changed: float) -> list[Iteration]:
     return timed([changed.get(f"i{index}", 10.0) for index in range(1, count + 1)])
 
 
+def timing(iterations: Sequence[Iteration], window: Window = WINDOW, restarts: tuple[int, ...] = ()) -> RunTiming:
+    files = RunFiles("x", None, None)
+    return RunTiming(files, Status("Success"), window, iterations=iterations, restarts=restarts)
+
+
 def said(iterations: list[Iteration], step_tflop: float | None = None, window: Window = WINDOW) -> tuple[str, ...]:
     inside = window.select(iterations)
-    found = anomalies(iterations, window, estimate([item.seconds for item in inside]))
+    found = anomalies(timing(iterations, window), estimate([item.seconds for item in inside]))
     return found if step_tflop is None else found + flops_mismatch(logged_tflop(inside), step_tflop)
 
 
@@ -227,15 +232,22 @@ def test_warm_up_is_over_after_ten_steps_unless_the_window_begins_before() -> No
         (Window(5, 44), 1, 5),
         (Window(1, 1), 2, 2),
     ):
-        assert after_warm_up(steps()[begins - 1 :], window)[0].index == first
-    assert after_warm_up([], WINDOW) == []
+        assert after_warm_up(timing(steps()[begins - 1 :], window))[0].index == first
+    assert after_warm_up(timing([])) == []
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_warms_up_again() -> None:
     resumed = [item._replace(index=item.index + 50) for item in steps(i1=60.0, i2=9.0, i3=8.0)]
-    timing = RunTiming(RunFiles("x", None, None), Status("Success"), Window(85, 94), iterations=resumed)
-    assert step_time(timing) == step_time(replace(timing, window=WINDOW, iterations=steps()))
-    assert step_time(timing).stalls == ()
+    measured = step_time(timing(resumed, Window(85, 94)))
+    assert measured == step_time(timing(steps()))
+    assert measured.stalls == ()
+
+
+def test_steps_after_a_restart_are_warm_up_but_for_those_of_the_window() -> None:
+    slow = timing(steps(i21=60.0, i30=12.0, i40=30.0), restarts=(21, 40))
+    assert [item.index for item in after_warm_up(slow)] == [*range(11, 21), *range(31, 45), 50]
+    assert step_time(slow).stalls == (2.0,), "of the window nothing is left out"
+    assert len(step_time(replace(slow, restarts=())).stalls) == 3
 
 
 @pytest.mark.parametrize(
@@ -252,7 +264,7 @@ def test_how_slow_the_first_steps_of_a_window_may_be(first: float, second: float
     iterations = [step._replace(seconds=step.seconds + step.index % 2 / 100) for step in steps()]
     for index, seconds in ((35, first), (36, second), (37, third)):
         iterations[index - 1] = iterations[index - 1]._replace(seconds=seconds + 0.005)
-    found = anomalies(iterations, WINDOW, StepTime(10.005, 0.0, count=10))
+    found = anomalies(timing(iterations), StepTime(10.005, 0.0, count=10))
     assert any(text.startswith("warm-up reaches into the window") for text in found) is named
 
 

@@ -185,6 +185,8 @@ def test_a_run_unlike_its_repeats_is_named() -> None:
     assert not any(unlike_repeats([trained(0.02), trained(0.05), trained(0.4)])), "memorized, all of them"
     assert not any(unlike_repeats([trained(6.2), trained(6.3), trained(9.8, steps=20)])), "a shorter run"
     assert not any(unlike_repeats([trained(None)] * 3))
+    chain = [trained(end)._replace(begins=end > 6) for end in (6.2, 4.5, 4.2, 4.1)]
+    assert not any(unlike_repeats(chain)), "jobs that go on are no repeats of the first"
     assert not any(unlike_repeats([trained(4.0), trained(6.0), trained(8.0), trained(9.5)])), "none is like another"
 
 

@@ -260,7 +260,7 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
 def steps_of(timing: RunTiming, most: int) -> StepColumns:
     """At most about ``most`` steps of a run."""
     items = thin(timing.iterations, most)
-    steady = sorted(item.seconds for item in after_warm_up(timing.iterations, timing.window))
+    steady = sorted(item.seconds for item in after_warm_up(timing))
     return StepColumns(
         total=len(timing.iterations),
         index=[item.index for item in items],

@@ -27,7 +27,6 @@ from llmb_common.command.printable import counted, first_few
 from llmb_common.results.training import NOTHING, Training, training_of
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import RunTiming
-from llmb_common.timing.statistics import Window
 
 SPIKE_DEVIATIONS = 5.0
 SPIKE_SHARE = 0.05
@@ -157,32 +156,33 @@ OTHER_WORK = 0.25
 """Beyond this it is not a matter of counting."""
 
 
-def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTime) -> tuple[str, ...]:
-    """Everything odd about the steps of a run whose window is complete.
-
-    Args:
-        iterations: all of the log, in order
-        window: the measured ones
-        measured: their step time
-    """
-    inside = window.select(iterations)
-    steady = after_warm_up(iterations, window)
+def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
+    """Everything odd about the steps of a run whose window is complete, and has the step time ``measured``."""
+    inside = timing.window.select(timing.iterations)
     found = [
         _spikes(inside, measured),
         _warm_up(inside, measured),
-        _drift(steady, {inside[at].index for at in measured.spikes}),
-        _skipped(iterations),
+        _drift(after_warm_up(timing), {inside[at].index for at in measured.spikes}),
+        _skipped(timing.iterations),
     ]
     return tuple(text for text in found if text)
 
 
-def after_warm_up(iterations: Sequence[Iteration], window: Window) -> list[Iteration]:
-    """All from the run's own eleventh on, by NVIDIA's older READMEs, or from the window's first where that is earlier.
+_TO_WARM_UP = 10
+"""Steps of a run, by NVIDIA's older READMEs, also of one that goes on from a checkpoint or was restarted."""
 
-    A run that goes on from a checkpoint warms up, too.
-    """
-    first = min(window.first, iterations[0].step + 10) if iterations else 0
-    return [item for item in iterations if item.index >= first]
+
+def after_warm_up(timing: RunTiming) -> list[Iteration]:
+    """The steps that are in the window or not of a warm-up, and none before both."""
+    if not timing.iterations:
+        return []
+    window, restarts = timing.window, timing.restarts
+    first = min(window.first, timing.iterations[0].step + _TO_WARM_UP)
+    steady = [item for item in timing.iterations if item.index >= first]
+    if not restarts:
+        return steady
+    cold = {at + step for at in restarts for step in range(_TO_WARM_UP)}
+    return [item for item in steady if item.index in window or item.index not in cold]
 
 
 def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
@@ -272,7 +272,7 @@ def step_time(timing: RunTiming) -> StepTime | None:
     measured = timing.window.select(timing.iterations)
     if not measured or len(measured) < len(timing.window):
         return None
-    steady = after_warm_up(timing.iterations, timing.window)
+    steady = after_warm_up(timing)
     return estimate([item.seconds for item in measured], [item.seconds for item in steady])
 
 
@@ -281,7 +281,7 @@ def whole_time(timing: RunTiming) -> StepTime | None:
 
     None where the window is incomplete.
     """
-    steady = after_warm_up(timing.iterations, timing.window)
+    steady = after_warm_up(timing)
     upto = [item.seconds for item in steady if item.index <= timing.window.last]
     return estimate(upto) if step_time(timing) is not None else None
 
@@ -292,5 +292,4 @@ def steps_of(timing: RunTiming) -> Steps:
     if measured is None:
         return Steps()
     inside = timing.window.select(timing.iterations)
-    odd = anomalies(timing.iterations, timing.window, measured)
-    return Steps(measured, odd, logged_tflop(inside), training_of(timing.iterations))
+    return Steps(measured, anomalies(timing, measured), logged_tflop(inside), training_of(timing.iterations))

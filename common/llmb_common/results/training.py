@@ -122,13 +122,15 @@ def _from_scratch(plan: JobPlan) -> bool:
 def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
     """For each of several runs of one configuration and software: in what it is unlike the others, in words.
 
-    With fewer than three of one length nobody knows which of them is wrong.
+    With fewer than three of one length nobody knows which of them is wrong. Of several jobs of a chain, which save and
+    go on, the first alone is one from the first step.
     """
-    alike: dict[int, list[Training]] = {}
+    alike: dict[tuple[int, bool], list[Training]] = {}
     for run in runs:
-        alike.setdefault(run.steps, []).append(run)
-    usual = {steps: _usual(same) for steps, same in alike.items() if len(same) > 2}
-    return [_unlike(run, usual[run.steps]) if run.steps in usual else () for run in runs]
+        alike.setdefault((run.steps, run.begins), []).append(run)
+    usual = {kind: _usual(same) for kind, same in alike.items() if len(same) > 2}
+    kinds = ((run.steps, run.begins) for run in runs)
+    return [_unlike(run, usual[kind]) if kind in usual else () for run, kind in zip(runs, kinds, strict=True)]
 
 
 @dataclass(frozen=True)

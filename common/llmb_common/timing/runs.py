@@ -222,6 +222,8 @@ class RunTiming:
     notices: tuple[str, ...] = ()
     memory: MemoryPrints | None = None
     """What the log says of memory."""
+    restarts: tuple[int, ...] = ()
+    """Iterations at which a later attempt set in."""
 
     @property
     def last(self) -> Iteration | None:
@@ -270,7 +272,7 @@ def analyse(
             empty = os.fstat(file.fileno()).st_size == 0
             content = read_log(file)
             if own_steps and planned.resumes and content.iterations:
-                window = window.after(content.iterations[0].index - 1)
+                window = window.after(content.iterations[0].step - 1)
             status = judge(content, window, planned, partial(read_ending, file))
     except OSError as error:
         reason = f"{files.log}: {error.strerror or error}"
@@ -293,6 +295,7 @@ def analyse(
         _of_all([item.watts for item in measured]),
         notices + _remarks(content, window, events),
         content.memory,
+        content.restarts,
     )
 
 
