@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.command.words import span_seconds
-from llmb_common.errors import LLMBError, RequestError, did_you_mean
+from llmb_common.errors import LLMBError, RequestError, attempt, did_you_mean
 from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
@@ -65,7 +65,7 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     asked = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
 
     def fits(row: RunRow) -> bool:
-        record = _load(row)
+        record = attempt(load_record, row.folder)
         if isinstance(record, LLMBError):
             return False
         known = values_of(record.plan) | {name: item.value for name, item in record.plan.env.items()}
@@ -136,16 +136,9 @@ def require_own(folders: Iterable[Path]) -> None:
 
 def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, LLMBError]]]:
     """The records of ``rows``, and name and error of those that cannot be read."""
-    loaded = [(row, _load(row)) for row in rows]
+    loaded = [(row, attempt(load_record, row.folder)) for row in rows]
     problems = [(row.run_id or row.name, item) for row, item in loaded if isinstance(item, LLMBError)]
     return [item for _, item in loaded if not isinstance(item, LLMBError)], problems
-
-
-def _load(row: RunRow) -> RunRecord | LLMBError:
-    try:
-        return load_record(row.folder)
-    except LLMBError as error:
-        return error
 
 
 def one_folder(place: Workspace, word: str | None) -> Path:

@@ -22,8 +22,8 @@ it, and the ``exit_status`` with which the command layer, and nothing below it, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, ParamSpec, TypeVar
 
 from llmb_common.platform import gpus
 
@@ -120,6 +120,20 @@ class CheckFailed(LLMBError):
 class Interrupted(LLMBError):
     exit_status = 130
     default_code = "interrupted"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def attempt(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | LLMBError:
+    """What ``action`` returns or, for whoever goes on with others, the error that it raises; never Interrupted."""
+    try:
+        return action(*arguments, **named)
+    except Interrupted:
+        raise
+    except LLMBError as error:
+        return error
 
 
 @contextlib.contextmanager

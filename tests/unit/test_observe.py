@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RecordError, SchedulerError
+from llmb_common.errors import AnswerLost, EnvironmentLacks, Interrupted, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
@@ -371,6 +371,15 @@ def test_one_refusal_is_in_its_place_and_the_others_are_ended(plan: JobPlan, tol
     with pytest.raises(LLMBError, match="it runs elsewhere"):
         cancel([third, records[0]])
     assert told.ended == [third.paths.run_id, records[0].paths.run_id], "the others are ended first"
+
+
+def test_an_interruption_is_no_refusal(plan: JobPlan, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(record: RunRecord) -> RunRecord:
+        raise Interrupted("ended by SIGTERM")
+
+    monkeypatch.setattr("llmb_common.submission.observe.give_up", interrupted)
+    with pytest.raises(Interrupted):
+        end_runs([run(plan, NOT_SUBMITTED, job=None), run(plan)])
 
 
 def test_another_users_run_is_not_touched(plan: JobPlan, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from llmb_common.command.printable import counted
-from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
+from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
@@ -99,7 +99,8 @@ def plan_suite(suite: Suite, place: Workspace, *, dry_run: bool) -> list[Workloa
     """
     known = baselines(place.require_install()), PastRuns(past_runs(place.require_install()))
     refuse_one_folder_for_many([entry.ask for entry in suite.tests])
-    outcomes = [(entry, _planned_or_error(entry, place, known, dry_run=dry_run)) for entry in suite.tests]
+    tests = [replace(entry, ask=replace(entry.ask, dry_run=dry_run)) for entry in suite.tests]
+    outcomes = [(entry, attempt(_planned, entry, place, known)) for entry in tests]
     refused = [(entry, item) for entry, item in outcomes if isinstance(item, LLMBError)]
     if refused:
         lines = [f"{entry.where}: {entry.ask.title}: {_in_one_line(error)}" for entry, error in refused]
@@ -117,13 +118,6 @@ def _in_one_line(error: LLMBError) -> str:
 
 
 _Known: TypeAlias = tuple[Sequence[Baseline], PastRuns]
-
-
-def _planned_or_error(entry: SuiteEntry, place: Workspace, known: _Known, *, dry_run: bool) -> Workload | LLMBError:
-    try:
-        return _planned(replace(entry, ask=replace(entry.ask, dry_run=dry_run)), place, known)
-    except LLMBError as error:
-        return error
 
 
 def _planned(entry: SuiteEntry, place: Workspace, known: _Known) -> Workload:

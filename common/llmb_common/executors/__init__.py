@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llmb_common.platform.cluster_types import ClusterType, named, traits_of
 
@@ -216,6 +216,11 @@ class Executor(ABC):
         By run id the record of one whose end is certain, or why one was not ended. The others were asked to end, and
         what becomes of them will be seen by looking.
         """
+
+
+def late(name: str) -> Any:
+    """A method that calls the function ``module:name``, and imports it then: whoever only plans and prints does not."""
+    return staticmethod(lambda *arguments, **named_ones: named(name)(*arguments, **named_ones))
 
 
 def _no_nodes() -> LLMBError:

@@ -10,10 +10,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import repeat
 
 import msgspec
 
-from llmb_common.errors import AnswerLost, Interrupted, LLMBError, SchedulerError
+from llmb_common.errors import AnswerLost, LLMBError, SchedulerError, attempt
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
 from llmb_common.planning.job_plan import JobPlan
@@ -41,15 +42,12 @@ def submit_array(
     array_id = secrets.token_hex(4)
     manifest = make_manifest(plan, recipe_folder, batch.folder, batch.origin(recipe_folder))
 
-    def create(index: int) -> RunRecord | LLMBError:
+    def create(index: int) -> RunRecord:
         this = msgspec.structs.replace(submission, key=jobs[index].options.key, task=ArrayTask(array_id, index))
-        try:
-            return create_run(plan, batch.code, manifest, this)
-        except LLMBError as error:
-            return error
+        return create_run(plan, batch.code, manifest, this)
 
     with ThreadPoolExecutor(AT_ONCE, "create") as pool:
-        created = list(pool.map(create, range(len(jobs))))
+        created = list(pool.map(attempt, repeat(create), range(len(jobs))))
     records = [item for item in created if isinstance(item, RunRecord)]
     try:
         for item in created:
@@ -62,7 +60,7 @@ def submit_array(
         for record in records:
             remove_run(record)
         raise
-    first = _start_alone(records[0])
+    first = attempt(_start_alone, records[0])
     if isinstance(first, SchedulerError) and not isinstance(first, AnswerLost):
         for record in records[1:]:  # the array was not the problem: the others are the same job
             remove_run(record)
@@ -70,7 +68,7 @@ def submit_array(
     batch.arrays = False
     say(f"no job arrays here, each run is submitted individually: {refused.message}")
     with ThreadPoolExecutor(AT_ONCE, "alone") as pool:
-        return [first, *pool.map(_start_alone, records[1:])]
+        return [first, *pool.map(attempt, repeat(_start_alone), records[1:])]
 
 
 def start_together(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
@@ -89,15 +87,9 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
         return [error if record.job_id is None else record for record in refresh(records)]
 
 
-def _start_alone(record: RunRecord) -> RunRecord | LLMBError:
-    try:
-        return start(_alone(record), detach=False)
-    except LLMBError as error:
-        return error
-
-
-def _alone(record: RunRecord) -> RunRecord:
-    return update_record(record.paths.folder, lambda found: replace(found, submission=found.submission.alone()))
+def _start_alone(record: RunRecord) -> RunRecord:
+    alone = update_record(record.paths.folder, lambda found: replace(found, submission=found.submission.alone()))
+    return start(alone, detach=False)
 
 
 MOST_TASKS = 1000
@@ -117,14 +109,15 @@ def submit_many(
     """
     batch = Batch(jobs)
     if not all(job.plan.traits.queued for job in jobs):
-        return [(job, _noted(_attempt(job, batch))) for job in jobs]
+        return [(job, _noted(attempt(_submit_one, job, batch))) for job in jobs]
     groups = _groups(jobs) if arrays else [[number] for number in range(len(jobs))]
     results: dict[int, RunRecord | LLMBError] = {}
     with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
         try:
-            started = [pool.submit(_attempt_alike, [jobs[n] for n in group], batch, say) for group in groups]
+            started = [pool.submit(attempt, _submit_alike, [jobs[n] for n in group], batch, say) for group in groups]
             for group, future in zip(groups, started, strict=True):
-                results |= zip(group, future.result(), strict=True)
+                said = future.result()
+                results |= zip(group, [said] * len(group) if isinstance(said, LLMBError) else said, strict=True)
         finally:
             pool.shutdown(cancel_futures=True)  # Ctrl-C: submissions in progress finish, no new one begins
             note(*(result for result in results.values() if isinstance(result, RunRecord)))
@@ -146,49 +139,31 @@ def _groups(jobs: Sequence[Job]) -> list[list[int]]:
     return groups if most >= MOST_TASKS else alike(jobs, most)
 
 
-def _attempt(job: Job, batch: Batch) -> RunRecord | LLMBError:
-    try:
-        batch.check(job.plan)
-        return submit_job(job, submission_of(job.plan, job.options), batch)
-    except Interrupted:
-        raise  # not this job's failure: whoever pressed Ctrl-C wants no further one
-    except LLMBError as error:
-        return error
+def _submit_one(job: Job, batch: Batch) -> RunRecord:
+    batch.check(job.plan)
+    return submit_job(job, submission_of(job.plan, job.options), batch)
 
 
-def _attempt_alike(jobs: Sequence[Job], batch: Batch, say: Callable[[str], None]) -> list[RunRecord | LLMBError]:
+def _submit_alike(jobs: Sequence[Job], batch: Batch, say: Callable[[str], None]) -> list[RunRecord | LLMBError]:
     """Settle interrupted submissions among identical jobs one by one; submit the others as an array."""
-    if len(jobs) == 1:
-        return [_attempt(jobs[0], batch)]
-    try:
-        batch.check(jobs[0].plan)
-        submission = submission_of(jobs[0].plan, jobs[0].options)
-        known = [batch.known(job.plan, msgspec.structs.replace(submission, key=job.options.key)) for job in jobs]
-        results: dict[int, RunRecord | LLMBError] = {}
-        open_ = {number: record for number, record in enumerate(known) if record and record.state in UNSETTLED}
-        now = dict(zip(open_, refresh(open_.values()), strict=True))  # one question for all of them
-        for number, record in enumerate(known):
-            if record is not None:
-                results[number] = _settled(now.get(number, record))
-        new = [number for number, record in enumerate(known) if record is None]
-    except LLMBError as error:
-        return [error] * len(jobs)
+    batch.check(jobs[0].plan)
+    submission = submission_of(jobs[0].plan, jobs[0].options)
+    known = [batch.known(job.plan, msgspec.structs.replace(submission, key=job.options.key)) for job in jobs]
+    results: dict[int, RunRecord | LLMBError] = {number: record for number, record in enumerate(known) if record}
+    unsettled = {number: record for number, record in enumerate(known) if record and record.state in UNSETTLED}
+    now = refresh(unsettled.values())  # one question for all of them
+    results |= zip(unsettled, map(attempt, repeat(_settled), now), strict=True)
+    new = [jobs[number] for number, record in enumerate(known) if record is None]
     if len(new) > 1 and batch.arrays:
-        try:
-            started = submit_array([jobs[number] for number in new], submission, batch, say)
-        except LLMBError as error:
-            started = [error] * len(new)
+        started = attempt(submit_array, new, submission, batch, say)
+        fresh = iter([started] * len(new) if isinstance(started, LLMBError) else started)
     else:
-        started = [_attempt(jobs[number], batch) for number in new]
-    results |= zip(new, started, strict=True)
-    return [results[number] for number in range(len(jobs))]
+        fresh = iter([attempt(_submit_one, job, batch) for job in new])
+    return [results[number] if number in results else next(fresh) for number in range(len(jobs))]
 
 
-def _settled(record: RunRecord) -> RunRecord | LLMBError:
-    try:
-        return recover(record) if record.state in UNSETTLED else record
-    except LLMBError as error:
-        return error
+def _settled(record: RunRecord) -> RunRecord:
+    return recover(record) if record.state in UNSETTLED else record
 
 
 APART = "apart"

@@ -10,9 +10,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from llmb_common.errors import AnswerLost, LLMBError, RecordError
+from llmb_common.errors import AnswerLost, LLMBError, RecordError, attempt
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
 from llmb_common.platform.cluster_types import ClusterType
@@ -124,8 +123,6 @@ def wait(
         time.sleep(delay)
 
 
-T = TypeVar("T")
-
 SETTLE_SECONDS = 10.0
 """How long to wait until the scheduler shows a cancelled job as such; after that it is COMPLETING or the like."""
 
@@ -158,7 +155,7 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
             ours.append(number)
     live: dict[int, RunRecord] = {}
     for number, item in zip(ours, observe([records[number] for number in ours]), strict=True):
-        results[number] = _attempt(_settled, item)
+        results[number] = attempt(_settled, item)
         if isinstance(results[number], RunRecord) and is_live(item.record.state):
             live[number] = item.record
     ended = _end(live)
@@ -167,15 +164,8 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     if told:
         _wait_for_end(list(told.values()))
         seen = observe(list(told.values()))
-        results |= {number: _attempt(_forgotten, item.record) for number, item in zip(told, seen, strict=True)}
+        results |= {number: attempt(_forgotten, item.record) for number, item in zip(told, seen, strict=True)}
     return [results[number] for number in range(len(records))]
-
-
-def _attempt(action: Callable[[T], RunRecord], about: T) -> RunRecord | LLMBError:
-    try:
-        return action(about)
-    except LLMBError as error:
-        return error
 
 
 def _settled(item: Observation) -> RunRecord:

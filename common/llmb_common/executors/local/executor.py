@@ -10,17 +10,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor
+from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, late
 from llmb_common.executors.engine import check_engine, torchrun
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer, ask, loopback_problem
 from llmb_common.planning.job_plan import JobPlan
 
 if TYPE_CHECKING:
-    from llmb_common.errors import LLMBError
     from llmb_common.executors import Held, NodeRequest
-    from llmb_common.runs.finding import Finding
-    from llmb_common.runs.record import RunRecord
 
 
 class LocalExecutor(Executor):
@@ -46,28 +43,15 @@ class LocalExecutor(Executor):
         if problem := loopback_problem():
             raise problem
 
-    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        from llmb_common.executors.local.processes import start_and_follow
-
-        return start_and_follow(record, detach=detach)
-
-    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        from llmb_common.executors.local.processes import look_at_processes
-
-        return look_at_processes(records)
+    start = late("llmb_common.executors.local.processes:start_and_follow")
+    poll = late("llmb_common.executors.local.processes:look_at_processes")
+    cancel = late("llmb_common.executors.local.processes:end_each")
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-
         return here(nodes, partition)
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
-
         return ThisMachine()
-
-    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        from llmb_common.executors.local.processes import end_processes_of
-
-        return {record.paths.run_id: end_processes_of(record) for record in records}
 
 
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):

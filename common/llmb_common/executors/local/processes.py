@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.command.printable import unfiltered
-from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, LLMBError, RecordError
+from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, LLMBError, RecordError, attempt
 from llmb_common.machine.processes import ProcessId, end_processes, identify, is_alive, is_ours_to_end, with_variable
 from llmb_common.machine.sessions import noted
 from llmb_common.runs.finding import Finding, end_of, give_up, with_job_facts
@@ -93,7 +93,7 @@ _LAUNCHER = (
 )
 
 
-def start_and_follow(record: RunRecord, *, detach: bool) -> RunRecord:
+def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """As ``Executor.start``. Interrupted, it ends the run and raises Interrupted."""
     paths = record.paths
     with noted() as signals:
@@ -172,6 +172,11 @@ def _follow(child: subprocess.Popen[bytes], progress: Progress, signals: Sequenc
         time.sleep(POLL_SECONDS)
 
 
+def end_each(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    """As ``Executor.cancel``."""
+    return {record.paths.run_id: end_processes_of(record) for record in records}
+
+
 def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
     """The record of the run, which has ended, or why it was not ended. First its script is told to end, which ends the
     ranks and records that, then whatever is left."""
@@ -188,7 +193,4 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
             code="not-yours",
         )
     end_processes(process, lambda: processes_of(record), END_SECONDS)
-    try:
-        return give_up(record)
-    except LLMBError as error:
-        return error
+    return attempt(give_up, record)

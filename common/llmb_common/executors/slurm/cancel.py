@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llmb_common.errors import LLMBError, RecordError, SchedulerError
+from llmb_common.errors import LLMBError, RecordError, SchedulerError, attempt
 from llmb_common.executors.slurm.query import CANCEL_SECONDS, run_slurm, steps_of
 from llmb_common.platform.run_states import is_waiting
 from llmb_common.runs.finding import give_up
@@ -128,10 +128,7 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
             continue
         said: RunRecord | LLMBError | None
         if record.submission.in_series and record.job_id not in whole:
-            try:
-                said = end_turn(record)
-            except LLMBError as error:
-                said = error
+            said = attempt(end_turn, record)
         else:
             if record.job_name not in asked:
                 # Given both, scancel cancels only a job that matches both.

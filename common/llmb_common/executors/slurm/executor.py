@@ -10,13 +10,11 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import EnvironmentLacks, RequestError, SchedulerError
-from llmb_common.executors import Executor, Ranks
+from llmb_common.executors import Executor, Ranks, late
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.query import nodes_of_jobs
@@ -27,10 +25,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
 
 if TYPE_CHECKING:
-    from llmb_common.errors import LLMBError
-    from llmb_common.executors import Held, NodeRequest
-    from llmb_common.runs.finding import Finding
-    from llmb_common.runs.record import RunRecord
+    pass
 
 
 class SlurmExecutor(Executor):
@@ -91,56 +86,15 @@ class SlurmExecutor(Executor):
             arguments.append(f"--exclude={compress({*excluded, *expand(additional.get('exclude') or '')})}")
         return tuple(arguments)
 
-    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        from llmb_common.executors.slurm.submit import sbatch
-        from llmb_common.runs.record import SUBMITTED, update_record
-
-        job_id, remark = sbatch(record.submission.options, record.paths.script, record.job_name)
-        return update_record(
-            record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
-        )
-
-    def most_together(self) -> int:
-        from llmb_common.executors.slurm.submit import largest_array
-
-        return largest_array()
-
-    def apart(self, plans: Sequence[JobPlan]) -> str:
-        from llmb_common.executors.slurm.submit import apart
-
-        return apart(plans)
-
-    def start_together(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        from llmb_common.executors.slurm.submit import start_together
-
-        return start_together(records)
-
-    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        from llmb_common.executors.slurm.look import look_at_slurm
-
-        return look_at_slurm(records)
-
-    def failed_nodes(self, nodes: str) -> list[str]:
-        from llmb_common.executors.slurm.query import unfit_nodes
-
-        return unfit_nodes(nodes)
-
-    def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-        from llmb_common.executors.slurm.query import states_of_nodes
-
-        found = states_of_nodes(nodes, partition)
-        soon = ("idle", "completing", "planned")  # Slurm gives them within its patience
-        return {name: "" if state in soon else f"{state}{reason and f' ({reason})'}" for name, state, reason in found}
-
-    def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
-        from llmb_common.executors.slurm.hold import hold
-
-        return hold(wanted)
-
-    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        from llmb_common.executors.slurm.cancel import end_jobs
-
-        return end_jobs(records)
+    start = late("llmb_common.executors.slurm.submit:start")
+    most_together = late("llmb_common.executors.slurm.submit:largest_array")
+    apart = late("llmb_common.executors.slurm.submit:apart")
+    start_together = late("llmb_common.executors.slurm.submit:start_together")
+    poll = late("llmb_common.executors.slurm.look:look_at_slurm")
+    failed_nodes = late("llmb_common.executors.slurm.query:unfit_nodes")
+    nodes_now = late("llmb_common.executors.slurm.query:why_not_now")
+    hold = late("llmb_common.executors.slurm.hold:hold")
+    cancel = late("llmb_common.executors.slurm.cancel:end_jobs")
 
 
 _OWN_DISKS = frozenset(

@@ -163,6 +163,13 @@ def states_of_nodes(nodes: str | None, partition: str | None) -> list[tuple[str,
     return list(found.values())
 
 
+def why_not_now(nodes: str | None, partition: str | None) -> dict[str, str]:
+    """As ``Executor.nodes_now``."""
+    soon = ("idle", "completing", "planned")  # Slurm gives them within its patience
+    found = states_of_nodes(nodes, partition)
+    return {name: "" if state in soon else f"{state}{reason and f' ({reason})'}" for name, state, reason in found}
+
+
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
     """A partition that has all the nodes, the ``preferred`` one if it does.
 

@@ -210,6 +210,12 @@ def largest_array() -> int:
     return min((int(size or tasks) for size, tasks in limits), default=0) if answer.status == 0 else 0
 
 
+def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
+    """As ``Executor.start``."""
+    job_id, remark = sbatch(record.submission.options, record.paths.script, record.job_name)
+    return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark))
+
+
 def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array or the turns of a series; their records, saved.
 
