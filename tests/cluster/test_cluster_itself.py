@@ -49,11 +49,6 @@ def test_gb200_nodes_have_four_gpus(slurm: SlurmCluster) -> None:
     assert "Requested node configuration is not available" in too_many.stderr
 
 
-def test_mpi_pmix_numbers_the_tasks(slurm: SlurmCluster) -> None:
-    done = slurm.run(["srun", "--mpi=pmix", "--nodes=2", "--ntasks=4", "printenv", "PMIX_RANK"])
-    assert sorted(done.stdout.split()) == ["0", "1", "2", "3"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -72,49 +67,10 @@ def test_impossible_jobs_are_rejected(slurm: SlurmCluster, options: list[str], m
 # Ends that are not success
 
 
-def test_timeout(slurm: SlurmCluster) -> None:
-    job = slurm.submit("--output=/dev/null", "--wrap", "sleep 600")
-    slurm.wait_for_state(job, "RUNNING")
-    slurm.end_job_in(job, seconds=1)
-    assert slurm.wait_for_state(job, timeout=90) == "TIMEOUT"
-
-
-def test_node_failure(slurm: SlurmCluster) -> None:
-    job = slurm.submit("--no-requeue", "--nodelist=gpu2", "--output=/dev/null", "--wrap", "sleep 600")
-    slurm.wait_for_state(job, "RUNNING")
-    slurm.set_node_down("gpu2")
-    assert slurm.wait_for_state(job) == "NODE_FAIL"
-    assert slurm.node_states()["gpu2"] == "DOWN"
-
-
-def test_failure_keeps_its_exit_code(slurm: SlurmCluster) -> None:
-    job = slurm.submit("--output=/dev/null", "--wrap", "exit 3")
-    assert slurm.wait_for_state(job) == "FAILED"
-    assert slurm.job(job)["ExitCode"] == "3:0"
-
-
 def test_waiting_for_the_wrong_end_fails_at_once(slurm: SlurmCluster) -> None:
     job = slurm.submit("--output=/dev/null", "--wrap", "false")
     with pytest.raises(AssertionError, match="is FAILED, wanted COMPLETED"):
         slurm.wait_for_state(job, "COMPLETED")
-
-
-def test_finished_jobs_can_be_forgotten(slurm: SlurmCluster) -> None:
-    job = slurm.submit("--output=/dev/null", "--wrap", "true")
-    slurm.wait_for_state(job, "COMPLETED")
-    slurm.forget_finished_jobs()
-    assert slurm.state(job) == "UNKNOWN"
-
-
-def test_a_job_outlives_a_restart_of_the_controller(slurm: SlurmCluster) -> None:
-    job = slurm.submit("--output=/dev/null", "--wrap", "sleep 600")
-    slurm.wait_for_state(job, "RUNNING")
-    slurm.stop_controller()
-    try:
-        assert "Unable to contact slurm controller" in slurm.run(["squeue"], check=False).stderr
-    finally:
-        slurm.start_controller()
-    assert slurm.state(job) == "RUNNING"
 
 
 # Containers
@@ -203,57 +159,7 @@ def test_wrong_options_are_refused(slurm: SlurmCluster, container_image: Path, o
     assert message in done.stderr
 
 
-def test_a_batch_job_with_containers_on_two_nodes(slurm: SlurmCluster, container_image: Path, tmp_path: Path) -> None:
-    script = tmp_path / "job.sbatch"
-    step = f"srun --mpi=pmix --no-container-mount-home --container-image={container_image} hostname"
-    script.write_text(f"#!/bin/bash\n#SBATCH --nodes=2 --exclusive --mem=0\n{step}\n")
-    job = slurm.submit(f"--output={tmp_path}/out", script)
-    assert slurm.wait_for_state(job) == "COMPLETED"
-    assert sorted((tmp_path / "out").read_text().split()) == ["gpu1", "gpu2"]
-
-
 # Large and accounted clusters
-
-
-@pytest.mark.parametrize(
-    ("options", "nodes"),
-    [
-        (["--partition=h100x128", "--nodes=128", "--gres=gpu:8"], 128),
-        (["--partition=batch", "--nodes=256", "--gres=gpu:8"], 256),
-        (["--partition=gb200", "--nodes=512", "--gres=gpu:4"], 512),
-    ],
-)
-def test_the_scheduler_plans_large_jobs(slurm_simulated: SlurmCluster, options: list[str], nodes: int) -> None:
-    done = slurm_simulated.run(["sbatch", "--test-only", "--exclusive", *options, "--wrap", "true"])
-    assert "to start at" in done.stderr
-    too_many = [option.replace(f"={nodes}", f"={nodes + 1}") for option in options]
-    refused = slurm_simulated.run(["sbatch", "--test-only", *too_many, "--wrap", "true"], check=False)
-    assert refused.returncode == 1
-    assert "Node count specification invalid" in refused.stderr
-
-
-def test_accounting_remembers_jobs(slurm_accounting: SlurmCluster) -> None:
-    job = slurm_accounting.submit("--account=bench", "--job-name=one", "--output=/dev/null", "--wrap", "exit 3")
-    slurm_accounting.wait_for_state(job, "FAILED")
-    query = ["sacct", "-X", "-P", "-n", f"--jobs={job}", "--format=JobName,Account,State,ExitCode"]
-    # The database learns of a job's end before it learns its name: for some seconds that is "allocation".
-    wait_until(lambda: slurm_accounting.run(query).stdout.startswith("one|"), "the record in sacct", timeout=30)
-    assert slurm_accounting.run(query).stdout.strip() == "one|bench|FAILED|3:0"
-
-
-def test_accounting_refuses_unknown_accounts(slurm_accounting: SlurmCluster) -> None:
-    done = slurm_accounting.run(["sbatch", "--account=nobody", "--wrap", "true"], check=False)
-    assert done.returncode == 1
-    assert "Invalid account" in done.stderr
-
-
-def test_a_better_qos_preempts_and_requeues(slurm_accounting: SlurmCluster) -> None:
-    common = ["--account=bench", "--nodes=4", "--exclusive", "--output=/dev/null"]
-    victim = slurm_accounting.submit(*common, "--qos=low", "--wrap", "sleep 600")
-    slurm_accounting.wait_for_state(victim, "RUNNING")
-    slurm_accounting.submit(*common, "--qos=high", "--wrap", "sleep 600")
-    slurm_accounting.wait_for_state(victim, "PENDING", timeout=90)
-    assert slurm_accounting.job(victim)["Restarts"] == "1"
 
 
 # Life and death of the cluster itself

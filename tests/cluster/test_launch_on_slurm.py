@@ -204,14 +204,6 @@ def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_and_
     assert iterations(resumed) == [steps[-1] + 1]
 
 
-def test_a_missing_image_is_refused_before_submission(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:
-    site = Site(slurm, tmp_path / "install", engine_python, runtime="pyxis")
-    done = site.launch(JOB_TOTAL_GPUS="2")
-    assert done.returncode == 3
-    assert "nvidia+nemo+26.02.01.sqsh is missing" in done.stderr
-    assert not (site.install / "workloads").exists()
-
-
 def test_a_refused_job_shows_slurms_words_and_leaves_nothing(site: Site) -> None:
     done = site.launch(JOB_TOTAL_GPUS="2", SBATCH_PARTITION="nosuch")
     assert done.returncode == 3

@@ -167,13 +167,6 @@ def test_cancel_spares_a_job_that_has_only_the_id(site: Lifecycle) -> None:
     assert site.cluster.wait_for_state(other, {"PENDING", "RUNNING"})
 
 
-def test_time_limit(site: Lifecycle) -> None:
-    record = site.training(STANDIN_SECONDS="300")
-    site.cluster.end_job_in(int(record.job_id or 0), seconds=1)
-    record = site.end_of(record)
-    assert record.state == "TIMEOUT", (record.states, batch_log(record))
-
-
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a_node_that_does_not_see_the_folder_of_runs_is_named_as_the_cause(site: Lifecycle, forgotten: bool) -> None:
     assert doubts([site.plan()]) == [], "all nodes are this machine"
@@ -240,14 +233,6 @@ def test_a_stall_after_the_last_step_is_a_success(site: Lifecycle) -> None:
 
 
 # Order
-
-
-def test_after_waits_for_another_run(site: Lifecycle) -> None:
-    first = site.submit(STANDIN_SECONDS="300")
-    second = site.submit(Options(after=(first.paths.run_id,)), plan={"MAX_STEPS": "60"})
-    assert site.until(second, "PENDING").reason == "Dependency"
-    cancel([first])
-    assert site.end_of(second).state == "COMPLETED"
 
 
 def test_chain(site: Lifecycle) -> None:

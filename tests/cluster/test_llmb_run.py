@@ -80,17 +80,6 @@ def test_a_task_file_again_submits_nothing_again(cli: Cli, tmp_path: Path, slurm
     assert len(states(cli)) == 4
 
 
-def test_ending_runs(cli: Cli) -> None:
-    running, queued = (
-        ids(cli("single", *SMOKE, "--env", "STANDIN_SECONDS=60", "--json", "--slurm-arg", extra))[0]
-        for extra in ("nodelist=gpu1", "begin=now+600")
-    )
-    done = cli("cancel", running, queued)
-    assert done.status == 0, done.err
-    assert cli("wait").status == 0  # no run is left to wait for
-    assert states(cli) == {running: "CANCELLED", queued: "CANCELLED"}
-
-
 def test_jobs_keep_away_from_excluded_nodes(cli: Cli) -> None:
     cli("exclude", "add", "gpu[1-3]", "--reason", "slow links")
     (run,) = ids(cli("single", *SMOKE, "--json"))
@@ -125,34 +114,3 @@ def test_retry_without_the_node_that_failed(cli: Cli, slurm: SlurmCluster) -> No
     assert (
         f'"{node}"' not in (Path(cli("jobs", again, "--json").data["runs"][0]["folder"]) / "events.jsonl").read_text()
     )
-
-
-def test_what_the_scheduler_refuses_is_said_and_leaves_nothing(cli: Cli) -> None:
-    done = cli("single", *SMOKE, "--slurm-arg", "partition=nonesuch")
-    assert done.status == 3
-    assert "invalid partition" in done.err
-    assert "sinfo lists the partitions" in done.err
-    assert states(cli) == {}
-
-
-def test_a_controller_that_does_not_answer_changes_no_state(cli: Cli, slurm: SlurmCluster) -> None:
-    (run,) = ids(cli("single", *SMOKE, "--slurm-arg", "begin=now+600", "--json"))
-    slurm.stop_controller()
-    try:
-        done = cli("jobs")
-        assert done.status == 0
-        assert "PENDING" in done.out or "SUBMITTED" in done.out
-        assert "last known:" in done.out
-        shown = cli("show", run)
-        assert "the last known state is shown" in shown.err
-    finally:
-        slurm.start_controller()
-    assert states(cli, run) == {run: "PENDING"}
-    assert cli("cancel", run).status == 0
-
-
-def test_a_chain_of_jobs(cli: Cli) -> None:
-    runs = ids(cli("submit", *SMOKE, "--resume-chain", "3", "--json"))
-    assert len(runs) == 3
-    assert cli("wait").status == 0
-    assert set(states(cli, *runs).values()) == {"COMPLETED"}

@@ -13,14 +13,13 @@ import pytest
 
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.executors.slurm import submit as slurm_array
 from llmb_common.index.search import find_run
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import many
-from llmb_common.submission.jobs import Job, Options, alike
+from llmb_common.submission.jobs import Job
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import cancel, observe
-from llmb_common.submission.single import create_run, submit
+from llmb_common.submission.single import create_run
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite, with_small_code
 
@@ -69,33 +68,10 @@ def test_identical_jobs_become_one_array_in_the_requested_order(site: RunSite, f
     assert find_run(site.install, str(records[4].job_id)).run_id == records[4].paths.run_id
 
 
-def test_a_key_is_no_difference_and_options_are(site: RunSite) -> None:
-    plan = site.plan()
-    jobs = [Job(plan, RECIPE, Options(key="a")), Job(plan, RECIPE, Options(key="b", exclude="n1"))]
-    jobs += [Job(site.plan(), RECIPE, Options(key="c"))]
-    assert alike(jobs, 10) == [[0, 2], [1]]
-    assert alike(jobs, 1) == [[0], [1], [2]]
-    assert alike([jobs[0]] * 5, 2) == [[0, 1], [2, 3], [4]]
-
-
 def test_arrays_can_be_switched_off(site: RunSite, fake: FakeSlurm) -> None:
     records = start([Job(site.plan(), RECIPE)] * 2, arrays=False)
     assert sorted(map(str, job_ids(records))) == ["1", "2"]
     assert fake.calls("scontrol") == [], "nobody needs to ask"
-
-
-@pytest.mark.parametrize(
-    ("answer", "size"),
-    [
-        ("MaxArraySize            = 1001", 1001),
-        ("MaxArraySize = 0", 0),
-        ("MaxArraySize = 500\nSchedulerParameters     = bf_interval=1,max_array_tasks=64", 64),
-        ("MaxJobCount = 10000", 0),
-    ],
-)
-def test_the_maximum_size_of_an_array(fake: FakeSlurm, answer: str, size: int) -> None:
-    (fake.bin / "scontrol").write_text(f"#!/bin/sh\nprintf '%s\\n' 'Configuration data' '{answer}'\n")
-    assert slurm_array.largest_array() == size
 
 
 def test_a_path_that_slurm_or_the_shell_would_misread(tmp_path, monkeypatch, fake):
@@ -237,12 +213,6 @@ def test_one_waiting_task_is_cancelled_by_its_number_alone(site, fake, monkeypat
     assert cancelled.state == "CANCELLED"
     assert fake.calls("scancel") == [["1_1"]]
     assert states([records[0], records[2]]) == ["PENDING"] * 2
-
-
-def test_tasks_are_cancelled_together_and_other_jobs_by_name(site: RunSite, fake: FakeSlurm) -> None:
-    records = [*start([Job(site.plan(), RECIPE)] * 3), submit(site.plan(), RECIPE)]
-    assert [record.state for record in cancel(records)] == ["CANCELLED"] * 4
-    assert fake.calls("scancel") == [["1_0", "1_1", "1_2"], [f"--name={records[3].paths.job_name}", "2"]]
 
 
 def test_a_task_is_not_cancelled_unseen(site: RunSite, fake: FakeSlurm) -> None:

@@ -252,15 +252,3 @@ def test_the_script_in_an_envelope(cli: Cli) -> None:
     data = cli("show", record.paths.run_id, "--script", "--json").data
     assert data["script"] == cli("show", record.paths.run_id, "--script").out == record.paths.script.read_text()
     assert data["path"] == str(record.paths.script)
-
-
-def test_runs_created_in_the_same_second_have_distinct_names(cli: Cli) -> None:
-    before = int(time.time())
-    records = [make_run(cli.install) for _ in range(12)]
-    names = [record.paths.name for record in records]
-    assert sorted(names) == names
-    assert len(set(names)) == 12
-    assert all(before <= int(record.paths.stamp.partition("-")[0]) <= time.time() for record in records)
-    assert any(record.paths.stamp.endswith("-0002") for record in records)
-    assert len(cli("results", *names).out.splitlines()) > 24
-    assert cli("results", records[0].paths.folder.parent, "--json").data["runs"][-1]["name"] == names[-1]

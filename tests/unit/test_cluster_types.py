@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.errors import ConfigError, RecordError
 from llmb_common.machine.files import shell_part
 from llmb_common.platform import cluster_types
 from llmb_common.platform.cluster_types import ClusterType, Traits, traits_of
+from llmb_common.runs.record import load_record
+from llmb_common.site.cluster import load_cluster_config
+from llmb_common.submission.single import create_run
+from support.run_site import ROOT, RunSite
 
 
 def test_slurm_queues_jobs_in_containers_on_other_machines() -> None:
@@ -69,3 +74,23 @@ def test_a_part_of_a_script_comes_without_its_directive(tmp_path: Path) -> None:
     (tmp_path / "none.sh").write_text("echo\n")
     with pytest.raises(ValueError, match=r"none\.sh does not begin with a directive for shellcheck"):
         shell_part(str(tmp_path / "module.py"), "none.sh")
+
+
+def test_nothing_asks_for_a_way_by_its_name() -> None:
+    """That is what the traits are for: a comparison would have no answer for a third one."""
+    asks = re.compile(r"""cluster_type["')\]]* *(?:==|!=|in [({\[])|(?:==|!=) *(?:"slurm"|"local"|SLURM\b|LOCAL\b)""")
+    sources = [path for folder in ("common", "cli", "installer") for path in (ROOT / folder).rglob("*.py")]
+    assert len(sources) > 200
+    assert [path.name for path in sources if asks.search(path.read_text())] == []
+
+
+def test_a_run_of_a_way_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+    site = RunSite(tmp_path, "local")
+    record = create_run(site.plan(), b"", {})
+    content = record.paths.record.read_bytes().replace(b'"cluster_type": "local"', b'"cluster_type": "spool"')
+    with pytest.raises(RecordError, match="cluster_type 'spool' is not one of slurm"):
+        load_record(record.paths.folder, content)
+    config = site.install / "cluster_config.yaml"
+    config.write_text(config.read_text().replace("local", "spool"))
+    with pytest.raises(ConfigError, match=r"cluster_config.yaml:2: cluster_type 'spool' is unknown\n  -> one of slurm"):
+        load_cluster_config(site.install)

@@ -108,23 +108,6 @@ def test_a_failure_is_on_record_with_its_exit_code(site: RunSite, monkeypatch: p
     assert (row.state, row.detail) == ("FAILED", "exit code 7")
 
 
-def test_detached_and_waited_for(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STANDIN_SECONDS", "0.2")
-    record = submit(site.plan(), RECIPE, DETACHED)
-    assert record.state == "RUNNING"
-    (record,) = wait([record], timeout=600)
-    assert (record.state, record.manifest["job"]["exit_code"]) == ("COMPLETED", 0)
-
-
-def test_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = running(site, monkeypatch)
-    (record,) = cancel([record])
-    assert record.state == "CANCELLED"
-    assert "TERM reached rank" in log_of(record)
-    assert events_of(record) == ["start", "signal", "end"]
-    assert look(record).record == record
-
-
 def test_killed_without_a_trace(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     record = running(site, monkeypatch)
     assert record.process is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
+from llmb_common.errors import AnswerLost, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
 from llmb_common.machine.processes import identify
@@ -144,12 +144,6 @@ def test_the_same_request_twice_is_two_runs(site: RunSite, fake: FakeSlurm) -> N
 # What a real cluster does not do on demand
 
 
-def test_a_lost_answer_of_an_accepted_job(site: RunSite, fake: FakeSlurm) -> None:
-    fake.say("sbatch", "lost")
-    record = submit(site.plan(), RECIPE)
-    assert (record.job_id, len(fake.jobs())) == ("1", 1)
-
-
 def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(site, fake, monkeypatch):
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 600)
     fake.say("sbatch", "error")
@@ -198,20 +192,6 @@ def test_sbatch_that_hangs_is_ended(site: RunSite, fake: FakeSlurm, monkeypatch:
     with pytest.raises(AnswerLost, match="unknown whether"):
         submit(site.plan(), RECIPE)
     assert fake.jobs() == []
-
-
-def test_sbatch_without_a_job_id_is_looked_for(site: RunSite, fake: FakeSlurm) -> None:
-    fake.say("sbatch", "silent")
-    assert submit(site.plan(), RECIPE).job_id == "1"
-
-
-def test_a_refusal_leaves_nothing(site: RunSite, fake: FakeSlurm) -> None:
-    (fake.bin / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified' >&2; exit 1\n")
-    with pytest.raises(LLMBError, match="refused the job") as caught:
-        submit(site.plan(), RECIPE)
-    assert caught.value.code == "refused"
-    assert run_folders(site) == []
-    assert find_runs(site.install) == []
 
 
 def test_a_run_that_another_process_is_submitting_is_left_alone(site, fake, monkeypatch):

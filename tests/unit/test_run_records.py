@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-import stat
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from llmb_common import __version__
@@ -242,15 +240,6 @@ def test_a_run_alone_is_no_task_of_an_array() -> None:
     assert submission.alone() == Submission(key="k")
 
 
-def test_a_record_that_was_not_saved_changes_nothing_on_disk(record: RunRecord) -> None:
-    before = record.paths.record.read_bytes()
-    changed = replace(record, job_id="9")
-    assert record.paths.record.read_bytes() == before
-    changed.save()
-    assert content(record)["job_id"] == "9"
-    assert msgspec.json.decode(record.paths.record.read_bytes()) == content(record)
-
-
 def test_repeats_have_one_plan(tmp_path: Path) -> None:
     """It is most of a record, and thousands of runs are looked at together."""
     one, other = (load_record(make_run(tmp_path).paths.folder) for _ in range(2))
@@ -378,16 +367,3 @@ def test_missing_is_noted_from_the_first_time_on(submitted: RunRecord) -> None:
     first = replace(submitted, missing_since=5.0)
     assert Finding(missing=True).apply(first).missing_since == 5.0
     assert Finding("RUNNING").apply(first).missing_since is None
-
-
-def test_in_a_folder_of_a_group_nobody_can_rename_anothers_runs(tmp_path: Path, recorder: Path) -> None:
-    umask = os.umask(0o002)
-    try:
-        made = create_run(RunSite(tmp_path, "slurm").plan(), recorder, {}, Submission())
-    finally:
-        os.umask(umask)
-    for folder in (made.paths.experiments, made.paths.folder.parent):
-        mode = folder.stat().st_mode
-        assert mode & stat.S_IWGRP, "colleagues may have runs of the same experiment"
-        assert mode & stat.S_ISVTX
-    assert not made.paths.folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)

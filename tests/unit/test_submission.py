@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, RequestError
-from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.finding import stay_submitting
@@ -19,7 +18,7 @@ from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_common.submission.jobs import Job, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
-from llmb_common.submission.single import create_run, submit, submit_chain
+from llmb_common.submission.single import create_run, submit
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
 
@@ -77,42 +76,12 @@ def test_excluded_nodes_are_avoided(site: RunSite, fake: FakeSlurm) -> None:
     assert options_of(fake) == ["--exclude=n[1,9-11],x7"], "the list, the option and the plan's own, for it wins"
 
 
-def test_a_node_that_is_wanted_and_excluded_is_a_contradiction(site: RunSite, fake: FakeSlurm) -> None:
-    exclude_nodes(site.install, "n3", "ECC errors")
-    with pytest.raises(RequestError, match=r"requests excluded nodes: n3 \(ECC errors\)"):
-        submit(site.plan(ADDITIONAL_SLURM_PARAMS="nodelist=n[1-4]"), RECIPE)
-    assert fake.jobs() == []
-
-
 def test_a_damaged_exclusion_list_stops_submissions(site: RunSite, fake: FakeSlurm) -> None:
     exclude_nodes(site.install, "n1", "slow")
     (site.install / ".llmb" / "exclude.json").write_text('{"schema": 1}')
     with pytest.raises(RecordError, match="not an exclusion list"):
         submit(site.plan(), RECIPE)
     assert fake.jobs() == []
-
-
-def test_a_chain_saves_in_one_place_and_resumes_from_there(site: RunSite, fake: FakeSlurm) -> None:
-    records = submit_chain(site.plan(ENABLE_CHECKPOINT="true"), RECIPE, 3, Options(key="long"))
-    assert [options_of(fake, number) for number in range(3)] == [
-        [],
-        ["--dependency=afterany:1"],
-        ["--dependency=afterany:2"],
-    ]
-    first, *later = records
-    assert first.plan.checkpoint.resume is False
-    for record in later:
-        assert (record.plan.checkpoint.save, record.plan.checkpoint.resume) == (str(first.paths.checkpoints), True)
-        assert "export LLMB_RESUME=1\n" in record.paths.script.read_text()
-    assert submit_chain(site.plan(ENABLE_CHECKPOINT="true"), RECIPE, 3, Options(key="long")) == records
-    assert len(fake.jobs()) == 3
-    assert len(find_runs(site.install, RunFilter(chain=first.paths.run_id))) == 3
-
-
-def test_a_requeued_job_resumes_only_if_it_saves_checkpoints(site: RunSite) -> None:
-    plain, saving = submit(site.plan(), RECIPE), submit(site.plan(ENABLE_CHECKPOINT="true"), RECIPE)
-    assert "LLMB_RESUME" not in plain.paths.script.read_text()
-    assert "export LLMB_RESUME=$((restarts > 0))\n" in saving.paths.script.read_text()
 
 
 def test_requeue_is_requested_and_the_user_has_the_last_word(site: RunSite) -> None:
