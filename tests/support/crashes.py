@@ -76,6 +76,12 @@ def start(action: Callable[[], object]) -> int:
     return child
 
 
+def side_by_side(*actions: Callable[[], object]) -> None:
+    """Run each of ``actions``, which mostly wait, in a child of its own, all at the same time."""
+    statuses = [os.waitpid(child, 0)[1] for child in [start(action) for action in actions]]
+    assert statuses == [0] * len(actions), "an exception is printed above"
+
+
 def _in_child(prepare: Callable[[], None], action: Callable[[], object]) -> bool:
     def prepared() -> None:
         prepare()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.observe import Observation, cancel, observe, wait
 from llmb_common.submission.single import submit
-from support.crashes import run_and_crash
+from support.crashes import run_and_crash, side_by_side
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite, with_small_code
 
@@ -165,34 +166,46 @@ def test_ctrl_c_in_a_sweep_ends_the_sweep(site: RunSite, monkeypatch: pytest.Mon
 
 
 @pytest.mark.exhaustive
-def test_killed_at_every_step_each_run_runs_once(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_every_step_each_run_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_runs, "START_SECONDS", 0.5)
-    plan = site.plan()
-    at, crashed = 0, True
-    while crashed:
-        at += 1
-        crashed = run_and_crash(lambda: submit(plan, RECIPE, DETACHED), at, site.install)
-        submit(plan, RECIPE, DETACHED)
-        for record in wait([load_record(folder) for folder in run_folders(site)], timeout=600):
-            assert (record.state, events_of(record)) == ("COMPLETED", ["start", "end"]), at
-        shutil.rmtree(site.install / "workloads")
-        shutil.rmtree(site.install / ".llmb", ignore_errors=True)
-    assert at > 20
+    with_small_code(tmp_path, monkeypatch)
+
+    def killed_at(first: int, apart: int) -> None:
+        (tmp_path / f"{first}").mkdir()
+        site = RunSite(tmp_path / f"{first}", "local")
+        plan = site.plan()
+        at, crashed = first, True
+        while crashed:
+            crashed = run_and_crash(lambda: submit(plan, RECIPE, DETACHED), at, site.install)
+            submit(plan, RECIPE, DETACHED)
+            for record in wait([load_record(folder) for folder in run_folders(site)], timeout=600):
+                assert (record.state, events_of(record)) == ("COMPLETED", ["start", "end"]), at
+            shutil.rmtree(site.install / "workloads")
+            shutil.rmtree(site.install / ".llmb", ignore_errors=True)
+            at += apart
+        assert at > 20
+
+    side_by_side(*(partial(killed_at, first, 8) for first in range(1, 9)))
 
 
-def test_hang_and_stall(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_hangs_and_one_that_does_not_exit(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LLMB_WATCH_SECONDS", "1"), ("LLMB_HANG_SECONDS", "1"), ("LLMB_TEARDOWN_SECONDS", "1")):
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("STANDIN_LINGER", "1")
-    stalled = submit(site.plan(), RECIPE)
-    assert events_of(stalled) == ["start", "teardown", "end"]
-    assert stalled.state == "COMPLETED"
-    monkeypatch.delenv("STANDIN_LINGER")
-    monkeypatch.setenv("STANDIN_HANG", "2")
-    monkeypatch.setattr("llmb_common.executors.local.processes.END_SECONDS", 1)
-    hung = submit(site.plan(), RECIPE, DETACHED)
-    wait_until(lambda: "hang" in events_of(hung), "the watchdog", timeout=20)
-    cancel([hung])
+
+    def stalled() -> None:
+        os.environ["STANDIN_LINGER"] = "1"
+        record = submit(site.plan(), RECIPE)
+        assert events_of(record) == ["start", "teardown", "end"]
+        assert record.state == "COMPLETED"
+
+    def hung() -> None:
+        os.environ["STANDIN_HANG"] = "2"
+        local_runs.END_SECONDS = 1
+        record = submit(site.plan(), RECIPE, DETACHED)
+        wait_until(lambda: "hang" in events_of(record), "the watchdog", timeout=20)
+        cancel([record])
+
+    side_by_side(stalled, hung)
 
 
 def test_numbers_of_the_environment_are_never_evaluated(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:

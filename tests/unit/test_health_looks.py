@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from llmb_common.health.ask import PYTHONS, command, parse_frames
-from llmb_common.health.facts import Facts, Imex, KernelLog, Links, Needs, Nvlink, read_facts
-from llmb_common.health.judge import NodeVerdict, judge
+from llmb_common.health.facts import Facts, Imex, KernelLog, Links, Nvlink, read_facts
+from llmb_common.health.judge import judge
 from llmb_train.health import looks
 from support.health_fleets import needs
 from support.node_trees import NodeTrees
@@ -200,9 +200,10 @@ def ill_gb200(trees: NodeTrees) -> None:
     trees.smi("g2", "gb200", {1: {"pending": "Yes", "compute": "Prohibited"}})
 
 
-def looked_at(trees: NodeTrees, names: list[str], folder: Path) -> dict[str, Facts]:
-    """The program's own answers, of all nodes at once."""
+def looked_at(trees: NodeTrees, folder: Path) -> dict[str, Facts]:
+    """The program's own answers, of all nodes at once: each takes four seconds, in which counters may grow."""
     spec = {"stage": "look", "folders": {"workload": str(folder)}, "written": ["workload"]}
+    names = sorted(path.name for path in trees.folder.iterdir() if (path / "root").is_dir())
     started = [
         subprocess.Popen(
             command(spec, (sys.executable, *PYTHONS)),  # whose lines tests/mutate.py sees
@@ -214,6 +215,27 @@ def looked_at(trees: NodeTrees, names: list[str], folder: Path) -> dict[str, Fac
     ]
     said = parse_frames("".join(process.communicate(timeout=600)[0] for process in started))
     return {name: read_facts(name, said[name]) for name in names}
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Facts]:
+    """Three nodes of each kind, the second of which is ill; divided ones, ``m1`` and ``m2``; a healthy one, ``g9``."""
+    trees = NodeTrees(tmp_path_factory.mktemp("trees"))
+    for kind, letter, ill, _ in CASES:
+        for number in (1, 2, 3):
+            trees.node(f"{letter}{number}", kind)
+        ill(trees)
+    for name, used in DIVIDED.items():
+        trees.node(name)
+        trees.smi(name, changes={n: {"mig": "Enabled", "utilization": "N/A", "used": used} for n in range(8)})
+        answer = trees.folder / name / "tools" / "nvidia-smi -q -x"
+        answer.write_text(answer.read_text().replace("</mig_mode>", PARTS))
+        dark = "".join(f"\t Link {link}: <inactive>\n" for link in range(18))
+        trees.tool(name, "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n{dark}" for n in range(8)))
+    trees.node("g9", "gb200")
+    trees.write("g9", "sys/devices/system/cpu/cpu0/cpuidle/state2/disable", "1\n")
+    trees.write("g9", "dev/gdrdrv", "")
+    return looked_at(trees, tmp_path_factory.mktemp("workload"))
 
 
 CASES: list[tuple[str, str, Callable[[NodeTrees], None], set[str]]] = [
@@ -230,18 +252,11 @@ CASES: list[tuple[str, str, Callable[[NodeTrees], None], set[str]]] = [
 ]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("kind", "letter", "ill", "expected"), CASES, ids=[case[0] for case in CASES])
-def test_each_fault_of_a_node_of_its_kind_is_found(
-    tmp_path: Path, kind: str, letter: str, ill: Callable[[NodeTrees], None], expected: set[str]
-) -> None:
-    trees = NodeTrees(tmp_path / "trees")
+@pytest.mark.parametrize(("kind", "letter", "_", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_each_fault_of_a_node_of_its_kind_is_found(facts, kind, letter, _, expected):
     names = [f"{letter}{number}" for number in (1, 2, 3)]
-    for name in names:
-        trees.node(name, kind)
-    ill(trees)
     wanted = needs(kind, dispatcher="deepep") if kind != "gb200" else needs(kind)
-    found = {item.node: item for item in _judged(trees, names, tmp_path, wanted)}
+    found = {item.node: item for item in judge(names, {name: facts[name] for name in names}, wanted)}
     assert {name: item.status for name, item in found.items()} == {names[0]: "ok", names[1]: "fail", names[2]: "ok"}
     assert {it.check for it in found[names[1]].remarks if it.level == "fail"} == expected
     if kind == "h100":
@@ -249,51 +264,39 @@ def test_each_fault_of_a_node_of_its_kind_is_found(
         assert {"persistence", "nvlink-errors", "power-limit", "time", "open-files", "ports", "cpu-speed"} <= warned
 
 
-def _judged(trees: NodeTrees, names: list[str], folder: Path, wanted: Needs) -> list[NodeVerdict]:
-    return judge(names, looked_at(trees, names, folder), wanted)
-
-
 PARTS = """<pending_mig>Enabled</pending_mig></mig_mode><mig_devices><mig_device><index>0</index>
 <gpu_instance_id>1</gpu_instance_id><compute_instance_id>0</compute_instance_id>
 <fb_memory_usage><total>40448 MiB</total><used>20298 MiB</used></fb_memory_usage></mig_device></mig_devices>"""
 
+DIVIDED = {"m1": "20400 MiB", "m2": "N/A"}
+"""What their drivers give as the memory used: that of the whole, or nothing."""
 
-@pytest.mark.parametrize("used", ["20400 MiB", "N/A"])
-def test_gpus_that_are_divided_say_that_and_nothing_that_follows_from_it(tmp_path: Path, used: str) -> None:
-    """Drivers give the memory of the whole, or nothing; whether it works is not known, and NVLinks are down."""
-    trees = NodeTrees(tmp_path / "trees")
-    trees.node("h1")
-    trees.smi("h1", changes={n: {"mig": "Enabled", "utilization": "N/A", "used": used} for n in range(8)})
-    answer = trees.folder / "h1" / "tools" / "nvidia-smi -q -x"
-    answer.write_text(answer.read_text().replace("</mig_mode>", PARTS))
-    dark = "".join(f"\t Link {link}: <inactive>\n" for link in range(18))
-    trees.tool("h1", "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n{dark}" for n in range(8)))
-    (found,) = _judged(trees, ["h1"], tmp_path, needs())
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_gpus_that_are_divided_say_that_and_nothing_that_follows_from_it(facts: dict[str, Facts], name: str) -> None:
+    """Whether it works is not known, and NVLinks are down."""
+    (found,) = judge([name], {name: facts[name]}, needs())
     assert [(it.level, it.check, it.text) for it in found.remarks] == [("fail", "gpu-modes", "GPU 0-7: divided (MIG)")]
 
 
-def test_what_a_healthy_node_says_to_the_letter(tmp_path: Path) -> None:
-    trees = NodeTrees(tmp_path / "trees")
-    trees.node("g1", "gb200")
-    trees.write("g1", "sys/devices/system/cpu/cpu0/cpuidle/state2/disable", "1\n")
-    trees.write("g1", "dev/gdrdrv", "")
-    facts = looked_at(trees, ["g1"], tmp_path)["g1"]
-    assert facts.nvlink == Nvlink(gpus=(Links(up=18, rates=("50 GB/s",)),) * 4)
-    assert facts.imex == Imex(domain="UP", channels=1)
-    assert facts.services == {"fabric_manager": {"LoadState": "not-found"}, "time": {"NTPSynchronized": "yes"}}
-    system = msgspec.to_builtins(facts.system)
+def test_what_a_healthy_node_says_to_the_letter(facts: dict[str, Facts]) -> None:
+    healthy = facts["g9"]
+    assert healthy.nvlink == Nvlink(gpus=(Links(up=18, rates=("50 GB/s",)),) * 4)
+    assert healthy.imex == Imex(domain="UP", channels=1)
+    assert healthy.services == {"fabric_manager": {"LoadState": "not-found"}, "time": {"NTPSynchronized": "yes"}}
+    system = msgspec.to_builtins(healthy.system)
     assert 0 < system.pop("shm_free") <= system.pop("shm_size")
-    assert abs(system.pop("clock") - facts.begun) < 600
+    assert abs(system.pop("clock") - healthy.begun) < 600
     assert system == {
         **{"memlock": None, "nofile": 1048576, "governors": ("performance",), "idle_states": 4, "idle_disabled": 1},
         **{"numa_balancing": "0", "numa_nodes": 2, "cmdline": "ro iommu=pt", "virtual": False},
         **{"first_outgoing_port": 32768, "peermem": True, "open_driver": True, "peer_mapping": True, "gdrcopy": True},
         "page_size": os.sysconf("SC_PAGE_SIZE"),
     }
-    assert (facts.software.os, facts.software.enroot) == ("Ubuntu 24.04.3 LTS", "4.1.2")
-    assert facts.software.enroot_settings == {"ENROOT_REMAP_ROOT": "yes"}
-    assert [(port.name, port.phys, port.gids) for port in facts.ports][:2] == [
+    assert (healthy.software.os, healthy.software.enroot) == ("Ubuntu 24.04.3 LTS", "4.1.2")
+    assert healthy.software.enroot_settings == {"ENROOT_REMAP_ROOT": "yes"}
+    assert [(port.name, port.phys, port.gids) for port in healthy.ports][:2] == [
         ("mlx5_0", "LinkUp", ("IB/RoCE v1", "RoCE v2")),
         ("mlx5_1", "LinkUp", ("IB/RoCE v1", "RoCE v2")),
     ]
-    assert (facts.kernel, facts.stuck, facts.errors, facts.hung) == (KernelLog(), (), {}, {})
+    assert (healthy.kernel, healthy.stuck, healthy.errors, healthy.hung) == (KernelLog(), (), {}, {})

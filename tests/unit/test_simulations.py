@@ -152,10 +152,10 @@ def test_a_wrong_answer_is_a_fail_up_to_the_limit_and_a_pass_from_it_on() -> Non
     ids=lambda value: value.title if isinstance(value, Noise) else str(value),
 )
 def test_wrong_answers_stay_below_five_per_cent(noise: Noise, count: int, days: int, known: bool) -> None:
-    """Of 250 trials, with what chance adds to 5 % there."""
+    """Of 150 trials, with what chance adds to 5 % there."""
     source = random.Random(f"wrong {noise.title} {known}")
-    answers = verdicts(noise, 1.05, count, trials=250, source=source, known=known, days=days)
-    assert wrong(answers, 1.05) <= 0.08
+    answers = verdicts(noise, 1.05, count, trials=150, source=source, known=known, days=days)
+    assert wrong(answers, 1.05) <= 0.09
     assert verdicts(noise, 1.0, count, trials=60, source=source, known=known, days=days)["fail"] <= 1
 
 
@@ -204,9 +204,9 @@ def test_the_command_prints_the_parts_that_are_asked_for(monkeypatch, capsys):
 
 @pytest.mark.parametrize("noise", [tuning.TUNED[1], tuning.OTHERS[1], tuning.OTHERS[4]], ids=lambda noise: noise.title)
 def test_a_tuning_finds_what_is_fast_at_most_at_twice_the_oracles_cost(noise: tuning.Noise) -> None:
-    """Of 12 small spaces, with what chance adds; the page has the tables of 500."""
-    found, known = tuning.tunings(tuning.OTHER_KINDS[0], noise, 12, 1)
-    assert sum(item.loss <= 0.02 for item in found) >= 10
+    """Of 6 small spaces, with what chance adds; the page has the tables of 500."""
+    found, known = tuning.tunings(tuning.OTHER_KINDS[0], noise, 6, 1)
+    assert sum(item.loss <= 0.02 for item in found) >= 5
     assert sum(item.cost for item in found) <= 2.2 * sum(item.cost for item in known)
 
 

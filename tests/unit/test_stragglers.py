@@ -95,16 +95,16 @@ def at_work(dice: random.Random, gpus: int, noise: float, slow: float = 0.0, pau
 @pytest.mark.parametrize("noise", [0.02, 0.1])
 @pytest.mark.parametrize("gpus", [2, 8, 64])
 def test_runs_without_a_slow_rank_name_one_at_most_in_one_of_a_hundred(gpus: int, noise: float) -> None:
-    dice = random.Random(7)
+    dice, planned = random.Random(7), plan(gpus)
     tried = 400 if gpus < 64 else 50
-    assert sum(named(plan(gpus), at_work(dice, gpus, noise)) is not None for _ in range(tried)) <= tried // 100
+    assert sum(named(planned, at_work(dice, gpus, noise)) is not None for _ in range(tried)) <= tried // 100
 
 
 @pytest.mark.parametrize("pause", [0.0, 1.0])
 @pytest.mark.parametrize("gpus", [2, 8, 64])
 def test_a_rank_slower_by_a_fifth_is_named_though_another_one_pauses_in_a_step(gpus: int, pause: float) -> None:
-    dice = random.Random(8)
-    found = [named(plan(gpus), at_work(dice, gpus, 0.01, slow=0.2, pause=pause)) for _ in range(50)]
+    dice, planned = random.Random(8), plan(gpus)
+    found = [named(planned, at_work(dice, gpus, 0.01, slow=0.2, pause=pause)) for _ in range(50)]
     assert set(found) <= {("rank", (1,)), None}
     assert found.count(("rank", (1,))) >= 45
 

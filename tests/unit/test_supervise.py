@@ -10,7 +10,10 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -19,13 +22,14 @@ from support.iteration_logs import mbridge_line
 from support.run_site import RunSite
 from support.runs import make_run
 
-SCANCEL = """[[ $* == "--signal=TERM $(cat "$LLMB_RUN_DIR/claim")" ]] && kill -TERM "$(cat "$LLMB_RUN_DIR/rank")\""""
+SCANCEL = """[[ $* == "--signal="*" $(cat "$LLMB_RUN_DIR/claim")" ]] &&
+signal=${1#--signal=} && kill -"$signal" "$(cat "$LLMB_RUN_DIR/rank")\""""
 """Signals the rank whose PID is in the run's folder, if the job is named as squeue names it."""
+Ended: TypeAlias = tuple[int, list[tuple[str, int | None]]]
+"""The exit code of a script, and its events."""
 
 
-def run_script(
-    folder: Path, srun: str, log: str = "", *, scancel: str = SCANCEL, on_nodes: str = "exit 0", **given: str
-) -> tuple[int, list[tuple[str, int | None]]]:
+def run_script(folder: Path, srun: str, log: str = "", *, on_nodes: str = "exit 0", **given: str) -> Ended:
     """The exit code of a Slurm job script whose step runs ``srun`` (bash), and its record of events.
 
     ``on_nodes`` is what srun does when the nodes' kernels are to be asked.
@@ -36,7 +40,7 @@ def run_script(
     programs = folder / "bin"
     programs.mkdir()
     step = f"if [[ $1 == --overlap ]]; then {on_nodes}; fi\n{srun}"
-    for name, text in (("srun", step), ("scontrol", "echo NodeAddr=localhost"), ("scancel", scancel)):
+    for name, text in (("srun", step), ("scontrol", "echo NodeAddr=localhost"), ("scancel", SCANCEL)):
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", **given}
@@ -61,8 +65,6 @@ ENDED = "srun: error: n2: tasks 0-6,8-15: Exited with exit code 143"
         (("srun: error: n1: task 3: Segmentation fault (core dumped)", ENDED), 139),
         (("srun: error: n1: task 3: Out Of Memory", ENDED), 137),
         (("srun: error: n1: task 3: Aborted", ENDED), 134),
-        (("srun: error: Unable to create step for job 7: Invalid", ENDED), 143),
-        ((), 143),
     ],
 )
 def test_the_rank_that_failed_first_gives_the_exit_code(tmp_path: Path, said: tuple[str, ...], status: int) -> None:
@@ -91,13 +93,7 @@ def test_success_is_success(tmp_path: Path) -> None:
     assert run_script(tmp_path, "exit 0") == (0, [("start", None), ("end", 0)])
 
 
-def test_a_signal_is_recorded_before_the_end_also_when_the_step_had_it_first(tmp_path: Path) -> None:
-    """Slurm signals a step and its script one after the other, with a long gap under load."""
-    srun = 'script=$PPID; (sleep 1; kill -TERM "$script") > /dev/null 2>&1 & exit 143'
-    assert run_script(tmp_path, srun) == (143, [("start", None), ("signal", None), ("end", 143)])
-
-
-SOON = {"LLMB_WATCH_SECONDS": "1", "LLMB_START_SECONDS": "1", "LLMB_HANG_SECONDS": "1", "LLMB_TEARDOWN_SECONDS": "1"}
+SOON = {"LLMB_WATCH_SECONDS": "1", "LLMB_START_SECONDS": "3", "LLMB_HANG_SECONDS": "1", "LLMB_TEARDOWN_SECONDS": "1"}
 STAYS = "trap 'exit 9' TERM\nfor ((i = 0; i < 300; i++)); do sleep 0.1; done\n"
 
 
@@ -106,40 +102,66 @@ def printing(*indices: int, steps: int = 5) -> str:
     return f"cat >> \"$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out\" << 'LINES'\n{lines}LINES\n"
 
 
-@pytest.mark.parametrize(
-    ("iterations", "status", "recorded"),
-    [
-        ((), 124, ("hang", 0)),
-        ((1, 2), 124, ("hang", 2)),
-        ((4, 5), 0, ("teardown", 5)),
-    ],
-)
-def test_a_step_that_stays_is_ended_and_its_end_is_not_what_counts(
-    tmp_path: Path, iterations: tuple[int, ...], status: int, recorded: tuple[str, int]
-) -> None:
-    """An earlier start has left iterations in the log, its last one too."""
-    log = mbridge_line(4, 5) + mbridge_line(5, 5)
-    found = run_script(tmp_path, printing(*iterations) + STAYS, log, **SOON)
-    assert found == (status, [("start", None), recorded, ("end", status)])
-
-
-def test_a_step_that_ends_by_itself_in_time_keeps_its_own_end(tmp_path: Path) -> None:
-    found = run_script(tmp_path, printing(1, 2) + "sleep 1\nexit 3", LLMB_WATCH_SECONDS="1")
-    assert found == (3, [("start", None), ("end", 3)])
-
-
-@pytest.mark.parametrize("array", [{}, {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "3"}])
-def test_a_signal_reaches_the_ranks_which_may_take_their_time_to_save(tmp_path: Path, array: dict[str, str]) -> None:
-    """By way of Slurm: srun would kill them. By its number alone, the last task of an array would stand for all."""
-    srun = """
+NO_STEP = f"echo 'srun: error: Unable to create step for job 7: Invalid\n{ENDED}' >&2\nexit 143"
+LATE = 'script=$PPID; (sleep 1; kill -TERM "$script") > /dev/null 2>&1 & exit 143'
+SIGNALLED = """
 trap 'exit 9' TERM
 bash -c 'trap "sleep 2; touch $LLMB_RUN_DIR/saved; exit 0" TERM; for ((i = 0; i < 300; i++)); do sleep 0.1; done' &
 echo $! > "$LLMB_RUN_DIR/rank"
 (sleep 1; kill -TERM "$PPID") > /dev/null 2>&1 &
 wait %1
 """
-    assert run_script(tmp_path, srun, **array) == (0, [("start", None), ("signal", None), ("end", 0)])
-    assert list(tmp_path.rglob("saved"))
+EARLIER = mbridge_line(4, 5) + mbridge_line(5, 5)
+"""What an earlier start has left in the log, its last iteration too."""
+ASKED = """
+mkdir -p "$LLMB_RUN_DIR/ranks"
+echo $$ > "$LLMB_RUN_DIR/rank"
+trap 'echo stack >> "$LLMB_RUN_DIR/ranks/0.txt"' URG
+trap 'cp "$LLMB_RUN_DIR/ranks/0.txt" "$LLMB_RUN_DIR/before"; exit 9' TERM
+for ((i = 0; i < 300; i++)); do sleep 0.1; done
+"""
+ARRAY = {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "3"}
+
+WAITING: dict[str, tuple[str, dict[str, str], int, tuple[tuple[str, int | None], ...]]] = {
+    "no step, and a signal may still come": (NO_STEP, {}, 143, ()),
+    "no word of srun's": ("exit 143", {}, 143, ()),
+    # Slurm signals a step and its script one after the other, with a long gap under load.
+    "a signal that the step had first": (LATE, {}, 143, (("signal", None),)),
+    # A step that stays is ended, and its end is not what counts.
+    "no iteration": (STAYS, SOON, 124, (("hang", 0),)),
+    "hung": (printing(1, 2) + STAYS, SOON, 124, (("hang", 2),)),
+    "no exit": (printing(4, 5) + STAYS, SOON, 0, (("teardown", 5),)),
+    "an end of its own": (printing(1, 2) + "sleep 1\nexit 3", {"LLMB_WATCH_SECONDS": "1"}, 3, ()),
+    # By way of Slurm: srun would kill ranks, which may take their time to save.
+    "saving": (SIGNALLED, {}, 0, (("signal", None),)),
+    # By its number alone, the last task of an array would stand for all.
+    "saving, of an array": (SIGNALLED, ARRAY, 0, (("signal", None),)),
+    "asked where they are": (printing(1, 2) + ASKED, SOON, 124, (("hang", 2),)),
+}
+"""Steps (bash), variables, the exit code of the script, and its events between start and end."""
+
+
+@pytest.fixture(scope="module")
+def waited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, Ended]]]:
+    """The folder of each of ``WAITING``, and how it ended: all at once, because they mostly sleep."""
+    with ThreadPoolExecutor(len(WAITING)) as pool:
+        folders = {name: tmp_path_factory.mktemp("waiting") for name in WAITING}
+        ended = {
+            name: pool.submit(run_script, folders[name], step, EARLIER, **variables)
+            for name, (step, variables, _, _) in WAITING.items()
+        }
+        yield {name: (folders[name], future.result()) for name, future in ended.items()}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_step_that_takes_its_time_to_end(waited: dict[str, tuple[Path, Ended]], name: str) -> None:
+    folder, found = waited[name]
+    _, _, status, events = WAITING[name]
+    assert found == (status, [("start", None), *events, ("end", status)])
+    assert bool(list(folder.rglob("saved"))) is name.startswith("saving")
+    if name == "asked where they are":
+        (answer,) = folder.rglob("before")
+        assert answer.read_text() == "stack\n", "before the step is ended"
 
 
 def test_a_second_job_of_the_same_run_does_nothing(tmp_path: Path) -> None:
@@ -189,17 +211,6 @@ def test_a_job_of_this_machine_is_known_by_its_process_and_waits_for_no_signal(t
     same = {"job_id": f"local-{script.pid}", "pid": script.pid, "nodes": "", "restart": 2}
     assert all(event.items() >= same.items() for event in events)
     assert "5" not in (tmp_path / "slept").read_text().split()
-
-
-def test_ranks_are_asked_where_they_are_before_a_hung_step_is_ended(tmp_path: Path) -> None:
-    answers = "$LLMB_RUN_DIR/ranks/0.txt"
-    asked = f'mkdir -p "${{LLMB_RUN_DIR}}/ranks"; trap \'echo stack >> "{answers}"\' URG'
-    ended = f'trap \'cp "{answers}" "$LLMB_RUN_DIR/before"; exit 9\' TERM'
-    rank = f'echo $$ > "$LLMB_RUN_DIR/rank"\n{asked}\n{ended}\nfor ((i = 0; i < 300; i++)); do sleep 0.1; done\n'
-    found = run_script(tmp_path, printing(1, 2) + rank, scancel=SCANCEL.replace("TERM", "URG"), **SOON)
-    assert found == (124, [("start", None), ("hang", 2), ("end", 124)])
-    (answer,) = tmp_path.rglob("before")
-    assert answer.read_text() == "stack\n"
 
 
 def test_the_kernels_of_the_nodes_are_asked_after_a_failure_alone(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_the_fast_way_reads_what_the_thorough_one_reads(engine, damage):
 @pytest.mark.parametrize("engine", ["mbridge", "nemo"])
 @pytest.mark.parametrize("junk", [b"\x1b[", b"TFLOPS_per_elapsed time per iteration (ms): 5.0 |", b"9" * 31, b"1e400"])
 def test_the_fast_way_reads_what_the_thorough_one_reads_wherever_the_damage_is(engine, junk):
-    content = "".join(LOGS[engine][:6]).encode()
+    content = "".join(LOGS[engine][:4]).encode()  # two records at least: the second is read by the first one's layout
     for at in range(len(content)):
         assert_read_alike(content[:at] + junk + content[at:])
 
