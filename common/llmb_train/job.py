@@ -275,12 +275,10 @@ def load_job(path: Path) -> Job | FunctionJob:
         JobError: the file is missing or not JSON, or as in ``parse_job``.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise JobError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise JobError(f"{path} is not JSON: {error}") from error
     return parse_job(content, where=str(path))
 
@@ -300,6 +298,9 @@ def _check_engine(job: AnyJob, where: str) -> None:
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
     """What divides; planning does not know it of reduced copies."""
     p, ep = job.parallelism, job.parallelism.ep or 1
+    counts = {"world_size": job.world_size, "tp": p.tp, "pp": p.pp, "cp": p.cp, "mbs": job.batch.mbs, "gbs": job.batch.gbs}
+    if wrong := [f"{name} is {count}" for name, count in counts.items() if count < 1]:
+        raise JobError(f"{where}: {wrong[0]}, expected 1 or more")
     if job.world_size % (p.tp * p.pp * p.cp):
         raise JobError(
             f"{where}: world_size {job.world_size} is not a multiple of tp * pp * cp = {p.tp * p.pp * p.cp}",

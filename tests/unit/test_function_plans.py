@@ -195,11 +195,35 @@ def test_a_variant_is_in_the_name() -> None:
     assert named.experiment_name.endswith("_fsdp")
 
 
-@pytest.mark.parametrize(
-    ("words", "ranks"), [(DOCUMENTED, "32"), (f"{DOCUMENTED} EP=64", "64"), (f"{HOPPER} EP=32", "8")]
+RANKS, QUEUES, MESSAGES = (
+    "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "NCCL_P2P_NET_CHUNKSIZE",
 )
-def test_another_ep_moves_the_dispatchers_variables(words: str, ranks: str) -> None:
-    assert plans.plan("mbridge", words).env["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"].value == ranks
+NANO = "MODEL_SIZE=nemotron_3_nano GPU_TYPE=h100 JOB_TOTAL_GPUS=16 DTYPE=bf16"
+LARGE = "MODEL_SIZE=llama3_70b GPU_TYPE=h100 JOB_TOTAL_GPUS=64 DTYPE=bf16 PREFLIGHT=off"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (DOCUMENTED, RANKS, "32"),
+        (f"{DOCUMENTED} EP=64", RANKS, "64"),
+        (f"{HOPPER} EP=32", RANKS, "8"),
+        (NANO, QUEUES, "32"),
+        (f"{NANO} CP=4", QUEUES, "1"),
+        (f"{NANO} TP=2", QUEUES, "1"),
+        (f"{DOCUMENTED} CP=2", QUEUES, "32"),  # one queue is for GPUs before Blackwell
+        (LARGE, QUEUES, "1"),
+        (f"{LARGE} TP=1 CP=1 PP=8 VP=5", QUEUES, "32"),
+        (LARGE, MESSAGES, "2097152"),
+        (f"{LARGE} PP=1 VP=NA", MESSAGES, None),
+        ("MODEL_SIZE=llama3_8b GPU_TYPE=h100 JOB_TOTAL_GPUS=8 DTYPE=bf16 PP=2", MESSAGES, None),
+    ],
+)
+def test_variables_follow_other_columns_as_in_nvidias_launcher(words: str, name: str, value: str | None) -> None:
+    found = plans.plan("mbridge", words).env.get(name)
+    assert (found.value if found else None) == value
 
 
 def test_the_job_names_the_function_and_its_own_columns() -> None:

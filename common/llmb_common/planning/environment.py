@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.functions import function_environment
+from llmb_common.planning.functions import HYBRID_DOMAIN
 from llmb_common.planning.job_plan import EnvironmentValue
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import DEFAULT_ENGINE
-from llmb_common.recipes.catalogue import Entry
+from llmb_common.recipes.catalogue import Entry, Function
 from llmb_common.site.cluster import ClusterConfig
 
 _BLACKWELL = ("b200", "b300", "gb200", "gb300")
@@ -112,14 +113,14 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
         return values
     values |= variables(case)
     if case.function is not None:
-        return values | function_environment(case, case.function, layout)
+        return values | _of_function(case, case.function, layout)
     precision = f"{case.dtype}_{fp8_recipe}" if fp8_recipe else case.dtype
     values |= {
         "TORCH_NCCL_HIGH_PRIORITY": "1",  # communication kernels ahead of compute
         "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP takes memory that the largest models need
     }
     if layout.pp > 1 and case.model.large:
-        values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
+        values |= _LARGE_MESSAGES
     if engine == DEFAULT_ENGINE:
         return values | _of_0_3(case, layout, precision)
     return values | bridge_0_6_environment(case.model.size, case.gpu_type, precision, layout)  # a newer one's, too
@@ -175,6 +176,8 @@ def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Lay
     return values
 
 
+_LARGE_MESSAGES = {"NCCL_P2P_NET_CHUNKSIZE": "2097152"}
+"""Fewer of them between pipeline stages."""
 _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 
 
@@ -184,11 +187,53 @@ def _margins(streaming_multiprocessors: int) -> Environment:
     return dict.fromkeys(names, str(streaming_multiprocessors))
 
 
-def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int) -> str:
+def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_overlapped: bool = False) -> str:
     """Hardware queues. One keeps the launch order that TP and CP overlap rely on before Blackwell."""
-    if gpus.generation_of(gpu_type) == "blackwell":
+    if gpus.generation_of(gpu_type) != "hopper":
         return "32"
-    return "1" if layout.tp > 1 or layout.cp > 1 else str(otherwise)
+    return "1" if (layout.tp > 1 or layout.cp > 1) and not exchange_overlapped else str(otherwise)
+
+
+def _of_function(case: Case, function: Function, layout: Layout) -> Environment:
+    """The variables that the function wants set before torch is imported.
+
+    Other columns than the function's change three of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
+    ``scripts/performance/utils/overrides.py:217-303``); what every function has by itself follows the same rules.
+    """
+    values, own, settings = dict(function.env), function.columns, function.settings
+    if HYBRID_DOMAIN in values and layout.ep != own.ep:
+        values[HYBRID_DOMAIN] = _ranks_of_domain(case, layout.ep or 1)
+    if (layout.tp, layout.cp) != (own.tp, own.cp) and not layout.fsdp:
+        values["CUDA_DEVICE_MAX_CONNECTIONS"] = _max_connections(
+            case.gpu_type,
+            layout,
+            otherwise=32 if settings.get("moe_flex_dispatcher_backend") in ("deepep", "hybridep") else 8,
+            exchange_overlapped=bool(settings.get("overlap_moe_expert_parallel_comm")),
+        )
+    if layout.pp != own.pp:
+        values.pop("NCCL_P2P_NET_CHUNKSIZE", None)
+        if layout.pp > 1 and case.entry is not None and _sends_large(case.entry):
+            values |= _LARGE_MESSAGES
+    return values
+
+
+def _ranks_of_domain(case: Case, ranks: int) -> str:
+    gpu = gpus.GPUS[case.gpu_type]
+    domain = gpu.per_node * gpu.nvlink_nodes
+    if gpu.nvlink_nodes > 1 and ranks > domain:
+        raise RequestError(
+            f"EP={ranks}: {case.row.function} exchanges tokens by NVLink, which joins {domain} GPUs",
+            remedy=f"choose an EP of at most {domain}",
+            field="EP",
+        )
+    return str(min(ranks, domain))
+
+
+def _sends_large(entry: Entry) -> bool:
+    large = ("llama3_70b", "llama31_405b")
+    return (entry.task == "pretrain" and entry.model in large) or (
+        entry.task == "sft" and entry.model.startswith("llama")
+    )
 
 
 def job_environment(

@@ -262,23 +262,3 @@ def _refused(case: Case, function: Function) -> str | None:
 def _engine(case: Case) -> str:
     assert case.recipe.catalogue is not None
     return f"Megatron-Bridge {case.recipe.catalogue.release}"
-
-
-def function_environment(case: Case, function: Function, layout: Layout) -> dict[str, str]:
-    """The variables that the function wants set before torch is imported.
-
-    The HybridEP dispatcher's follow EP, as in NVIDIA's runner (Megatron-Bridge 0.6.0,
-    ``scripts/performance/utils/utils.py``: ``apply_target_topology_environment``).
-    """
-    values = dict(function.env)
-    if HYBRID_DOMAIN in values and layout.ep != function.columns.ep:
-        gpu = GPUS[case.gpu_type]
-        ranks, domain = layout.ep or 1, gpu.per_node * gpu.nvlink_nodes
-        if gpu.nvlink_nodes > 1 and ranks > domain:
-            raise RequestError(
-                f"EP={ranks}: {case.row.function} exchanges tokens by NVLink, which joins {domain} GPUs",
-                remedy=f"choose an EP of at most {domain}",
-                field="EP",
-            )
-        values[HYBRID_DOMAIN] = str(min(ranks, domain))
-    return values
