@@ -24,7 +24,6 @@ from typing import Any
 from llmb_train import counts, perf_recipes
 from llmb_train.engine import package_version
 from llmb_train.errors import TrainError
-from llmb_train.hugging_face import PUBLISHED
 from llmb_train.named_settings import fields_text, plain
 
 SCHEMA = 1
@@ -86,9 +85,9 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
     head: dict[str, Any] = {
         "sha256": hashlib.sha256(",\n".join(lines.values()).encode()).hexdigest(),
         "assumed": {
-            name: PUBLISHED[name].assumed
-            for name in sorted({row["hugging_face"] for row in found.values()} & PUBLISHED.keys())
-            if PUBLISHED[name].assumed
+            name: perf_recipes.PUBLISHED[name].assumed
+            for name in sorted({row["hugging_face"] for row in found.values()} & perf_recipes.PUBLISHED.keys())
+            if perf_recipes.PUBLISHED[name].assumed
         },
     }
     if missing:

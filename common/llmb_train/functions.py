@@ -282,7 +282,7 @@ def _set_data(job: FunctionJob, config: Any) -> None:
         if size is None:
             raise JobError(
                 f"{job.function.name}: the vocabulary of {tokenizer.tokenizer_model}'s tokenizer is not known to LLMB",
-                remedy="add it to VOCABULARIES in llmb_train/hugging_face.py, with its source",
+                remedy="add it to the vocabularies in llmb_train/hugging_face.json, with its source",
             )
         # Its size plus an end-of-document token is the vocabulary.
         config.tokenizer = TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=size - 1)

@@ -298,7 +298,14 @@ def _check_engine(job: AnyJob, where: str) -> None:
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
     """What divides; planning does not know it of reduced copies."""
     p, ep = job.parallelism, job.parallelism.ep or 1
-    counts = {"world_size": job.world_size, "tp": p.tp, "pp": p.pp, "cp": p.cp, "mbs": job.batch.mbs, "gbs": job.batch.gbs}
+    counts = {
+        "world_size": job.world_size,
+        "tp": p.tp,
+        "pp": p.pp,
+        "cp": p.cp,
+        "mbs": job.batch.mbs,
+        "gbs": job.batch.gbs,
+    }
     if wrong := [f"{name} is {count}" for name, count in counts.items() if count < 1]:
         raise JobError(f"{where}: {wrong[0]}, expected 1 or more")
     if job.world_size % (p.tp * p.pp * p.cp):

@@ -3,9 +3,10 @@
 There is no registry: a function is found by its definition in the sources of ``megatron.bridge.perf_recipes``, so that
 only the module that defines it is imported.
 
-399 of Bridge 0.6's recipes read ``config.json`` of a model at Hugging Face, which is not in the wheel. ``hugging_face``
-has what they read: no token, no network, no seven seconds of retries where there is none. Of any other model the file
-itself is read, from this machine's cache or the network; jobs read it wherever the cache has it (``prefer_files``).
+399 of Bridge 0.6's recipes read ``config.json`` of a model at Hugging Face, which is not in the wheel.
+``hugging_face.json`` has what they read: no token, no network, no seven seconds of retries where there is none. Of any
+other model the file itself is read, from this machine's cache or the network; jobs read it wherever the cache has it
+(``prefer_files``).
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import json
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmb_train.engine import package_version
 from llmb_train.errors import EngineError, WrongEngine
-from llmb_train.hugging_face import PUBLISHED, VOCABULARIES
 
 PACKAGE = "megatron.bridge.perf_recipes"
 
@@ -37,6 +40,29 @@ _DEFINITION = re.compile(r"^(?:def )?(\w+_config)(?:\(| = \w+_config$)", re.MULT
 """A function, or an alias of one: for some GPUs the recipe is that of a related GPU."""
 
 Function = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Published:
+    """The public facts of one model's ``config.json``: the class of transformers that reads it, the architecture that
+    the file names, and its numbers. What is left out is the default of the class in transformers 5.12, which is then
+    that model's own. ``source`` says where the numbers were read."""
+
+    kind: str
+    architecture: str
+    source: str
+    numbers: dict[str, Any]
+    model_type: str | None = None
+    """Where the file names another type than ``kind`` does."""
+    assumed: str = ""
+    """Which numbers nobody read from the file or from what its vendor says of it, and what they were taken from; the
+    plan of a job says so."""
+
+
+_FILE = json.loads(pkgutil.get_data("llmb_train", "hugging_face.json") or b"")
+PUBLISHED = {name: Published(**model) for name, model in _FILE["models"].items()}
+VOCABULARIES: dict[str, int] = _FILE["vocabularies"]
+"""Entries of the tokenizers from which a recipe takes its vocabulary: the one tokenizer of the Nemotron 3 family."""
 
 LOADER = "safe_load_config_with_retry"
 """The function by which Bridge loads a configuration; modules import it by name."""

@@ -41,7 +41,7 @@ def fields(model: Any) -> dict[str, Any]:
 def unknown() -> set[str]:
     import transformers
 
-    from llmb_train.hugging_face import PUBLISHED
+    from llmb_train.perf_recipes import PUBLISHED
 
     found: set[str] = set()
     for model in PUBLISHED.values():

@@ -51,6 +51,8 @@ def test_integers_stand_for_floats_but_never_for_switches() -> None:
         ),
         ({"family": "llama2"}, "family is 'llama2', expected one of 'llama3'"),
         ({"world_size": 3, "parallelism": {"tp": 2}}, "world_size 3 is not a multiple of tp * pp * cp = 2\n  -> use a"),
+        ({"parallelism": {"tp": 0}}, "tp is 0, expected 1 or more"),
+        ({"batch": {"gbs": -8}}, "gbs is -8, expected 1 or more"),
         ({"batch": {"mbs": 3}}, "batch.gbs 8 is not a multiple of mbs * DP = 3 * 1"),
         ({"architecture": {"moe": {"experts": 8}}}, "missing key architecture.moe.top_k"),
         ({"profile": {"tool": "nsys", "start": 4, "stop": 5, "ranks": ["0"]}}, "profile.ranks[0] is '0', expected"),
@@ -87,9 +89,10 @@ def test_a_missing_key_is_named() -> None:
 def test_a_file_that_is_missing_or_no_json_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"cannot read .*absent\.json: No such file"):
         load_job(tmp_path / "absent.json")
-    (tmp_path / "cut.json").write_text(json.dumps(make_job())[:-1], encoding="utf-8")
-    with pytest.raises(JobError, match=r"cut\.json is not JSON"):
-        load_job(tmp_path / "cut.json")
+    for content in (json.dumps(make_job())[:-1].encode(), b"", b"\xff\xfe\x00", b"[" * 100_000):
+        (tmp_path / "cut.json").write_bytes(content)
+        with pytest.raises(JobError, match=r"cut\.json is not JSON"):
+            load_job(tmp_path / "cut.json")
 
 
 def _save(folder: Path, *steps: int) -> None:

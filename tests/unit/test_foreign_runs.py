@@ -14,9 +14,8 @@ import pytest
 from llmb_common.errors import RecordError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
-from llmb_common.machine.files import sha256_of_tree
 from llmb_common.machine.processes import identify
-from llmb_common.runs.manifest import pack_code, training_code
+from llmb_common.runs.manifest import hash_of_packed, pack_code, training_code
 from llmb_common.runs.ownership import refusal
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.jobs import Job, Options
@@ -60,7 +59,7 @@ def plant(site: RunSite, loot: Path, key: str = "") -> None:
     code = pack_code(training_code())
     plan = site.plan()
 
-    manifest = {"code_sha256": sha256_of_tree(training_code(), "**/*.py")}
+    manifest = {"code_sha256": hash_of_packed(pack_code(training_code()))}
 
     def attack() -> None:
         record = create_run(plan, code, manifest, Submission(key=key)).with_state("NOT_SUBMITTED")

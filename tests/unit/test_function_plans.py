@@ -20,8 +20,8 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.machine import Machine
 from llmb_common.timing.log_files import find_runs
 from llmb_common.timing.runs import analyse
-from llmb_train.hugging_face import PUBLISHED
 from llmb_train.job import FunctionJob, load_job
+from llmb_train.perf_recipes import PUBLISHED
 from support import plans
 from support.functions import CATALOGUE, IMPOSSIBLE, LAPTOP, MEGATRON_REFUSES, NEWEST, RECIPE, ROOT, SLURM, asked, plan
 from support.plans import check_answers, check_fields, rows

@@ -243,13 +243,13 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path) -> None:
     for name in ("a", "b"):
         code = tmp_path / name / "llmb_train"
         (code / "settings").mkdir(parents=True)
-        for file in ("settings/x.py", "__main__.py", "notes.txt"):
+        for file in ("settings/x.py", "__main__.py", "numbers.json", "notes.txt"):
             (code / file).write_text(file)
             aged(code / file, 1000 * (1 + len(name)))
         packed.append(pack_code(code))
     assert packed[0] == packed[1]
     names = zipfile.ZipFile(io.BytesIO(packed[0])).namelist()
-    assert names == ["llmb_train/__main__.py", "llmb_train/settings/x.py"]
+    assert names == ["llmb_train/__main__.py", "llmb_train/numbers.json", "llmb_train/settings/x.py"]
     with pytest.raises(RecordError, match="the packed training code cannot be read: File is not a zip file"):
         hash_of_packed(b"no archive")
 

@@ -17,11 +17,11 @@ import pytest
 
 from llmb_common import __version__
 from llmb_common.errors import RecordError
-from llmb_common.machine.files import sha256_of, sha256_of_tree
+from llmb_common.machine.files import sha256_of
 from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.runs.finding import Finding, may_change
-from llmb_common.runs.manifest import git_state, make_manifest
+from llmb_common.runs.manifest import git_state, hash_of_packed, make_manifest, pack_code
 from llmb_common.runs.record import ArrayTask, RunRecord, State, Submission, load_record, update_record
 from llmb_common.submission.single import create_run
 from support.run_site import RECIPE, RunSite
@@ -87,7 +87,7 @@ def test_its_manifest_says_what_is_needed_to_repeat_it(record: RunRecord, code: 
     assert (manifest["python"], manifest["host"]) == (platform.python_version(), platform.node())
     assert manifest["command"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
     assert manifest["recipe_sha256"] == sha256_of(RECIPE / "recipe.yaml")
-    assert manifest["code_sha256"] == sha256_of_tree(code, "**/*.py")
+    assert manifest["code_sha256"] == hash_of_packed(pack_code(code))
     assert manifest["environment_overrides"] == {"NCCL_ALGO": "Ring"}
     assert manifest["image"] is None
 

@@ -20,7 +20,7 @@ from typing import Any
 from llmb_common import __version__
 from llmb_common.command.printable import printable
 from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.machine.files import sha256_of, sha256_of_tree
+from llmb_common.machine.files import sha256_of
 from llmb_common.machine.processes import Answer, ask
 from llmb_common.planning.job_plan import JobPlan
 
@@ -49,7 +49,7 @@ def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
     return {
         "git": git_state(recipe_folder),
         "recipe_sha256": sha256_of(recipe_folder / "recipe.yaml"),
-        "code_sha256": sha256_of_tree(code, "**/*.py"),
+        "code_sha256": hash_of_packed(pack_code(code)),
     }
 
 
@@ -123,14 +123,14 @@ def pack_code(code: Path) -> bytes:
     """The package in folder ``code`` as a zip archive to import from: the same bytes for the same files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path in sorted(code.rglob("*.py")):
+        for path in sorted(path for path in code.rglob("*") if path.suffix in (".py", ".json")):
             name = f"{code.name}/{path.relative_to(code).as_posix()}"
             archive.writestr(zipfile.ZipInfo(name), path.read_bytes())  # ZipInfo: a fixed date
     return buffer.getvalue()
 
 
 def hash_of_packed(code: bytes) -> str:
-    """``sha256_of_tree(code, "**/*.py")`` of the package in the zip archive ``code``.
+    """A single SHA-256 over the names and contents of the files that ``pack_code`` put into ``code``.
 
     Raises:
         RecordError: it is not a zip archive
