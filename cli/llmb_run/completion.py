@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from click import Argument, Context, Parameter
+
 from llmb_common.errors import LLMBError, RequestError
 
 if TYPE_CHECKING:
-    from click import Context, Parameter
     from click.shell_completion import CompletionItem
 
     from llmb_common.recipes.recipe import Recipe
@@ -23,13 +25,18 @@ def _completes(values: Callable[[Context], Iterable[str]]) -> Callable[[Context,
     """Those of the values that begin with what is typed."""
 
     def complete(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-        try:
-            known = dict.fromkeys(values(context))
-        except LLMBError:  # a shell waits for an answer: no error may reach its prompt
-            return []
-        return [value for value in known if value.lower().startswith(incomplete.lower())]
+        known = _verbs(context, parameter)
+        with contextlib.suppress(LLMBError):  # a shell waits for an answer: no error may reach its prompt
+            known += values(context)
+        return [value for value in dict.fromkeys(known) if value.lower().startswith(incomplete.lower())]
 
     return complete
+
+
+def _verbs(context: Context, parameter: Parameter) -> list[str]:
+    """Those of a command that has verbs (``VerbCommand``), where one may stand: before its first argument."""
+    first = isinstance(parameter, Argument) and not context.params.get(str(parameter.name))
+    return [*getattr(context.command, "verbs", ())] if first else []
 
 
 @_completes
@@ -99,7 +106,8 @@ def suites(context: Context, parameter: Parameter, incomplete: str) -> list[Comp
 
     from llmb_run.acceptance import suite
 
-    found = [CompletionItem(name) for name in suite.suites() if name.startswith(incomplete)]
+    known = [*_verbs(context, parameter), *suite.suites()]
+    found = [CompletionItem(name) for name in known if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
 
 

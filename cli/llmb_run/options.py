@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,14 @@ def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Call
     return click.option(known.option, *names, help=f"{known.in_help}{more}.", **settings)
 
 
+class Number(click.FloatRange):
+    """A finite number in a range: ``nan`` is in all of them, and nothing ever exceeds ``inf``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number.", param, ctx)
+
+
 _LIST = "; repeatable, or separated by commas"
 _SIZE = ("MODEL_SIZE", "--size", "--model-size", "size")
 
@@ -55,6 +64,9 @@ one_run = click.argument("run", metavar="RUN", help="Run id, name, job id or fol
 optional_run = click.argument(
     "run", metavar="[RUN]", required=False, help="Run id, name, job id or folder.", shell_complete=completion.runs
 )
+budget = click.option(
+    "--budget", metavar="GPU-HOURS", type=Number(min=0, min_open=True), help="Most GPU-hours. Default: no limit."
+)
 until_clear = together(
     click.option(
         "--resolution", metavar="PERCENT", default="1%", help="Smallest difference that matters. Default: 1%."
@@ -62,12 +74,7 @@ until_clear = together(
     click.option(
         "--pairs", metavar="N", type=click.IntRange(6, 400), default=24, help="Most pairs of runs. Default: 24."
     ),
-    click.option(
-        "--budget",
-        metavar="GPU-HOURS",
-        type=click.FloatRange(min=0, min_open=True),
-        help="Most GPU-hours. Default: no limit.",
-    ),
+    budget,
 )
 """Those of ``comparing.strategy.rule_of``."""
 

@@ -301,14 +301,18 @@ def test_a_sweep_has_a_table_and_a_chart_for_each_dimension(browser: Browser, tm
             assert hidden(found) == []
 
 
-def test_the_course_of_a_tuning_is_drawn(browser: Browser, report: Report, tmp_path: Path) -> None:
+@pytest.mark.parametrize("slow", [None, 2.5])
+def test_the_course_of_a_tuning_is_drawn(browser: Browser, report: Report, tmp_path: Path, slow: float | None) -> None:
     trial = {"full": False, "outcome": "timed", "hours": 0.1, "started": 1.0}
-    seen = [("a", HOSTILE, 2.0), ("b", "documented", 1.9), ("c", "mbs=2", None), ("d", "mbs=4", 1.5)]
+    seen = [("a", HOSTILE, 2.0), ("b", "base", 1.9), ("c", "mbs=2", slow), ("d", "mbs=4", 1.5)]
     trials = [{**trial, "run_id": run, "configuration": name, "step_seconds": seconds} for run, name, seconds in seen]
     about = {"conclusion": "mbs=4 wins", "trials": trials, "winner": {"title": "mbs=4", "command": HOSTILE}}
     file = tmp_path / "tuning.html"
     file.write_text(html_page(msgspec.structs.replace(report, tuning=about)), encoding="utf-8")
     with shown(browser, file) as page:
         assert HOSTILE in page.locator("#tuning").inner_text()
-        assert page.locator("#course svg .role-mark.mark-symbol path").count() == 4
+        marks = page.locator("#course svg .role-mark.mark-symbol path").all()
+        another, base, winner = "var(--s3)", "var(--s1)", "var(--s2)"
+        expected = [another, base, another, winner] if slow else [another, base, winner, "transparent"]
+        assert [mark.get_attribute("fill") for mark in marks] == expected
         assert page.locator("#course svg .role-axis-title text").all_text_contents() == ["trial", "step time (s)"]

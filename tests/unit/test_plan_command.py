@@ -57,6 +57,8 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     assert energy.endswith(" kWh at 700 W a GPU (cluster_config.yaml)")
     assert money.endswith(" EUR at 2 a GPU-hour (cluster_config.yaml)")
     assert section(done.out, "ranks")[-1] == "node 7: ranks 56-63, TP 0-3, CP 0-1, DP 1, PP 3"
+    alone = cli("plan", "-w", "llama3.1", "-s", "smoke", "--gpu-type", "cpu", "--dtype", "bf16", "--scale", "1").out
+    assert section(alone, "ranks")[-1] == "node 0: rank 0"
 
 
 def test_switches_of_a_layout_are_named_too(cli: Cli) -> None:

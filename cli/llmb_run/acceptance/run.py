@@ -265,5 +265,5 @@ def _show_plans(workloads: Sequence[Workload], suite: Suite) -> Result:
             "workloads": [planned(item) for item in workloads],
         },
         lambda: planned_text(workloads),
-        remarks=[*foreseen(workloads), f"{len(workloads)} workloads, nothing started (dry run)"],
+        remarks=[*foreseen(workloads), f"{counted(len(workloads), 'workload')}, nothing started (dry run)"],
     )

@@ -217,7 +217,7 @@ class _Recomputation:
         self._notes: list[str] = []
         self._place = _Nowhere()
         self._frozen: FrozenSuite = from_plain(read_json(self._folder / "campaign.json"), FrozenSuite)
-        self._runs = _Packed(self._folder, self._frozen.id, "accept", unpacked.runs)
+        self._runs = _Packed(self._folder, self._frozen.id, "accept", runs=unpacked.runs)
 
     def result(self) -> Recomputed:
         said = read_json(self._folder / "verdicts.json")

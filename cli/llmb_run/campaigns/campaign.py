@@ -25,7 +25,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,11 +64,12 @@ ANEW = "start a new campaign with --again"
 
 @dataclass(frozen=True)
 class Campaign:
-    """``folder`` is its own, numbered one; ``purpose`` the command's: ``accept``."""
+    """``folder`` is its own, numbered one; ``purpose`` the command's: ``accept``; ``began`` Unix time."""
 
     folder: Path
     id: str
     purpose: str
+    began: float = 0.0
 
     @property
     def frozen_file(self) -> Path:
@@ -94,7 +95,7 @@ class Campaign:
             RecordError: a record of ours cannot be read
         """
         found: dict[tuple[int, int], RunRecord] = {}
-        since = _began(self.frozen_file) - _CLOCKS_DIFFER
+        since = self.began - _CLOCKS_DIFFER  # no run is older than its campaign
         places = {(plan.workload_folder, plan.experiment_name) for plan in plans}
         for workload_folder, name in sorted(places):
             for folder in (experiments_folder(workload_folder) / name).glob(f"{name}_*"):
@@ -108,23 +109,15 @@ class Campaign:
 
     def result(self) -> dict[str, Any] | None:
         """What a campaign that is over has found."""
-        return _read(self.result_file, "schema", 1) if self.result_file.exists() else None
+        return _read(self.result_file) if self.result_file.exists() else None
 
 
-def _read(file: Path, name: str, kind: Any) -> dict[str, Any]:
+def _read(file: Path, **known: type) -> dict[str, Any]:
     value = read_json(file)
-    known = value.get(name) if isinstance(value, dict) else None
-    if not (isinstance(known, kind) if isinstance(kind, type) else known == kind):
+    kinds = {"schema": int, **known}
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), kind) for name, kind in kinds.items()):
         raise RecordError(f"{file} is not a campaign's", remedy=ANEW)
-    return dict(value)
-
-
-def _began(file: Path) -> float:
-    """No run of a campaign is older than what it began with, which is written before anything starts."""
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return 0.0
+    return value
 
 
 def answered(
@@ -183,9 +176,12 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
                 f"cannot write {home}: {error.strerror or error}",
                 remedy="check free space and permissions there, or keep campaigns elsewhere: --folder DIR",
             ) from error
-        known = Campaign(folder, "", purpose).frozen_file
         # Not of the folder's name: who removes the folder means to start over, and not with the same runs.
-        yield Campaign(folder, _read(known, "id", str)["id"] if known.exists() else secrets.token_hex(4), purpose)
+        campaign = Campaign(folder, secrets.token_hex(4), purpose, round(time.time(), 3))
+        if campaign.frozen_file.exists():
+            known = _read(campaign.frozen_file, id=str, began=float)
+            campaign = replace(campaign, id=known["id"], began=known["began"])
+        yield campaign
 
 
 def _lock(descriptor: int, home: Path) -> None:
@@ -262,7 +258,7 @@ def frozen_now(campaign: Campaign, arms: Sequence[Arm]) -> Frozen:
     return Frozen(
         **{name: manifests[0][name] for name in ("llmb", "git", "code_sha256")},
         id=campaign.id,
-        began=round(time.time(), 3),
+        began=campaign.began,
         user=user_name(me()),
         arms=[
             FrozenArm(

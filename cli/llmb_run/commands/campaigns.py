@@ -164,13 +164,11 @@ def ab_command(
     help="Values to try for a setting, instead of those that tune finds; a single value fixes it; repeatable.",
 )
 @options.flag("--only", help="Vary only what --vary names, in all combinations.")
-@click.option(
-    "--budget", metavar="HOURS", type=click.FloatRange(min=0, min_open=True), help="Most GPU-hours. Default: no limit."
-)
+@options.budget
 @click.option(
     "--within",
     metavar="PERCENT",
-    type=click.FloatRange(min=0.1, max=50),
+    type=options.Number(min=0.1, max=50),
     default=2.0,
     help="Stop when nothing is likely to be faster by more than this. Default: 2.",
 )
@@ -209,8 +207,6 @@ def tune_command(
     """
     ask = one_job(**settings)
     values = dimensions_of(vary, "--vary")
-    if budget is not None and not math.isfinite(budget):
-        raise RequestError(f"--budget {budget} is no number of GPU-hours", remedy="for example --budget 40")
     if only and not values:
         raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
     wanted = TuneRequest(ask, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)

@@ -136,9 +136,10 @@ class Outlook:
             here = [
                 coordinates(plan, rank) for rank in range(node * plan.gpus_per_node, (node + 1) * plan.gpus_per_node)
             ]
-            names = [group.name.lower() for group in known if group.name.lower() in here[0]]
-            places = (f"{name.upper()} {_range([rank[name] for rank in here])}" for name in names)
-            yield f"node {node}: ranks {_range([rank['rank'] for rank in here])}, {', '.join(places)}"
+            names = [group.name for group in known if group.name.lower() in here[0]]
+            spans = [f"{name} {_range([rank[name.lower()] for rank in here])}" for name in names]
+            ranks = _range([rank["rank"] for rank in here])
+            yield ", ".join([f"node {node}: {'rank' if ranks.isdecimal() else 'ranks'} {ranks}", *spans])
 
 
 def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:

@@ -26,13 +26,18 @@ from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
 
+_FILE = click.Path()
+"""For the shell, which then completes paths."""
+
 
 @click.command(cls=Command)
 @options.runs
 @options.filters
-@click.option("--html", metavar="FILE", help="Write one self-contained page with charts.")
-@click.option("--markdown", metavar="FILE", help="Write tables for a ticket or a wiki. The default, on stdout.")
-@click.option("--junit", metavar="FILE", help="Write JUnit XML for a continuous-integration server.")
+@click.option("--html", metavar="FILE", type=_FILE, help="Write one self-contained page with charts.")
+@click.option(
+    "--markdown", metavar="FILE", type=_FILE, help="Write tables for a ticket or a wiki. The default, on stdout."
+)
+@click.option("--junit", metavar="FILE", type=_FILE, help="Write JUnit XML for a continuous-integration server.")
 @click.option("--title", metavar="TEXT", default="LLMB report", help="Heading of the report.")
 def report_command(
     runs: tuple[str, ...],
