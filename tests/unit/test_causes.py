@@ -88,6 +88,7 @@ def named(found: Diagnosis) -> str:
         ("enroot-switchroot: failed to execute: /usr/bin/bash: Exec format error\n", "Exec format error"),
         ("python3: /opt/permute.cu:412: void f(P): Assertion `p != nullptr' failed.\n", "Assertion `p != nullptr'"),
         (IMPORT_THAT_WAS_TRIED, "ValueError: GBS does not divide"),
+        (f"{TRACEBACK}torch._inductor.exc.InductorError: CalledProcessError: Command '['ptxas']'\n", "InductorError"),
         (f"{TRACEBACK}ValueError: No backend is available. Please run with NVTE_DEBUG=1\n", "No backend is available"),
         (f"Exception ignored in: <f>\n{TRACEBACK}KeyError: 'x'\n{TRACEBACK}RuntimeError: the last\n", "the last"),
     ],
@@ -187,6 +188,13 @@ def test_torchruns_summary_of_several_nodes_names_the_rank_of_the_job(tmp_path: 
         ("worker-3: 2026-11-22T10:11:12.123Z [rank25]: OSError: [Errno 116] Stale file handle", 25, "worker-3"),
         ("[rank3]: AssertionError: Rank 3: found NaN in local forward loss. Device: 3, node: cn17", 3, "cn17"),
         ("srun: error: Node failure on cn012", None, "cn012"),
+        ("[Sun Dec  1 14:54:40 2024] cn7 kernel: NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus.", None, "cn7"),
+        (
+            "kern  :err   : 2025-02-10T16:28:06,502716+00:00 cn7 kernel: EXT4-fs: Remounting filesystem read-only",
+            None,
+            "cn7",
+        ),
+        ("Dec  1 14:54:40 cn7 kernel: nfs: server 10.0.0.5 not responding, still trying", None, "cn7"),
         (
             " iteration 2/ 50 | lm loss: nan |\n[rank3]: AssertionError: found NaN. Device: 0, node: cn17",
             3,

@@ -76,6 +76,11 @@ def data(log: FailedLog, rank: int, seq: int = 120) -> str:
     return in_group(log, rank, seq, f"{40 + rank % 8}(DATA_PARALLEL_GROUP)", rank // 8)
 
 
+def stage(log: FailedLog, rank: int) -> str:
+    """Each sends as often as it likes."""
+    return in_group(log, rank, 300 + rank, "60(PIPELINE_MODEL_PARALLEL_GROUP)", rank // 8).replace("ALLGATHER", "SEND")
+
+
 @pytest.mark.parametrize(
     ("waited", "ranks"),
     [
@@ -86,8 +91,9 @@ def data(log: FailedLog, rank: int, seq: int = 120) -> str:
         (lambda log: [tensor(log, rank) for rank in range(32)], ()),
         (lambda log: [tensor(log, rank) for rank in (8, 9, 10)], ()),
         (lambda log: [data(log, rank, 120 - (rank == 20)) for rank in range(32)], (20,)),
+        (lambda log: [(stage if rank % 8 == 2 else tensor)(log, rank) for rank in range(32) if rank != 26], (26,)),
     ],
-    ids=["of a node", "last", "two nodes", "across nodes", "nobody", "few", "behind"],
+    ids=["of a node", "last", "two nodes", "across nodes", "nobody", "few", "behind", "stages"],
 )
 @pytest.mark.parametrize("style", ["torch", "both"])
 def test_ranks_wait_in_groups_that_count_for_themselves(tmp_path: Path, waited: Any, ranks: Any, style: str) -> None:
@@ -163,6 +169,20 @@ def test_what_is_killed_after_a_rank_has_ended_is_not_the_suspect(tmp_path: Path
     found = why(tmp_path, "", ended)
     assert found.suspect is not None
     assert (found.suspect.ranks, found.suspect.node) == ((5,), "gpu1")
+
+
+def test_a_rank_that_ended_in_silence_is_the_suspect_where_others_only_lost_it(tmp_path: Path) -> None:
+    """A network that retries in vain may be one that works, and a peer that is gone."""
+    log = FailedLog(5)
+    retried = (
+        "NCCL WARN NET/IB : Got completion from peer 10.1.3.2<33057> with status=12 opcode=129 len=6 vendor err 129"
+    )
+    lost = "".join(log.line(rank, retried) for rank in (1, 9, 30))
+    ended = "srun: error: {}: task {}: Exited with exit code 255\n"
+    found = why(tmp_path, log.steps(5) + lost, ended.format(log.host(11), 11))
+    assert found.suspect is not None
+    assert (found.kind, found.suspect.ranks, found.suspect.node) == ("unknown", (11,), log.host(11))
+    assert why(tmp_path, log.steps(5) + lost, ended.format(log.host(9), 9)).kind == "ib-retry"
 
 
 def test_the_node_that_failed_is_not_the_one_that_says_so(tmp_path: Path) -> None:

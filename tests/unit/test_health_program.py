@@ -123,8 +123,8 @@ def test_a_process_that_hangs_in_the_kernel_is_found_and_our_own_looks_are_not(
     opening = "[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]"
     text = f"import os, sys; os.posix_spawn('/bin/true', ['true'], {{}}, file_actions={opening})"
     waiting = subprocess.Popen([sys.executable, "-c", text, str(tmp_path / "pipe")])
-    status = Path(f"/proc/{waiting.pid}/status")
-    while "State:\tD" not in status.read_text():
+    status, begun = (Path(f"/proc/{waiting.pid}/{name}") for name in ("status", f"task/{waiting.pid}/children"))
+    while not begun.read_text() or "State:\tD" not in status.read_text():  # before, it may wait for a disk
         time.sleep(0.01)
     monkeypatch.setattr(looks, "_APART_SECONDS", 0.05)
     try:

@@ -53,6 +53,8 @@ class Begun:
     entries: dict[int, Sequence[BegunCollective]] = field(default_factory=dict)
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    all_members: bool = False
+    """Whether ``members`` are all of them: otherwise whoever is late may be one that is not known."""
 
 
 def never_came(known: Begun, how: str) -> Missing | None:
@@ -93,7 +95,8 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
         for rank in members
         if last.get(rank, 0) < stuck.sequence or open_at.get(rank, stuck).sequence < stuck.sequence
     ]
-    waiting.update(rank for rank, entry in open_at.items() if late and rank not in late)
+    if late or not known.all_members:
+        waiting.update(rank for rank in open_at if rank not in late)
     silent = [rank for rank in late if rank not in known.entries]
     few = len(silent) <= max(1, len(members) // 4)
     if len(late) < len(members):

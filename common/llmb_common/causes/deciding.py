@@ -81,7 +81,8 @@ def _earliest(roots: Sequence[Complaint], readings: Sequence[Reading]) -> Compla
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
         kept = [item for item in kept if not _outlived(item, believed, readings)]
         if strength == 1:  # nobody is killed because of a mere complaint
-            kept = [item for item in kept if item.raised] or ([] if _killed_first(readings) else _better(kept))
+            mute = _killed_first(readings) or _ended_in_silence(readings)
+            kept = [item for item in kept if item.raised] or ([] if mute else _better(kept))
         if kept:
             return _with_a_place(_more_specific(_first_by_time(kept), kept), kept)
     return None
@@ -119,6 +120,15 @@ def _killed_first(readings: Sequence[Reading]) -> bool:
     """Whether a rank was killed before any ended otherwise; what is left of a job that fails is killed, too."""
     ends = ([item for item in reading.complaints if item.signature.role in ("killed", "ended")] for reading in readings)
     return any(items[0].signature.role == "killed" for items in ends if items)
+
+
+def _ended_in_silence(readings: Sequence[Reading]) -> bool:
+    """Whether the rank that ended first has said nothing, where others' complaints have their ranks: they lost it."""
+    rank, _ = _ended_first(readings, Places())
+    ends = ("ended", "killed")
+    known = {item.signature.id for item in _all(readings) if item.signature.role not in ends}
+    spoken = {one for reading in readings for kind, ranks in reading.ranks.items() if kind in known for one in ranks}
+    return rank is not None and len(spoken) > 1 and rank not in spoken
 
 
 def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:

@@ -103,7 +103,7 @@ def dump_as_json(file: Path) -> bytes:
 
 def read_dumps(folder: Path) -> Begun:
     """The dumps in ``folder`` by rank, which their names end with; those that cannot be read are left out."""
-    found = Begun()
+    found = Begun(all_members=True)
     try:
         files = sorted(folder.iterdir())
     except OSError:

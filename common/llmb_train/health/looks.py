@@ -156,7 +156,7 @@ def kernel_log() -> Dict[str, Any]:
     if not [line for line in (said or "").splitlines() if pattern.match(line)]:
         said, why = _tool("dmesg", seconds=TOOL_SECONDS / 2)
         uptime = (read(ROOT / "proc/uptime") or "0").split()[0]
-        now, pattern = float(uptime), re.compile(r"\[ *(\d+\.\d+)\] (.*)")
+        now, pattern = float(uptime), re.compile(r"\[ *(\d+\.\d+)\](?:\[ *[CT]\d+\])? (.*)")
     lines = []
     for found in filter(None, map(pattern.match, (said or "").splitlines())):
         age = now - float(found.group(1))
