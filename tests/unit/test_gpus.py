@@ -82,7 +82,7 @@ def test_the_table_needs_nothing_that_is_to_be_installed(tmp_path: Path) -> None
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What a maintainer would write into gpus.py: racks of 8 nodes of 2, beside an ARM CPU, running GB200's rows.
+# What a maintainer would write into gpus.json: racks of 8 nodes of 2, beside an ARM CPU, running GB200's rows.
 NEW_ENTRY = """
 from llmb_common.platform import gpus
 gpus.GPUS["x900"] = gpus.Gpu(

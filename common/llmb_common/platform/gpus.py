@@ -1,4 +1,4 @@
-"""The GPU types that LLMB knows, in one table: a new one is one more entry.
+"""The GPU types that LLMB knows: a new one is one more entry in ``gpus.json``; ``note`` says what is odd in one.
 
 Standard library only: the installer reads the table before anything is installed.
 
@@ -12,10 +12,12 @@ README of NVIDIA's Linux driver; B300 as nvidia-smi prints it on driver 580.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 CPU = "cpu"
 """The GPU type of a job without GPUs."""
@@ -63,106 +65,15 @@ class Gpu:
         return self.peaks[dtype] * (1 if dtype == "nvfp4" else self.faster)
 
 
-GPUS: dict[str, Gpu] = {
-    # Megatron-Bridge 0.6.0 has functions for both: scripts/performance/argument_parser.py (GPUs in a node; R100 is
-    # launched with one), utils/utils.py (one NVLink domain of 72). Memory: NVIDIA's announcements of Rubin with HBM4.
-    # NVIDIA divides no results by their peaks yet, and third parties contradict each other: so there is no MFU. What
-    # nvidia-smi calls them is not known.
-    "vr200": Gpu(
-        generation="rubin",
-        per_node=4,
-        nvlink_nodes=18,
-        host="aarch64",
-        memory_gb=288,
-        peaks={},
-        products=(),
-        memory_clock=4752,
-    ),
-    "r100": Gpu(
-        generation="rubin",
-        per_node=1,
-        nvlink_nodes=72,
-        host="aarch64",
-        memory_gb=288,
-        peaks={},
-        products=(),
-    ),
-    "gb300": Gpu(
-        generation="blackwell",
-        per_node=4,
-        nvlink_nodes=18,
-        host="aarch64",
-        memory_gb=279,
-        memory_bandwidth=8e12,
-        nvlink=900e9,
-        network=100e9,
-        faster=1.2,
-        peaks={"bf16": 2450, "fp8": 4900, "nvfp4": 14700},
-        products=("NVIDIA GB300",),
-    ),
-    "gb200": Gpu(
-        generation="blackwell",
-        per_node=4,
-        nvlink_nodes=18,
-        host="aarch64",
-        memory_gb=186,
-        memory_bandwidth=8e12,
-        nvlink=900e9,
-        network=50e9,
-        peaks={"bf16": 2450, "fp8": 4900, "nvfp4": 9800},
-        products=("NVIDIA GB200",),
-    ),
-    # Blackwell Ultra beside x86 CPUs. HGX B300's 36 PFLOP/s of sparse BF16 are 2250 dense for each of 8 GPUs, as here.
-    # Not in the documents of the recipes; Megatron-Bridge 0.3.1 gives it B200's overlap presets and environment.
-    "b300": Gpu(
-        generation="blackwell",
-        per_node=8,
-        host="x86_64",
-        memory_gb=270,
-        memory_bandwidth=8e12,
-        nvlink=900e9,
-        network=100e9,
-        faster=1.2,
-        peaks={"bf16": 2250, "fp8": 4500, "nvfp4": 13500},
-        products=("NVIDIA B300 SXM6 AC",),
-        fast_cores=(16, 2),
-        rows_of="b200",
-    ),
-    "b200": Gpu(
-        generation="blackwell",
-        per_node=8,
-        host="x86_64",
-        memory_gb=180,
-        memory_bandwidth=8e12,
-        nvlink=900e9,
-        network=50e9,
-        peaks={"bf16": 2250, "fp8": 4500, "nvfp4": 9000},
-        products=("NVIDIA B200",),
-    ),
-    "h200": Gpu(
-        generation="hopper",
-        per_node=8,
-        host="x86_64",
-        memory_gb=141,
-        memory_bandwidth=4.8e12,
-        nvlink=450e9,
-        network=50e9,
-        peaks={"bf16": 989, "fp8": 1979},
-        products=("NVIDIA H200",),
-        rows_of="h100",
-    ),
-    "h100": Gpu(
-        generation="hopper",
-        per_node=8,
-        host="x86_64",
-        memory_gb=80,
-        memory_bandwidth=3.35e12,
-        nvlink=450e9,
-        network=50e9,
-        peaks={"bf16": 989, "fp8": 1979},
-        products=("NVIDIA H100 80GB HBM3",),
-    ),
-}
+def _read(text: str) -> dict[str, Gpu]:
+    table: dict[str, dict[str, Any]] = json.loads(text)
+    for entry in table.values():
+        entry.pop("note", None)
+        entry.update({key: tuple(value) for key, value in entry.items() if isinstance(value, list)})
+    return {name: Gpu(**entry) for name, entry in table.items()}
+
+
+GPUS = _read(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 """By the lower-case name that users and recipes write, newest and largest first."""
 
 OTHERS = frozenset(
