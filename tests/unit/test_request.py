@@ -175,7 +175,7 @@ REFUSED = {
     "ENABLE_PROFILE=true": """
         ENABLE_NCCLTRACE=1 -> ENABLE_PROFILE and ENABLE_NCCLTRACE cannot be combined & => run once
         ENABLE_PROFILE=perhaps -> ENABLE_PROFILE=perhaps is neither true nor false
-        PROFILE_START_STEP=3 RUN_CONF_PROFILE_START_STEP=4 -> STEP=4 and PROFILE_START_STEP=3 contradict
+        PROFILE_START_STEP=3 RUN_CONF_PROFILE_START_STEP=4 -> STEP=3 and RUN_CONF_PROFILE_START_STEP=4 contradict
     """,
 }
 

@@ -34,8 +34,12 @@ class Variable:
     """What ``llmb-run`` has instead."""
     metavar: str = ""
     """What stands for the option's value in help texts; empty: it has none."""
-    is_name: bool = False
-    """It takes what somebody has named, as an account: one word without what a shell interprets."""
+    read: str = "text"
+    """How its value is read: a method of ``request.values.Reader``."""
+    sets: str = ""
+    """The field of a ``Request`` that its value is; empty: it is one of several that make a field, or of none."""
+    remedy: str = ""
+    """What to do about a wrong value, beside what its way of reading says."""
 
     @property
     def in_table(self) -> str:

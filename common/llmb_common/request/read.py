@@ -15,14 +15,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from llmb_common.command.words import SECRET_VARIABLES, is_secret_name
 from llmb_common.errors import RequestError
-from llmb_common.platform.cluster_types import ClusterType, names
+from llmb_common.platform.cluster_types import ClusterType
 from llmb_common.request.columns import Columns
-from llmb_common.request.values import Reader, gres_count, read_mounts, same, settings_in
+from llmb_common.request.values import Reader, gres_count, same
 from llmb_common.request.variables import OF_SCHEDULERS, PATIENCE, VARIABLE_NAMES, VARIABLES, FieldNames
 
 # Real variables of other programs that look like ours.
@@ -186,48 +187,13 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         )
     refuse_typos(variables, [*VARIABLES, *PATIENCE])
     read = Reader(variables, say)
-    said = {name: read.name(name) if known.is_name else read.text(name) for name, known in OF_SCHEDULERS.items()}
-    scheduler = {name: value for name, value in said.items() if value}
+    said = {name: getattr(read, known.read)(name) for name, known in VARIABLES.items()}
+    gres = ("SBATCH_GPUS_PER_NODE", gres_count(said.get("SBATCH_GPUS_PER_NODE")))
+    same(("GPUS_PER_NODE", said["GPUS_PER_NODE"]), gres)
     request = Request(
-        gpus=read.positive("JOB_TOTAL_GPUS", remedy="llmb-run list shows the recipe's numbers of GPUs"),
-        gpu_type=read.lower("GPU_TYPE"),
-        model_size=read.lower("MODEL_SIZE"),
-        dtype=read.lower("DTYPE"),
-        fp8_recipe=read.choice("FP8_RECIPE"),
-        variant=read.lower("CONFIG_VARIANT"),
-        gpus_per_node=same(
-            ("GPUS_PER_NODE", read.positive("GPUS_PER_NODE")),
-            ("SBATCH_GPUS_PER_NODE", gres_count(scheduler.get("SBATCH_GPUS_PER_NODE"))),
-        ),
-        max_steps=read.positive("MAX_STEPS"),
-        time_limit=read.duration("TIME_LIMIT"),
+        **{"gpus_per_node": gres[1]} | _fields(said),
         columns=_columns(read),
-        megatron=settings_in(read.text("MEGATRON_SETTINGS"), say("MEGATRON_SETTINGS")),
-        scheduler=scheduler,
-        engine=read.text("LLMB_ENGINE"),
-        image=read.image("RUN_CONF_IMAGE"),
-        mounts=read_mounts(read.text("RUN_CONF_MOUNTS")),
-        profile=read.switch("ENABLE_PROFILE"),
-        profile_start=_step(read, "PROFILE_START_STEP"),
-        profile_stop=_step(read, "PROFILE_STOP_STEP"),
-        profile_ranks=read.lower("PROFILE_RANKS"),
-        gpu_metrics=read.switch("ENABLE_GPU_METRICS"),
-        nccl_trace=read.switch("ENABLE_NCCLTRACE"),
-        checkpoint=read.switch("ENABLE_CHECKPOINT"),
-        checkpoint_interval=read.positive("CHECKPOINT_INTERVAL"),
-        checkpoint_dir=read.path("CHECKPOINT_DIR"),
-        load_checkpoint=read.path("LOAD_CHECKPOINT_PATH"),
-        vboost=read.switch("ENABLE_VBOOST"),
-        strong_scaling=read.switch("STRONG_SCALING"),
-        cpu_pinning=read.count("CPU_PER_TASK_PINNING"),
-        fast_cores=read.switch("ENABLE_PCT_BINDING", default=True),
-        moe_routing=read.choice("MOE_ROUTING"),
-        force=read.switch("FORCE"),
-        preflight=read.choice("PREFLIGHT"),
-        cluster_type=ClusterType(word) if (word := read.choice("CLUSTER_TYPE", names())) is not None else None,
-        dry_run=read.dry_run(),
-        install=read.path("LLMB_INSTALL"),
-        workload=read.path("LLMB_WORKLOAD"),
+        scheduler={name: said[name] for name in OF_SCHEDULERS if said[name]},
         tuning={
             name: read.one_line(name, value)
             for name, value in sorted(variables.items())
@@ -237,11 +203,20 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         unread=shorter_names(variables, VARIABLES),
         say=say,
     )
-    read.choice("LLMB_ENGINE_CHECK")  # passed to the ranks unchanged, with the tuning variables
     for name in PATIENCE:  # read by the job itself
         read.positive(name, remedy="whole seconds, at least 1")
     _refuse_contradictions(request)
     return request
+
+
+def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request that are values of variables. Where several mean one, they have to agree."""
+    found: dict[str, str] = {}
+    for name, known in VARIABLES.items():
+        if known.sets and said[name] is not None:
+            other = found.setdefault(known.sets, name)
+            same((other, said[other]), (name, said[name]))
+    return {field: said[name] for field, name in found.items()}
 
 
 def _refuse_contradictions(request: Request) -> None:
@@ -264,12 +239,6 @@ def _refuse_contradictions(request: Request) -> None:
         for name, value in dependent.items():
             if value and not on:
                 raise RequestError(f"{name} needs {switch}", remedy="set both, or neither")
-
-
-def _step(read: Reader, name: str) -> int | None:
-    """A step, under its name or the longer one of NVIDIA's older scripts."""
-    longer = f"RUN_CONF_{name}"
-    return same((longer, read.positive(longer)), (name, read.positive(name)))
 
 
 def _columns(read: Reader) -> dict[str, int | bool | None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from llmb_common.command.words import clock, is_slurm_name, line_problem, span_seconds
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.machine.files import user_path
+from llmb_common.platform.cluster_types import names
 from llmb_common.request.variables import VARIABLES, FieldNames
 
 _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:00:00, or a plain number of minutes"
@@ -61,10 +62,11 @@ class Reader:
         return str(self.path(name)) if is_file else value
 
     def positive(self, name: str, *, remedy: str = "a whole number, at least 1") -> int | None:
-        return self._number(name, 1, remedy)
+        known = VARIABLES.get(name)
+        return self._number(name, 1, known.remedy if known and known.remedy else remedy)
 
-    def count(self, name: str, *, remedy: str = "0, or a larger whole number") -> int:
-        return self._number(name, 0, remedy) or 0
+    def count(self, name: str) -> int:
+        return self._number(name, 0, "0, or a larger whole number") or 0
 
     def _number(self, name: str, least: int, remedy: str) -> int | None:
         value = self.text(name)
@@ -86,11 +88,15 @@ class Reader:
             )
         return value
 
-    def switch(self, name: str, other: str = "", *, default: bool = False) -> bool:
+    def way(self, name: str) -> str | None:
+        """A way of running jobs."""
+        return self.choice(name, names())
+
+    def switch(self, name: str, other: str = "") -> bool:
         """True or False. ``other``: a further value that the caller takes, for the message."""
         value = self.lower(name)
         if value is None:
-            return default
+            return VARIABLES[name].default == "`true`"
         if value in ("false", "0", "no", "off"):
             return False
         if value in ("true", "1", "yes", "on"):
@@ -117,14 +123,25 @@ class Reader:
             raise self._wrong(name, value, ": a time limit of zero", remedy=_TIME_LIMIT)
         return value if ":" in value else clock(seconds)
 
-    def dry_run(self) -> str | None:
-        if self.lower("DRY_RUN") == "json":
+    def dry_run(self, name: str) -> str | None:
+        if self.lower(name) == "json":
             return "json"
-        return "script" if self.switch("DRY_RUN", "json") else None
+        return "script" if self.switch(name, "json") else None
+
+    def mounts(self, name: str) -> tuple[str, ...]:
+        value = self.text(name)
+        mounts = tuple(part.strip() for part in value.split(",")) if value is not None else ()
+        for mount in mounts:
+            if not is_mount(mount):
+                raise RequestError(f"{name}: {mount!r} is not a mount", remedy="/source:/target[:ro], comma-separated")
+        return mounts
+
+    def settings(self, name: str) -> dict[str, str]:
+        return settings_in(self.text(name), self._say(name))
 
 
-def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> int | None:
-    """The value of two variables that mean the same.
+def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> None:
+    """Check two variables that mean the same.
 
     Raises:
         RequestError: they differ.
@@ -134,7 +151,6 @@ def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> int | No
         raise RequestError(
             f"{name}={value} and {other_name}={other_value} contradict each other", remedy="unset one of them"
         )
-    return value if value is not None else other_value
 
 
 def gres_count(value: str | None) -> int | None:
@@ -151,18 +167,6 @@ def gres_type(value: str | None) -> str | None:
     """The type in ``h100:8`` or ``gpu:h100:8``; None where only a number is given."""
     kind = (value or "").rpartition(":")[0]
     return (kind.removeprefix("gpu:") if kind != "gpu" else "") or None
-
-
-def read_mounts(value: str | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    mounts = tuple(part.strip() for part in value.split(","))
-    for mount in mounts:
-        if not is_mount(mount):
-            raise RequestError(
-                f"RUN_CONF_MOUNTS: {mount!r} is not a mount", remedy="/source:/target[:ro], comma-separated"
-            )
-    return mounts
 
 
 def is_mount(text: str) -> bool:

@@ -1,20 +1,22 @@
 """Every documented variable of ``launch.sh``, once: what it means, what it may be, its default, its name in messages.
 
-Reading, typing errors, the READMEs' tables and the options of ``llmb-run`` are made from this table. It imports little:
-every help text does.
+Requests, typing errors, the READMEs' tables and the options of ``llmb-run`` are made from ``variables.json``, which has
+the fields of a ``Variable``. It imports little: every help text does.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import LOCAL, Variable, ways
 
 OF_SCHEDULERS = {name: variable for way in ways().values() for name, variable in way.variables.items()}
 """The variables that only schedulers read, each its own."""
-_OFF = "`false`"
 
 
 COLUMNS = {
@@ -49,93 +51,27 @@ def _where_jobs_run() -> str:
     return "".join(f"`{way.name}` where `{way.submits_with}` answers, else " for way in schedulers) + f"`{LOCAL}`"
 
 
-VARIABLES: dict[str, Variable] = {
-    "JOB_TOTAL_GPUS": Variable(
-        "number of GPUs (on a CPU: of ranks)",
-        "required on Slurm, else what the machine has",
-        option="--scale",
-        metavar="GPUS",
-    ),
-    "GPU_TYPE": Variable(
-        gpus.gpu_types(), "`cluster_config.yaml`, else {gpu_type}", option="--gpu-type", metavar="TYPE"
-    ),
-    "MODEL_SIZE": Variable("model size", "{model_size}; without GPUs `smoke`", option="-s", metavar="SIZE"),
-    "DTYPE": Variable(("bf16", "fp8", "nvfp4"), "{dtype}", option="--dtype", metavar="DTYPE"),
-    "FP8_RECIPE": Variable(
-        "FP8 scaling: cs per-tensor current, ds delayed, mx MXFP8, sc sub-channel",
-        "{fp8_recipe}",
-        ("cs", "ds", "mx", "sc"),
-    ),
-    "CONFIG_VARIANT": Variable(
-        "variant of the configurations, where a recipe has several",
-        "the newest with that size, dtype and number of GPUs",
-        option="--variant",
-        metavar="NAME",
-    ),
-    "GPUS_PER_NODE": Variable("GPUs per node", _per_node()),
-    "MAX_STEPS": Variable("training steps", "{max_steps}", option="--max-steps", metavar="N"),
-    "TIME_LIMIT": Variable(
-        "Slurm time limit: 90m, 8h, HH:MM:SS, or minutes",
-        "{time_limit}, longer for some configurations",
-        option="--time-limit",
-        metavar="TIME",
-    ),
-    **dict.fromkeys(COLUMNS, Variable("override one column of the configuration", "the configuration's")),
-    "MEGATRON_SETTINGS": Variable(
-        "Megatron-Bridge settings, such as ddp.overlap_grad_reduce=true",
-        option="--megatron",
-        metavar="SETTING",
-    ),
-    **OF_SCHEDULERS,
-    "RUN_CONF_IMAGE": Variable(
-        "container image: a file, or a name as in a registry", "{image}", option="--image", metavar="IMAGE"
-    ),
-    "RUN_CONF_MOUNTS": Variable("more container mounts, separated by commas"),
-    "ENABLE_PROFILE": Variable("profile with Nsight Systems", _OFF, option="--profile"),
-    "PROFILE_START_STEP": Variable("first profiled step", "{profile_start}"),
-    "PROFILE_STOP_STEP": Variable("step at which profiling stops", "{profile_stop}"),
-    "RUN_CONF_PROFILE_START_STEP": Variable("first profiled step", "as `PROFILE_START_STEP`"),
-    "RUN_CONF_PROFILE_STOP_STEP": Variable("step at which profiling stops", "as `PROFILE_STOP_STEP`"),
-    "PROFILE_RANKS": Variable("profiled ranks: all, or 0,2,8-15", "{profile_ranks}"),
-    "ENABLE_GPU_METRICS": Variable("GPU metrics in the profile", _OFF),
-    "ENABLE_NCCLTRACE": Variable("trace NCCL into the log, for 5 steps", _OFF),
-    "ENABLE_CHECKPOINT": Variable("save a checkpoint", _OFF),
-    "CHECKPOINT_INTERVAL": Variable("save every N steps", "only at the end"),
-    "CHECKPOINT_DIR": Variable("where checkpoints go", "`checkpoints/` in the run's folder"),
-    "LOAD_CHECKPOINT_PATH": Variable("folder of checkpoints to resume from"),
-    "ENABLE_VBOOST": Variable("request the GPUs' clock boost, which needs `sudo nvidia-smi` on the nodes", _OFF),
-    "STRONG_SCALING": Variable("the same GBS for every number of GPUs", _OFF),
-    "CPU_PER_TASK_PINNING": Variable("CPUs bound to each task", "0"),
-    "ENABLE_PCT_BINDING": Variable("mbridge on B300: two cores per rank, as in NVIDIA's launcher", "`true`"),
-    "MOE_ROUTING": Variable(
-        "drop: tokens beyond an expert's capacity are dropped; balanced: equal load is forced, nothing is dropped",
-        "`drop`",
-        ("drop", "balanced"),
-    ),
-    "FORCE": Variable("accept any number of GPUs that the layout divides", _OFF, option="--force"),
-    "PREFLIGHT": Variable(
-        "what to do with jobs that may not fit: default, strict, warn or off",
-        "`default`",
-        ("default", "strict", "warn", "off"),
-        option="--preflight",
-        metavar="MODE",
-    ),
-    "LLMB_ENGINE": Variable(
-        "release of Megatron-Bridge, where a recipe runs on several",
-        "{engine}",
-        option="--engine",
-        metavar="RELEASE",
-    ),
-    "LLMB_ENGINE_CHECK": Variable("off: train with whatever Megatron-Bridge the image has", "`on`", ("on", "off")),
-    "LLMB_PYTHON": Variable("the Python that LLMB is installed in", "active environment, then `LLMB_INSTALL`"),
-    "CLUSTER_TYPE": Variable(" or ".join(ways()), _where_jobs_run()),
-    "DRY_RUN": Variable("true: print the batch script; json: print the plan", _OFF),
-    "LLMB_INSTALL": Variable("top folder of the installation", "required"),
-    "LLMB_WORKLOAD": Variable("folder of the workload", "{workload_folder}"),
-    "LLMB_REPO": Variable("clone of the repository", "this clone"),
-    "STAGE_PATH": Variable("the old name of LLMB_INSTALL; refused"),
-    "HF_TOKEN": Variable("Hugging Face token", "not needed: synthetic data, null tokenizer"),
-}
+def _read(text: str) -> dict[str, Variable]:
+    """``variables.json``, with what only other tables know: GPU types, ways of running jobs, columns."""
+    found: dict[str, Variable] = {}
+    known: dict[str, dict[str, Any]] = {
+        "GPU_TYPE": {"meaning": gpus.gpu_types()},
+        "GPUS_PER_NODE": {"default": _per_node()},
+        "CLUSTER_TYPE": {"meaning": " or ".join(ways()), "default": _where_jobs_run()},
+    }
+    for name, entry in json.loads(text).items():
+        values: dict[str, Any] = entry | known.get(name, {})
+        values.update({key: tuple(value) for key, value in entry.items() if isinstance(value, list)})
+        if name == "OF_SCHEDULERS":
+            found |= OF_SCHEDULERS
+        elif name == "COLUMNS":
+            found |= dict.fromkeys(COLUMNS, Variable(**values))
+        else:
+            found[name] = Variable(**values)
+    return found
+
+
+VARIABLES = _read(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ TRAITS = Traits(
     job_id=r"[0-9]+\.[A-Za-z0-9.-]+",
     settings="llmb_common.executors.pbs.words:PbsSettings",
     variables={
-        "QSUB_ACCOUNT": Variable("PBS account", _SITE, is_name=True),
-        "QSUB_QUEUE": Variable("PBS queue", _SITE, is_name=True),
+        "QSUB_ACCOUNT": Variable("PBS account", _SITE, read="name"),
+        "QSUB_QUEUE": Variable("PBS queue", _SITE, read="name"),
     },
 )

@@ -19,8 +19,8 @@ TRAITS = Traits(
     settings="llmb_common.executors.slurm.words:SlurmSettings",
     variables={
         "SBATCH_GPUS_PER_NODE": Variable("GPUs per node; also requests them from Slurm as GRES", _SITE),
-        "SBATCH_ACCOUNT": Variable("Slurm account", _SITE, is_name=True),
-        "SBATCH_PARTITION": Variable("Slurm partition", _SITE, is_name=True),
+        "SBATCH_ACCOUNT": Variable("Slurm account", _SITE, read="name"),
+        "SBATCH_PARTITION": Variable("Slurm partition", _SITE, read="name"),
         "ADDITIONAL_SLURM_PARAMS": Variable("more sbatch options: key=value or flags, separated by semicolons"),
     },
 )
