@@ -19,7 +19,7 @@ from llmb_common.submission import many
 from llmb_common.submission.jobs import Job
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import cancel, observe
-from llmb_common.submission.single import create_run
+from llmb_common.submission.single import new_run
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite, with_small_code
 
@@ -115,14 +115,14 @@ def test_an_array_with_a_changed_file_is_not_submitted(site, fake, monkeypatch, 
     created: list[RunRecord] = []
 
     def create_and_change(*given: Any) -> RunRecord:
-        record = create_run(*given)
+        record = new_run(*given)
         if record.submission.task is not None and record.submission.task.index == 1:
             with getattr(record.paths, name).open("a") as file:
                 file.write("\n")
         created.append(record)
         return record
 
-    monkeypatch.setattr(many, "create_run", create_and_change)
+    monkeypatch.setattr(many, "new_run", create_and_change)
     results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 3)]
     assert [result.code for result in results if isinstance(result, RecordError)] == ["changed"] * 3
     assert len(created) == 3

@@ -20,11 +20,10 @@ from llmb_common.index.search import note
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.folders import remove_run
-from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, ArrayTask, RunRecord, Submission, update_record
 from llmb_common.submission.jobs import Batch, Job, alike, submission_of
 from llmb_common.submission.observe import refresh
-from llmb_common.submission.single import UNSETTLED, create_run, once_more, recover, settle, start, submit_job
+from llmb_common.submission.single import UNSETTLED, new_run, once_more, recover, settle, start, submit_job
 
 AT_ONCE = 4
 """Runs that are created, or submitted individually, concurrently."""
@@ -38,13 +37,11 @@ def submit_array(
     Raises:
         LLMBError: it holds for all of them.
     """
-    plan, recipe_folder = jobs[0].plan, jobs[0].recipe_folder
     array_id = secrets.token_hex(4)
-    manifest = make_manifest(plan, recipe_folder, batch.folder, batch.origin(recipe_folder))
 
     def create(index: int) -> RunRecord:
         this = msgspec.structs.replace(submission, key=jobs[index].options.key, task=ArrayTask(array_id, index))
-        return create_run(plan, batch.code, manifest, this)
+        return new_run(jobs[index], this, batch)
 
     with ThreadPoolExecutor(AT_ONCE, "create") as pool:
         created = list(pool.map(attempt, repeat(create), range(len(jobs))))
@@ -217,8 +214,7 @@ def _start(
             if isinstance(before, RunRecord):
                 records.append(once_more(before, this))
             else:
-                manifest = make_manifest(job.plan, job.recipe_folder, batch.folder, batch.origin(job.recipe_folder))
-                records.append(create_run(job.plan, batch.code, manifest, this))
+                records.append(new_run(job, this, batch))
         return start_together(records)
     except LLMBError as error:
         for record, (_, before) in zip(records, places, strict=False):

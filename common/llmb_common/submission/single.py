@@ -213,10 +213,15 @@ def submit_job(
         return found
     if not job.plan.traits.dependencies:
         _wait_for(Path(job.plan.install), job.options.after)
-    manifest = make_manifest(job.plan, job.recipe_folder, batch.folder, batch.origin(job.recipe_folder))
-    record = create_run(job.plan, batch.code, manifest, submission)
+    record = new_run(job, submission, batch)
     on_record(record)
     return start(record, detach=job.options.detach)
+
+
+def new_run(job: Job, submission: Submission, batch: Batch) -> RunRecord:
+    """As ``create_run``, for a job of the command that ``batch`` is of."""
+    manifest = make_manifest(job.plan, job.recipe_folder, batch.folder, batch.origin(job.recipe_folder))
+    return create_run(job.plan, batch.code, manifest, submission)
 
 
 def _wait_for(install: Path, after: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from llmb_common.executors.slurm.query import nodes_of_jobs
 from llmb_common.executors.slurm.script import directives, launch
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.machine.files import require_trusted, shell_part
+from llmb_common.machine.processes import ask
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
 
@@ -92,7 +93,7 @@ class SlurmExecutor(Executor):
     start_together = late("llmb_common.executors.slurm.submit:start_together")
     poll = late("llmb_common.executors.slurm.look:look_at_slurm")
     failed_nodes = late("llmb_common.executors.slurm.query:unfit_nodes")
-    nodes_now = late("llmb_common.executors.slurm.query:why_not_now")
+    nodes_now = late("llmb_common.executors.slurm.query:nodes_now")
     hold = late("llmb_common.executors.slurm.hold:hold")
     cancel = late("llmb_common.executors.slurm.cancel:end_jobs")
 
@@ -103,17 +104,20 @@ _OWN_DISKS = frozenset(
 )
 """Types of file systems that other machines do not see, unless this one exports them. An unknown type is shared."""
 
+_PATIENCE = 10.0
+"""Seconds: a file server that is away keeps those who ask."""
+
 _EXPORTS = ("/var/lib/nfs/etab", "/etc/exports", "/etc/exports.d/*.exports")
 
 
 def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
     """What to say before a job of ``plan`` is submitted; nothing where its nodes may well see the folder.
 
-    ``root`` is where ``proc`` and the list of NFS exports are looked for.
+    ``root`` is where the list of NFS exports is looked for.
     """
     try:
         folder = _existing(Path(plan.workload_folder))
-        kind = file_system_of(folder, root)
+        kind = file_system_of(folder)
         own = kind in _OWN_DISKS and not _is_exported(folder, root)
     except OSError:
         return []  # whoever writes there will say so
@@ -127,27 +131,10 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
     ]
 
 
-def file_system_of(folder: Path, root: Path = Path("/")) -> str:
-    """The type of the file system that ``folder`` is on, such as ``nfs4``; empty where Linux does not say."""
-    best, kind = Path(), ""
-    for point, found in _mounts(root):
-        # Of mounts at the same place the last hides the others.
-        if folder.is_relative_to(point) and len(point.parts) >= len(best.parts):
-            best, kind = point, found
-    return kind
-
-
-def _mounts(root: Path) -> Iterator[tuple[Path, str]]:
-    """Mount points and types of ``/proc/self/mountinfo`` (proc(5)), in which spaces are octal."""
-    try:
-        text = (root / "proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return
-    for line in text.splitlines():
-        fields, _, rest = line.partition(" - ")
-        words, kind = fields.split(" "), rest.split(" ")[0]
-        if len(words) > 4:
-            yield Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), words[4])), kind
+def file_system_of(folder: Path) -> str:
+    """The type of the file system that ``folder`` is on, such as ``nfs4``; empty where nobody says."""
+    said = ask(["findmnt", "--noheadings", "--output=FSTYPE", "--target", str(folder)], _PATIENCE).output.split()
+    return said[-1] if said else ""
 
 
 def _existing(folder: Path) -> Path:

@@ -140,16 +140,10 @@ def unfit_nodes(nodes: str) -> list[str]:
     return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
 
-def states_of_nodes(nodes: str | None, partition: str | None) -> list[tuple[str, str, str]]:
-    """Each node of a host list or of a partition (the default one, without either) once: its name, its state in lower
-    case, and the reason of that.
-
-    Raises:
-        RequestError: there is no such node
-        SchedulerError: the scheduler does not say
-    """
+def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
+    """As ``Executor.nodes_now``; without either argument the nodes of the default partition."""
     found = {
-        name: (name, state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
+        name: _why_not_now(state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
         for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_only(partition, nodes))
         if partition or nodes or where.endswith("*")
     }
@@ -160,14 +154,12 @@ def states_of_nodes(nodes: str | None, partition: str | None) -> list[tuple[str,
             f"Slurm knows no node {compress(unknown) or ''}{where}".replace("node  in", "node in"),
             remedy="sinfo --Node lists them",
         )
-    return list(found.values())
+    return found
 
 
-def why_not_now(nodes: str | None, partition: str | None) -> dict[str, str]:
-    """As ``Executor.nodes_now``."""
+def _why_not_now(state: str, reason: str) -> str:
     soon = ("idle", "completing", "planned")  # Slurm gives them within its patience
-    found = states_of_nodes(nodes, partition)
-    return {name: "" if state in soon else f"{state}{reason and f' ({reason})'}" for name, state, reason in found}
+    return "" if state in soon else f"{state}{reason and f' ({reason})'}"
 
 
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
