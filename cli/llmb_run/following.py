@@ -51,13 +51,13 @@ class LiveRun:
 
     def remark(self) -> str:
         """Why it waits, how it ended, or why that is unknown."""
-        if self.seen.unknown:
-            return f"last known: {self.seen.unknown}"
+        if self.seen.finding.unknown:
+            return f"last known: {self.seen.finding.unknown}"
         if is_waiting(self.record.state):
-            start = self.seen.start
+            start = self.seen.finding.start
             expected = f", expected {clock(start)}" if start and start > time.time() else ""
-            return (self.seen.reason or self.record.detail) + expected
-        return self.seen.nodes if self.live else "; ".join(filter(None, (self.record.detail, self._why)))
+            return (self.seen.finding.reason or self.record.detail) + expected
+        return self.seen.finding.nodes if self.live else "; ".join(filter(None, (self.record.detail, self._why)))
 
     @cached_property
     def _why(self) -> str:
@@ -72,10 +72,10 @@ class LiveRun:
         return {
             **run_as_json(row_of(self.record)),
             "live": self.live,
-            "unknown": self.seen.unknown or None,
-            "reason": self.seen.reason or None,
-            "nodes": self.seen.nodes or None,
-            "start": self.seen.start,
+            "unknown": self.seen.finding.unknown or None,
+            "reason": self.seen.finding.reason or None,
+            "nodes": self.seen.finding.nodes or None,
+            "start": self.seen.finding.start,
             "step": progress.step or None,
             "steps": progress.steps,
             "step_seconds": progress.step_seconds,
@@ -96,7 +96,7 @@ class Changes:
             record = item.record
             if self._states.get(record.paths.run_id) != record.state:
                 self._states[record.paths.run_id] = record.state
-                self._say(f"{record.paths.run_id}  {record.state}  {item.reason or record.detail}".rstrip())
+                self._say(f"{record.paths.run_id}  {record.state}  {item.finding.reason or record.detail}".rstrip())
 
 
 def look_at(folders: Sequence[Path]) -> list[LiveRun]:

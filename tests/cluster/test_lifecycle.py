@@ -152,7 +152,7 @@ def test_cancelled_while_it_waits(either_site: Lifecycle) -> None:
     waiting = either_site.submit(plan={**everything, "MAX_STEPS": "60"})
     either_site.until(blocker, "RUNNING")
     seen = either_site.until(waiting, "PENDING")
-    assert seen.reason in ("Resources", "Priority", "None", "")
+    assert seen.finding.reason in ("Resources", "Priority", "None", "")
     (record,) = cancel([waiting])
     assert record.state == "CANCELLED"
     assert not record.paths.events.exists()
@@ -287,7 +287,7 @@ def test_a_purged_job_without_any_trace_is_lost_not_failed(
     if either_site.cluster.spec.accounting:
         assert seen.record.state == "COMPLETED"
         return
-    assert (seen.record.state, seen.unknown) == ("SUBMITTED", "")
+    assert (seen.record.state, seen.finding.unknown) == ("SUBMITTED", "")
     monkeypatch.setattr(slurm_runs, "LOST_SECONDS", 0)
     (record,) = refresh([seen.record])
     assert record.state == "LOST"
@@ -324,9 +324,9 @@ def test_a_controller_that_is_away_makes_runs_unknown_and_wait_sits_it_out(eithe
     finally:
         if len(rounds) == 1:
             either_site.cluster.start_controller()
-    assert "squeue" in rounds[1].unknown
+    assert "squeue" in rounds[1].finding.unknown
     assert rounds[1].record == record, "nothing is known, so nothing is changed"
-    assert (rounds[2].unknown, rounds[2].record.state) == ("", "RUNNING")
+    assert (rounds[2].finding.unknown, rounds[2].record.state) == ("", "RUNNING")
     assert ended.state == "CANCELLED"
 
 
@@ -344,10 +344,10 @@ def test_accounting_that_is_away_is_no_answer(
     try:
         (seen,) = observe([record])
         assert seen.record.state == "SUBMITTED"
-        assert "sacct" in seen.unknown
+        assert "sacct" in seen.finding.unknown
         record.paths.events.write_text(kept)
         (seen,) = observe([record])
-        assert (seen.record.state, seen.unknown) == ("COMPLETED", ""), "its own word of success is enough"
+        assert (seen.record.state, seen.finding.unknown) == ("COMPLETED", ""), "its own word of success is enough"
     finally:
         slurm_accounting.start_accounting()
 

@@ -100,7 +100,7 @@ def test_jobs_that_the_controller_lost_are_lost_and_do_not_wait_for_ever(tmp_pat
         cluster.crash_controller(state)
         cluster.start_controller()
         (seen,) = observe([load_record(kept.paths.folder)])
-        assert (seen.record.state, seen.unknown) == ("PENDING", "")
+        assert (seen.record.state, seen.finding.unknown) == ("PENDING", "")
         assert seen.record.missing_since, "it may be a matter of minutes"
         (record,) = cancel([load_record(unwanted.paths.folder)])
         assert record.state == "CANCELLED"

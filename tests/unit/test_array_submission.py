@@ -180,7 +180,9 @@ def test_waiting_tasks_are_one_row_in_accounting(site: RunSite, fake: FakeSlurm)
     fake.change("1_1", state="CANCELLED by 0", exit_code="0:0")
     seen = observe(records)
     assert [item.record.state for item in seen] == ["SUBMITTED", "CANCELLED", "SUBMITTED", "SUBMITTED"]
-    assert [bool(item.unknown) for item in seen] == [True, False, True, True], "accounting may lag behind an end"
+    assert [bool(item.finding.unknown) for item in seen] == [True, False, True, True], (
+        "accounting may lag behind an end"
+    )
 
 
 def test_an_array_that_was_cancelled_as_a_whole(site: RunSite, fake: FakeSlurm) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.observe import Observation
 from llmb_run.columns import Form, cells
@@ -56,7 +57,7 @@ def terminal(cli: Cli, width: int, height: int) -> None:
 
 
 def live_run(tmp_path: Path, state: str = "RUNNING", log: str | None = None, **seen: object) -> LiveRun:
-    run = LiveRun(Observation(make_run(tmp_path, state=state, log=log), **seen))  # type: ignore[arg-type]
+    run = LiveRun(Observation(make_run(tmp_path, state=state, log=log), Finding(**seen)))  # type: ignore[arg-type]
     run.progress.look()
     return run
 

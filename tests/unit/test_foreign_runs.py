@@ -135,7 +135,7 @@ def test_nothing_is_written_into_another_users_run(cli: Cli, shared: Path) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", fake.path())
         (seen,) = observe([record])
-    assert (seen.unknown, record.paths.record.read_bytes()) == ("", before)
+    assert (seen.finding.unknown, record.paths.record.read_bytes()) == ("", before)
     assert not list(record.paths.folder.glob(".lock"))
 
 

@@ -86,7 +86,7 @@ def test_a_broken_answer_changes_nothing(record: RunRecord, fake: FakeSlurm, how
     fake.say("sacct", how)
     seen = look(record)
     assert seen.record == record
-    assert seen.unknown
+    assert seen.finding.unknown
     assert record.paths.record.read_bytes() == before
 
 
@@ -95,7 +95,9 @@ def test_a_queue_without_an_answer_and_accounting_that_lags(record: RunRecord, f
     fake.say("squeue", "error")
     fake.change("1", state="RUNNING")
     seen = look(record)
-    assert (seen.record.state, bool(seen.unknown)) == ("SUBMITTED", True), "what it shows alive may be long gone"
+    assert (seen.record.state, bool(seen.finding.unknown)) == ("SUBMITTED", True), (
+        "what it shows alive may be long gone"
+    )
     fake.change("1", state="TIMEOUT")
     assert look(record).record.state == "TIMEOUT"
 
@@ -132,7 +134,7 @@ def test_a_requeued_job_starts_a_new_record_of_events(record: RunRecord) -> None
 def test_another_jobs_row_under_our_id_is_not_ours(record: RunRecord, fake: FakeSlurm) -> None:
     fake.change("1", name="someone-elses", state="FAILED")
     seen = look(record)
-    assert (seen.record.state, seen.unknown) == ("SUBMITTED", "")
+    assert (seen.record.state, seen.finding.unknown) == ("SUBMITTED", "")
     cancel([record])
     assert fake.jobs()[0]["state"] == "FAILED"
 
@@ -217,7 +219,12 @@ def test_what_is_seen_goes_into_the_record_and_the_index(plan: JobPlan, told: To
     record = run(plan, "SUBMITTED")
     told.sees = lambda record: Finding(RUNNING, since=2e9, nodes="n[1-2]", start=2e9)
     (seen,) = observe([record])
-    assert (seen.record.state, seen.nodes, seen.start, seen.unknown) == (RUNNING, "n[1-2]", 2e9, "")
+    assert (seen.record.state, seen.finding.nodes, seen.finding.start, seen.finding.unknown) == (
+        RUNNING,
+        "n[1-2]",
+        2e9,
+        "",
+    )
     assert load_record(record.paths.folder) == seen.record
     assert [row.state for row in find_runs(Path(plan.install))] == [RUNNING]
     assert "job" not in seen.record.manifest, "it has not ended"
@@ -234,7 +241,7 @@ def test_at_its_end_the_jobs_own_facts_are_kept(plan: JobPlan, told: Told) -> No
 def test_without_an_answer_a_run_is_as_it_was(plan: JobPlan, told: Told) -> None:
     record = run(plan)
     told.sees = lambda record: Finding(unknown="nobody serves the queue")
-    assert observe([record]) == [Observation(record, "nobody serves the queue")]
+    assert observe([record]) == [Observation(record, Finding(unknown="nobody serves the queue"))]
 
 
 def test_many_are_one_question_and_ended_ones_none(plan: JobPlan, told: Told) -> None:

@@ -41,10 +41,15 @@ def show_command(run: str | None, script: bool) -> Result:
         text = record.paths.script.read_text(encoding="utf-8")
         return Result({"run_id": word, "path": str(record.paths.script), "script": text}, text, for_programs=True)
     seen = observe([record])[0]
-    if seen.unknown:
-        notice(f"the last known state is shown: {seen.unknown}")
+    if seen.finding.unknown:
+        notice(f"the last known state is shown: {seen.finding.unknown}")
     measured = measure_run(seen.record, place)
-    data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
+    data = {
+        "record": seen.record.as_dict(),
+        "nodes": seen.finding.nodes,
+        "reason": seen.finding.reason,
+        "start": seen.finding.start,
+    }
     data["evidence"] = as_plain(measured.account)
     slow = straggler_in(record.paths.folder, record.plan)
     data["straggler"] = as_plain(slow) if slow else None
@@ -94,7 +99,7 @@ def _state(seen: Observation) -> str:
     since = f"at {clock(record.state_time)}"
     if is_live(record.state):
         since = f"since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
-    return f"{record.state} {since}" + (f", {seen.reason}" if seen.reason else "")
+    return f"{record.state} {since}" + (f", {seen.finding.reason}" if seen.finding.reason else "")
 
 
 def _job(seen: Observation) -> str:
@@ -103,7 +108,7 @@ def _job(seen: Observation) -> str:
         return (
             "on this machine" if record.process is None else f"on {record.process.host}, process {record.process.pid}"
         )
-    where = f" on {seen.nodes}" if seen.nodes else ""
+    where = f" on {seen.finding.nodes}" if seen.finding.nodes else ""
     return f"{record.job_id or 'no job id yet'}{where}"
 
 

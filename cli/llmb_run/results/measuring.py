@@ -259,8 +259,8 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
 
         for folder, seen in zip(alive, observe([records[folder] for folder in alive]), strict=True):
             records[folder] = seen.record
-            if seen.unknown:
-                notice(f"{seen.record.paths.name}: the last known state is shown: {seen.unknown}")
+            if seen.finding.unknown:
+                notice(f"{seen.record.paths.name}: the last known state is shown: {seen.finding.unknown}")
     return records
 
 

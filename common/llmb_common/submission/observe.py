@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, attempt
 from llmb_common.executors import executor_for
@@ -22,19 +22,12 @@ from llmb_common.runs.record import NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.timing.job_events import read_events
 
 
-@dataclass(frozen=True)
-class Observation:
-    """A run with the state that the scheduler reports now.
-
-    ``unknown`` says why nobody could be asked (then ``record`` is as it was); empty otherwise. ``reason`` is the
-    queue's (``Resources``, ``Priority``), ``nodes`` a host list, ``start`` the real or expected start as Unix time.
-    """
+class Observation(NamedTuple):
+    """A run as it is now, and what was found out about it: where ``finding.unknown`` says why nobody could be asked,
+    ``record`` is as it was."""
 
     record: RunRecord
-    unknown: str = ""
-    reason: str = ""
-    nodes: str = ""
-    start: float | None = None
+    finding: Finding = Finding()
 
 
 def observe(records: Sequence[RunRecord]) -> list[Observation]:
@@ -49,7 +42,7 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
     findings: dict[str, Finding] = {}
     for cluster_type, these in asked.items():
         findings |= executor_for(cluster_type).poll(these)
-    return [_settle(record, findings.get(record.paths.run_id)) for record in records]
+    return [_settle(record, findings.get(record.paths.run_id, Finding())) for record in records]
 
 
 def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
@@ -57,10 +50,7 @@ def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
     return [item.record for item in observe(list(records))]
 
 
-def _settle(record: RunRecord, finding: Finding | None) -> Observation:
-    if finding is None:
-        return Observation(record)
-
+def _settle(record: RunRecord, finding: Finding) -> Observation:
     def change(found: RunRecord) -> RunRecord:
         changed = finding.apply(found)
         return with_job_facts(changed) if changed.state != found.state and not is_live(changed.state) else changed
@@ -71,7 +61,7 @@ def _settle(record: RunRecord, finding: Finding | None) -> Observation:
         with contextlib.suppress(RecordError):
             changed = update_record(record.paths.folder, change)
             note(changed)
-    return Observation(changed, finding.unknown, finding.reason, finding.nodes, finding.start)
+    return Observation(changed, finding)
 
 
 FIRST_DELAY = 0.5
@@ -106,7 +96,7 @@ def wait(
             seen(observations)
         if not any(is_live(record.state) for record in current):
             return current
-        problem = next((item.unknown for item in observations if item.unknown), "")
+        problem = next((item.finding.unknown for item in observations if item.finding.unknown), "")
         unanswered = unanswered + 1 if problem else 0
         if unanswered > TOLERATED:
             raise AnswerLost(
@@ -180,9 +170,9 @@ def _settled(item: Observation) -> RunRecord:
     if is_live(record.state) and record.plan.traits.queued:
         unknown = ""
         if record.job_id is None:
-            unknown = item.unknown or f"it is not yet certain whether {record.paths.name} has a job"
-        elif record.submission.task is not None and (item.unknown or record.missing_since):
-            unknown = item.unknown or f"the scheduler does not show {record.paths.name} now"
+            unknown = item.finding.unknown or f"it is not yet certain whether {record.paths.name} has a job"
+        elif record.submission.task is not None and (item.finding.unknown or record.missing_since):
+            unknown = item.finding.unknown or f"the scheduler does not show {record.paths.name} now"
         if unknown:
             raise AnswerLost(unknown, remedy="cancel it again in a few minutes")
     return record
@@ -205,7 +195,9 @@ def _wait_for_end(records: Sequence[RunRecord]) -> None:
     delay = 0.1
     while time.monotonic() < deadline:
         seen = observe(records)
-        if not any(is_live(item.record.state) and not item.unknown and not item.record.missing_since for item in seen):
+        if not any(
+            is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since for item in seen
+        ):
             return
         time.sleep(delay)
         delay = min(delay * 1.5, 1.0)

@@ -121,10 +121,10 @@ def settle(record: RunRecord) -> RunRecord:
         record = seen.record
         if record.state != SUBMITTING:
             return record
-        if seen.unknown or time.monotonic() > deadline:
+        if seen.finding.unknown or time.monotonic() > deadline:
             raise AnswerLost(
                 f"it is unknown whether {record.paths.name} has a job: "
-                + (seen.unknown or "another process is submitting it"),
+                + (seen.finding.unknown or "another process is submitting it"),
                 remedy="nothing is submitted twice; run the same command again later to settle it",
             )
         time.sleep(delay)
