@@ -244,24 +244,21 @@ def _board(items: Sequence[Group], place: Workspace) -> Board:
     differing = told_apart([record.plan for record in records])
     if len({item.software for item in items if item.seconds}) > 1 and not {"image", "engine"} & differing.keys():
         differing["software"] = [item.software for item in items]
-    values = {id(item): tuple(values[at] for values in differing.values()) for at, item in enumerate(items)}
-    timed = [contender for item in items if (contender := _contender(item)) is not None]
-    placed = ranked(timed)
-    speed = {id(item.of): 1 / item.seconds for item in timed}
-    often = [item.place for item in placed]
+    lines = [Line(item, tuple(values[at] for values in differing.values())) for at, item in enumerate(items)]
+    placed = ranked([contender for line in lines if (contender := _contender(line)) is not None])
+    often = [place for _, place, _ in placed]
+    without = [replace(line, outcome=_outcome(line.group.members)) for line in lines if not _times(line.group)]
     lines = [
-        Line(item.of, values[id(item.of)], item.place, often.count(item.place) > 1, item.behind, speed[id(item.of)])
-        for item in placed
+        replace(item.of, place=place, shared=often.count(place) > 1, behind=behind, tokens=1 / item.seconds)
+        for item, place, behind in placed
     ]
-    without = [item for item in items if id(item) not in speed]
-    lines += [Line(item, values[id(item)], outcome=_outcome(item.members)) for item in without]
-    first = _record(placed[0].of) if placed else None
+    first = _record(lines[0].group) if lines else None
     plan = records[0].plan
     same = len({kind_of_job(record.plan) for record in records}) == 1
     return Board(
         title=kind_of_job(plan) if same else f"{plan.recipe} {plan.model_size}",
         names=tuple(differing),
-        lines=tuple(lines),
+        lines=(*lines, *without),
         command=command_for(first.plan, place.workload(first.plan.workload).recipe) if first else "",
     )
 
@@ -270,11 +267,14 @@ def _record(item: Group) -> RunRecord:
     return next(run.record for run in item.members if run.record is not None)
 
 
-def _contender(item: Group) -> Contender[Group] | None:
-    times = [run.good for run in item.members if run.good is not None]
-    plan = _record(item).plan
-    scatter = item.members[0].past.scatter(item.members[0].configuration)
-    return Contender(item, times, plan.tokens_per_gpu, scatter) if times else None
+def _times(item: Group) -> list[StepTime]:
+    return [run.good for run in item.members if run.good is not None]
+
+
+def _contender(line: Line) -> Contender | None:
+    first, times = line.group.members[0], _times(line.group)
+    scatter = first.past.scatter(first.configuration)
+    return Contender(line, times, _record(line.group).plan.tokens_per_gpu, scatter) if times else None
 
 
 def _outcome(members: Iterable[MeasuredRun]) -> str:

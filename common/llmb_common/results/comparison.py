@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from llmb_common.decoding.roles import fields_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
@@ -160,14 +160,14 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
-class Contender(Generic[T]):
-    """``of`` with the step time of each of its runs, at least one; ``tokens``: of a step, on one GPU."""
+class Contender:
+    """``of``, whatever that is, with the step time of each of its runs, at least one.
 
-    of: T
+    ``tokens``: of a step, on one GPU.
+    """
+
+    of: Any
     times: Sequence[StepTime]
     tokens: float
     scatter: Scatter = STATED
@@ -179,28 +179,22 @@ class Contender(Generic[T]):
         return math.exp(known.steady + known.stalls) / self.tokens
 
 
-@dataclass(frozen=True)
-class Placed(Generic[T]):
-    """``behind``: its time for a token over that of the fastest of all, 1.02 is 2 % slower; None of the fastest."""
+def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change | None]]:
+    """The contenders in order of speed, the fastest first, with their places.
 
-    of: T
-    place: int
-    behind: Change | None
-
-
-def ranked(contenders: Sequence[Contender[T]]) -> list[Placed[T]]:
-    """The configurations in order of speed, the fastest first, with their places."""
-    found: list[Placed[T]] = []
+    The change is their time for a token over that of the fastest of all, 1.02 is 2 % slower; None of the fastest.
+    """
+    found: list[tuple[Contender, int, Change | None]] = []
     ordered = sorted(contenders, key=lambda item: item.seconds)
     leader = None
     for number, item in enumerate(ordered, 1):
         if leader is None or _per_token(leader, item).is_real:
             leader, place = item, number
-        found.append(Placed(item.of, place, _per_token(ordered[0], item) if number > 1 else None))
+        found.append((item, place, _per_token(ordered[0], item) if number > 1 else None))
     return found
 
 
-def _per_token(first: Contender[T], second: Contender[T]) -> Change:
+def _per_token(first: Contender, second: Contender) -> Change:
     change = compare_times(first.times, second.times, first.scatter)
     share = first.tokens / second.tokens
     return Change(change.ratio * share, change.low * share, change.high * share)
