@@ -152,59 +152,31 @@ def test_a_record_cut_in_the_middle_takes_nothing_from_the_next(read):
     assert (indices(below), below.damaged) == ([1, 4], 1)
 
 
-def test_nan_and_infinity_are_read_as_such(read):
-    line = mbridge_line(1, loss="NAN", grad_norm="inf")
-    assert str(read(line).iterations[0].loss) == "nan"
-    assert read(line).iterations[0].grad_norm == float("inf")
+def slower(*numbers: int) -> str:
+    """Records of an attempt with steps of 9 s."""
+    return "".join(mbridge_line(number, milliseconds=9000.0) for number in numbers)
 
 
-def test_a_requeue_without_checkpoint_replaces_everything(read):
-    first = "".join(mbridge_line(index, milliseconds=9000.0) for index in range(1, 41))
-    content = read(first + mbridge_log())
-    assert indices(content) == list(range(1, 51))
-    assert {item.seconds for item in content.iterations} == {5.7415}
-    assert (len(content.replaced), content.restarts) == (40, (1,))
+ALL = [*range(1, 51)]
 
 
-def test_a_resume_from_a_checkpoint_replaces_what_it_repeats(read):
-    first = "".join(mbridge_line(index, milliseconds=9000.0) for index in range(1, 34))
-    content = read(first + mbridge_log(range(31, 51)))
-    assert indices(content) == list(range(1, 51))
-    assert [item.index for item in content.iterations if item.seconds == 9.0] == list(range(1, 31))
-    assert (len(content.replaced), content.restarts) == (3, (31,))
-
-
-def test_a_second_attempt_that_died_sooner_does_not_borrow_from_the_first(read):
-    assert indices(read(mbridge_log() + mbridge_log(range(1, 11)))) == list(range(1, 11))
-
-
-def test_every_line_printed_twice(read):
-    content = read("".join(2 * mbridge_line(index) for index in range(1, 51)))
-    assert (indices(content), content.replaced, content.doubled) == (list(range(1, 51)), (), 50)
-    assert content.restarts == ()
-
-
-@pytest.mark.parametrize("shift", [1, 2])
-def test_lines_that_come_late_are_put_in_order(read, shift):
-    numbers = list(range(1, 51))
-    numbers.insert(35 + shift, numbers.pop(35))
-    assert numbers != sorted(numbers)
-    content = read("".join(mbridge_line(index, milliseconds=5000.0 + index) for index in numbers))
-    assert indices(content) == list(range(1, 51)), "in this order"
-    assert [item.seconds for item in content.iterations] == [(5000.0 + index) / 1000 for index in range(1, 51)]
-    assert (content.replaced, content.doubled, content.restarts) == ((), 0, ())
-
-
-def test_a_restart_at_the_last_iteration_replaces_it(read):
-    log = "".join(mbridge_line(index) for index in range(1, 41)) + mbridge_line(40, milliseconds=9000.0)
+@pytest.mark.parametrize(
+    ("log", "read_as", "of_the_first", "replaced", "doubled", "restarts"),
+    [
+        (slower(*range(1, 41)) + mbridge_log(), ALL, [], 40, 0, (1,)),  # a requeue without checkpoint
+        (slower(*range(1, 34)) + mbridge_log(range(31, 51)), ALL, ALL[:30], 3, 0, (31,)),  # from a checkpoint
+        (slower(*range(1, 41)) + mbridge_line(40), ALL[:40], ALL[:39], 1, 0, (40,)),
+        (slower(*ALL) + mbridge_log(range(1, 11)), ALL[:10], [], 50, 0, (1,)),  # the second attempt died sooner
+        ("".join(2 * mbridge_line(index) for index in ALL), ALL, [], 0, 50, ()),
+        (slower(*ALL[:35], 37, 36, *ALL[37:]), ALL, ALL, 0, 0, ()),  # lines that come late
+        (slower(*ALL[:35], 37, 38, 36, *ALL[38:]), ALL, ALL, 0, 0, ()),
+    ],
+)
+def test_what_is_printed_again_or_late(read, log, read_as, of_the_first, replaced, doubled, restarts):
     content = read(log)
-    assert (len(content.replaced), content.restarts, content.iterations[-1].seconds) == (1, (40,), 9.0)
-
-
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
-def test_figures_that_are_not_finite_are_left_out_and_named(read, value):
-    content = read(mbridge_line(1, tflops=value) + mbridge_line(2))
-    assert [(item.tflops, item.not_finite) for item in content.iterations] == [(None, ("TFLOPS",)), (1636.8, ())]
+    assert indices(content) == read_as
+    assert [item.index for item in content.iterations if item.seconds == 9.0] == of_the_first
+    assert (len(content.replaced), content.doubled, content.restarts) == (replaced, doubled, restarts)
 
 
 def test_another_engines_records_in_the_same_file_do_not_mix(read):
@@ -223,15 +195,27 @@ def test_throughput_from_the_step_time_print_where_the_line_has_none(read, prefi
     assert [item.tflops for item in read(text).iterations] == [1000.0 + index for index in range(1, 51)]
 
 
-def test_each_step_time_print_serves_one_step(read):
-    text = "".join(mbridge_line(index, tflops=None) + step_time(tflops=1000.0 + index) for index in range(1, 6))
-    assert [item.tflops for item in read(text).iterations] == [1001.0, 1002.0, 1003.0, 1004.0, 1005.0]
+def untold(index: int = 1, milliseconds: float = 5741.5) -> str:
+    """A record without its throughput."""
+    return mbridge_line(index, milliseconds=milliseconds, tflops=None)
 
 
-def test_a_step_time_print_of_another_duration_belongs_to_another_step(read):
-    text = step_time(99.0, 3.0) + mbridge_line(1, tflops=None)
-    text += step_time(4.0) + mbridge_line(2, milliseconds=4001.2, tflops=None)
-    assert [item.tflops for item in read(text).iterations] == [None, 1636.8]
+@pytest.mark.parametrize(
+    ("log", "tflops"),
+    [
+        ("".join(untold(n) + step_time(tflops=1000.0 + n) for n in (1, 2, 3)), [1001.0, 1002.0, 1003.0]),
+        # of another duration: of another step, by hundredths
+        (step_time(99.0, 3.0) + untold() + step_time(4.0) + untold(2, 4001.2), [None, 1636.8]),
+        (step_time(5.74, 7.0) + untold(milliseconds=5745.0), [7.0]),
+        (step_time(5.74, 7.0) + untold(milliseconds=5746.0), [None]),
+        # further on than the next record
+        (untold(1) + untold(2) + untold(3) + step_time(tflops=9.0), [None, None, 9.0]),
+        ("Step Time : soon\n" + step_time() + untold(), [1636.8]),
+        ("Step Time : 1.2.3s GPU utilization: 4.0MODEL_TFLOP/s/GPU\n" + step_time() + untold(), [1636.8]),
+    ],
+)
+def test_which_step_a_print_of_the_step_time_belongs_to(read, log, tflops):
+    assert [item.tflops for item in read(log).iterations] == tflops
 
 
 def test_records_that_lie_across_the_boundaries_of_blocks(tmp_path, monkeypatch):
@@ -265,39 +249,29 @@ def test_a_piece_of_a_log_gives_its_whole_records() -> None:
     assert (last.index, last.step, last.steps, last.seconds) == (24, 25, 50, 2.693)
 
 
-@pytest.mark.parametrize("odd", ["Step Time : soon\n", "Step Time : 1.2.3s GPU utilization: 4.0MODEL_TFLOP/s/GPU\n"])
-def test_a_garbled_print_of_the_step_time_is_passed_over(read, odd: str) -> None:
-    found = read(odd + step_time() + mbridge_line(1, tflops=None))
-    assert [item.tflops for item in found.iterations] == [1636.8]
+def of_speed(joules: str, watts: str, **more: str) -> Iteration:
+    extra = f"energy per GPU (J/iter/GPU): {joules} | power per GPU (W/GPU): {watts}"
+    (item,) = iterations_in(mbridge_line(1, extra=extra, **more).encode())
+    return item
 
 
-def test_a_step_time_print_is_rounded_to_hundredths(read) -> None:
-    """5.74 belongs to 5745 ms, and not to 5746."""
-    found = read(step_time(5.74, 7.0) + mbridge_line(1, milliseconds=5745.0, tflops=None))
-    assert [item.tflops for item in found.iterations] == [7.0]
-    found = read(step_time(5.74, 7.0) + mbridge_line(1, milliseconds=5746.0, tflops=None))
-    assert [item.tflops for item in found.iterations] == [None]
-
-
-def test_a_print_further_on_than_the_next_record_is_not_this_ones(read) -> None:
-    records = "".join(mbridge_line(index, tflops=None) for index in (1, 2, 3))
-    assert [item.tflops for item in read(records + step_time(tflops=9.0)).iterations] == [None, None, 9.0]
-
-
-def test_energy_and_power_of_a_step() -> None:
-    counted = "energy per GPU (J/iter/GPU): 3210.5 | power per GPU (W/GPU): 559.2"
-    without = "energy per GPU (J/iter/GPU): 0.0 | power per GPU (W/GPU): 0.0"
-    first, second = iterations_in((mbridge_line(1, extra=counted) + mbridge_line(2, extra=without)).encode())
-    assert (first.joules, first.watts) == (3210.5, 559.2)
-    assert (second.joules, second.watts) == (None, None), "what an image without NVML prints"
-    assert first.not_finite == second.not_finite == ()
-
-
-def test_figures_that_are_not_finite_are_named_one_by_one() -> None:
-    extra = "energy per GPU (J/iter/GPU): nan | power per GPU (W/GPU): inf"
-    (item,) = iterations_in(mbridge_line(1, tflops="nan", extra=extra).encode())
-    assert item.not_finite == ("TFLOPS", "energy", "power")
-    assert (item.tflops, item.joules, item.watts) == (None, None, None)
+@pytest.mark.parametrize("odd", ["nan", "inf", "-inf", "1e400"])
+def test_energy_and_power_of_a_step_and_figures_that_are_not_finite(odd) -> None:
+    figures = [
+        (item.tflops, item.joules, item.watts, item.not_finite)
+        for item in (
+            of_speed("3210.5", "559.2"),
+            of_speed("0.0", "0.0"),  # what an image without NVML prints
+            of_speed("0.0", "0.0", tflops=odd),
+            of_speed(odd, odd, tflops=odd),
+        )
+    ]
+    assert figures == [
+        (1636.8, 3210.5, 559.2, ()),
+        (1636.8, None, None, ()),
+        (None, None, None, ("TFLOPS",)),
+        (None, None, None, ("TFLOPS", "energy", "power")),
+    ]
 
 
 def test_a_step_is_shorter_than_four_months() -> None:
