@@ -105,14 +105,6 @@ def test_stalls_of_the_window_alone_are_priced_over_all_steps(tmp_path: Path) ->
     assert verdict.difference == pytest.approx(3 * (9000 / 5741.47 - 1) / 40)
 
 
-def test_another_window_has_no_verdict(cli: Cli) -> None:
-    """Moving the window must not make a run faster."""
-    make_run(cli.install, log=steady_log(5741.47))
-    (run,) = cli("results", "--json", "--window", "5-14").data["runs"]
-    assert run["verdict"] == "not judged"
-    assert run["verdict_text"] == "measured over iterations 5-14: only 35-44, as in the reference, are compared"
-
-
 def test_a_failed_run_with_a_complete_log_is_not_judged(cli: Cli) -> None:
     make_run(cli.install, state="FAILED", log=steady_log(5741.47))
     (run,) = cli("results", "--json").data["runs"]
@@ -177,16 +169,6 @@ def test_a_loaded_checkpoint_has_no_reference_whatever_its_steps(tmp_path: Path)
         loaded = plan_for(tmp_path, **PUBLISHED, LOAD_CHECKPOINT_PATH=str(tmp_path / "checkpoints"), **more)
         assert published_result(loaded, LLAMA) is None
         assert loaded.preflight.reference_step_seconds is None
-
-
-BOOST = "the published run had the GPUs' clock boost (ENABLE_VBOOST=true), this run did not"
-
-
-@pytest.mark.parametrize(("boost", "said"), [("true", False), ("false", True)])
-def test_a_run_without_the_published_clock_boost_says_so(tmp_path: Path, boost: str, said: bool) -> None:
-    variables = {"MODEL_SIZE": "15b", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16", "GPU_TYPE": "h100"}
-    record = make_run(tmp_path, "nemotron4", log=nemo_log(range(50)), variables=variables | {"ENABLE_VBOOST": boost})
-    assert (BOOST in judged(record, NEMOTRON).remarks) == said
 
 
 def test_an_h200_is_not_an_h100(tmp_path: Path) -> None:

@@ -55,8 +55,6 @@ def test_a_single_run_needs_room_for_what_runs_differ_by():
     assert math.log(at_reference.low) == pytest.approx(-one_run_half(), rel=1e-3)
     assert STATED.total == pytest.approx(0.027, abs=1e-4)
     assert at_reference.more_runs == 2
-    assert decide([run(9.5)], 10.0).answer == "pass"
-    assert decide([run(11.5)], 10.0).answer == "fail"
 
 
 def test_steady_repeats_on_days_of_their_own_outweigh_the_prior():
@@ -149,24 +147,8 @@ def test_a_quiet_site_resolves_one_per_cent_with_five_runs():
     assert sum(item.answer == "fail" for item in slow) >= 95
 
 
-def test_three_per_cent_slow_passes_and_eight_per_cent_slow_never_does():
-    assert decide([run(10.3)] * 20, 10.0).answer == "pass"
-    assert decide([run(10.8)] * 20, 10.0).answer == "fail"
-
-
-def test_the_run_own_error_counts():
-    assert decide([run(9.6)], 10.0).answer == "pass"
-    assert decide([run(9.6, error=0.4)], 10.0).answer == "inconclusive"
-
-
 def test_slower_runs_differ_by_more_seconds():
     assert decide([run(15.0)], 10.0).resolution == pytest.approx(1.5 * decide([run(10.0)], 10.0).resolution)
-
-
-def test_a_reference_with_an_error_of_its_own_widens_the_interval():
-    exact = decide([run(10.0)] * 5, 10.0)
-    measured = decide([run(10.0)] * 5, 10.0, reference_error=0.01)
-    assert measured.resolution > exact.resolution
 
 
 def test_runs_do_not_make_up_for_a_reference_of_a_single_run():
@@ -177,21 +159,37 @@ def test_runs_do_not_make_up_for_a_reference_of_a_single_run():
     assert not decide([run(10.0)], 10.0 / 1.05, reference_error=0.027).reference_too_uncertain, "at the limit anyway"
 
 
-def test_a_ratio_at_the_limit_is_never_decided():
-    assert decide([run(10.5)] * 3, 10.0).more_runs is None
+@pytest.mark.parametrize(
+    ("seconds", "runs", "more", "answer"),
+    [
+        (9.5, 1, {}, "pass"),
+        (9.6, 1, {}, "pass"),
+        (9.6, 1, {"error_rate": 0.001}, "inconclusive"),
+        (11.5, 1, {}, "fail"),
+        (10.3, 20, {}, "pass"),
+        (10.8, 20, {}, "fail"),
+        (11.0, 3, {"tolerance": 0.25}, "pass"),
+        (10.5, 9, {"tolerance": 0.0}, "fail"),
+    ],
+)
+def test_a_ratio_its_number_of_runs_and_what_is_asked_make_the_answer(seconds, runs, more, answer):
+    assert decide([run(seconds)] * runs, 10.0, **more).answer == answer
+    assert decide([run(seconds / 20)] * runs, 0.5, **more).answer == answer, "also of less than a second"
 
 
-def test_more_runs_lead_to_the_look_that_decides():
-    asked = decide([run(10.3)], 10.0)
+def test_the_error_of_a_run_counts():
+    assert decide([run(9.6, error=0.4)], 10.0).answer == "inconclusive"
+
+
+@pytest.mark.parametrize(("seconds", "then"), [(10.3, "pass"), (10.8, "fail"), (10.49, None), (10.5, None)])
+def test_more_runs_lead_to_the_look_that_decides(seconds, then):
+    """Forty runs are the most that are asked for, and at the limit none would do."""
+    asked = decide([run(seconds)], 10.0)
     assert asked.answer == "inconclusive"
-    assert asked.more_runs is not None
-    assert 1 + asked.more_runs in LOOKS
-    assert decide([run(10.3)] * (1 + asked.more_runs), 10.0).answer == "pass"
-
-
-def test_the_tolerance_can_be_changed():
-    assert decide([run(11.0)] * 3, 10.0, tolerance=0.25).answer == "pass"
-    assert decide([run(10.5)] * 9, 10.0, tolerance=0.0).answer == "fail"
+    assert (asked.more_runs is None) == (then is None)
+    if then:
+        assert 1 + asked.more_runs in LOOKS
+        assert decide([run(seconds)] * (1 + asked.more_runs), 10.0).answer == then
 
 
 @pytest.mark.parametrize(("runs", "reference"), [([], 10.0), ([run(1.0)], 0.0), ([run(1.0)], float("nan"))])
@@ -303,27 +301,6 @@ def test_a_bound_at_the_limit_passes_and_does_not_fail() -> None:
         tolerance = math.exp(bound) / 10.0 - 1
         assert decide([run(10.0)], 10.0, tolerance=tolerance * (1 + 1e-12) + 1e-12).answer == at
         assert decide([run(10.0)], 10.0, tolerance=tolerance - 1e-9).answer == beside
-
-
-def test_forty_runs_are_the_most_that_are_asked_for() -> None:
-    assert decide([run(10.3)], 10.0).more_runs in {size - 1 for size in LOOKS}
-    assert decide([run(10.49)], 10.0).more_runs is None
-
-
-def test_beyond_the_limit_more_runs_would_fail() -> None:
-    slow = decide([run(10.8)], 10.0)
-    assert slow.answer == "inconclusive"
-    assert slow.more_runs
-    assert decide([run(10.8)] * (1 + slow.more_runs), 10.0).answer == "fail"
-
-
-def test_a_smaller_error_rate_needs_more() -> None:
-    assert decide([run(9.6)], 10.0).answer == "pass"
-    assert decide([run(9.6)], 10.0, error_rate=0.001).answer == "inconclusive"
-
-
-def test_a_step_may_take_less_than_a_second() -> None:
-    assert decide([run(0.45)], 0.5).answer == "pass"
 
 
 # Two sides
