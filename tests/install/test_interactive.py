@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +111,8 @@ def test_from_the_first_prompt_to_the_end(site: World, terminal: Terminal) -> No
     terminal.see("gres            yes")
     terminal.see("ngc_api_key     given")
     terminal.see("steps to do, about")
+    terminal.answer("Go on?", BACK)
+    terminal.answer("Workloads")
     terminal.answer("Go on?")
     assert terminal.end() == 0
     config = load_cluster_config(site.install)
@@ -149,19 +150,6 @@ def test_a_token_is_asked_for_where_it_is_needed_checked_and_never_shown(site: W
     assert files_with(TOKEN, site.root) == []
 
 
-def test_on_a_compute_node_there_is_a_partition_to_choose(site: World, terminal: Terminal) -> None:
-    until_gpu_type(terminal)
-    for prompt in ("GPU type", "Architecture", "Container runtime"):
-        terminal.answer(prompt)
-    terminal.answer("Where images are imported", DOWN + ENTER)
-    terminal.see("Partition for installation jobs")
-    terminal.see("cpu  4 nodes, limit 1-00:00:00")
-    terminal.answer("another one")
-    terminal.answer("Folder of container images", "\x03")
-    assert terminal.end() == 130
-    assert json.loads((site.root / "state" / "llmb" / "installer-draft.json").read_text())["cpu_partition"] == "cpu"
-
-
 def test_ctrl_c_in_the_middle_and_then_on(site: World, terminal: Terminal) -> None:
     until_gpu_type(terminal)
     terminal.answer("GPU type", "\x03")
@@ -175,41 +163,6 @@ def test_ctrl_c_in_the_middle_and_then_on(site: World, terminal: Terminal) -> No
     assert again.end() == 0
     assert load_cluster_config(site.install).slurm.account == "other"
     assert [path.name for path in (site.root / "state").rglob("*.json")] == ["installer-answers.json"]
-
-
-def test_answers_that_contradict_each_other_are_put_right_in_the_dialogue(site: World, terminal: Terminal) -> None:
-    until_gpu_type(terminal)
-    terminal.answer("GPU type", DOWN + ENTER)  # cpu: the list begins at what was detected
-    terminal.answer("Architecture of the compute nodes")
-    terminal.answer("Container runtime", "\x1b[A" * 2 + ENTER)  # pyxis, although none was proposed
-    terminal.answer("Where images are imported")
-    terminal.answer("Folder of container images")
-    terminal.answer("How to create the training environment")
-    terminal.answer("Fetch tokenizers from Hugging Face")
-    terminal.answer("Workloads")
-    terminal.answer("NGC API key")
-    terminal.see("the container images are for GPUs, and gpu_type is cpu")
-    terminal.answer("Which one?", "\x03")
-    assert terminal.end() == 130
-
-
-def test_another_gpu_brings_its_architecture(site: World, terminal: Terminal) -> None:
-    (site.root / "programs" / "scontrol").write_text("#!/bin/sh\nprintf 'Arch=x86_64 \\nArch=aarch64 \\n'\n")
-    until_gpu_type(terminal)
-    rest(terminal)
-    terminal.see("arch            x86_64")
-    terminal.answer("Go on?", DOWN + ENTER)
-    terminal.answer("Which one?", DOWN * 5 + ENTER)
-    terminal.answer("GPU type", "\x1b[A" * 4 + ENTER)  # gb200
-    terminal.answer("Architecture of the compute nodes")
-    # What those GPUs cannot run is said while it can be corrected.
-    terminal.see("pretrain_nemotron4 has no configuration for gb200")
-    terminal.answer("Which one?", DOWN * 17 + ENTER)
-    terminal.answer("Workloads")
-    terminal.see("gpu_type        gb200")
-    terminal.see("arch            aarch64")
-    terminal.answer("Go on?", "\x03")
-    assert terminal.end() == 130
 
 
 def draft(site: World) -> dict[str, object]:
@@ -242,65 +195,4 @@ def test_keys_pressed_before_the_summary_do_not_confirm_it(site: World, terminal
     terminal.answer("NGC API key", ENTER * 5)
     terminal.answer("Go on?", "\x03")
     assert terminal.end() == 130
-    assert not site.install.exists()
-
-
-def test_shift_tab_goes_back_and_the_answers_can_be_other_ones(site: World, terminal: Terminal) -> None:
-    terminal.answer("Go on?", DOWN + ENTER)
-    terminal.answer("Where jobs run", BACK + ENTER)  # before the first question there is none
-    terminal.answer("Slurm account", DOWN + ENTER)
-    terminal.answer("Partition for GPU jobs", BACK)
-    terminal.answer("Slurm account", BACK)
-    terminal.answer("Where jobs run", DOWN + ENTER)  # local
-    terminal.answer("GPU type", ENTER)
-    terminal.answer("Architecture of the compute nodes")
-    # No engine here: there is a way out.
-    terminal.answer("Python with torch and Megatron-Bridge", ENTER)
-    terminal.see("go back and choose cpu, or slurm")
-    terminal.process.send(BACK)
-    terminal.answer("Architecture of the compute nodes", BACK)
-    terminal.answer("GPU type", DOWN + ENTER)  # cpu, after h100
-    terminal.answer("Architecture of the compute nodes")
-    terminal.answer("How to create the training environment")
-    terminal.answer("Fetch tokenizers from Hugging Face")
-    terminal.answer("Workloads")
-    terminal.see("gpu_type        cpu")
-    terminal.answer("Go on?", BACK)
-    terminal.answer("Workloads", "\x03")
-    assert terminal.end() == 130
-    answers = draft(site)
-    assert (answers["cluster_type"], answers["gpu_type"]) == ("local", "cpu")
-    assert "account" not in answers
-
-
-def test_a_folder_that_holds_other_things_is_questioned(site: World) -> None:
-    site.install.mkdir()
-    (site.install / "my thesis.tex").touch()
-    terminal = Terminal(site)
-    terminal.answer("is not empty (it contains my thesis.tex). Install there anyway?")
-    assert terminal.end() == 2
-    assert "choose another folder" in terminal.log.read_text()
-    terminal = Terminal(site)
-    terminal.answer("Install there anyway?", "y")
-    until_gpu_type(terminal)
-    rest(terminal)
-    terminal.answer("Go on?")
-    assert terminal.end() == 0
-    assert (site.install / "my thesis.tex").exists()
-
-
-def test_an_answer_can_be_changed_at_the_end(site: World, terminal: Terminal) -> None:
-    until_gpu_type(terminal)
-    rest(terminal)
-    terminal.answer("Go on?", DOWN + ENTER)
-    terminal.answer("Which one?", DOWN + ENTER)
-    terminal.answer("Where jobs run", DOWN + ENTER)
-    # GPU jobs on this machine bring their own engine: a question that did not arise before.
-    terminal.answer("Python with torch and Megatron-Bridge", "/no/such/python" + ENTER)
-    terminal.see("/no/such/python is not a program")
-    terminal.process.send("\x15" + sys.executable + ENTER)
-    terminal.see("cluster_type    local")
-    terminal.answer("Go on?", DOWN + DOWN + ENTER)
-    assert terminal.end() == 130
-    assert "nothing was installed" in terminal.log.read_text()
     assert not site.install.exists()

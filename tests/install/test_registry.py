@@ -106,27 +106,6 @@ def test_an_image_named_by_its_digest_is_that_one_whatever_its_tag_means_now(sit
     assert content(image, "opt/x") == "x\n"
 
 
-def test_an_image_for_other_machines_is_refused_although_enroot_exits_0(site: World, hub: Registry) -> None:
-    done = quick(site, f"{hub.host}#lab/nemo:1", "--arch", "aarch64")
-    assert done.returncode == 3
-    assert "Traceback" not in done.stderr
-    assert "its programs are for x86_64, and the compute nodes are aarch64" in done.stderr
-    assert not list((site.install / "images").iterdir())
-
-
-def test_a_tag_that_does_not_exist(site: World, hub: Registry) -> None:
-    done = quick(site, f"{hub.host}#lab/nemo:2")
-    assert done.returncode == 3
-    assert "the registry has no such image or tag" in done.stderr
-    assert f"http://{hub.host}/v2/lab/nemo/manifests/2 returned error code: 404 Not Found" in done.stderr
-
-
-def test_nobody_listens(site: World) -> None:
-    done = quick(site, "127.0.0.1:1#lab/nemo:1")
-    assert done.returncode == 3
-    assert "the registry refused the connection" in done.stderr
-
-
 def test_a_closed_registry_wants_the_right_credentials(site: World) -> None:
     with Registry(site.root / "hub", closed=True) as hub:
         hub.push("lab/nemo:1", {})
@@ -167,7 +146,7 @@ def test_broken_layers_are_named_and_what_is_whole_is_not_pulled_again(site: Wor
     assert others, "the other layer was pulled once"
 
 
-@pytest.mark.parametrize("answer", [b"", b"[]", b'{"manifests": []}', b'{"manifests": [5]}', b"[" * 100_000, b"<html>"])
+@pytest.mark.parametrize("answer", [b'{"manifests": [5]}', b"[" * 100_000, b"<html>"])
 def test_what_is_no_registry_may_answer_anything(site: World, answer: bytes) -> None:
     class Anything(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -9,12 +9,10 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from install_world import IMAGE_NAMES, NEMO, World, fill_registry, forks, make_world
+from install_world import IMAGE_NAMES, NEMO, World, fill_registry, make_world
 
 from llmb_common.site.cluster import load_cluster_config
 
@@ -35,13 +33,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> World:
     done = world.run(*world.slurm_flags())
     assert done.returncode == 0, done.stderr
     return world
-
-
-@pytest.fixture(scope="module")
-def asked(installed: World) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """The installer in forks of one process: for what it answers before it does anything."""
-    with forks(installed.root) as drive:
-        yield lambda *arguments, **env: drive(replace(installed, env=installed.env | env), "none", 0, *arguments)
 
 
 def command(world: World, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -134,21 +125,6 @@ def test_remove_and_add(installed: World) -> None:
     assert list(load_cluster_config(installed.install).workloads) == WORKLOADS
 
 
-def test_zeros_in_the_middle_of_a_receipted_image_mean_import_again(installed: World) -> None:
-    """What a disk that lost a block leaves; without the receipt unsquashfs would notice only compressed blocks."""
-    before, size = installed.imports(), installed.image.stat().st_size
-    with installed.image.open("r+b") as stream:
-        stream.seek(size // 2)
-        stream.write(bytes(4096))
-    done = installed.run(*installed.slurm_flags())
-    assert done.returncode == 0, done.stderr
-    assert "is unusable: its content is not what its receipt says" in done.stderr
-    assert installed.imports() == before + 1
-    assert command(installed, "verify").returncode == 0
-    quiet = ["unsquashfs", "-quiet", "-no-progress", "-pf", "/dev/null", str(installed.image)]
-    assert subprocess.run(quiet, capture_output=True).returncode == 0
-
-
 def test_a_package_that_lost_its_modules_is_repaired_by_the_installer(installed: World) -> None:
     """Every command of the installation fails then, and says what to do."""
     site_packages = next((installed.install / "venvs" / "llmb").glob("lib/python3.*/site-packages"))
@@ -189,28 +165,6 @@ def test_record_and_play(installed: World, tmp_path: Path) -> None:
     assert plan["install_path"] == str(tmp_path / "elsewhere")
     assert [row["step"] for row in plan["todo"]][-1] == "site-config"
     assert not (tmp_path / "elsewhere").exists()
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("clustertype: slurm", "play.yaml:2: unknown key 'clustertype' (did you mean 'cluster_type'?)"),
-        ("gpu_type: h1000", "play.yaml:2: gpu_type 'h1000' is unknown (did you mean 'h100'?)"),
-        ("workloads: [pretrain_llama3.1, pretrain_llama3.1", "play.yaml:3: not valid YAML"),
-        ("account: [a]", "play.yaml:2: account is ['a'], which is not text"),
-        ("account: bench\naccount: bench", "play.yaml:3: duplicate key 'account'"),
-    ],
-)
-def test_mistakes_in_a_play_file_name_file_and_line(asked, tmp_path, line, message):
-    base = {"cluster_type": "slurm", "gpu_type": "h100", "workloads": "all", "account": "a", "gpu_partition": "gpu"}
-    key = line.partition(":")[0]
-    rest = "".join(f"{name}: {value}\n" for name, value in base.items() if name != key)
-    play = tmp_path / "play.yaml"
-    play.write_text(f"schema: 1\n{line}\n{rest}")
-    done = asked("--play", str(play), "--install-path", str(tmp_path / "new"))
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: World) -> None:

@@ -13,8 +13,6 @@ from typing import Callable, Iterator, List, Optional, TextIO, Tuple
 
 from llmb_install.parts import uv
 
-OS_RELEASE = Path("/etc/os-release")
-
 Version = Tuple[int, int]
 Accepts = Callable[[Version], bool]
 
@@ -25,15 +23,6 @@ _NAMES = ("python3.11", "python3.12", "python3.13", "python3.10", "python3.14", 
 
 _FETCHED = "3.12"
 # By uv, where there is none for the tool: all engines run on it.
-
-_PACKAGES = {
-    "debian": {"12": ("apt-get install python3", (3, 11)), "13": ("apt-get install python3", (3, 13))},
-    "ubuntu": {"22.04": ("apt-get install python3", (3, 10)), "24.04": ("apt-get install python3", (3, 12))},
-    "fedora": {"": ("dnf install python3.12", (3, 12))},
-    "amzn": {"": ("dnf install python3.12", (3, 12))},
-    "rhel": {"": ("dnf install python3.12", (3, 12))},
-    "suse": {"": ("zypper install python311", (3, 11))},
-}  # distribution, its version, and what installs which Python there
 
 
 def repair_environment() -> None:
@@ -110,36 +99,20 @@ def _ask(path: str) -> Optional[Tuple[str, Version]]:
 
 
 def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
-    """What to do where no such Python is found: what this distribution calls one, and other ways."""
-    name, package = _distribution()
-    ways = ["'module load python' on a cluster with modules", "'uv python install' where its downloads are reachable"]
-    if package and oldest <= package[1] and (newest is None or package[1] <= newest):
-        ways.insert(0, f"'{package[0]}' as root ({name} has Python {spelt(package[1])})")
-    elif name:
-        ways[0] = f"{ways[0]} (no package of {name} is known to have one)"
+    """What to do where no such Python is found. Distributions whose own fits have it in every installation."""
     wanted = spelt(oldest, newest) + ("" if newest else " or newer")
-    return f"get a Python {wanted}: {', or '.join(ways)}; then run the same command again"
+    return (
+        f"get a Python {wanted}: 'module load python' on a cluster with modules, or as root 'dnf install python3.12' "
+        "(RHEL, Fedora, Amazon Linux), 'zypper install python311' (SUSE), 'apt-get install python3' "
+        "(Debian 12, 13, Ubuntu 22.04, 24.04), or 'uv python install' where its downloads are reachable; then run the "
+        "same command again"
+    )
 
 
 def spelt(oldest: Version, newest: Optional[Version] = None) -> str:
     """``3.12``, or ``3.10 to 3.13``."""
     first = "{}.{}".format(*oldest)
     return first if newest in (None, oldest) else "{} to {}.{}".format(first, *(newest or oldest))
-
-
-def _distribution() -> Tuple[str, Optional[Tuple[str, Version]]]:
-    """The name of this system, and the command that installs a Python with its version, if one is known."""
-    try:
-        text = OS_RELEASE.read_text(encoding="utf-8")
-    except OSError:
-        return "", None
-    values = {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in text.splitlines())}
-    for name in [values.get("ID", ""), *values.get("ID_LIKE", "").split()]:
-        known = _PACKAGES.get(name) or _PACKAGES.get(name.partition("-")[0]) or {}
-        package = known.get(values.get("VERSION_ID", "")) or known.get("")
-        if package:
-            return values.get("PRETTY_NAME", name), package
-    return values.get("PRETTY_NAME", ""), None
 
 
 def start_with_another(argv: List[str], stream: TextIO) -> int:
