@@ -234,6 +234,7 @@ def test_a_password_in_an_address_is_for_nobody_elses_eyes(world: World, monkeyp
 
 def test_what_would_send_uv_elsewhere_does_not_reach_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = ["PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX"]
+    lost += ["PYTHONIOENCODING"]
     lost += ["UV_CONSTRAINT", "UV_EXCLUDE_NEWER", "UV_NO_CACHE", "UV_WORKING_DIR", "UV_INDEX_STRATEGY", "UV_NO_BUILD"]
     places = ["UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_SITE_PASSWORD", "UV_EXTRA_INDEX_URL", "UV_HTTP_TIMEOUT"]
     places += ["UV_KEYRING_PROVIDER", "UV_CONFIG_FILE", "UV_NATIVE_TLS", "UV_PYTHON_INSTALL_DIR", "UV_S3_ENDPOINT_URL"]

@@ -126,6 +126,22 @@ def test_the_log_has_the_time_of_each_line_and_nothing_of_another_run(tmp_path: 
     assert [line[9:] for line in lines] == ["quiet", "still quiet", "loud"]
 
 
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "logs").mkdir()
+    for folder, why in (
+        (tmp_path / "file" / "logs", "Not a directory"),
+        (tmp_path / "logs", "No space left on device"),
+    ):
+        shown = io.StringIO()
+        with Reporter(folder, stream=shown) as reporter:
+            if folder.is_dir():
+                reporter._log = Path("/dev/full").open("a")  # noqa: SIM115
+            reporter.note("loud")
+            reporter.log("quiet")
+        assert shown.getvalue() == f"note: the log in {folder} ends here: {why}\nloud\n"
+
+
 def test_what_other_programs_say_cannot_steer_the_terminal(tmp_path: Path) -> None:
     shown = io.StringIO()
     with Reporter(tmp_path, stream=shown, verbose=True) as reporter:

@@ -137,10 +137,10 @@ def is_ours(link: Path) -> bool:
     return link.is_symlink() and build_names(link.name).match(str(link.readlink())) is not None
 
 
-# uv's own, except those that say where packages come from and how: what a user wants for projects (a constraint, a
-# date, a target) is not for the locks.
+# Python's (PYTHONIOENCODING: the names of files to compile could not be read), and uv's, except those that say where
+# packages come from and how: what a user wants for projects (a constraint, a date, a target) is not for the locks.
 _ELSEWHERE = re.compile(
-    r"PYTHON(PATH|HOME)\Z|VIRTUAL_ENV\Z|UV_(?!(\w+_)?(INDEX(?!_STRATEGY)|FIND_LINKS|INSECURE_HOST|KEYRING|CREDENTIALS|HTTP|"
+    r"PYTHON|VIRTUAL_ENV\Z|UV_(?!(\w+_)?(INDEX(?!_STRATEGY)|FIND_LINKS|INSECURE_HOST|KEYRING|CREDENTIALS|HTTP|"
     r"REQUEST|NATIVE_TLS|SYSTEM_CERTS|OFFLINE|(NO_)?CONFIG|CONCURRENT|ENDPOINT|PYTHON_(INSTALL_(DIR|MIRROR)|DOWNLOADS)))"
 )
 

@@ -56,9 +56,14 @@ def fetched(folder: Path, told: Settings) -> str:
         unpacked = wheel.read(name)
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f".uv.{os.getpid()}"
-    fresh.write_bytes(unpacked)
-    fresh.chmod(0o755)
-    fresh.replace(program)
+    try:
+        fresh.write_bytes(unpacked)
+        fresh.chmod(0o755)
+        fresh.replace(program)
+    except OSError as error:  # a full disk: the next attempt needs the room, and whoever reads this the place
+        if fresh.exists():
+            fresh.unlink()
+        raise OSError(error.errno, error.strerror, str(program)) from error
     return str(program)
 
 

@@ -7,6 +7,7 @@ line after 2 s, every 15 s, and at the end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -110,7 +111,8 @@ class Reporter:
     def close(self) -> None:
         with self._lock:
             if self._log is not None:
-                self._log.close()
+                with contextlib.suppress(OSError):  # what could not be written is tried once more
+                    self._log.close()
                 self._log = None
 
     def _live_lines(self) -> Live | None:
@@ -157,13 +159,17 @@ class Reporter:
     def _write_log(self, line: str) -> None:
         if self._folder is None:
             return
-        if self._log is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            name = f"install-{datetime.now():%Y%m%dT%H%M%S}-{os.getpid()}.log"
-            self.log_path = self._folder / name
-            self._log = self.log_path.open("a", encoding="utf-8")
-        self._log.write(f"{datetime.now():%H:%M:%S} {self._masked(line)}\n")
-        self._log.flush()
+        try:
+            if self._log is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                path = self._folder / f"install-{datetime.now():%Y%m%dT%H%M%S}-{os.getpid()}.log"
+                self._log = path.open("a", encoding="utf-8")
+                self.log_path = path
+            self._log.write(f"{datetime.now():%H:%M:%S} {self._masked(line)}\n")
+            self._log.flush()
+        except OSError as error:  # a full disk, say: what is being done says more of it, or needs no log
+            self._print(f"note: the log in {self._folder} ends here: {error.strerror}")
+            self._folder = None
 
     def _masked(self, text: str) -> str:
         for secret in self._secrets:
