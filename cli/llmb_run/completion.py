@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from click import Argument, Context, Parameter
 
 from llmb_common.errors import LLMBError, RequestError
+from llmb_common.platform import gpus
+from llmb_common.platform.engines import ENGINES
+from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from llmb_common.recipes.recipe import Recipe
+    from llmb_common.recipes.rows import Configuration
 
 VARIABLE = "_LLMB_RUN_COMPLETE"
 """Set by the shell when it asks for words."""
@@ -39,52 +43,24 @@ def _verbs(context: Context, parameter: Parameter) -> list[str]:
     return [*getattr(context.command, "verbs", ())] if first else []
 
 
-@_completes
-def workloads(context: Context) -> list[str]:
-    return [recipe.workload for recipe in _recipes()]
+def _configurations(context: Context) -> list[Configuration]:
+    return [known for recipe in _chosen(context) for known in recipe.configurations]
 
 
-@_completes
-def sizes(context: Context) -> list[str]:
-    return [size for recipe in _chosen(context) for size in recipe.sizes]
-
-
-@_completes
-def dtypes(context: Context) -> list[str]:
-    return sorted({known.dtype for recipe in _chosen(context) for known in recipe.configurations})
-
-
-@_completes
-def variants(context: Context) -> list[str]:
-    return [known.variant for recipe in _chosen(context) for known in recipe.configurations]
-
-
-@_completes
-def scales(context: Context) -> list[str]:
+def _scales(context: Context) -> list[str]:
     sizes = _said(context, "size")
-    known = [known for recipe in _chosen(context) for known in recipe.configurations]
-    return [*map(str, sorted({scale for one in known if not sizes or one.size in sizes for scale in one.scales}))]
+    known = [known for known in _configurations(context) if not sizes or known.size in sizes]
+    return [*map(str, sorted({scale for one in known for scale in one.scales}))]
 
 
-@_completes
-def gpu_types(context: Context) -> Sequence[str]:
-    from llmb_common.platform.gpus import gpu_types
-
-    return gpu_types()
-
-
-@_completes
-def engines(context: Context) -> Iterable[str]:
-    from llmb_common.platform.engines import ENGINES
-
-    return ENGINES
-
-
-@_completes
-def states(context: Context) -> list[str]:
-    from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
-
-    return sorted(LIVE_STATES | ENDED_STATES)
+workloads = _completes(lambda context: [recipe.workload for recipe in _recipes()])
+sizes = _completes(lambda context: [size for recipe in _chosen(context) for size in recipe.sizes])
+dtypes = _completes(lambda context: sorted({known.dtype for known in _configurations(context)}))
+variants = _completes(lambda context: [known.variant for known in _configurations(context)])
+scales = _completes(_scales)
+gpu_types = _completes(lambda context: gpus.gpu_types())
+engines = _completes(lambda context: ENGINES)
+states = _completes(lambda context: sorted(LIVE_STATES | ENDED_STATES))
 
 
 def runs(context: Context, parameter: Parameter, incomplete: str) -> list[str]:

@@ -23,8 +23,8 @@ Those that come with LLMB are made from the recipes when one is asked for; every
 
 ``gb300``      all that is published for the GPU type with the container that a recipe installs, each at its own scale
 ``gb300-64``   the same at one scale; where nothing is published for that container, what is for others (an indication)
-``exemplar-gb300``  the list of NVIDIA's Exemplar Clouds, whose references are not published
-``smoke``      the only one that is a file: smallest models, nothing to compare
+``exemplar-gb300``  the list of NVIDIA's Exemplar Clouds, whose references are not published: a file
+``smoke``      a file, too: smallest models, nothing to compare
 
 All workloads of such a suite run in one container, so that one release of the software is judged.
 """
@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -54,25 +54,10 @@ from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import At, Sweep, Task, asks_of_task, read_content
 from llmb_run.workspace import Workspace
 
-SMOKE = Path(__file__).with_name("smoke.yaml")
+FILES = Path(__file__).with_name("suites")
+"""Suites that do not follow from the recipes."""
 
 PRESCREEN_STEPS = 20
-
-EXEMPLAR_SOURCE = (
-    "NVIDIA DGX Cloud Benchmarking, exemplar.yaml and Exemplar_validation.md of release v26.06.01 (2026-07-29)"
-)
-_MOST = "deepseek_v3 bf16 fp8 nvfp4, gpt_oss_120b bf16, kimi_k2 fp8, llama31_405b fp8:cs nvfp4"
-EXEMPLAR = {
-    "gb300": f"{_MOST}, llama3_70b fp8:cs nvfp4, nemotronh_56b fp8, nemotron_3_super bf16 fp8, qwen3_235b_a22b bf16",
-    "gb200": f"{_MOST}, llama3_70b fp8:cs nvfp4, nemotronh_56b fp8, nemotron_3_super bf16, qwen3_235b_a22b bf16",
-    "b300": f"{_MOST}, llama3_70b fp8:mx nvfp4, nemotronh_56b fp8, nemotron_3_super bf16, qwen3_235b_a22b bf16",
-    "b200": f"{_MOST.replace('bf16 fp8 nvfp4', 'bf16 fp8')}, llama3_70b fp8:mx nvfp4, nemotronh_56b fp8,"
-    " nemotron_3_super bf16 fp8, qwen3_235b_a22b bf16",
-    "h100": "gpt_oss_120b bf16, llama3_70b bf16 fp8, nemotronh_56b fp8, qwen3_235b_a22b bf16",
-}
-"""By GPU type: sizes of ``pretrain_mbridge`` and their dtypes, the FP8 scaling where NVIDIA's launch.sh takes another
-than ours. DeepSeek-V3 671B, GPT-OSS 120B, Kimi-K2 1T, Nemotron-H 56B, Nemotron 3 120B and Qwen3 235B are their names
-there."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +89,7 @@ def suites() -> dict[str, str]:
         for scale in sorted({item.result.gpus for item in of_type}):
             name = f"{gpu_type}-{scale}"
             made[name] = _text(name, _of_one_container([item for item in of_type if item.result.gpus == scale]))
-    made |= {f"exemplar-{gpu_type}": _exemplar_text(gpu_type) for gpu_type in EXEMPLAR}
-    return {**made, "smoke": SMOKE.read_text()}
+    return made | {file.stem: file.read_text() for file in sorted(FILES.glob("*.yaml"))}
 
 
 def _published() -> list[_Judged]:
@@ -146,13 +130,18 @@ def _text(name: str, found: Sequence[_Judged]) -> str:
     against = "measured in the same container" if same else "of other software: each verdict is an indication"
     widest = max(item.result.gpus for item in found)
     smallest = min((item for item in found if item.result.gpus == widest), key=_parameters)
-    return _as_yaml(
-        name,
-        [f"In {container}, compared with published results {against}."],
-        [f"gpu_type: {found[0].result.gpu}"],
-        _job(smallest),
-        [_job(item) for item in found],
-    )
+    lines = [
+        f"# In {container}, compared with published results {against}.",
+        f"name: {name}",
+        "health: true  # first, all idle nodes are looked at (llmb-run health), and those that fail are left out",
+        "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
+        f"  - {{{_job(smallest)}, max_steps: {PRESCREEN_STEPS}}}",
+        "defaults:",
+        f"  gpu_type: {found[0].result.gpu}",
+        "tests:",
+        *(f"  - {{{_job(item)}}}" for item in found),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _parameters(item: _Judged) -> float:
@@ -165,55 +154,8 @@ def _job(item: _Judged) -> str:
     if len(recipe.variants) > 1:
         words.append(f"variant: {result.variant}")
     if result.dtype == "fp8" and result.fp8_recipe:
-        words.append(_scaling(result.fp8_recipe))
+        words.append(f"env: {{FP8_RECIPE: {result.fp8_recipe}}}")
     return ", ".join(words)
-
-
-def _scaling(fp8_recipe: str) -> str:
-    return f"env: {{FP8_RECIPE: {fp8_recipe}}}"
-
-
-def _exemplar_text(gpu_type: str) -> str:
-    about = [
-        "The workloads of NVIDIA's Exemplar Clouds: 512 GPUs, one run each, more than 95 % of the reference.",
-        f"Source: {EXEMPLAR_SOURCE}.",
-        "NVIDIA publishes no references for 512 GPUs: without a baseline of this site, or a stated reference, the",
-        "campaign ends NOT JUDGED. NVIDIA's own certification takes runs of NVIDIA's own recipes.",
-    ]
-    defaults = [
-        f"gpu_type: {gpu_type}",
-        "scale: 512",
-        "repeats: 1",
-        "required: 0.95",
-        "reference: optional",
-        "force: true  # the number of GPUs is NVIDIA's, not one of Megatron-Bridge's own",
-    ]
-    jobs = [job for entry in EXEMPLAR[gpu_type].split(", ") for job in _exemplar_jobs(entry.split())]
-    smallest = next(job for job in jobs if "nemotronh_56b" in job)
-    return _as_yaml(f"exemplar-{gpu_type}", about, defaults, smallest, jobs)
-
-
-def _exemplar_jobs(entry: Sequence[str]) -> Iterable[str]:
-    size, *dtypes = entry
-    for word in dtypes:
-        dtype, _, fp8_recipe = word.partition(":")
-        words = ["workload: pretrain_mbridge", f"size: {size}", f"dtype: {dtype}"]
-        yield ", ".join([*words, *([_scaling(fp8_recipe)] if fp8_recipe else [])])
-
-
-def _as_yaml(name: str, about: Sequence[str], defaults: Sequence[str], smallest: str, jobs: Sequence[str]) -> str:
-    lines = [
-        *(f"# {line}" for line in about),
-        f"name: {name}",
-        "health: true  # first, all idle nodes are looked at (llmb-run health), and those that fail are left out",
-        "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
-        f"  - {{{smallest}, max_steps: {PRESCREEN_STEPS}}}",
-        "defaults:",
-        *(f"  {line}" for line in defaults),
-        "tests:",
-        *(f"  - {{{job}}}" for job in jobs),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 T = TypeVar("T")
@@ -272,7 +214,7 @@ class SuiteEntry:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite, complete; the pre-screen's tests come first. ``path`` is absolute, or a name of ``shipped.suites``."""
+    """A suite, complete; the pre-screen's tests come first. ``path`` is absolute, or a name of ``suites()``."""
 
     path: Path
     name: str

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-import msgspec
-
 from llmb_common.command.printable import counted
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
 from llmb_common.planning.job_plan import JobPlan
@@ -173,6 +171,7 @@ class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields
 class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The suite and its workloads as they were when the campaign began."""
 
+    arm_kind = FrozenWorkload
     suite: str
     suite_name: str
     suite_sha256: str
@@ -193,19 +192,17 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[Workload]) -> FrozenSuite:
     """The campaign's suite and workloads as they are now, to be written or compared."""
-    now = frozen_now(campaign, [item.arm for item in workloads])
-    arms = tuple(
-        FrozenWorkload(
-            **msgspec.structs.asdict(arm),
-            where=item.entry.where,
-            reference=replace(item.reference, result=None) if item.reference else None,
-            scatter=item.scatter,
-            earlier=item.earlier,
-        )
-        for arm, item in zip(now.arms, workloads, strict=True)
-    )
+    each = [
+        {
+            "where": item.entry.where,
+            "reference": replace(item.reference, result=None) if item.reference else None,
+            "scatter": item.scatter,
+            "earlier": item.earlier,
+        }
+        for item in workloads
+    ]
     own = {"suite": str(suite.path), "suite_name": suite.name, "suite_sha256": suite.sha256}
-    return FrozenSuite(**msgspec.structs.asdict(now) | own | {"arms": arms})
+    return frozen_now(campaign, [item.arm for item in workloads], FrozenSuite, each, **own)
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ import platform
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -220,6 +220,7 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``campaign.json``. ``began`` is Unix time, ``id`` is part of the keys of its runs."""
 
+    arm_kind: ClassVar[type[FrozenArm]] = FrozenArm
     schema: int = 1
     id: str
     began: float
@@ -250,26 +251,30 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 F = TypeVar("F", bound=Frozen)
 
 
-def frozen_now(campaign: Campaign, arms: Sequence[Arm]) -> Frozen:
-    """What is true now."""
+def frozen_now(
+    campaign: Campaign, arms: Sequence[Arm], kind: type[F], each: Sequence[Mapping[str, Any]] = (), **more: Any
+) -> F:
+    """What is true now. ``each``: what more ``kind`` keeps of every arm; ``more``: of the campaign."""
     folder = training_code()
     origins = {arm.recipe_folder: origin_of(arm.recipe_folder, folder) for arm in arms}
     manifests = [make_manifest(arm.plan, folder, folder, origins[arm.recipe_folder]) for arm in arms]
-    return Frozen(
+    return kind(
         **{name: manifests[0][name] for name in ("llmb", "git", "code_sha256")},
         id=campaign.id,
         began=campaign.began,
         user=user_name(me()),
-        arms=[
-            FrozenArm(
+        arms=tuple(
+            kind.arm_kind(
                 title=arm.title,
                 plan=important(plan_as_dict(arm.plan)),
                 recipe_folder=str(arm.recipe_folder),
                 recipe_sha256=manifest["recipe_sha256"],
                 image=manifest["image"],
+                **own,
             )
-            for arm, manifest in zip(arms, manifests, strict=True)
-        ],
+            for arm, manifest, own in zip(arms, manifests, each or [{}] * len(arms), strict=True)
+        ),
+        **more,
     )
 
 

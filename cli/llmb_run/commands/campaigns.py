@@ -17,7 +17,7 @@ from llmb_run.acceptance.signing import sign
 from llmb_run.acceptance.suite import find_suite, suites
 from llmb_run.acceptance.verify import verify_pack
 from llmb_run.app import Command, VerbCommand
-from llmb_run.comparing.ab import AbRequest, ab, say_what_changed, with_base
+from llmb_run.comparing.ab import ab, say_what_changed, with_base
 from llmb_run.comparing.strategy import rule_of
 from llmb_run.selecting import one_folder
 from llmb_run.starting.requests import ask_of, one_job, plan_ask
@@ -153,7 +153,7 @@ def ab_command(
         say_what_changed(record, plan_ask(ask, place).plan)
     rule = rule_of(resolution, pairs, budget)
     changes = {name: values[0] for name, values in dimensions.items()}
-    return ab(AbRequest(ask, changes, rule), place, again=again, folder=folder, dry_run=dry_run)
+    return ab(ask, changes, rule, place, again=again, folder=folder, dry_run=dry_run)
 
 
 @click.command(cls=Command)

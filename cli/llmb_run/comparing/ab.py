@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns.campaign import (
     Arm,
     Campaign,
+    Frozen,
     answered,
     begin_or_go_on,
     frozen_now,
@@ -170,41 +171,41 @@ def _work(result: Mapping[str, Any]) -> list[str]:
     return ["loss: no iteration that both printed, so nothing shows that the work was the same"]
 
 
-@dataclass(frozen=True)
-class AbRequest:
-    """What is to be compared: ``base``, and the same with ``changes`` (none: with itself), until ``rule`` is met."""
-
-    base: JobSpec
-    changes: Mapping[str, str]
-    rule: Rule
-
-
-def ab(wanted: AbRequest, place: Workspace, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
-    """Begin, continue or show a comparison.
+def ab(
+    base: JobSpec,
+    changes: Mapping[str, str],
+    rule: Rule,
+    place: Workspace,
+    *,
+    again: bool,
+    folder: Path | None,
+    dry_run: bool,
+) -> Result:
+    """Begin, continue or show a comparison of ``base`` and the same with ``changes`` (none: with itself).
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
     """
-    asked = [plan_ask(wanted.base, place), plan_ask(changed(wanted.base, wanted.changes), place)]
+    asked = [plan_ask(base, place), plan_ask(changed(base, changes), place)]
     say_warnings(asked)
     if dry_run:
         return show_plans(asked)
-    arms = _arms(asked, wanted.changes)
+    arms = _arms(asked, changes)
     about = json.dumps([important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
 
     def compared(campaign: Campaign) -> dict[str, Any]:
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
             check(plan)
         say_doubts(arm.plan for arm in arms)
-        begin_or_go_on(campaign, frozen_now(campaign, arms))
-        strategy = InTurns(campaign.id, wanted.rule)
+        begin_or_go_on(campaign, frozen_now(campaign, arms, Frozen))
+        strategy = InTurns(campaign.id, rule)
         runs = Conduct(campaign, arms, strategy, place, notice).to_the_end()
-        return outcome(strategy.standing(arms, runs), wanted.changes)
+        return outcome(strategy.standing(arms, runs), changes)
 
     result = answered(
         *(folder or place.require_install() / "campaigns", "ab", f"ab-{arms[0].plan.workload}", about, compared),
         again=again,
-        is_over=lambda result: result["rule"] == msgspec.to_builtins(wanted.rule),
+        is_over=lambda result: result["rule"] == msgspec.to_builtins(rule),
     )
     return Result(result, as_text(result), status=status_of(result))
 

@@ -243,7 +243,7 @@ def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Workspace) -> 
         here = plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
         gap, arms = then.gap, [replace(item.arm, recipe_folder=here.entry.folder) for item in then.arms]
         arms[0] = replace(arms[0], plan=here.plan)
-    return begin_or_go_on(campaign, FrozenGap(**msgspec.structs.asdict(frozen_now(campaign, arms)), gap=gap))
+    return begin_or_go_on(campaign, frozen_now(campaign, arms, FrozenGap, gap=gap))
 
 
 def _testable(found: Found, place: Workspace) -> tuple[Gap, list[tuple[str, PlannedJob]]]:

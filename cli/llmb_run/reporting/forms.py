@@ -18,10 +18,11 @@ import html
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
@@ -31,7 +32,7 @@ from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
 from llmb_run.reporting.charts_library import charts_library
 from llmb_run.reporting.hosts import HostLine
-from llmb_run.reporting.report import Report, ReportRun
+from llmb_run.reporting.report import Report
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, remarks_of
 from llmb_run.results.series import history_view, scaling_view
@@ -185,45 +186,53 @@ def _escaped(value: str) -> str:
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
 
 
+class _Case(NamedTuple):
+    """``kind``: the element that says how it ended, or ``pass``. ``output``: lines that it has in any case."""
+
+    name: str
+    software: str
+    kind: str
+    message: str
+    output: Sequence[str] = ()
+
+
 def junit(report: Report) -> str:
     """The report as JUnit XML: one suite, with a case for each verdict and each run that did not succeed."""
     suite = ElementTree.Element("testsuite", name=_text(report.title))
-    cases = [_campaign(suite, report.campaign)] if report.campaign else []
-    cases += [_group(suite, group) for group in report.groups if group["run_ids"] or group["verdict"]]
-    cases += [_broken(suite, run) for run in report.runs if run.result["status"] != "Success"]
-    counts = {
-        "tests": len(cases),
-        "failures": cases.count("failure"),
-        "errors": cases.count("error"),
-        "skipped": cases.count("skipped"),
-    }
+    cases = [*_cases(report)]
+    kinds = Counter(case.kind for case in cases)
+    counts = {"tests": len(cases), "failures": kinds["failure"], "errors": kinds["error"], "skipped": kinds["skipped"]}
     for name, count in counts.items():
         suite.set(name, str(count))
     suite.set("time", "0")
     suite.set("timestamp", datetime.fromtimestamp(report.made, timezone.utc).isoformat(timespec="seconds")[:19])
+    for case in cases:
+        place = f"llmb.{_text(case.software).replace('.', '_')}"  # servers split the class's name at dots
+        element = ElementTree.SubElement(suite, "testcase", name=_text(case.name), classname=place, time="0")
+        if case.kind != "pass":
+            ElementTree.SubElement(element, case.kind, message=_text(case.message))
+        if case.output:
+            ElementTree.SubElement(element, "system-out").text = "\n".join(map(_text, case.output))
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
 
 
-def _campaign(suite: ElementTree.Element, found: dict[str, Any]) -> str:
-    case = _case(suite, f"acceptance {found['suite']}", "acceptance")
-    text = _text(f"{found['headline']}: {found['why']}")
-    kind = {"accepted": "pass", "not accepted": "failure"}.get(found["outcome"], "skipped")
-    if kind != "pass":
-        ElementTree.SubElement(case, kind, message=text)
-    ElementTree.SubElement(case, "system-out").text = text
-    return kind
-
-
-def _group(suite: ElementTree.Element, group: dict[str, Any]) -> str:
-    verdict, text = group["verdict"], _text(group["verdict_text"] or "no figures")
-    case = _case(suite, group["title"], group["software"])
-    kind = {"pass": "pass", "fail": "failure"}.get(verdict, "skipped")
-    if kind != "pass":
-        ElementTree.SubElement(case, kind, message=text)
-    # Also of what passes: by how much, and against what.
-    ElementTree.SubElement(case, "system-out").text = "\n".join([text, *_held_against(group)])
-    return kind
+def _cases(report: Report) -> Iterator[_Case]:
+    if campaign := report.campaign:
+        said = f"{campaign['headline']}: {campaign['why']}"
+        kind = {"accepted": "pass", "not accepted": "failure"}.get(campaign["outcome"], "skipped")
+        yield _Case(f"acceptance {campaign['suite']}", "acceptance", kind, said, [said])
+    for group in report.groups:
+        if group["run_ids"] or group["verdict"]:
+            said = group["verdict_text"] or "no figures"
+            kind = {"pass": "pass", "fail": "failure"}.get(group["verdict"], "skipped")
+            # Also of what passes: by how much, and against what.
+            yield _Case(group["title"], group["software"], kind, said, [said, *_held_against(group)])
+    for run in report.runs:
+        if (found := run.result)["status"] != "Success":
+            kind = "skipped" if found["status"] == "Running" else "error"
+            said = f"{found['status']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
+            yield _Case(found["name"], run.software or "unknown software", kind, said)
 
 
 def _held_against(group: dict[str, Any]) -> list[str]:
@@ -232,27 +241,8 @@ def _held_against(group: dict[str, Any]) -> list[str]:
         return []
     count = counted(len(group["run_ids"]), "run")
     reference = f"{known['seconds']:g} s ({known['source']}; {known['software']})"
-    held = f"{group['step_seconds']:.3f} s a steady step, mean of {count}; reference {_text(reference)}"
-    return [held, *(_text(note) for note in known["notes"])]
-
-
-def _broken(suite: ElementTree.Element, run: ReportRun) -> str:
-    found = run.result
-    case = _case(suite, found["name"], run.software or "unknown software")
-    running = found["status"] == "Running"
-    kind = "skipped" if running else "error"
-    ElementTree.SubElement(
-        case,
-        kind,
-        message=_text(f"{found['status']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"),
-    )
-    return kind
-
-
-def _case(suite: ElementTree.Element, name: str, software: str) -> ElementTree.Element:
-    # Servers split the class's name at dots.
-    place = f"llmb.{_text(software).replace('.', '_')}"
-    return ElementTree.SubElement(suite, "testcase", name=_text(name), classname=place, time="0")
+    held = f"{group['step_seconds']:.3f} s a steady step, mean of {count}; reference {reference}"
+    return [held, *known["notes"]]
 
 
 def _text(value: str) -> str:

@@ -60,6 +60,7 @@ class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ``space``: what ``preview`` says of it.
     """
 
+    arm_kind = FrozenChoice
     space: dict[str, Any]
     arms: tuple[FrozenChoice, ...]
 
@@ -391,18 +392,11 @@ def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpac
     options = options_of(space, wanted.trial_steps)
     titles = [item.ask.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
-    now = frozen_now(campaign, arms)
-    choices = tuple(
-        FrozenChoice(
-            **msgspec.structs.asdict(arm),
-            command=command_for(item.plan, item.entry.recipe),
-            changes=dict(item.ask.varied),
-            option=option,
-        )
-        for arm, item, option in zip(now.arms, space.arms, options, strict=True)
-    )
-    found = {"space": preview(space, options, wanted.budget), "arms": choices}
-    return FrozenSpace(**msgspec.structs.asdict(now) | found)
+    each = [
+        {"command": command_for(item.plan, item.entry.recipe), "changes": dict(item.ask.varied), "option": option}
+        for item, option in zip(space.arms, options, strict=True)
+    ]
+    return frozen_now(campaign, arms, FrozenSpace, each, space=preview(space, options, wanted.budget))
 
 
 def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, place: Workspace) -> dict[str, Any]:
