@@ -18,7 +18,7 @@ import msgspec
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
+from llmb_common.errors import LLMBError, RequestError
 from llmb_common.machine.files import sha256_of, write_atomic, write_json
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_run.acceptance.outcome import STATUS, as_text, conclusion, for_report, outcome
@@ -34,7 +34,7 @@ from llmb_run.acceptance.workloads import (
 )
 from llmb_run.campaigns.campaign import ANEW, Campaign, answered, begin_or_go_on
 from llmb_run.campaigns.conduct import Conduct
-from llmb_run.reporting.forms import junit, page
+from llmb_run.reporting.forms import junit, page_or_notice
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.measuring import MeasuredRun
@@ -129,7 +129,7 @@ def write_pack(
     secrets = stored_secrets(place.install)
     mask = Mask(secrets)
     report = _report(measured, result, ended, place, mask)
-    html = _page(report)
+    html = page_or_notice(report)
     more = {
         "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
         "campaign/campaign.json": mask.text(campaign.frozen_file.read_bytes()),
@@ -164,15 +164,6 @@ def _report(
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
     masked: Report = from_plain({**mask.value(msgspec.to_builtins(report)), "made": round(ended)}, Report)
     return masked
-
-
-def _page(report: Report) -> str:
-    """The HTML report; empty where what draws its charts is not installed."""
-    try:
-        return page(report)
-    except EnvironmentLacks as error:
-        notice(f"the evidence has no HTML report: {error}")
-        return ""
 
 
 def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | None = None, dry_run: bool) -> Result:

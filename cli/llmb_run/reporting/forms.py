@@ -28,6 +28,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from llmb_common.command.printable import counted, printable
+from llmb_common.errors import EnvironmentLacks
 from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
 from llmb_run.reporting.charts_library import charts_library
@@ -36,6 +37,7 @@ from llmb_run.reporting.report import Report
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, remarks_of
 from llmb_run.results.series import history_view, scaling_view
+from llmb_run.terminal import notice
 
 _SCRIPTS = (
     *("dom.js", "theme.js", "sorting.js", "head.js", "acceptance.js", "verdicts.js", "filters.js", "charts.js"),
@@ -68,6 +70,15 @@ def page(report: Report) -> str:
         before, _, after = text.partition(f"<!--{name}-->")
         text = before + part + after
     return text
+
+
+def page_or_notice(report: Report) -> str:
+    """The page beside a campaign's other results: empty, with a notice, where what draws its charts is missing."""
+    try:
+        return page(report)
+    except EnvironmentLacks as error:
+        notice(f"there is no HTML report: {error}")
+        return ""
 
 
 def _embedded(report: Report) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
-from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.errors import RequestError
 from llmb_common.index.runs import RunFilter
 from llmb_common.machine.files import write_atomic
 from llmb_common.results.comparison import compare_times
@@ -33,7 +33,7 @@ from llmb_run.campaigns.campaign import (
 )
 from llmb_run.campaigns.conduct import Conduct, Run, Runs, refuse_slowed
 from llmb_run.columns import Column, Form, item, table
-from llmb_run.reporting.forms import page
+from llmb_run.reporting.forms import page_or_notice
 from llmb_run.reporting.report import build
 from llmb_run.results.measuring import measure
 from llmb_run.selecting import select_rows
@@ -278,11 +278,7 @@ def report_of(result: dict[str, Any], runs: Runs, place: Workspace) -> str:
     measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
     report = build(measured, place, f"Tuning of {result['base']['title']}")
     about = {name: result[name] for name in ("conclusion", "trials", "winner")}
-    try:
-        return page(msgspec.structs.replace(report, tuning=about))
-    except EnvironmentLacks as error:
-        notice(f"there is no HTML report: {error}")
-        return ""
+    return page_or_notice(msgspec.structs.replace(report, tuning=about))
 
 
 @dataclass(frozen=True)
