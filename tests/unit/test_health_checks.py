@@ -28,7 +28,7 @@ from llmb_common.health.facts import (
 )
 from llmb_common.health.judge import NodeVerdict, drift, judge, kernel_trouble, with_remarks
 from llmb_common.runs.evidence.findings import KINDS
-from llmb_common.runs.evidence.nodes import Snapshot
+from llmb_common.runs.evidence.nodes import Gpu, Snapshot
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_train.evidence.ask import Hangs, call_all
 from llmb_train.health import looks
@@ -43,6 +43,7 @@ FAILS: list[tuple[str, Change]] = [
     ("gpu-modes", gpu(mig="Enabled")),
     ("gpu-modes", gpu(compute_mode="Prohibited")),
     ("gpu-in-use", gpu(memory_used_mib=30_000.0)),
+    ("gpu-answers", gpu(**msgspec.to_builtins(Gpu(index=2)))),
     ("nvlink", links(up=17, down=(5,))),
     ("nvlink", links(up=17)),
     ("nvlink", whole(nvlink=Nvlink(gpus=(Links(up=17),) * 8))),
@@ -77,6 +78,9 @@ FAILS: list[tuple[str, Change]] = [
     ("sxid", logged("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 23003, Fatal, Link 48 ...")),
     ("link-flaps", logged("mlx5_core 0000:5e:00.0 ib3: lost carrier", times=5)),
     ("adapter-log", logged("mlx5_core 0000:5e:00.0: Detected insufficient power on the PCIe slot (27W).")),
+    ("xid", logged("NVRM: GPU 0000:5d:00.0: RmInitAdapter failed! (0x62:0xffff:2477)")),
+    ("adapter-log", logged("mlx5_core 0000:5d:00.0: poll_health:955:(pid 0): device's health compromised - x")),
+    ("kernel-log", logged("[Hardware Error]: Machine check: Processor context corrupt")),
     ("kernel-log", logged("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", age=80_000)),
     ("kernel-log", logged("mce: [Hardware Error]: Uncorrected error, CPU 3")),
     ("answer", whole(hung={"folder workload": "killed"})),

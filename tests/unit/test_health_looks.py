@@ -189,7 +189,7 @@ def ill_b200(trees: NodeTrees) -> None:
     for number in (6, 7):
         for name in ("state", "phys_state"):
             trees.write("b2", f"sys/class/infiniband/mlx5_{number}/ports/1/{name}", "1: DOWN")
-    trees.tool("b2", "dmesg", f"[{NOW}.000000] mce: [Hardware Error]: Uncorrected error, CPU 3\n")
+    trees.tool("b2", "dmesg", f"[{NOW}.000000][    T7] mce: [Hardware Error]: Uncorrected error, CPU 3\n")
 
 
 def ill_gb200(trees: NodeTrees) -> None:

@@ -121,6 +121,12 @@ def _each(facts: Facts, needs: Needs) -> Iterator[_At]:
         yield _At(gpu, links[gpu.index] if gpu.index < len(links) else Links(up=wanted), wanted, needs)
 
 
+def _silent(facts: Facts, needs: Needs) -> Said:
+    """nvidia-smi lists a lost GPU, with ``Unknown Error`` for whatever it is asked."""
+    if silent := [gpu.index for gpu in facts.gpus.gpus if not gpu.product and not gpu.uuid]:
+        yield "fail", f"GPU {_ranges(silent)}: it does not even say what it is"
+
+
 def _nvlink(facts: Facts, needs: Needs) -> Said:
     if facts.nvlink.missing or not facts.nvlink.gpus:
         yield "unknown", f"NVLinks: {facts.nvlink.missing or 'nvidia-smi nvlink -s shows none'}"
@@ -251,6 +257,7 @@ _RESET = "have the GPU reset, or the node rebooted"
 _CABLE = "have the link looked at: cable, transceiver, switch port; NVLinks: fabric manager, then the tray"
 
 CHECKS = (
+    Check("gpu-answers", "GPUs that say what they are", _silent, _DRIVER),
     Check("memory-errors", "uncorrectable ECC errors since the driver was loaded", _gpus("memory-errors"), _RESET),
     Check("memory-rows", "rows of memory that wait to be remapped, or could not be", _gpus("memory-rows"), _RESET),
     Check("gpu-modes", "MIG off, compute mode default", _gpus("gpu-modes"), "nvidia-smi -mig 0, nvidia-smi -c DEFAULT"),
