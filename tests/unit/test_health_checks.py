@@ -322,13 +322,13 @@ def test_of_a_log_full_of_trouble_twelve_kinds_are_told() -> None:
 
 
 def test_the_reason_is_the_worst_on_one_line() -> None:
-    said = [Remark(text, level, text * 200) for text, level in (("d", "drift"), ("u", "unknown"), ("w", "warn"))]
+    said = [Remark(text, level, text * 200) for text, level in (("u", "unknown"), ("w", "warn"))]
     (warned,) = with_remarks([NodeVerdict("n1", "ok")], {"n1": said})
-    assert ([it.check for it in warned.remarks], warned.status) == (["w", "u", "d"], "warn")
+    assert ([it.check for it in warned.remarks], warned.status) == (["w", "u"], "warn")
     assert warned.reason == f"{'w' * 200}; {'u' * 98}"
     fails: list[Remark] = [Remark(text, "fail", text) for text in ("a\x1b", "b", "c", "e", "b")]
     (failed,) = with_remarks([warned], {"n1": fails})
-    assert ([it.check[0] for it in failed.remarks], failed.status) == ([*"abcewud"], "fail")
+    assert ([it.check[0] for it in failed.remarks], failed.status) == ([*"abcewu"], "fail")
     assert (failed.reason[-6:], failed.reason.count(";"), "\x1b" in failed.reason) == ("; b; c", 2, False)
     (long,) = with_remarks([failed], {"n1": [Remark("x", "fail", "x" * 301)]})
     assert len(long.remarks[4].text) == 300

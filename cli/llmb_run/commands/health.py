@@ -173,7 +173,7 @@ def _text(found: Health) -> str:
         [item.node, it.level, it.check, it.text]
         for item in found.verdicts
         for it in item.remarks
-        if (it.check, it.level, it.text) not in common and it.level != "drift"
+        if (it.check, it.level, it.text) not in common
     ]
     more = f"and {len(rows) - _MOST_LINES} more: --json has all\n" if len(rows) > _MOST_LINES else ""
     shared = [["all nodes", level, check, said] for check, level, said in sorted(common)]

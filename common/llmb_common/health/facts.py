@@ -21,9 +21,9 @@ from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_roo
 from llmb_common.runs.evidence.nodes import HostFacts, Node, Snapshot
 from llmb_common.site.cluster import ClusterConfig
 
-Level = Literal["fail", "warn", "drift", "unknown"]
-"""``fail``: a job would stop there, or its result be wrong. ``warn``: worth a look. ``drift``: unlike most nodes.
-``unknown``: could not be found out, which is not the same as healthy."""
+Level = Literal["fail", "warn", "unknown"]
+"""``fail``: a job would stop there, or its result be wrong. ``warn``: worth a look. ``unknown``:
+could not be found out, which is not the same as healthy."""
 
 
 class Remark(msgspec.Struct, frozen=True):

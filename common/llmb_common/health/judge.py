@@ -297,7 +297,7 @@ def _verdict(node: str, said: Mapping[str, Facts | None], remarks: Sequence[Rema
 
 
 def _judged(node: str, remarks: Iterable[Remark]) -> NodeVerdict:
-    order = ("fail", "warn", "unknown", "drift")
+    order = ("fail", "warn", "unknown")
     shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in remarks]
     shown.sort(key=lambda remark: order.index(remark.level))
     levels = {remark.level for remark in shown}
