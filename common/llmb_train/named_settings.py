@@ -129,7 +129,7 @@ def fields_text() -> str:
     sections = {
         field.name: _section(hint)
         for field, hint in _fields(ConfigContainer)
-        if field.name not in ("env_vars", "_checkpoint_load_required")
+        if field.name != "env_vars" and not field.name.startswith("_")
     }
     document = {"megatron_bridge": package_version("megatron-bridge"), "sections": sections}
     return json.dumps(document, indent=1, sort_keys=True) + "\n"

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.decoding.roles import roles_of
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.request.columns import roles_of
 from llmb_common.results.comparison import differences, facts
 from llmb_common.results.configuration import apart, configuration_key, image_marks, software_of_plan, title_of
 from llmb_common.results.history import Changed, histories

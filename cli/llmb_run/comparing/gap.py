@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.decoding.roles import fields_of
 from llmb_common.errors import LLMBError
 from llmb_common.index.runs import RunFilter
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import bridge_release, container_release, minor, same_release
 from llmb_common.recipes.recipe import Recipe
+from llmb_common.request.columns import fields_of
 from llmb_common.request.values import is_setting
 from llmb_common.request.variables import COLUMNS
 from llmb_common.results.comparison import EVIDENCE, Change, compare_times, facts, facts_of_plan, unequal_work

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmb_common.decoding.roles import fields_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.request.columns import fields_of
 from llmb_common.results.configuration import software_of
 from llmb_common.results.decision import less, level
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
