@@ -12,6 +12,7 @@ run (FP8, CUDA graphs, activation offload) is refused by ``refusals``, never ski
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import time
@@ -37,23 +38,15 @@ _MEMORY_STATS = (
     "reserved_bytes.all.peak",
 )
 _MEMORY_COUNTS = ("allocation.all.current", "allocation.all.peak", "num_alloc_retries", "num_ooms")
-_installed: list[str] = []
 
 
-def install(device: str = "cpu") -> None:
-    """Emulate the device, then import megatron-core and patch it. A second call does nothing.
-
-    ``device``: where ``cuda`` tensors go; ``meta`` builds models without memory, to count them.
-    """
-    if _installed:
-        if _installed != [device]:
-            raise RuntimeError(f"this process emulates {_installed[0]} already, and cannot change to {device}")
-        return
-    _installed.append(device)
+@functools.cache
+def install() -> None:
+    """Emulate the device, then import megatron-core and patch it. A second call does nothing."""
     # core compiles small functions with torch.compile, which needs a C++ compiler and more time than a tiny run.
     torch._dynamo.config.disable = True
-    _emulate(device)
-    CudaRedirect(device).__enter__()  # for the rest of the process
+    _emulate()
+    CudaRedirect("cpu").__enter__()  # for the rest of the process
     no_te.install()
     gloo.patch()
 
@@ -118,12 +111,12 @@ class Event:
         return (end.time - self.time) * 1e3
 
 
-def _emulate(device: str) -> None:
+def _emulate() -> None:
     """Answer for ``torch.cuda``. Call before Megatron is imported."""
     # torch.compile builds its table of the original functions when it first needs it, and fails on replaced ones.
     torch._dynamo.trace_rules.get_torch_obj_rule_map()
 
-    name = DeviceName(device)
+    name = DeviceName("cpu")
     stream = Stream()
     properties = types.SimpleNamespace(
         name="cpu",

@@ -15,16 +15,15 @@ from support.documented_jobs import documented_rows, label, plan_of
 @pytest.fixture(scope="session")
 def engine(engine_python: Path) -> Iterator[Engine]:
     """The training engine, which imports Megatron once for all tests (``warm_engine.py``)."""
-    cpu, meta = (Warm(engine_python, device, training_environment()) for device in ("cpu", "meta"))
-    yield Engine(engine_python, cpu, meta)
+    cpu = Warm(engine_python, training_environment())
+    yield Engine(engine_python, cpu)
     cpu.stop()
-    meta.stop()
 
 
 @pytest.fixture(scope="session")
 def documented(engine: Engine) -> dict[str, dict[str, Any]]:
     """What the real ``ConfigContainer.validate()`` makes of every published configuration, by label."""
-    return engine.ask({label(case): plan_of(*case) for case in documented_rows()})
+    return engine.ask("resolved", {label(case): plan_of(*case) for case in documented_rows()})
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +36,6 @@ def hugging_face(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def functions_engine(functions_python: Path, hugging_face: Path) -> Iterator[Engine]:
     """The engine of jobs that name a function, for all tests of them."""
     offline = {"HF_HOME": str(hugging_face), "HF_HUB_OFFLINE": "1"}
-    cpu = Warm(functions_python, "cpu", training_environment() | offline)
-    yield Engine(functions_python, cpu, cpu)
+    cpu = Warm(functions_python, training_environment() | offline)
+    yield Engine(functions_python, cpu)
     cpu.stop()

@@ -158,13 +158,13 @@ def main(release: str, python: str, count: str, seed: str = "1") -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "jobs.jsonl"
         file.write_text("".join(json.dumps(one.document) + "\n" for one in asked))
-        command = [python, str(Path(__file__).with_name("ask_megatron.py")), str(file)]
+        command = [python, str(Path(__file__).with_name("questions.py")), "refused", str(file)]
         environment = training_environment() | {"HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if len(lines) != len(asked):
         sys.exit(done.stderr[-4000:])
-    answers = [json.loads(line)["refused"] for line in lines]
+    answers = [json.loads(line)["answer"] for line in lines]
     both = Counter((one.plan_says is not None, answer is not None) for one, answer in zip(asked, answers, strict=True))
     print(f"{len(asked)} jobs: {both[False, False]} taken and {both[True, True]} refused by both")
     for words, why in KNOWN:

@@ -82,7 +82,7 @@ def test_37_of_97_documented_plans_are_bf16() -> None:
 def test_a_layout_that_megatron_refuses_is_refused(engine: Engine) -> None:
     """The validation above can fail: a CP that does not divide the sequence, which planning would never let through."""
     plan = msgspec.structs.replace(plan_of(*CASES[0]), cp=3, gpus=CASES[0][2] * 3)
-    assert engine.ask({"job": plan})["job"]["ok"] is False
+    assert engine.ask("resolved", {"job": plan})["job"]["ok"] is False
 
 
 PLANS = {(plan.recipe, plan.model_size): plan for plan in (plan_of(*case) for case in CASES)}
@@ -94,7 +94,7 @@ UNCHANGED = {**PLAIN, "fsdp": False, "cuda_graph": False, "recompute_layers": 0,
 def whole_models(engine: Engine) -> dict[str, int]:
     """Parameters of each model, built in full on the meta device from its recipe's architecture."""
     jobs = {"-".join(key): msgspec.structs.replace(PLANS[key], **ONE_RANK, **UNCHANGED) for key in WHOLE_MODELS}
-    return {name: found["total"] for name, found in engine.ask(jobs, "count_parameters.py").items()}
+    return engine.ask("counted", {name: {"job": job} for name, job in jobs.items()})
 
 
 @pytest.mark.parametrize("key", WHOLE_MODELS, ids="-".join)
@@ -106,8 +106,8 @@ def test_the_real_model_has_the_recipes_parameters(key, whole_models):
 def test_the_ranks_of_a_1024_gpu_job_hold_the_whole_model(engine: Engine, whole_models: dict[str, int]) -> None:
     layout = {"gpus": 1024, "tp": 8, "pp": 8, "vp": 8, "cp": 2, "mbs": 1, "gbs": 512}
     plan = msgspec.structs.replace(PLANS["llama3.1", "405b"], **UNCHANGED, **layout)
-    ranks = [engine.ask({"job": plan}, "count_parameters.py", "--rank", str(stage * 128)) for stage in (0, 1, 7)]
-    first, second, last = (rank["job"]["total"] for rank in ranks)
+    asked = {str(stage): {"job": plan, "rank": stage * 128} for stage in (0, 1, 7)}
+    first, second, last = engine.ask("counted", asked).values()
     hidden, vocabulary = plan.architecture.hidden, plan.architecture.vocabulary
     embedding = vocabulary * hidden // 8
     # 126 layers in 128 places: the first stage gives one to the embedding, the last one to the loss.
@@ -125,7 +125,7 @@ def test_the_real_model_of_every_layout_can_be_built(engine: Engine) -> None:
         plan = plan_of(*case)
         layout = (plan.recipe, plan.layers, plan.tp, plan.pp, plan.vp, plan.ep, plan.etp)
         layouts.setdefault(str(layout), msgspec.structs.replace(plan, **PLAIN))
-    for name, result in engine.ask(layouts, "count_parameters.py").items():
+    for name, total in engine.ask("counted", {name: {"job": plan} for name, plan in layouts.items()}).items():
         plan = layouts[name]
         shards = plan.tp * plan.pp * (plan.ep or 1)
-        assert plan.parameters / shards * 0.5 < result["total"] < plan.parameters / plan.tp / plan.pp * 1.5
+        assert plan.parameters / shards * 0.5 < total < plan.parameters / plan.tp / plan.pp * 1.5

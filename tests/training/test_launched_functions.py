@@ -37,7 +37,7 @@ JOBS = list(LAUNCHER["configured"]) if os.environ.get("LLMB_TEST_LAYOUTS") == "a
 
 @pytest.fixture(scope="module")
 def lines(functions_engine: Engine) -> dict[str, dict[str, Any]]:
-    return {line["job"]: line["fields"] for line in functions_engine.json_lines("launched_functions.py", *JOBS)}
+    return functions_engine.ask("decided_by_the_launcher", {job: job for job in JOBS})
 
 
 def test_jobs_have_the_fields_of_nvidias_launcher_but_for_what_is_explained(lines: dict[str, dict[str, Any]]) -> None:

@@ -90,7 +90,7 @@ def _expected(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def resolved(engine: Engine) -> dict[str, dict[str, Any]]:
     """Validation result of every configuration by name, from one process."""
-    return engine.ask({name: _job(name) for name in CONFIGURATIONS})
+    return engine.ask("resolved", {name: _job(name) for name in CONFIGURATIONS})
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -115,7 +115,7 @@ def test_validation_takes_one_process(engine: Engine) -> None:
     """A wrong job gets its own line, and the others are validated anyway."""
     on_gpu = {"device": "cuda", "gpu_type": "h100"}
     jobs = {"bad": make_job("8b", **on_gpu, batch={"gbs": 9}, world_size=2), "good": make_job("8b", **on_gpu)}
-    found = engine.ask(jobs)
+    found = engine.ask("resolved", jobs)
     assert not found["bad"]["ok"]
     assert "batch.gbs 9 is not a multiple of mbs * DP" in found["bad"]["error"]
     assert found["good"]["ok"]

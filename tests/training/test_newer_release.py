@@ -84,8 +84,8 @@ def environment(tree: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def newer(functions_python: Path, tree: Path) -> Iterator[Engine]:
-    cpu = Warm(functions_python, "cpu", environment(tree))
-    yield Engine(functions_python, cpu, cpu)
+    cpu = Warm(functions_python, environment(tree))
+    yield Engine(functions_python, cpu)
     cpu.stop()
 
 

@@ -1,7 +1,7 @@
 """Llama 3.1's documented configurations on Megatron-Bridge 0.6: that release's settings, and training without a GPU.
 
 Each configuration goes the whole way (recipe, plan, job.json, configuration, Bridge's validation), and so does NVIDIA's
-function for the same model, GPU and precision with the columns of the row (``validate_launcher.py``). Every difference
+function for the same model, GPU and precision with the columns of the row (``questions.py``). Every difference
 stands in ``MEANT`` with its reason. Below them is what other files ask of the first engine, asked of this one.
 """
 
@@ -178,8 +178,8 @@ def differences(functions_engine: Engine) -> dict[str, dict[str, tuple[Any, Any]
         request = read_request({"LLMB_INSTALL": "/x", **case.variables, **ON_0_6})
         plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))
         jobs[case.name] = document(plan) | {"run_id": case.function}
-    ours = functions_engine.ask(jobs).values()
-    nvidias = functions_engine.ask(jobs, "validate_launcher.py").values()
+    ours = functions_engine.ask("resolved", jobs).values()
+    nvidias = functions_engine.ask("launched", jobs).values()
     found = {}
     for case, one, other in zip(CASES, ours, nvidias, strict=True):
         assert one["error"] is None, case.name
@@ -225,7 +225,5 @@ def test_the_list_of_settings_is_what_this_engine_writes(functions_engine: Engin
     check_list(functions_engine, "0.6", tmp_path)
 
 
-def test_random_jobs_of_functions_and_llama_are_taken_and_refused_alike(
-    functions_engine: Engine, tmp_path: Path
-) -> None:
-    assert what_differs("0.6", functions_engine, tmp_path) == []
+def test_random_jobs_of_functions_and_llama_are_taken_and_refused_alike(functions_engine: Engine) -> None:
+    assert what_differs("0.6", functions_engine) == []

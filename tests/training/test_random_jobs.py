@@ -5,9 +5,6 @@ Those of Megatron-Bridge 0.6 are asked in ``test_other_engine.py``.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import random_jobs
 from training_jobs import Engine
 
@@ -15,17 +12,15 @@ COUNTS, SEED = {"0.3": 300, "0.6": 50}, 20261124
 """300 of the documented recipes meet 22 rules of ``planning.divisibility``; a function takes longer to call."""
 
 
-def what_differs(release: str, engine: Engine, folder: Path) -> list[object]:
+def what_differs(release: str, engine: Engine) -> list[object]:
     count = COUNTS[release]
     asked = list(random_jobs.requests(release, count, SEED))
     assert count // 5 < sum(one.plan_says is None for one in asked) < count * 4 // 5
-    file = folder / "jobs.jsonl"
-    file.write_text("".join(json.dumps(one.document) + "\n" for one in asked))
-    answers = [line["refused"] for line in engine.json_lines("ask_megatron.py", file)]
+    answers = list(engine.ask("refused", {str(number): one.document for number, one in enumerate(asked)}).values())
     return [
         (one.recipe, one.variables, one.plan_says, answer) for one, answer in random_jobs.differences(asked, answers)
     ]
 
 
-def test_documented_models_in_the_first_release(engine: Engine, tmp_path: Path) -> None:
-    assert what_differs("0.3", engine, tmp_path) == []
+def test_documented_models_in_the_first_release(engine: Engine) -> None:
+    assert what_differs("0.3", engine) == []

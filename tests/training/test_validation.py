@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from training_jobs import Engine
 
+from llmb_train.perf_recipes import PUBLISHED
 from support.golden import check_golden
 
 MBRIDGE = Path(__file__).resolve().parents[2] / "mbridge"
@@ -50,7 +51,7 @@ OF_FILES = {
 @pytest.fixture(scope="module")
 def lines(functions_engine: Engine) -> dict[str, dict[str, Any]]:
     asked = [*(f"{name}#" for name in COUNTED), *OTHERS]
-    return {str(line["name"]): line for line in functions_engine.json_lines("validate_functions.py", *asked)}
+    return functions_engine.ask("validated_function", {name.rstrip("#"): name for name in asked})
 
 
 @pytest.mark.parametrize("name", [*COUNTED, *OTHERS])
@@ -67,12 +68,10 @@ def test_a_job_that_saves_is_as_valid(lines: dict[str, dict[str, Any]], name: st
 def test_models_are_what_their_vendors_published(functions_engine: Engine) -> None:
     """The first function of each model whose ``config.json`` LLMB ships the numbers of: every field that is set."""
     first = {row["hugging_face"]: name for name, row in reversed(CATALOGUE.items()) if row["hugging_face"]}
-    *said, last = functions_engine.json_lines("published_models.py", *sorted(first.values()))
-    assert set(last["unknown"]) == OF_FILES
+    assert set().union(*functions_engine.ask("unknown", {name: name for name in PUBLISHED}).values()) == OF_FILES
     text = ""
-    for line in said:
-        text += f"{line['name']}\n"
-        text += "".join(f"  {name}: {json.dumps(value)}\n" for name, value in sorted(line["fields"].items()))
+    for name, fields in functions_engine.ask("model_fields", {name: name for name in sorted(first.values())}).items():
+        text += f"{name}\n" + "".join(f"  {field}: {json.dumps(fields[field])}\n" for field in sorted(fields))
     check_golden("models-0.6.2.txt", text)
 
 

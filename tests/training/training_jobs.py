@@ -31,9 +31,6 @@ FUNCTIONS: dict[str, Any] = json.loads((DATA / "functions.json").read_text(encod
 TIME_LIMIT = 1200
 """Seconds for one run; a tiny one takes a few on two idle cores."""
 
-BUILDS_WHOLE_MODELS = ("count_parameters.py",)
-"""Scripts that need tensors without memory."""
-
 SMOKE_SIZE = {"CLUSTER_TYPE": "local", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
 SMOKE_SAVING = {"ENABLE_CHECKPOINT": "true", "CHECKPOINT_INTERVAL": "3", "MAX_STEPS": "4"}
 SMOKE_PROFILE = {"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "1", "PROFILE_STOP_STEP": "2", "PROFILE_RANKS": "0"}
@@ -160,8 +157,8 @@ class TrainingRun:
 class Warm:
     """A ``warm_engine.py`` process, started when first needed."""
 
-    def __init__(self, python: Path, device: str, environment: dict[str, str]) -> None:
-        self._command = [str(python), str(Path(__file__).with_name("warm_engine.py")), device]
+    def __init__(self, python: Path, environment: dict[str, str]) -> None:
+        self._command = [str(python), str(Path(__file__).with_name("warm_engine.py"))]
         # It is told with each request for which test it runs.
         self._environment = {k: v for k, v in environment.items() if k != "PYTEST_CURRENT_TEST"}
         self._process: subprocess.Popen[str] | None = None
@@ -218,7 +215,6 @@ class Engine:
 
     python: Path
     cpu: Warm
-    meta: Warm
 
     def environment(self) -> dict[str, str]:
         return training_environment()
@@ -243,21 +239,20 @@ class Engine:
         assert status == expect, log[-8000:]
         return TrainingRun(status, log)
 
-    def ask(
-        self, jobs: Mapping[str, Any], script: str = "validate_jobs.py", *options: str
-    ) -> dict[str, dict[str, Any]]:
-        """What one of this folder's scripts says of each job, a plan or the content of a job.json, by name."""
+    def ask(self, question: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of ``questions.py`` to each question, by name. A plan stands for its job.json."""
         with tempfile.TemporaryDirectory() as folder:
-            files = [Path(folder, f"{number}.json") for number in range(len(jobs))]
-            for file, job in zip(files, jobs.values(), strict=True):
-                file.write_text(json.dumps(job if isinstance(job, dict) else document(job)), encoding="utf-8")
-            return dict(zip(jobs, self.json_lines(script, *options, *files), strict=True))
+            file = Path(folder, "questions.jsonl")
+            file.write_text(
+                "".join(json.dumps(one, default=document) + "\n" for one in asked.values()), encoding="utf-8"
+            )
+            answers = self.json_lines("questions.py", question, file)
+        return {name: line["answer"] for name, line in zip(asked, answers, strict=True)}
 
     def json_lines(self, script: str, *arguments: str | Path) -> list[dict[str, Any]]:
         """Run one of this folder's scripts and parse its output, one JSON object per line."""
         path = Path(__file__).with_name(script)
-        warm = self.meta if script in BUILDS_WHOLE_MODELS else self.cpu
-        status, out, log = warm.run([str(path), *map(str, arguments)], path.parent)
+        status, out, log = self.cpu.run([str(path), *map(str, arguments)], path.parent)
         assert status == 0, log[-8000:]
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 

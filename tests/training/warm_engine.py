@@ -1,9 +1,8 @@
 """Runs programs in forks of one process that has imported Megatron once, in 7 s. For the engine's Python.
 
-    ENGINE_PYTHON tests/training/warm_engine.py DEVICE     (PYTHONPATH=common)
+    ENGINE_PYTHON tests/training/warm_engine.py     (PYTHONPATH=common)
 
-DEVICE stands in for the GPU: ``cpu``, or ``meta`` to build models without memory. Each line of standard input is a
-request, in JSON; the next one is read when its programs have ended:
+Each line of standard input is a request, in JSON; the next one is read when its programs have ended:
 
     {"argv": ["-m", "llmb_train", "job.json"], "ranks": 2, "port": 23456, "env": {…},
      "cwd": "…", "out": "…", "log": "…", "test": "…"}     (on one line)
@@ -30,13 +29,13 @@ import traceback
 from typing import Any
 
 
-def import_everything(device: str) -> None:
-    """What ``llmb_train`` imports on its way to the first step, with the patches for ``device``."""
+def import_everything() -> None:
+    """What ``llmb_train`` imports on its way to the first step, with the patches for a CPU."""
     from llmb_train import cpu
 
     # As llmb_train does. A fork that looked for garbage among these objects would copy their pages, too.
     gc.disable()
-    cpu.install(device)
+    cpu.install()
     wanted = ["megatron.bridge.training.gpt_step", "megatron.bridge.training.pretrain"]
     wanted += ["llmb_train.config", "llmb_train.train"]
     if importlib.util.find_spec("megatron.bridge.perf_recipes") is not None:
@@ -118,7 +117,7 @@ def main() -> None:
     # Imports may print, too: the answers get a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    import_everything(sys.argv[1])
+    import_everything()
     while line := sys.stdin.readline():
         leader = os.fork()
         if leader == 0:
