@@ -169,9 +169,3 @@ def test_a_disk_that_refuses_gives_an_error_and_success_once_it_does_not(world, 
             assert "  -> " in refused.stderr, f"point {at}: {refused.stderr}"
 
     at_each(where(whole), world, whole, refuse)
-
-
-def test_the_driver_really_kills(world: World, registry: Path) -> None:
-    assert drive(world, "kill", 12).returncode == -9
-    assert not (world.install / "cluster_config.yaml").exists()
-    assert world.install.is_dir()

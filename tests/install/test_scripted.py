@@ -152,21 +152,6 @@ def test_setup_sh_is_the_manual_way(installed: World) -> None:
     assert "pretrain_llama3.1" in load_cluster_config(installed.install).workloads
 
 
-def test_record_and_play(installed: World, tmp_path: Path) -> None:
-    answers = tmp_path / "answers.yaml"
-    done = installed.run(*installed.slurm_flags("--gres"), "--record", str(answers))
-    assert done.returncode == 0, done.stderr
-    text = answers.read_text()
-    assert "gres: true" in text
-    answers.write_text(text.replace(str(installed.install), str(tmp_path / "elsewhere")))
-    done = installed.run("--play", str(answers), "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)["data"]
-    assert plan["install_path"] == str(tmp_path / "elsewhere")
-    assert [row["step"] for row in plan["todo"]][-1] == "site-config"
-    assert not (tmp_path / "elsewhere").exists()
-
-
 def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: World) -> None:
     path = installed.install / "cluster_config.yaml"
     text = path.read_text()

@@ -105,53 +105,6 @@ def test_secrets_that_only_the_environment_has_are_used_and_stored_nowhere(world
     ]
 
 
-def test_credentials_that_are_there_already_are_not_replaced_unasked(world: World, closed_registry: Path) -> None:
-    path = world.root / "enroot" / ".credentials"
-    own = (
-        f"machine nvcr.io login $oauthtoken password {KEY}\nmachine authn.nvidia.com login $oauthtoken password {KEY}\n"
-    )
-    path.write_text(own)
-    path.chmod(0o600)
-    flags = world.slurm_flags(workloads="pretrain_llama3.1")
-    done = world.run(*flags, env={"NGC_API_KEY": "nvapi-of-somebody-else"}, program=world.installer)
-    assert done.returncode == 0, done.stderr
-    assert path.read_text() == own
-
-
-def test_uninstall_takes_back_what_it_has_stored(world: World, closed_registry: Path) -> None:
-    path = world.root / "enroot" / ".credentials"
-    path.write_text("machine other.example login ann password x\n")
-    assert install(world, "flags").returncode == 0
-    (closed_registry / "nvcr.io" / "credentials").unlink()
-    done = world.run("uninstall", "--yes", env={"LLMB_INSTALL": str(world.install)}, program=world.installer)
-    assert done.returncode == 0, done.stderr
-    assert path.read_text() == "machine other.example login ann password x\n"
-    assert files_with(TOKEN, world.root) == files_with(KEY, world.root) == []
-
-
-def test_a_token_that_others_can_read_does_not_verify(world: World, registry: Path) -> None:
-    assert install(world, "flags").returncode == 0
-    token = world.install / ".llmb" / "hf_token"
-    token.chmod(0o644)
-    done = world.run("verify", env={"LLMB_INSTALL": str(world.install)}, program=world.installer)
-    assert (done.returncode, f"secret-files: other users can read {token}" in done.stderr) == (1, True), done.stderr
-    assert world.run("update", env={"LLMB_INSTALL": str(world.install)}, program=world.installer).returncode == 0
-    assert token.stat().st_mode & 0o777 == 0o600
-
-
-def test_both_hosts_of_ngc_get_the_key_and_other_lines_stay(world: World, closed_registry: Path) -> None:
-    path = world.root / "enroot" / ".credentials"
-    path.write_text("machine other.example login ann password x\nmachine nvcr.io login $oauthtoken password old\n")
-    path.chmod(0o644)
-    assert install(world, "flags").returncode == 0
-    assert path.read_text().splitlines() == [
-        "machine other.example login ann password x",
-        f"machine nvcr.io login $oauthtoken password {KEY}",
-        f"machine authn.nvidia.com login $oauthtoken password {KEY}",
-    ]
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
 def test_recorded_answers_hold_no_secret(world: World, registry: Path) -> None:
     answers = world.root / "answers.yaml"
     flags = world.slurm_flags("--record", str(answers), "--hf-token", TOKEN)

@@ -177,12 +177,6 @@ def test_an_unset_variable_is_not_an_argument(words: list[str], message: str) ->
     assert caught.value.remedy
 
 
-def test_quickstart_cannot_be_combined_with_other_flags() -> None:
-    with pytest.raises(RequestError, match="--quickstart decides everything itself: --gpu-type"):
-        arguments.parse(["--quickstart", "--gpu-type", "h100"])
-    assert arguments.parse(["--quickstart", "--install-path", "/x", "--verbose"]).quickstart
-
-
 def test_partitions_as_sinfo_prints_them() -> None:
     gpu, cpu = parse_sinfo(
         "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ngpu*|up|4:00:00|2|(null)\ncpu|down|infinite|4|(null)\nx"

@@ -17,7 +17,6 @@ from llmb_install.parts.credentials import Secrets, hf_token_file, registry_key,
 from llmb_install.parts.engine import own_engine
 from llmb_install.parts.files import WorkloadFolders, answers_file, commands
 from llmb_install.parts.site_config import SiteConfig
-from llmb_install.working import artefact
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 
@@ -116,53 +115,3 @@ def test_a_further_engine_comes_with_the_recipes_that_run_on_it(home: Path) -> N
     assert [image.source.rpartition(":")[2] for image in images] == ["26.02.01", "26.08"]
     without = _installation(home, **slurm, workloads=["pretrain_llama3.1"]).images()
     assert [image.source.rpartition(":")[2] for image in without] == ["26.02.01"]
-
-
-class _Noted(Artefact):
-    """Notes when it is made."""
-
-    def __init__(self, name: str, made: list[str], needs: tuple[str, ...] = (), fails: bool = False) -> None:
-        self._id, self._made, self._needs, self._fails = name, made, needs, fails
-
-    @property
-    def id(self) -> str:
-        return self._id
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self._needs
-
-    def is_complete(self) -> bool:
-        return self._id in self._made
-
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        if self._fails:
-            raise EnvironmentLacks(f"{self._id} fails")
-        self._made.append(self._id)
-        return True
-
-    def verify(self) -> str | None:
-        return None if self.is_complete() else "not made"
-
-    def show(self) -> str:
-        return "note it"
-
-
-def test_each_is_made_after_those_it_needs_and_only_what_is_missing():
-    made = ["there"]
-    artefacts = [_Noted("last", made, ("middle",)), _Noted("middle", made, ("there", "first")), _Noted("first", made)]
-    artefacts.append(_Noted("there", made))
-
-    assert artefact.make_missing(artefacts, Reporter(None)) == ["first", "middle", "last"]
-    assert made == ["there", "first", "middle", "last"]
-    assert artefact.make_missing(artefacts, Reporter(None)) == []
-
-
-def test_after_a_failure_nothing_new_is_begun():
-    made: list[str] = []
-    artefacts = [_Noted("bad", made, fails=True), _Noted("next", made, ("bad",)), _Noted("beside", made)]
-
-    with pytest.raises(EnvironmentLacks, match="bad fails"):
-        artefact.make_missing(artefacts, Reporter(None))
-
-    assert made == ["beside"]

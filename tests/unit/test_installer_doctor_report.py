@@ -73,42 +73,6 @@ def test_a_good_site_is_described_check_by_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "name", "found"),
-    [
-        (replace(GOOD, free_install=4 * 10**9), "space for the installation", "4.0 GB free in /"),
-        (replace(GOOD, controller_is_up=False), "Slurm controller", "does not answer"),
-        (replace(GOOD, missing_commands=("srun", "sbatch")), "Slurm commands", "not found: srun, sbatch"),
-        (replace(GOOD, mpi_types=()), "srun --mpi=pmix", "nothing listed"),
-        (replace(GOOD, container_options=()), "Pyxis", "srun has no --container-image"),
-        (settings(container_writable=False), "writing to an image's files", "slurm.container_writable is false"),
-        (replace(GOOD, local_enroot=""), "Enroot on this machine", "not found"),
-        (replace(GOOD, has_unsquashfs=False), "unsquashfs", "not found"),
-        (replace(GOOD, has_accounting=False), "account", "Slurm accounting is not enabled"),
-        (replace(GOOD, site=replace(GOOD.site, slurm_version="")), "Slurm version", "unknown"),
-        (replace(GOOD, site=replace(GOOD.site, slurm_version="21.07.9")), "Slurm version", "21.07.9"),
-        (settings(account="ann"), "account", "ann is not one of your accounts: bench"),
-        (settings(account=None), "account", "none is set"),
-        (settings(gpu_partition="nowhere"), "GPU partition", "nowhere does not exist"),
-        (settings(gpu_partition=None), "GPU partition", "none is set"),
-        (settings(gpu_partition="short"), "time limit", "10 minutes, set by partition short"),
-        (settings(gres=False), "GRES", "Slurm has 8 GPUs per node, and jobs do not request them"),
-        (node(gpu=[]), "GPUs of the node", "nvidia-smi shows none"),
-        (node(gpu=["NVIDIA H200"]), "GPUs of the node", "1 x NVIDIA H200, driver ?"),
-        (node(infiniband=[]), "InfiniBand or RoCE", "no device"),
-        (network(memlock=1 << 26), "locked memory", "a process may lock 67 MB"),
-        (network(peermem=False), "GPUDirect RDMA", "neither nvidia_peermem nor the open driver: no GPUDirect RDMA"),
-        (node(enroot=[]), "Enroot on the node", "not found"),
-        (node(install=[]), "installation on the node", "not visible"),
-        (replace(GOOD, node=replace(NODE, skew=5.1)), "clock of the node", "+5.1 s from ours"),
-    ],
-)
-def test_what_is_wrong_is_said_as_it_was_found(facts: Facts, name: str, found: str) -> None:
-    (check,) = bad(facts).values()
-    assert (check.name, check.found) == (name, found)
-    assert check.remedy
-
-
-@pytest.mark.parametrize(
     "facts",
     [
         replace(GOOD, free_install=5 * 10**9),

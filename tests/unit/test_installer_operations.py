@@ -108,14 +108,6 @@ def test_flags_come_before_a_play_file_and_the_files_folder_before_the_default(
     assert wanted(part).install_path == str(tmp_path / "elsewhere")
 
 
-def test_a_mistake_in_a_play_file_has_its_line(run: Run, tmp_path: Path) -> None:
-    play = tmp_path / "play.yaml"
-    play.write_text("schema: 1\ncluster_type: local\ngpu_type: h1000\nworkloads: all\n")
-    status, _, err = run("--play", str(play))
-    assert status == 2
-    assert f"error: {play}:3: gpu_type 'h1000' is unknown" in err
-
-
 def test_how_ranks_start_is_found_unless_somebody_says(run: Run, part: Part, tmp_path: Path) -> None:
     run(*SLURM, "--workloads", "grok1", "--dry-run")
     assert wanted(part).mpi == "pmix_v5"

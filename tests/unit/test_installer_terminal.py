@@ -171,19 +171,20 @@ def test_room_is_looked_for_where_the_folder_will_be(tmp_path: Path, monkeypatch
 
 
 class Part(Artefact):
-    """Something that needs others; ``fails`` is what becomes of it."""
+    """Something that needs others; ``fails`` is what becomes of it, ``made`` has the names of those that were made."""
 
     def __init__(
         self,
         name: str,
         *needs: str,
         fails: BaseException | None = None,
+        made: list[str] | None = None,
         rooms: Sequence[Room] = (),
         errors: Sequence[EnvironmentLacks] = (),
     ) -> None:
         self._name, self._needs, self._fails = name, needs, fails
         self._rooms, self._errors = rooms, errors
-        self.made = False
+        self.made = [] if made is None else made
 
     def room(self) -> Sequence[Room]:
         return self._rooms
@@ -200,12 +201,12 @@ class Part(Artefact):
         return self._needs
 
     def is_complete(self) -> bool:
-        return False
+        return self._name in self.made
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         if self._fails:
             raise self._fails
-        self.made = True
+        self.made.append(self._name)
         return True
 
     def verify(self) -> str | None:
@@ -222,6 +223,23 @@ def test_a_part_is_free_and_needs_no_other_unless_it_says_so() -> None:
         needs = Artefact.needs  # type: ignore[assignment]
 
     assert (Least("a").needs, Least("a").download, Least("a").disk) == ((), 0, 0)
+
+
+def test_each_is_made_after_those_it_needs_and_only_what_is_missing() -> None:
+    made = ["there"]
+    needs = {"last": ["middle"], "middle": ["there", "first"], "first": [], "there": []}
+    parts = [Part(name, *others, made=made) for name, others in needs.items()]
+    assert artefact.make_missing(parts, Reporter(None)) == ["first", "middle", "last"]
+    assert made == ["there", "first", "middle", "last"]
+    assert artefact.make_missing(parts, Reporter(None)) == []
+
+
+def test_after_a_failure_nothing_new_is_begun() -> None:
+    made: list[str] = []
+    parts = [Part("bad", fails=EnvironmentLacks("bad fails")), Part("next", "bad", made=made), Part("x", made=made)]
+    with pytest.raises(EnvironmentLacks, match="bad fails"):
+        artefact.make_missing(parts, Reporter(None))
+    assert made == ["x"]
 
 
 def test_every_error_is_told_and_the_first_is_raised() -> None:
