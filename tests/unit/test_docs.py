@@ -65,6 +65,34 @@ def test_lists_look_alike_on_a_forge_and_on_the_site(path: Path) -> None:
     assert re.findall(r"^ {4}\S.*\n[0-9]+\. .*", text, re.MULTILINE) == []
 
 
+PACKAGES = [
+    ROOT / name for name in ("common", "common/llmb_common", "common/llmb_train", "cli", "installer", "tests", "")
+]
+
+
+def is_in_the_code(name: str) -> bool:
+    """Whether the dotted name is a module, a package, or occurs in the module that it is said to be in."""
+    *path, last = name.split(".")
+    for place in (package.joinpath(*path) for package in PACKAGES):
+        if (place / f"{last}.py").is_file() or (place / last).is_dir():
+            return True
+        module = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+        if path and module is not None and re.search(rf"\b{last}\b", module.read_text()):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_that_pages_name_are_there(path: Path) -> None:
+    """By their full names everywhere; on the page of the architecture from their package on, too."""
+    names = re.findall(r"`((?:llmb_\w+|tools|support)\.[\w.]+)`", path.read_text())
+    if path.name == "architecture.md":
+        dotted = re.findall(r"`([a-z_]+\.[\w.]*\w)`", path.read_text())
+        others = r"^(megatron|steps|sys)\.|\.(json|jsonl|out|py|sbatch|sh|txt|yaml)$"
+        names += [name for name in dotted if not re.search(others, name)]
+    assert [name for name in names if not is_in_the_code(name)] == []
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="MkDocs Material needs Python 3.11")
 def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tools.site", tmp_path]
