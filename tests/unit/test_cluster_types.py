@@ -10,43 +10,11 @@ import pytest
 from llmb_common.errors import ConfigError, RecordError
 from llmb_common.machine.files import shell_part
 from llmb_common.platform import cluster_types
-from llmb_common.platform.cluster_types import ClusterType, Traits, traits_of
+from llmb_common.platform.cluster_types import traits_of
 from llmb_common.runs.record import load_record
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.submission.single import create_run
 from support.run_site import ROOT, RunSite
-
-
-def test_slurm_queues_jobs_in_containers_on_other_machines() -> None:
-    assert traits_of("slurm") == Traits(
-        name=ClusterType("slurm"),
-        executor="llmb_common.executors.slurm.executor:SlurmExecutor",
-        this_machine=False,
-        queued=True,
-        submits_with="sbatch",
-        dependencies=True,
-        containers=True,
-        slurm_options=True,
-        unheeded=(),
-        job_id=r"[0-9]+(_[0-9]+)?",
-        settings="llmb_common.executors.slurm.words:SlurmSettings",
-        variables=traits_of("slurm").variables,
-    )
-
-
-def test_local_jobs_run_here_and_need_none_of_slurms_settings() -> None:
-    unheeded = "ADDITIONAL_SLURM_PARAMS CPU_PER_TASK_PINNING ENABLE_VBOOST GPUS_PER_NODE RUN_CONF_MOUNTS TIME_LIMIT"
-    assert traits_of("local") == Traits(
-        name=ClusterType("local"),
-        executor="llmb_common.executors.local.executor:LocalExecutor",
-        this_machine=True,
-        queued=False,
-        dependencies=False,
-        containers=False,
-        slurm_options=False,
-        unheeded=tuple(unheeded.split()),
-        job_id="[0-9]+",
-    )
 
 
 @pytest.mark.parametrize(

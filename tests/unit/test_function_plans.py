@@ -377,15 +377,6 @@ def test_a_run_of_a_function_gets_a_verdict_and_figures(tmp_path: Path, ratio: f
     assert found.mfu == pytest.approx(1635 / 4900, rel=0.002)
 
 
-def test_a_rubin_has_no_mfu(tmp_path: Path) -> None:
-    variables = {"GPU_TYPE": "vr200", "MODEL_SIZE": "llama3_8b", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "8"}
-    record = make_run(tmp_path, "mbridge", log=steady_log(1000), variables=variables)
-    timing = analyse(find_runs(record.paths.folder)[0], window_of(record.plan))
-    found = figures(record.plan, RECIPE, timing, 1.0)
-    assert found.mfu is None
-    assert found.tflops_per_gpu is not None
-
-
 def test_the_index_says_what_the_names_say_and_every_line_is_complete() -> None:
     document = json.loads((ROOT / "mbridge" / "catalogue-0.6.2.json").read_text())
     assert (document["release"], document["core"]) == ("0.6.2", "0.19.2")

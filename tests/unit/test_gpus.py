@@ -58,8 +58,25 @@ def test_a_type_that_borrows_rows_borrows_them_of_its_own_generation(gpu_type: s
 
 def test_peaks() -> None:
     known = {("h100", "bf16"): 989, ("b300", "nvfp4"): 13500, ("h200", "fp8"): 1979, ("b200", "fp8"): 4500}
-    known |= {("gb200", "bf16"): 2450, ("gb300", "nvfp4"): 14700, ("h100", "nvfp4"): None, ("cpu", "bf16"): None}
+    known |= {
+        ("gb200", "bf16"): 2450,
+        ("gb300", "nvfp4"): 14700,
+        ("h100", "nvfp4"): None,
+        ("vr200", "bf16"): None,
+        ("cpu", "bf16"): None,
+    }
     assert {place: gpus.peak_tflops(*place) for place in known} == known
+
+
+def test_a_cpu_has_ranks_and_neither_a_generation_nor_peaks() -> None:
+    assert (gpus.generation_of("cpu"), gpus.per_node("cpu"), gpus.peak_tflops("cpu", "bf16")) == (None, 8, None)
+    assert gpus.gpu_types() == (*gpus.GPUS, "cpu")
+
+
+def test_whose_rows_a_gpu_runs() -> None:
+    assert [gpus.rows_of(name) for name in ("b300", "b200", "h200", "h100")] == ["b200", "b200", "h100", "h100"]
+    assert gpus.row_types("h200") == ("h200", "h100", "any")
+    assert gpus.row_types("cpu") == ("cpu", "cpu", "any")
 
 
 def test_no_gpu_of_the_table_is_among_the_others() -> None:

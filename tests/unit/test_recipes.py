@@ -136,98 +136,60 @@ def test_llmb_repo_without_recipes_is_an_error(tmp_path: Path, monkeypatch: pyte
     assert recipes_root() == ROOT, "the clone that holds this library"
 
 
+FORMS = [
+    (Variant, "name", "nemo2", "-v"),
+    (Variant, "time_limit", "4:00:00", "30:00"),
+    (Variant, "time_limit", "1-0:00:00", "1-123:00:00"),
+    (Variant, "max_steps", 1, 0),
+    (Model, "size", "8b", ""),
+    (Recipe, "hugging_face", "meta-llama/Llama@" + "b4d08b7a" * 5, "meta-llama/Llama"),
+    (Recipe, "hugging_face", None, "meta-llama/Llama@b4d08b7"),
+    (PublishedResult, "container", "25.04.00", "25.4"),
+    (Row, "gpus_min", 1, 0),
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "right", "wrong"), FORMS)
+def test_a_value_of_another_form_is_refused(kind: type, field: str, right: object, wrong: object) -> None:
+    described = next(item for item in msgspec.structs.fields(kind) if item.name == field)
+    assert msgspec.convert(right, described.type) == right
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wrong, described.type)
+
+
 ARCHITECTURE = {
     **{"layers": 4, "hidden": 8, "ffn": 32, "heads": 2, "query_groups": 1, "head_dim": 4, "vocabulary": 100},
     **{"activation": "silu", "gated": True, "norm": "rmsnorm", "norm_epsilon": 1e-5, "rope_base": 10000},
 }
 
 
-def architecture(**changes: Any) -> Architecture:
-    return msgspec.convert(ARCHITECTURE | changes, Architecture)
+PROFILING = {"start": 45, "stop": 50, "ranks": "0", "file": "profile"}
+VARIANT = {"name": "v", "title": "V", "experiment_name": "x", "profiling": PROFILING, "fp8_recipe": "cs"}
+DEFAULTS = [
+    (Architecture, ARCHITECTURE, {"zero_centered_gamma": False, "rope_scaling": None, "rotary_percent": 1.0}),
+    (Architecture, ARCHITECTURE, {"rope_interleaved": False, "no_rope_interval": None, "attention_chunk": None}),
+    (Architecture, ARCHITECTURE, {"tied_embeddings": False, "init_std": 0.02, "moe": None}),
+    (MoE, {"experts": 8, "top_k": 2, "ffn": 16}, {"shared_ffn": None, "every": 1, "router": "softmax"}),
+    (MoE, {"experts": 8, "top_k": 2, "ffn": 16}, {"pre_softmax": False, "aux_loss": 0.0, "capacity_factor": 1.0}),
+    (MoE, {"experts": 8, "top_k": 2, "ffn": 16}, {"probabilities_on_input": False}),
+    (Profiling, PROFILING, {"suffix": "", "steps": None}),
+    (Measurement, {"first": 35, "last": 44}, {"statistic": "mean"}),
+    (NcclTrace, {}, {"steps": 5, "suffix": ""}),
+    (Variant, VARIANT | {"measurement": {"first": 35, "last": 44}}, {"max_steps": 50, "time_limit": "00:30:00"}),
+    (Variant, VARIANT | {"measurement": {"first": 35, "last": 44}}, {"vboost": False, "flops_attention": None}),
+    (Model, {"size": "8b", "title": "8B", "sequence_length": 16}, {"large": False, "checkpoint": None}),
+]
+
+
+@pytest.mark.parametrize(("kind", "least", "defaults"), DEFAULTS)
+def test_what_may_be_left_out(kind: type, least: dict[str, Any], defaults: dict[str, Any]) -> None:
+    said = msgspec.to_builtins(msgspec.convert(least, kind))
+    assert said | defaults == said
 
 
 @pytest.fixture(scope="module")
 def grok() -> Recipe:
     return load_recipe(ROOT / "grok1")
-
-
-def test_a_plain_architecture_is_an_untied_dense_transformer_with_full_rope() -> None:
-    said = msgspec.to_builtins(architecture())
-    plain = {
-        "zero_centered_gamma": False,
-        "rope_scaling": None,
-        "rotary_percent": 1.0,
-        "rope_interleaved": False,
-        "no_rope_interval": None,
-        "attention_chunk": None,
-        "tied_embeddings": False,
-        "init_std": 0.02,
-        "moe": None,
-    }
-    assert said | plain == said
-
-
-def test_plain_experts_are_in_every_layer_behind_a_softmax_without_an_auxiliary_loss() -> None:
-    said = msgspec.to_builtins(msgspec.convert({"experts": 8, "top_k": 2, "ffn": 16}, MoE))
-    plain = {
-        **{"experts": 8, "top_k": 2, "ffn": 16, "shared_ffn": None, "every": 1},
-        **{"router": "softmax", "pre_softmax": False, "aux_loss": 0.0, "capacity_factor": 1.0},
-        "probabilities_on_input": False,
-    }
-    assert said | plain == said
-
-
-def test_a_variant_that_says_only_what_it_must_trains_50_steps_in_half_an_hour() -> None:
-    profiling = {"start": 45, "stop": 50, "ranks": "0", "file": "profile"}
-    least = {"name": "v", "title": "V", "experiment_name": "x", "measurement": {"first": 35, "last": 44}}
-    variant = msgspec.convert(least | {"profiling": profiling, "fp8_recipe": "cs"}, Variant)
-    assert (variant.max_steps, variant.time_limit) == (50, "00:30:00")
-    assert (variant.vboost, variant.flops_attention) == (False, None)
-    assert variant.measurement.statistic == "mean"
-    assert (variant.profiling.suffix, variant.profiling.steps) == ("", None)
-    assert (variant.nccl_trace.steps, variant.nccl_trace.suffix) == (5, "")
-    assert variant.nccl_trace == NcclTrace()
-
-
-def test_a_model_is_small_and_without_checkpoints_unless_it_says_so() -> None:
-    least = {"size": "8b", "title": "8B", "parameters": 8, "sequence_length": 16, "architecture": ARCHITECTURE}
-    model = msgspec.convert(least, Model)
-    assert (model.large, model.checkpoint) == (False, None)
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "wrong"),
-    [
-        (Variant, "name", "-v"),
-        (Variant, "time_limit", "30:00"),
-        (Variant, "time_limit", "1-123:00:00"),
-        (Variant, "max_steps", 0),
-        (Model, "size", ""),
-        (Recipe, "hugging_face", "meta-llama/Llama"),
-        (Recipe, "hugging_face", "meta-llama/Llama@b4d08b7"),
-        (PublishedResult, "container", "25.4"),
-        (Row, "gpus_min", 0),
-    ],
-)
-def test_values_of_another_form_are_refused(kind: type, field: str, wrong: object) -> None:
-    described = next(item for item in msgspec.structs.fields(kind) if item.name == field)
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(wrong, described.type)
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "right"),
-    [
-        (Variant, "time_limit", "1-0:00:00"),
-        (Variant, "time_limit", "4:00:00"),
-        (Variant, "name", "nemo2"),
-        (PublishedResult, "container", "25.04"),
-        (PublishedResult, "container", "25.04.00"),
-    ],
-)
-def test_values_of_the_right_form(kind: type, field: str, right: object) -> None:
-    described = next(item for item in msgspec.structs.fields(kind) if item.name == field)
-    assert msgspec.convert(right, described.type) == right
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,11 @@ import re
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from llmb_common.errors import RecipeError
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe, recipe_folders
-from llmb_common.recipes.recipe import find_row
-from llmb_common.recipes.rows import PublishedResult
 from llmb_common.request.variables import VARIABLES
 from tools import readmes
 from tools.__main__ import main, update
@@ -208,52 +205,6 @@ def test_a_figure_with_a_wrong_mark_is_an_error(text: str, message: str) -> None
     assert caught.value.remedy
 
 
-# What NVIDIA really divided by, not quite what the READMEs print: rounded model FLOPs and, for Llama 3.1, other peaks.
-USED_BY_NEMOTRON = {"15b": 434.5e12, "340b": 1.01e16}
-
-
-def used_by_llama(result: PublishedResult, layers: int | None) -> float:
-    if not result.size.startswith("405b"):
-        return {"8b": 4.74e14, "70b": 3.94e15}[result.size]
-    model = LLAMA.model(result.size)
-    architecture = model.architecture
-    sixteen_groups = msgspec.structs.replace(architecture, layers=layers or architecture.layers, query_groups=16)
-    return flops.model_flops(sixteen_groups, model.sequence_length, "full").total
-
-
-def printed_mfus(name: str, peaks: dict[str, float], nemotron: dict[str, float] = USED_BY_NEMOTRON) -> tuple[int, int]:
-    """How many of the README's MFUs these assumptions reproduce to the last digit, and how many there are."""
-    recipe = load_recipe(ROOT / name)
-    right = []
-    for result in recipe.results:
-        row = find_row(recipe, result)
-        if result.variant != "nemo2" or row is None or result.mfu_percent is None:
-            continue
-        per_sequence = used_by_llama(result, row.layers) if name == "llama3.1" else nemotron[result.size]
-        achieved = flops.achieved_tflops(
-            per_sequence, row.global_batch_size(result.gpus), result.step_seconds, result.gpus
-        )
-        mfu = 100 * flops.mfu(achieved, peaks[result.dtype])
-        right.append(f"{mfu:.2f}" == f"{result.mfu_percent:.2f}")
-    return sum(right), len(right)
-
-
-def test_all_printed_mfus_of_llama_come_from_peaks_of_989_5_and_1979() -> None:
-    assert printed_mfus("llama3.1", {"bf16": 989.5, "fp8": 1979}) == (34, 34)
-    assert printed_mfus("llama3.1", {"bf16": 989.4, "fp8": 1978.9})[0] < 34
-    assert printed_mfus("llama3.1", {"bf16": 989, "fp8": 1979})[0] < 34
-    whys = {result.why for result in LLAMA.results if "rounds the model FLOPs" in result.why}
-    assert len(whys) == 2
-    assert all("peaks of 989.5 and 1979 TFLOPS" in why for why in whys)
-
-
-def test_all_printed_mfus_of_nemotron_come_from_the_printed_peaks_and_rounded_flops() -> None:
-    peaks = {"bf16": 989.0, "fp8": 1979.0}
-    assert printed_mfus("nemotron4", peaks) == (24, 24)
-    assert printed_mfus("nemotron4", peaks, {**USED_BY_NEMOTRON, "340b": 1.009e16})[0] == 16
-    assert "Its MFU used 1.01E+16" in readme("nemotron4")
-
-
 def total(name: str, size: str, attention: str = "causal") -> float:
     model = load_recipe(ROOT / name).model(size)
     return flops.model_flops(
@@ -274,10 +225,3 @@ def test_figures_about_the_documents_mistakes_are_what_the_recipes_give() -> Non
         printed = {"15b": 434.478891663360e12, "340b": 1.0094e16}[size]
         assert f"{total('nemotron4', size, 'full') / printed:.3f}" in share
         assert share in readme("nemotron4")
-
-
-def test_every_correction_has_a_number_and_a_document() -> None:
-    items = json.loads((ROOT / "tests" / "data" / "documents" / "corrections.json").read_text())
-    assert [item["id"] for item in items] == list(range(1, 33))
-    documents = {"llama3.1-mbridge.md", "llama3.1-nemo2.md", "llama4.md", "grok1.md", "nemotron4.md", "all"}
-    assert {name for item in items for name in item["source"].split(", ")} == documents

@@ -11,7 +11,7 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import VARIABLES, Request, read_request, refuse_typos
-from llmb_common.request.values import gres_count, gres_type, is_mount
+from llmb_common.request.values import is_mount
 from llmb_common.request.variables import COLUMNS, VARIABLE_NAMES, FieldNames
 from support.plans import check_answers, check_fields, rows
 
@@ -348,14 +348,6 @@ def test_variables_that_tune_a_job_go_with_it_in_order(name: str) -> None:
     others = {"CUDA_HOME": "/x", "NCCL_": "1", "NCCL_x": "1", "MY_NCCL_X": "1", "MASTER_PORTS": "1", "PATH": "/bin"}
     request = read_request({**others, **given})
     assert list(request.tuning.items()) == sorted(given.items())
-
-
-@pytest.mark.parametrize(
-    ("text", "count", "kind"),
-    [("8", 8, None), ("h100:4", 4, "h100"), ("gpu:9999", 9999, None), ("gpu:a.b-c:1", 1, "a.b-c")],
-)
-def test_gpus_of_a_node_in_slurms_words(text: str, count: int, kind: str | None) -> None:
-    assert (gres_count(text), gres_type(text)) == (count, kind)
 
 
 def test_mounts() -> None:
