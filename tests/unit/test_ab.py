@@ -19,7 +19,7 @@ from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import ArrayTask
 from llmb_run.campaigns.conduct import Run, attempt_of, held
-from llmb_run.comparing.ab import as_text
+from llmb_run.comparing.ab import as_text, signed
 from llmb_run.comparing.strategy import InTurns, Rule, RunBlock
 from llmb_run.results.measuring import measure
 from llmb_run.workspace import Workspace
@@ -210,6 +210,7 @@ def test_equals_are_told_to_be_equal(site: Site) -> None:
     assert done.status == 0, done.err
     assert "no difference larger than 1 % (95% interval: " in done.out
     assert "without --change both sides are the same" in done.err
+    assert [signed(percent) for percent in (-0.04, 0.04, -0.06)] == ["+0.0", "+0.0", "-0.1"]
 
 
 def test_another_loss_is_no_gain(site: Site) -> None:

@@ -159,6 +159,10 @@ def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pyte
     large = site(*TUNE, "--budget", "60", "--json")
     assert (large.data["ended"], large.data["winner"]["changes"]) == ("found", {"STEP_MS": "91"})
     assert large.data["spent_hours"] <= 60
+    assert "this campaign is over" in site(*TUNE, "--budget", "60", "--within", "5").err
+    closer = site(*TUNE, "--budget", "200", "--within", "0.2", "--json")
+    assert (closer.data["within"], closer.data["winner"]["changes"]) == (0.002, {"STEP_MS": "91"})
+    assert len(closer.data["trials"]) >= len(large.data["trials"])
 
 
 @pytest.mark.parametrize("at", [3, 20, 45, 90])

@@ -33,6 +33,7 @@ from llmb_run.campaigns.campaign import (
     plan_changes,
 )
 from llmb_run.campaigns.conduct import Conduct, Run, refuse_slowed
+from llmb_run.columns import formatted
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule, RunBlock
 from llmb_run.starting.command_line import as_said, setting_said, variables_of
 from llmb_run.starting.requests import JobSpec, PlannedJob, plan_ask
@@ -124,15 +125,20 @@ def as_text(result: Mapping[str, Any]) -> str:
             f"{counted(found['pairs'], 'pair')} in {counted(len(blocks), 'block')} ({together} in one allocation)"
             f"{f' on {nodes}' if nodes else ''}, {result['gpu_hours']:.2g} GPU-hours; a pair scatters by"
             f" {found['noise_percent']:.1f} %, and from one run of a block to the next it drifts by"
-            f" {found['drift_percent']:+.1f} %"
+            f" {signed(found['drift_percent'])} %"
         )
         if found["stalls_percent"]:
-            lines.append(f"stalled steps make {found['stalls_percent']:+.1f} % of the difference")
+            lines.append(f"stalled steps make {signed(found['stalls_percent'])} % of the difference")
     if lost := sum(len(block["lost"]) for block in result["blocks"]):
         lines.append(
             f"{counted(lost, 'run')} did not count: without a step time, or in another allocation than most of a block"
         )
     return "\n".join(lines) + "\n"
+
+
+def signed(percent: float) -> str:
+    """``+1.5``, and never ``-0.0``."""
+    return formatted(percent / 100, "+.1%")
 
 
 def _answer(result: Mapping[str, Any]) -> str:
@@ -142,7 +148,8 @@ def _answer(result: Mapping[str, Any]) -> str:
     found = result["difference"]
     if found is None:
         return f"no answer: {result['why'] or 'too few runs have ended'}"
-    interval = f"({CONFIDENCE:.0%} interval: {found['low_percent']:+.1f} to {found['high_percent']:+.1f} %)"
+    bounds = f"{signed(found['low_percent'])} to {signed(found['high_percent'])}"
+    interval = f"({CONFIDENCE:.0%} interval: {bounds} %)"
     match result["answer"]:
         case "no difference":
             return f"no difference larger than {resolution:g} % {interval}"

@@ -25,7 +25,7 @@ from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, answered, began_with, begin_or_go_on, frozen_now
 from llmb_run.campaigns.conduct import Conduct, Due, Runs
-from llmb_run.comparing.ab import ask_of_run, outcome, refuse_untimed, say_what_changed
+from llmb_run.comparing.ab import ask_of_run, outcome, refuse_untimed, say_what_changed, signed
 from llmb_run.comparing.gap import Found, Gap, GapDifference, find_gap
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
 from llmb_run.starting.requests import PlannedJob, plan_ask
@@ -183,7 +183,7 @@ def _told(test: Mapping[str, Any]) -> str:
 def _plus_minus(found: Mapping[str, float]) -> str:
     middle = found["difference_percent"]
     half = max(found["high_percent"] - middle, middle - found["low_percent"])
-    return f"{middle:+.1f} ± {half:.1f} %"
+    return f"{signed(middle)} ± {half:.1f} %"
 
 
 class FrozenGap(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -338,8 +338,9 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
 
 
 def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
-    """Whether it ended for want of GPU-hours, of which there are more now."""
-    return bool(result["ended"] == "budget" and wanted.budget > (result["budget"] or math.inf))
+    """Whether more is asked of it: a closer search, or GPU-hours where it ended for want of them."""
+    more = result["ended"] == "budget" and wanted.budget > (result["budget"] or math.inf)
+    return bool(more or wanted.within < result["within"])
 
 
 def _check(base: PlannedJob, wanted: TuneRequest) -> None:
