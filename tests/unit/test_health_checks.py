@@ -26,7 +26,7 @@ from llmb_common.health.facts import (
     Remark,
     read_facts,
 )
-from llmb_common.health.judge import NodeVerdict, drift, judge, kernel_trouble, with_remarks
+from llmb_common.health.judge import NodeVerdict, drift, judge, kernel_trouble, unlike, with_remarks
 from llmb_common.runs.evidence.findings import KINDS
 from llmb_common.runs.evidence.nodes import Gpu, Snapshot
 from llmb_common.submission.excluded_nodes import exclusions
@@ -262,6 +262,17 @@ def test_one_port_that_is_faster_than_the_others_of_its_name_makes_none_of_them_
     assert {v.status for v in judge(list(nodes), nodes, needs())} == {"ok"}
 
 
+def test_what_a_dark_port_says_of_its_rate_is_not_usual() -> None:
+    dark = port("mlx5_1", state="DOWN", rate_gbps=10.0)
+    nodes = fleet()
+    for name, change in {"n2": port("mlx5_1", rate_gbps=200.0), "n3": dark, "n4": dark}.items():
+        nodes[name] = change(nodes[name])
+    found = {node: remark.text for node, remark in unlike([*nodes.values()], needs())}
+    assert found == {"n2": "mlx5_1 runs at 200 Gbit/s; usual here: 400"}
+    three = [dark(facts) for facts in fleet(nodes=3).values()]
+    assert list(unlike(three, needs())) == [], "three that are dark are meant to be"
+
+
 def test_two_nodes_with_fewer_ports_up_than_gpus_are_worth_a_look() -> None:
     facts = fleet(nodes=1)["n1"]
     eight = part("machine", adapters=facts.machine.adapters[:8])(facts)
@@ -336,9 +347,9 @@ def test_the_reason_is_the_worst_on_one_line() -> None:
 
 def test_silent_nodes_and_such_without_a_python_fail() -> None:
     found = judge(["n1", "n2", "n3"], {**fleet(nodes=1), "n2": None}, needs())
-    assert [(v.status, v.reason) for v in found[1:]] == [
-        ("silent", "no Python 3.6 or newer on the node"),
-        ("silent", "no answer in time"),
+    assert [(v.status, *((remark.level, remark.text) for remark in v.remarks)) for v in found[1:]] == [
+        ("silent", ("fail", "no Python 3.6 or newer on the node")),
+        ("silent", ("fail", "no answer in time")),
     ]
 
 

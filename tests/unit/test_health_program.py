@@ -49,6 +49,7 @@ def test_frames_survive_the_output_of_many_nodes() -> None:
     found = parse_frames("\n".join(["srun: warning", *mixed, "LLMB-HEALTH n3 no-python", "LLMB-HEALTH n4 1/2 xx"]))
     assert found == {"n1": value, "n2": {**value, "node": "n2"}, "n3": None}
     assert parse_frames(mine[0]) == {}, "half of an answer is none"
+    assert parse_frames(frames("n1", {})[0].replace("LLMB-HEALTH", "LLMB-OTHER")) == {}
     assert parse_frames("LLMB-HEALTH n1 x/1 AAAA\nLLMB-HEALTH n1 1/x AAAA") == {}
     assert parse_frames("LLMB-HEALTH n1 1/1 AAAA\nLLMB-HEALTH n1 1/1 ====") == {}
 
@@ -260,6 +261,7 @@ def test_what_a_plan_needs_is_found_in_it(tmp_path: Path) -> None:
         pythons=("/a/python",),
         env={name: item.value for name, item in usual.env.items()},
     )
+    assert needs_of(msgspec.structs.replace(usual, image=f"{image}.none")).image_bytes == 0
     beyond = function_plan(MODEL_SIZE="deepseek_v3", DTYPE="fp8", GPU_TYPE="h100", JOB_TOTAL_GPUS="1024")
     assert (beyond.ep, needs_of(beyond).dispatcher) == (64, "hybridep")
     assert needs_of(msgspec.structs.replace(beyond, ep=8)).dispatcher == "", "experts in one NVLink domain"

@@ -72,7 +72,8 @@ class Bench:
             if node in group["nodes"]
         ]
         alone = {str(n): self._gpu(node, n) for n in range(spec["gpus"])} if spec["alone"] else {}
-        return frames(node, {"node": node, "looks": {"alone": alone, "load": [], "groups": groups}})
+        load = [{"time": 1.0, "gpus": [{"index": 0, "power_w": 650.0}]}]
+        return frames(node, {"node": node, "looks": {"alone": alone, "load": load, "groups": groups}})
 
     def _gpu(self, node: str, index: int) -> dict[str, Any]:
         usual = {"tflops": 700.0, "copy": 2600.0, "to_gpu": 55.0, "from_gpu": 55.0}
@@ -116,6 +117,7 @@ def test_healthy_nodes_stay_so_and_the_medians_are_told(tmp_path: Path) -> None:
         "copy from the GPU 55 GB/s, all-reduce in a node 400 GB/s, all-reduce between two nodes 48 GB/s"
     )
     assert any("GPUDirect RDMA yes" in line for line in account)
+    assert "650 W each under load" in account[0]
 
 
 @pytest.mark.parametrize(

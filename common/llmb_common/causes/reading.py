@@ -30,12 +30,15 @@ LONGEST = 500
 _REACH = 2048
 """Bytes of a line before and after the word that gives it away."""
 
-_CORE = (b"rror", b"ERROR", b"xception", b"NCCL WARN", b"emory", b"Killed", b"llmb_train: ")
+_CORE = (
+    *(b"rror", b"ERROR", b"xception", b"NCCL WARN", b"emory", b"Killed", b"llmb_train: ", b"CANCELLED"),
+    *(b"Xid", b"NVRM", b"kernel: ", b"pass monitored"),
+)
 _MORE = (
-    *(b"ailed", b"ailure", b"atal", b"fault", b"ignal", b"SIG", b"oom", b"Xid", b"No s", b"imed out", b"imeout"),
-    *(b"CANCELLED", b"xited", b"exitcode", b"not found", b"nan", b"aN", b"denied", b": line ", b"in use", b"refused"),
+    *(b"ailed", b"ailure", b"atal", b"fault", b"ignal", b"SIG", b"oom", b"No s", b"imed out", b"imeout"),
+    *(b"xited", b"exitcode", b"not found", b"nan", b"aN", b"denied", b": line ", b"in use", b"refused"),
     *(b"symbol", b"bort", b"dumped", b"off the bus", b"xceeded", b"atchdog", b"terminate", b"importing", b"UNAVAIL"),
-    *(b"an't ", b"nable to", b"onnection", b"enqueued", b"pass monitored", b"closed by", b"Assertion", b"lost"),
+    *(b"an't ", b"nable to", b"onnection", b"enqueued", b"closed by", b"Assertion", b"lost"),
     *(b"ibgda", b"free()", b"does not", b"annot ", b"not supp", b"neither AF", b"reempt", b"ompletion"),
     *(b"mlx5_core", b"lockup", b"panic", b"emount", b"not resp", b"lost carrier"),
     *(b"mlx5_core", b"lockup", b"panic", b"emount", b"not resp", b"ink down", b"lost carrier"),

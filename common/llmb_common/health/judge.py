@@ -255,7 +255,7 @@ class NodeVerdict(msgspec.Struct, frozen=True):
     @property
     def reason(self) -> str:
         """Why it is not to be used, on one line."""
-        worst = [remark for remark in self.remarks if remark.level == "fail"] or list(self.remarks)
+        worst: Sequence[Remark] = [remark for remark in self.remarks if remark.level == "fail"] or self.remarks
         return "; ".join(remark.text for remark in worst[:3])[:300]
 
 
