@@ -29,7 +29,7 @@ from llmb_common.submission.observe import Observation, cancel, observe, refresh
 from llmb_common.submission.preflight import doubts
 from llmb_common.submission.single import submit, submit_chain
 from support.processes import PATIENCE, wait_until
-from support.run_site import RECIPE, RunSite
+from support.run_site import RECIPE, RunSite, events_of, log_of
 from support.slurm_cluster import SlurmCluster
 
 
@@ -84,16 +84,8 @@ def scontrol(cluster: SlurmCluster, record: RunRecord) -> dict[str, str]:
     return cluster.job(int(record.job_id or 0))
 
 
-def log_of(record: RunRecord) -> str:
-    return record.paths.log.read_text() if record.paths.log.exists() else ""
-
-
 def batch_log(record: RunRecord) -> str:
     return record.paths.batch_log.read_text() if record.paths.batch_log.exists() else ""
-
-
-def events_of(record: RunRecord) -> list[str]:
-    return [json.loads(line)["event"] for line in record.paths.events.read_text().splitlines()]
 
 
 def states_of(record: RunRecord) -> list[str]:
@@ -198,7 +190,7 @@ def test_node_failure_with_requeue_goes_on_in_the_same_folder_and_names_the_node
     record = site.submit(plan=two_nodes, STANDIN_SECONDS="5", STANDIN_STEPS="1", STANDIN_OTHERS="5")
     record = site.until(record, "RUNNING").record
     wait_until(record.paths.events.exists, "the start event", timeout=20)
-    nodes = observe([record])[0].nodes
+    nodes = observe([record])[0].finding.nodes
     failed = expand(nodes)[1]
     site.cluster.set_node_down(failed)
     record = site.until(record, "PENDING").record

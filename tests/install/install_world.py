@@ -133,3 +133,9 @@ def forks(folder: Path) -> Iterator[Drive]:
     with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         yield drive
         process.stdin.close()
+
+
+def files_with(text: str, root: Path) -> list[str]:
+    """The files below ``root`` that contain ``text``."""
+    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted(str(path.relative_to(root)) for path in files if text.encode() in path.read_bytes())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from install_world import World
+from install_world import World, files_with
 
 from llmb_common.site.cluster import load_cluster_config
 
@@ -38,11 +38,6 @@ def site(world: World, registry: Path) -> World:
         (folder / name).chmod(0o755)
     world.env["PATH"] = f"{folder}:{world.env['PATH']}"
     return world
-
-
-def files_with(text: str, root: Path) -> list[str]:
-    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    return sorted(str(path.relative_to(root)) for path in files if text.encode() in path.read_bytes())
 
 
 class Terminal:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from install_world import CLONE, World
+from install_world import CLONE, World, files_with
 
 TOKEN = "hf_canarycanarycanary"
 KEY = "nvapi-canarycanarycanary"
@@ -47,11 +47,6 @@ def watched_processes() -> Iterator[dict[int, set[str]]]:
     finally:
         stop.set()
         thread.join()
-
-
-def files_with(secret: str, root: Path) -> list[str]:
-    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    return sorted(str(path.relative_to(root)) for path in files if secret.encode() in path.read_bytes())
 
 
 def install(world: World, way: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ with 0.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
+from llmb_common.runs.record import RunRecord
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.site.machine import look_at_machine
 from llmb_common.submission import jobs
@@ -92,3 +94,17 @@ def with_small_code(folder: Path, patch: pytest.MonkeyPatch) -> None:
     code.mkdir(parents=True)
     (code / "__main__.py").write_text("print('trained')\n")
     patch.setattr(jobs, "training_code", lambda: code)
+
+
+def run_folders(site: RunSite) -> list[Path]:
+    """The folders of all runs that have a record."""
+    return [record.parent for record in site.install.glob("workloads/*/experiments/*/[!.]*/run.json")]
+
+
+def log_of(record: RunRecord) -> str:
+    return record.paths.log.read_text() if record.paths.log.exists() else ""
+
+
+def events_of(record: RunRecord) -> list[str]:
+    text = record.paths.events.read_text() if record.paths.events.exists() else ""
+    return [json.loads(line)["event"] for line in text.splitlines()]

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.launch import plan_from_variables
 from llmb_common.submission.single import create_run
+from llmb_common.timing.iterations import Iteration
 from support.iteration_logs import mbridge_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,3 +54,13 @@ def make_run(
 def steady_log(milliseconds: float, steps: int = 50, **fields: Any) -> str:
     """A healthy Megatron-Bridge log whose steps all take the same time, of the work that PUBLISHED is."""
     return "".join(mbridge_line(index, steps, milliseconds=milliseconds, **fields) for index in range(1, steps + 1))
+
+
+def took(seconds: float, error: float = 0.0, **fields: Any) -> StepTime:
+    """The step time of a run of ten measured steps, of so many in all that stalls nobody saw hardly count."""
+    return StepTime(seconds, error, **{"count": 10, "mean": seconds, "steps": 400} | fields)
+
+
+def losses(*values: float | None) -> list[Iteration]:
+    """Iterations of a second each, with these losses."""
+    return [Iteration(index, len(values), 1.0, loss=value) for index, value in enumerate(values, 1)]

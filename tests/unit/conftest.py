@@ -60,6 +60,12 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """llmb-run on an installation without Slurm, with a stand-in for the training engine."""
+    return Cli(RunSite(tmp_path, "local").install, monkeypatch, capsys)
+
+
+@pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Site:
     """llmb-run for acceptance campaigns, on an installation whose jobs are over at once.
 

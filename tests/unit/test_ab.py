@@ -16,7 +16,6 @@ import pytest
 
 from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
 from llmb_common.results.sequential import SuiteAttempt
-from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import ArrayTask
 from llmb_run.campaigns.conduct import Run, attempt_of, held
 from llmb_run.comparing.ab import as_text, signed
@@ -27,19 +26,15 @@ from support import instant
 from support.campaigns import Site
 from support.cli import Cli, Done
 from support.crashes import run_and_crash
-from support.runs import make_run, steady_log
+from support.runs import make_run, steady_log, took
 from tools.paired_simulation import CLUSTERS, DISTURBED, Cluster, cell
 from tools.verdict_simulation import Noise
-
-
-def run(seconds: float) -> StepTime:
-    return StepTime(seconds, 0.0, count=34, mean=seconds, steps=40)
 
 
 def blocks(values: Sequence[float], *orders: str) -> list[Block]:
     """Of which the runs take e^value, in order."""
     rest = iter(values)
-    return [Block(letters, tuple(run(math.exp(next(rest))) for _ in letters)) for letters in orders]
+    return [Block(letters, tuple(took(math.exp(next(rest))) for _ in letters)) for letters in orders]
 
 
 def scattered(gain: float, *orders: str) -> list[Block]:
@@ -109,7 +104,7 @@ def test_what_turns_do_is_no_difference_and_no_scatter() -> None:
     ends = []
     for first in (0.0, 0.05):
         odd = scattered(0.01, *orders)
-        odd = [replace(block, times=(run(math.exp(block.steady[0] + first)), *block.times[1:])) for block in odd]
+        odd = [replace(block, times=(took(math.exp(block.steady[0] + first)), *block.times[1:])) for block in odd]
         found = compare_blocks(odd)
         assert found is not None
         ends.append((found.low, found.high))
@@ -146,7 +141,7 @@ def test_stalls_count_where_they_are_certain() -> None:
     for at in (range(12), range(1, 2)):
         stalls = [(3.0,) * (4 if n in at and side == "B" else 0) for n, side in enumerate("".join(orders))]
         rest = iter(stalls)
-        blocks = [Block(letters, tuple(replace(run(1.0), stalls=next(rest)) for _ in letters)) for letters in orders]
+        blocks = [Block(letters, tuple(took(1.0, steps=40, stalls=next(rest)) for _ in letters)) for letters in orders]
         found.append(compare_blocks(blocks))
     often, once = found
     assert often is not None
@@ -285,7 +280,7 @@ def test_runs_count_with_those_of_their_allocation(cli: Cli, runs: str, counted:
         if kind == " ":
             return Run(number, one.with_state("NOT_SUBMITTED"))
         return Run(
-            number, one.with_state("COMPLETED"), None, SuiteAttempt(run(1.0) if kind != "." else None, fault="x")
+            number, one.with_state("COMPLETED"), None, SuiteAttempt(took(1.0) if kind != "." else None, fault="x")
         )
 
     block = RunBlock(1, "AABB", tuple(of(number, kind) for number, kind in enumerate(runs, 1)))

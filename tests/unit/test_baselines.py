@@ -24,15 +24,8 @@ from llmb_common.results.references import (
     set_baselines,
 )
 from llmb_common.results.scatter import PastRun, PastRuns
-from llmb_common.results.steps import (
-    StepTime,
-)
 from llmb_common.runs.record import RunRecord
-from support.runs import PUBLISHED, make_run, plan_for, steady_log
-
-
-def run(seconds: float, error: float = 0.0) -> StepTime:
-    return StepTime(seconds, error, count=10, mean=seconds, steps=400)
+from support.runs import PUBLISHED, make_run, plan_for, steady_log, took
 
 
 def test_a_configuration_is_what_decides_the_speed(tmp_path: Path) -> None:
@@ -79,16 +72,16 @@ def test_a_baseline_is_the_mean_of_its_runs_with_its_error() -> None:
     assert found.seconds == pytest.approx(10.01)
     assert found.relative_error(PastRuns()) == pytest.approx(steady_error(found.times))
     record = [
-        PastRun("key nemo:1", run_id, run(seconds)) for run_id, seconds in (("r0", 10.0), ("x", 10.01), ("y", 10.0))
+        PastRun("key nemo:1", run_id, took(seconds)) for run_id, seconds in (("r0", 10.0), ("x", 10.01), ("y", 10.0))
     ]
-    record += [PastRun(f"c{at}", f"{at} {n}", run(10.0 + n / 100)) for at in range(9) for n in range(3)]
+    record += [PastRun(f"c{at}", f"{at} {n}", took(10.0 + n / 100)) for at in range(9) for n in range(3)]
     assert found.relative_error(PastRuns(record)) < 0.2 * found.relative_error(PastRuns()), (
         "the site knows how it scatters"
     )
 
 
 def test_a_baseline_keeps_what_its_runs_lost_to_stalls(tmp_path: Path) -> None:
-    stalling = replace(run(5.0), stalls=(1.0,) * 40, day="2026-11-01", nodes="a,b")
+    stalling = replace(took(5.0), stalls=(1.0,) * 40, day="2026-11-01", nodes="a,b")
     (found,) = set_baselines(tmp_path, [(make_run(tmp_path), stalling)])
     assert found.seconds == pytest.approx(5.5)
     (time,) = found.times
@@ -99,7 +92,7 @@ def test_a_baseline_keeps_what_its_runs_lost_to_stalls(tmp_path: Path) -> None:
 def test_baselines_are_kept_by_title_and_removed_by_key(tmp_path: Path) -> None:
     large = make_run(tmp_path, log=steady_log(5000))
     small = make_run(tmp_path, log=steady_log(5000), variables=PUBLISHED | {"JOB_TOTAL_GPUS": "256"})
-    new = set_baselines(tmp_path, [(small, run(5.0)), (large, run(5.2)), (small, run(5.1))])
+    new = set_baselines(tmp_path, [(small, took(5.0)), (large, took(5.2)), (small, took(5.1))])
     assert [(item.title, len(item.runs)) for item in new] == [
         ("llama3.1 405b mbridge fp8 (cs) on 128 gb200", 1),
         ("llama3.1 405b mbridge fp8 (cs) on 256 gb200", 2),
@@ -115,21 +108,21 @@ def test_baselines_are_kept_by_title_and_removed_by_key(tmp_path: Path) -> None:
 
 
 def test_a_baseline_without_a_time_is_damage(tmp_path: Path) -> None:
-    set_baselines(tmp_path, [(make_run(tmp_path), run(0.0))])
+    set_baselines(tmp_path, [(make_run(tmp_path), took(0.0))])
     with pytest.raises(RecordError, match="has a baseline without runs or times\n  -> correct or remove the file"):
         baselines(tmp_path)
 
 
 def test_what_a_run_is_compared_with_says_how_many_runs_and_when(tmp_path: Path) -> None:
     first, second, third = (make_run(tmp_path, log=steady_log(5000)) for _ in range(3))
-    known = set_baselines(tmp_path, [(first, run(5.0)), (second, run(5.2))])
+    known = set_baselines(tmp_path, [(first, took(5.0)), (second, took(5.2))])
     (found,) = baseline_references(third, known, PastRuns())
     assert (found.kind, found.seconds, found.software) == ("baseline", pytest.approx(math.sqrt(26)), "nemo:26.02.01")
     assert found.same_software
     assert found.source.startswith("this site's baseline of 2 runs, 20")
     assert found.error == known[0].relative_error(PastRuns())
     assert baseline_references(first, known, PastRuns()) == [], "not with itself"
-    single = set_baselines(tmp_path, [(first, run(5.0))])
+    single = set_baselines(tmp_path, [(first, took(5.0))])
     other = [replace_software(single[0], "nemo:26.04"), *single]
     found_two = baseline_references(third, other, PastRuns())
     assert [item.same_software for item in found_two] == [True, False], "that of its own software first"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from llmb_install.arguments import guarded
 from llmb_install.working import command
 from llmb_install.working import reporter as module
 from llmb_install.working.reporter import Reporter
+from support.processes import wait_until
 
 
 def test_a_long_step_without_a_terminal_reports_that_it_is_still_running(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,9 +23,9 @@ def test_a_long_step_without_a_terminal_reports_that_it_is_still_running(monkeyp
     monkeypatch.setattr(module, "_REFRESH_PLAIN", 0.01)
     shown = io.StringIO()
     with Reporter(None, stream=shown) as reporter, reporter.step("fetching") as step:
-        wait_for(lambda: "... fetching (0 s)\n" in shown.getvalue())
+        wait_until(lambda: "... fetching (0 s)\n" in shown.getvalue(), "what is awaited", timeout=20)
         step.update("3 of 4")
-        wait_for(lambda: "... fetching: 3 of 4 (0 s)\n" in shown.getvalue())
+        wait_until(lambda: "... fetching: 3 of 4 (0 s)\n" in shown.getvalue(), "what is awaited", timeout=20)
 
 
 def test_a_failed_run_says_where_its_log_is_if_there_is_one(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def start_family(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[Path]]:
     )
     notes = [tmp_path / "pid", tmp_path / "pid.a"]
     installer = subprocess.Popen([sys.executable, "-c", program, str(notes[0]), _FAMILY.replace("$$BASH", "$BASH")])
-    wait_for(lambda: all(note.exists() and note.read_text().strip() for note in notes))
+    wait_until(lambda: all(note.exists() and note.read_text().strip() for note in notes), "what is awaited", timeout=20)
     return installer, notes
 
 
@@ -88,7 +88,7 @@ def test_a_program_and_its_children_die_with_a_killed_installer(tmp_path: Path) 
     installer, notes = start_family(tmp_path)
     with installer:
         installer.send_signal(signal.SIGKILL)
-    wait_for(lambda: all(is_gone(note) for note in notes))
+    wait_until(lambda: all(is_gone(note) for note in notes), "what is awaited", timeout=20)
 
 
 def test_ctrl_c_also_ends_a_child_that_ignores_it(tmp_path: Path) -> None:
@@ -102,13 +102,6 @@ def test_ctrl_c_also_ends_a_child_that_ignores_it(tmp_path: Path) -> None:
 def test_a_program_killed_by_a_signal_is_reported_as_such() -> None:
     assert command.run(["sh", "-c", "kill -KILL $$"], Reporter(None)).status == -signal.SIGKILL
     assert command.run(["sh", "-c", "kill -SEGV $$"], Reporter(None)).status == -signal.SIGSEGV
-
-
-def wait_for(condition: object) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_file_that_cannot_be_written_has_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:

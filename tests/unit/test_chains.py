@@ -109,11 +109,6 @@ def test_what_is_missing_is_said_before_anything_is_on_disk(site: RunSite, links
 # Going on
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(RunSite(tmp_path, "local").install, monkeypatch, capsys)
-
-
 SAVING_HERE = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "1", "CLUSTER_TYPE": "local", **SAVING}
 
 

@@ -9,28 +9,18 @@ import pytest
 
 from llmb_common.results.comparison import Contender, compare_times, loss_difference, ranked
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.records import Iteration
 from support.cli import Cli
 from support.gpu_nodes import write_node
 from support.iteration_logs import mbridge_line
-from support.runs import PUBLISHED, make_run, steady_log
-
-
-def run(seconds: float, error: float = 0.0) -> StepTime:
-    return StepTime(seconds, error, count=10, mean=seconds)
-
-
-def losses(*values: float | None) -> list[Iteration]:
-    return [Iteration(number, len(values), 1.0, loss=value) for number, value in enumerate(values, 1)]
-
+from support.runs import PUBLISHED, losses, make_run, steady_log, took
 
 # Times
 
 
 def test_two_single_runs_do_not_show_a_few_per_cent_and_repeats_do() -> None:
-    assert not compare_times([run(10.0)], [run(10.5)]).is_real
-    assert compare_times([run(10.0)] * 6, [run(10.5)] * 6).is_real
-    assert compare_times([run(10.0)], [run(13.0)]).is_real
+    assert not compare_times([took(10.0)], [took(10.5)]).is_real
+    assert compare_times([took(10.0)] * 6, [took(10.5)] * 6).is_real
+    assert compare_times([took(10.0)], [took(13.0)]).is_real
 
 
 def test_the_interval_holds_the_truth() -> None:
@@ -38,7 +28,7 @@ def test_the_interval_holds_the_truth() -> None:
     source = random.Random(11)
     held = 0
     for _ in range(2000):
-        sides = [[run(mean * (1 + source.gauss(0, 0.03))) for _ in range(3)] for mean in (10.0, 10.4)]
+        sides = [[took(mean * (1 + source.gauss(0, 0.03))) for _ in range(3)] for mean in (10.0, 10.4)]
         change = compare_times(*sides)
         held += change.low <= 1.04 <= change.high
     assert 0.97 <= held / 2000 <= 0.995
@@ -46,7 +36,7 @@ def test_the_interval_holds_the_truth() -> None:
 
 def test_a_side_without_runs_is_refused() -> None:
     with pytest.raises(ValueError, match="without a successful run"):
-        compare_times([], [run(1.0)])
+        compare_times([], [took(1.0)])
 
 
 # Many sides: those that cannot be told apart share a place

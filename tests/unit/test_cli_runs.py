@@ -17,12 +17,6 @@ from support.runs import make_run, steady_log
 SMOKE = ("single", "-w", "llama3.1", "-s", "smoke", "--scale", "1")
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """llmb-run on an installation without Slurm, with a stand-in for the training engine."""
-    return Cli(RunSite(tmp_path, "local").install, monkeypatch, capsys)
-
-
 def started(cli: Cli, *arguments: str, **variables: str) -> str:
     """Start a job and give its run id."""
     done = cli(*SMOKE, "--json", *arguments, **variables)

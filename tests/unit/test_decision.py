@@ -25,16 +25,8 @@ from llmb_common.results.steps import (
     StepTime,
     estimate,
 )
-from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import f_tail, t_quantile
-
-
-def run(
-    seconds: float, error: float = 0.0, day: str = "", stalls: tuple[float, ...] = (), steps: int = 400
-) -> StepTime:
-    """Of so many steps that stalls nobody saw hardly count."""
-    return StepTime(seconds, error, count=10, mean=seconds, day=day, stalls=stalls, steps=steps)
-
+from support.runs import losses, took
 
 QUIET = Scatter(0.0, 15.0, 0.002, 15.0, Stalls(0.0, 0.0, 2000), learned=True)
 """A site whose runs differ by 0.2 %."""
@@ -48,7 +40,7 @@ def one_run_half(error_rate: float = ERROR_RATE) -> float:
 
 
 def test_a_single_run_needs_room_for_what_runs_differ_by():
-    at_reference = decide([run(10.0, steps=10**7)], 10.0)
+    at_reference = decide([took(10.0, steps=10**7)], 10.0)
     assert at_reference.answer == "inconclusive"
     assert (at_reference.source, at_reference.days, at_reference.runs) == ("stated", 1, 1)
     assert math.log(at_reference.high) == pytest.approx(one_run_half(), rel=1e-3)
@@ -58,44 +50,44 @@ def test_a_single_run_needs_room_for_what_runs_differ_by():
 
 
 def test_steady_repeats_on_days_of_their_own_outweigh_the_prior():
-    resolutions = [decide([run(10.0)] * count, 10.0).resolution for count in (1, 2, 3, 5, 10)]
+    resolutions = [decide([took(10.0)] * count, 10.0).resolution for count in (1, 2, 3, 5, 10)]
     assert resolutions == sorted(resolutions, reverse=True)
-    assert decide([run(10.0)] * 3, 10.0).answer == "pass"
+    assert decide([took(10.0)] * 3, 10.0).answer == "pass"
     assert resolutions[-1] < 0.02
 
 
 def test_repeats_of_one_evening_are_one_where_nothing_is_known_of_days():
-    evening = decide([run(10.0, day="1")] * 10, 10.0)
+    evening = decide([took(10.0, day="1")] * 10, 10.0)
     assert (evening.answer, evening.days) == ("inconclusive", 1)
     assert evening.resolution > t_quantile(ERROR_RATE, 100) * STATED.day
     assert evening.more_runs is not None, "on other days"
-    apart = decide([run(10.0, day=f"{at}") for at in range(10)], 10.0)
+    apart = decide([took(10.0, day=f"{at}") for at in range(10)], 10.0)
     assert (apart.answer, apart.days) == ("pass", 10)
 
 
 def test_a_site_that_knows_its_days_lets_repeats_of_one_evening_count():
     calm = Scatter(0.001, 12, 0.005, 12, Stalls(0, 0, 2000), learned=True)
     loud = Scatter(0.03, 12, 0.005, 12, Stalls(0, 0, 2000), learned=True)
-    evening = [run(10.0 + step, day="1") for step in (-0.05, 0.0, 0.05)]
+    evening = [took(10.0 + step, day="1") for step in (-0.05, 0.0, 0.05)]
     assert decide(evening, 10.0, scatter=calm).resolution < 0.015
     assert decide(evening, 10.0, scatter=loud).resolution > 0.06
 
 
 def test_scattered_repeats_widen_the_interval():
-    calm = decide([run(10.0)] * 3, 10.0)
-    wild = decide([run(9.0), run(10.0), run(11.0)], 10.0)
+    calm = decide([took(10.0)] * 3, 10.0)
+    wild = decide([took(9.0), took(10.0), took(11.0)], 10.0)
     assert wild.ratio == pytest.approx(calm.ratio, rel=0.01)
     assert wild.resolution > 2 * calm.resolution
     assert (wild.answer, wild.source) == ("inconclusive", "runs")
 
 
 def test_a_record_that_the_runs_contradict_is_dropped_for_what_is_stated_and_that_for_their_own_scatter():
-    apart = [run(10.0), run(10.1), run(10.2)]
+    apart = [took(10.0), took(10.1), took(10.2)]
     assert decide(apart, 10.0, scatter=QUIET).source == "stated"
     assert decide(apart, 10.0, scatter=QUIET).scattered
-    near = [run(10.0), run(10.01), run(10.02)]
+    near = [took(10.0), took(10.01), took(10.02)]
     assert (decide(near, 10.0, scatter=QUIET).source, decide(near, 10.0, scatter=QUIET).scattered) == ("site", False)
-    wild = [run(9.0), run(10.0), run(11.0)]
+    wild = [took(9.0), took(10.0), took(11.0)]
     found = level(wild, QUIET)
     assert (found.source, found.scattered, found.degrees) == ("runs", True, 2)
     assert steady_error(wild) == pytest.approx(statistics.stdev(item.log for item in wild) / math.sqrt(3))
@@ -106,7 +98,7 @@ def test_a_conflict_is_a_scatter_that_chance_makes_in_less_than_one_case_of_ten(
     calm = Scatter(0.0, 15.0, 0.01, 15.0, Stalls(0, 0, 2000), learned=True)
 
     def scattered(by: float) -> bool:
-        return level([run(math.exp(value)) for value in (-by, 0.0, by)], calm).scattered
+        return level([took(math.exp(value)) for value in (-by, 0.0, by)], calm).scattered
 
     # Three runs at -b, 0, +b have the variance b^2, of two degrees of freedom.
     edge = next(f / 1000 for f in range(1000, 9000) if f_tail(f / 1000, 2, 15) < 0.10)
@@ -115,48 +107,48 @@ def test_a_conflict_is_a_scatter_that_chance_makes_in_less_than_one_case_of_ten(
 
 
 def test_the_site_speaks_for_a_configuration_that_ran_three_times():
-    assert decide([run(10.0)], 10.0, scatter=QUIET).source == "stated"
-    assert decide([run(10.0)] * 2, 10.0, scatter=QUIET).source == "stated"
-    assert decide([run(10.0)] * 3, 10.0, scatter=QUIET).source == "site"
-    before = [run(11.0), run(11.01), run(11.02)]
-    known = decide([run(10.0)], 10.0, scatter=QUIET, earlier=squares(batches(before)))
+    assert decide([took(10.0)], 10.0, scatter=QUIET).source == "stated"
+    assert decide([took(10.0)] * 2, 10.0, scatter=QUIET).source == "stated"
+    assert decide([took(10.0)] * 3, 10.0, scatter=QUIET).source == "site"
+    before = [took(11.0), took(11.01), took(11.02)]
+    known = decide([took(10.0)], 10.0, scatter=QUIET, earlier=squares(batches(before)))
     assert (known.source, known.answer) == ("site", "pass"), "a single run equal to its reference"
     assert known.ratio == pytest.approx(1.0), "earlier runs do not say how fast it is"
 
 
 def test_how_many_more_runs_follows_from_the_record_that_will_speak_then():
     """Two runs later; what is stated would ask for more than thirty."""
-    single = decide([run(10.3)], 10.0, scatter=QUIET)
+    single = decide([took(10.3)], 10.0, scatter=QUIET)
     assert (single.source, single.more_runs, single.other_days) == ("stated", 2, False)
-    assert (decide([run(10.3)], 10.0).more_runs or 99) > 9
-    assert decide([run(10.3)] * 3, 10.0, scatter=QUIET).answer == "pass"
+    assert (decide([took(10.3)], 10.0).more_runs or 99) > 9
+    assert decide([took(10.3)] * 3, 10.0, scatter=QUIET).answer == "pass"
 
 
 def test_a_site_that_is_louder_than_what_is_stated_is_believed_at_once():
     loud = Scatter(0.0, 15.0, 0.04, 15.0, Stalls(0, 0, 2000), learned=True)
-    single = decide([run(11.5)], 10.0, scatter=loud)
-    assert (single.source, single.answer, decide([run(11.5)], 10.0).answer) == ("site", "inconclusive", "fail")
+    single = decide([took(11.5)], 10.0, scatter=loud)
+    assert (single.source, single.answer, decide([took(11.5)], 10.0).answer) == ("site", "inconclusive", "fail")
 
 
 def test_a_quiet_site_resolves_one_per_cent_with_five_runs():
     calm = Scatter(0.0, 15.0, 0.005, 15.0, Stalls(0.0, 0.0, 4000), learned=True)
     source = random.Random(1)
-    found = [decide([run(source.gauss(10.0, 0.05)) for _ in range(5)], 10.0, scatter=calm) for _ in range(100)]
+    found = [decide([took(source.gauss(10.0, 0.05)) for _ in range(5)], 10.0, scatter=calm) for _ in range(100)]
     assert statistics.median(item.resolution for item in found) < 0.01
-    slow = [decide([run(source.gauss(10.65, 0.05)) for _ in range(5)], 10.0, scatter=calm) for _ in range(100)]
+    slow = [decide([took(source.gauss(10.65, 0.05)) for _ in range(5)], 10.0, scatter=calm) for _ in range(100)]
     assert sum(item.answer == "fail" for item in slow) >= 95
 
 
 def test_slower_runs_differ_by_more_seconds():
-    assert decide([run(15.0)], 10.0).resolution == pytest.approx(1.5 * decide([run(10.0)], 10.0).resolution)
+    assert decide([took(15.0)], 10.0).resolution == pytest.approx(1.5 * decide([took(10.0)], 10.0).resolution)
 
 
 def test_runs_do_not_make_up_for_a_reference_of_a_single_run():
     """More runs would decide against an exact reference; against this one none do, and it is not the limit's fault."""
-    exact, rough = decide([run(10.0)], 10.0), decide([run(10.0)], 10.0, reference_error=0.027)
+    exact, rough = decide([took(10.0)], 10.0), decide([took(10.0)], 10.0, reference_error=0.027)
     assert (exact.answer, exact.more_runs, exact.reference_too_uncertain) == ("inconclusive", 2, False)
     assert (rough.answer, rough.more_runs, rough.reference_too_uncertain) == ("inconclusive", None, True)
-    assert not decide([run(10.0)], 10.0 / 1.05, reference_error=0.027).reference_too_uncertain, "at the limit anyway"
+    assert not decide([took(10.0)], 10.0 / 1.05, reference_error=0.027).reference_too_uncertain, "at the limit anyway"
 
 
 @pytest.mark.parametrize(
@@ -173,26 +165,26 @@ def test_runs_do_not_make_up_for_a_reference_of_a_single_run():
     ],
 )
 def test_a_ratio_its_number_of_runs_and_what_is_asked_make_the_answer(seconds, runs, more, answer):
-    assert decide([run(seconds)] * runs, 10.0, **more).answer == answer
-    assert decide([run(seconds / 20)] * runs, 0.5, **more).answer == answer, "also of less than a second"
+    assert decide([took(seconds)] * runs, 10.0, **more).answer == answer
+    assert decide([took(seconds / 20)] * runs, 0.5, **more).answer == answer, "also of less than a second"
 
 
 def test_the_error_of_a_run_counts():
-    assert decide([run(9.6, error=0.4)], 10.0).answer == "inconclusive"
+    assert decide([took(9.6, error=0.4)], 10.0).answer == "inconclusive"
 
 
 @pytest.mark.parametrize(("seconds", "then"), [(10.3, "pass"), (10.8, "fail"), (10.49, None), (10.5, None)])
 def test_more_runs_lead_to_the_look_that_decides(seconds, then):
     """Forty runs are the most that are asked for, and at the limit none would do."""
-    asked = decide([run(seconds)], 10.0)
+    asked = decide([took(seconds)], 10.0)
     assert asked.answer == "inconclusive"
     assert (asked.more_runs is None) == (then is None)
     if then:
         assert 1 + asked.more_runs in LOOKS
-        assert decide([run(seconds)] * (1 + asked.more_runs), 10.0).answer == then
+        assert decide([took(seconds)] * (1 + asked.more_runs), 10.0).answer == then
 
 
-@pytest.mark.parametrize(("runs", "reference"), [([], 10.0), ([run(1.0)], 0.0), ([run(1.0)], float("nan"))])
+@pytest.mark.parametrize(("runs", "reference"), [([], 10.0), ([took(1.0)], 0.0), ([took(1.0)], float("nan"))])
 def test_nothing_to_compare_is_refused(runs, reference):
     with pytest.raises(ValueError, match="at least one run"):
         decide(runs, reference)
@@ -210,15 +202,15 @@ def test_two_of_ten_measured_steps_at_ten_times_their_length_are_no_pass(count, 
 
 
 def test_steady_steps_alone_pass_while_their_stalls_do_not():
-    found = decide([run(10.0, stalls=(0.5,) * 40)] * 3, 10.0)
+    found = decide([took(10.0, stalls=(0.5,) * 40)] * 3, 10.0)
     assert (found.answer, found.steady_answer) == ("inconclusive", "pass")
-    dear = decide([run(10.0, stalls=(1.0,) * 60)] * 3, 10.0)
+    dear = decide([took(10.0, stalls=(1.0,) * 60)] * 3, 10.0)
     assert (dear.answer, dear.steady_answer) == ("fail", "pass")
     assert dear.stall_share == pytest.approx(0.15)
 
 
 def test_one_stall_is_an_accident_among_five_runs_and_not_among_four():
-    stalled, calm = run(10.0, stalls=(3.0,), steps=40), run(10.0, steps=40)
+    stalled, calm = took(10.0, stalls=(3.0,), steps=40), took(10.0, steps=40)
     four, five = decide([stalled, *[calm] * 3], 10.0), decide([stalled, *[calm] * 4], 10.0)
     assert four.stall_share == pytest.approx(3 / 160)
     assert five.stall_share == 0.0
@@ -228,14 +220,14 @@ def test_one_stall_is_an_accident_among_five_runs_and_not_among_four():
 
 
 def test_stalls_that_nobody_saw_are_priced_by_the_steps_that_were_seen():
-    few, many = (decide([run(10.0, steps=steps)] * 3, 10.0) for steps in (40, 4000))
+    few, many = (decide([took(10.0, steps=steps)] * 3, 10.0) for steps in (40, 4000))
     assert few.high > many.high
     assert few.low == pytest.approx(many.low), "and never fail a run"
 
 
 def test_a_history_without_stalls_makes_a_stall_that_nobody_saw_unlikely():
     with_stalls = Scatter(0.0, 15.0, 0.002, 15.0, Stalls(40.0, 120.0, 2000), learned=True)
-    calm, stalling = (decide([run(10.0, steps=40)] * 3, 10.0, scatter=scatter) for scatter in (QUIET, with_stalls))
+    calm, stalling = (decide([took(10.0, steps=40)] * 3, 10.0, scatter=scatter) for scatter in (QUIET, with_stalls))
     assert stalling.high > calm.high + 0.01
 
 
@@ -252,8 +244,8 @@ def test_the_upper_bound_of_stalls_holds_where_they_are_of_unlike_size():
 
 
 def test_stalls_in_some_runs_only_leave_more_open_than_as_many_in_all():
-    even = level([run(10.0, stalls=(0.5,) * 4)] * 4)
-    burst = level([run(10.0, stalls=(0.5,) * 16), *[run(10.0)] * 3])
+    even = level([took(10.0, stalls=(0.5,) * 4)] * 4)
+    burst = level([took(10.0, stalls=(0.5,) * 16), *[took(10.0)] * 3])
     assert burst.stalls == pytest.approx(even.stalls)
     assert burst.stalls_high > even.stalls_high
     assert burst.stalls_low < even.stalls_low
@@ -261,7 +253,7 @@ def test_stalls_in_some_runs_only_leave_more_open_than_as_many_in_all():
 
 def test_unusually_fast_steps_win_nothing():
     """Skipped steps take half of the time; the run without them would not pass."""
-    slow = decide([run(10.6, stalls=(-0.5,) * 100)] * 10, 10.0)
+    slow = decide([took(10.6, stalls=(-0.5,) * 100)] * 10, 10.0)
     assert slow.ratio < 1.0
     assert slow.answer != "pass"
     assert slow.steady == pytest.approx(1.06)
@@ -279,7 +271,7 @@ def test_verdicts_come_at_fixed_numbers_of_runs():
 
 
 def test_a_decision_to_the_digit() -> None:
-    runs = [run(10.0), run(10.4)]
+    runs = [took(10.0), took(10.4)]
     found = decide(runs, 10.0, tolerance=0.2, reference_error=0.01)
     middle = math.sqrt(1.04)
     # Two days of one run each: their scatter is pooled with the stated variance of a day's mean.
@@ -296,11 +288,11 @@ def test_a_decision_to_the_digit() -> None:
 
 
 def test_a_bound_at_the_limit_passes_and_does_not_fail() -> None:
-    free = level([run(10.0)])
+    free = level([took(10.0)])
     for bound, at, beside in ((free.high, "pass", "inconclusive"), (free.low, "inconclusive", "fail")):
         tolerance = math.exp(bound) / 10.0 - 1
-        assert decide([run(10.0)], 10.0, tolerance=tolerance * (1 + 1e-12) + 1e-12).answer == at
-        assert decide([run(10.0)], 10.0, tolerance=tolerance - 1e-9).answer == beside
+        assert decide([took(10.0)], 10.0, tolerance=tolerance * (1 + 1e-12) + 1e-12).answer == at
+        assert decide([took(10.0)], 10.0, tolerance=tolerance - 1e-9).answer == beside
 
 
 # Two sides
@@ -314,7 +306,7 @@ def test_a_change_is_real_where_its_interval_leaves_out_one() -> None:
 
 
 def test_the_interval_of_a_comparison_is_made_of_the_two_sides() -> None:
-    one, other = [run(10.0)], [run(11.0), run(11.0)]
+    one, other = [took(10.0)], [took(11.0), took(11.0)]
     found = compare_times(one, other)
     before, after = level(one, earlier=squares(batches(other))), level(other, earlier=squares(batches(one)))
     assert found.ratio == pytest.approx(1.1)
@@ -325,21 +317,17 @@ def test_the_interval_of_a_comparison_is_made_of_the_two_sides() -> None:
 
 
 def test_what_a_day_does_it_does_to_both_sides_of_a_comparison() -> None:
-    apart = [replace(run(seconds), day=day) for seconds, day in ((10.0, "1"), (10.2, "2"))]
+    apart = [replace(took(seconds), day=day) for seconds, day in ((10.0, "1"), (10.2, "2"))]
     together = [replace(item, day="1") for item in apart]
     ratios = [compare_times(side[:1], side[1:]) for side in (apart, together)]
     assert ratios[1].high < ratios[0].high
-    unknown = compare_times([run(10.0)], [run(10.2)])
+    unknown = compare_times([took(10.0)], [took(10.2)])
     assert unknown.high == pytest.approx(ratios[0].high)
 
 
 def test_stalls_count_in_a_comparison() -> None:
-    stalling = replace(run(10.0), stalls=(1.0,) * 40)
-    assert compare_times([run(10.0)], [stalling]).ratio == pytest.approx(1.1)
-
-
-def losses(*values: float | None) -> list[Iteration]:
-    return [Iteration(index, len(values), 1.0, loss=value) for index, value in enumerate(values, 1)]
+    stalling = replace(took(10.0), stalls=(1.0,) * 40)
+    assert compare_times([took(10.0)], [stalling]).ratio == pytest.approx(1.1)
 
 
 def test_losses_that_are_no_numbers_are_not_compared() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -25,7 +24,7 @@ from llmb_common.submission.observe import Observation, cancel, observe, wait
 from llmb_common.submission.single import submit
 from support.crashes import run_and_crash, side_by_side
 from support.processes import wait_until
-from support.run_site import RECIPE, RunSite, with_small_code
+from support.run_site import RECIPE, RunSite, events_of, log_of, run_folders, with_small_code
 
 DETACHED = Options(detach=True)
 
@@ -37,10 +36,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunSite]:
     yield site
     for record in map(load_record, run_folders(site)):
         kill_everything_of(record)
-
-
-def run_folders(site: RunSite) -> list[Path]:
-    return [record.parent for record in site.install.glob("workloads/*/experiments/*/[!.]*/run.json")]
 
 
 LLMB_RUN = [sys.executable, "-c", "import sys; from llmb_run.main import main; sys.exit(main())"]
@@ -82,15 +77,6 @@ def running(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
     record = submit(site.plan(), RECIPE, DETACHED)
     wait_until(lambda: "LLMB manifest" in log_of(record), "the rank's first line", timeout=20)
     return record
-
-
-def log_of(record: RunRecord) -> str:
-    return record.paths.log.read_text() if record.paths.log.exists() else ""
-
-
-def events_of(record: RunRecord) -> list[str]:
-    text = record.paths.events.read_text() if record.paths.events.exists() else ""
-    return [json.loads(line)["event"] for line in text.splitlines()]
 
 
 def test_followed_to_its_end(site: RunSite) -> None:

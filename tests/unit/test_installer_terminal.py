@@ -7,8 +7,7 @@ import os
 import re
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from llmb_install.working import artefact
 from llmb_install.working import reporter as reporters
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step
+from support.processes import wait_until
 
 CLEAR = "\r\033[2K"
 
@@ -26,13 +26,6 @@ CLEAR = "\r\033[2K"
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.fixture
@@ -45,9 +38,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_the_running_step_is_one_line_that_is_rewritten(terminal: Terminal) -> None:
     with Reporter(None, stream=terminal) as reporter, reporter.step("fetching") as step:
-        wait_for(lambda: "fetching (0 s)" in terminal.getvalue())
+        wait_until(lambda: "fetching (0 s)" in terminal.getvalue(), "what is awaited", timeout=20)
         step.update("3 of 4")
-        wait_for(lambda: f"{CLEAR}fetching: 3 of 4 (0 s)" in terminal.getvalue())
+        wait_until(lambda: f"{CLEAR}fetching: 3 of 4 (0 s)" in terminal.getvalue(), "what is awaited", timeout=20)
         reporter.note("by the way")
         assert f"{CLEAR}by the way\n" in terminal.getvalue()
     assert terminal.getvalue().endswith("\033[2K    ok  fetching: 3 of 4 (0 s)\n")
@@ -57,14 +50,14 @@ def test_the_running_step_is_one_line_that_is_rewritten(terminal: Terminal) -> N
 
 def test_steps_side_by_side_have_a_line_each_that_fits(terminal: Terminal) -> None:
     with Reporter(None, stream=terminal) as reporter, reporter.step("one " + "x" * 100), reporter.step("two"):
-        wait_for(lambda: f"one {'x' * 55}…\ntwo (0 s)" in terminal.getvalue())
+        wait_until(lambda: f"one {'x' * 55}…\ntwo (0 s)" in terminal.getvalue(), "what is awaited", timeout=20)
 
 
 def test_a_secret_is_hidden_in_the_rewritten_line(terminal: Terminal) -> None:
     with Reporter(None, stream=terminal) as reporter:
         reporter.hide("swordfish")
         with reporter.step("the swordfish\x1b[2J"):
-            wait_for(lambda: "the ****\\x1b[2J (0 s)" in terminal.getvalue())
+            wait_until(lambda: "the ****\\x1b[2J (0 s)" in terminal.getvalue(), "what is awaited", timeout=20)
     assert "swordfish" not in terminal.getvalue()
 
 

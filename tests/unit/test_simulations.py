@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from llmb_common.results.decision import decide
-from llmb_common.results.steps import StepTime, estimate
+from llmb_common.results.steps import estimate
 from llmb_common.results.surrogate import Belief, Point, Seen, plausible
+from support.runs import took
 from tools import tuning_simulation as tuning
 from tools import verdict_simulation as simulation
 from tools.verdict_simulation import (
@@ -45,10 +46,6 @@ class Fixed(random.Random):
 
     def random(self) -> float:
         return 0.5
-
-
-def run(seconds: float) -> StepTime:
-    return StepTime(seconds, 0.0, count=10, mean=seconds, steps=400)
 
 
 # What is drawn
@@ -115,14 +112,14 @@ def test_a_record_knows_its_site() -> None:
 
 
 def test_a_campaign_ends_at_the_look_that_decides() -> None:
-    assert campaign([run(1.0)] * 15, 1.0, 3, 12) == ("pass", 3)
-    assert campaign([run(1.2)] * 15, 1.0, 3, 12) == ("fail", 3)
-    assert campaign([run(1.03)] * 15, 1.0, 3, 12) == ("pass", 10), "after looks at 3 and 5"
-    assert campaign([run(1.05)] * 15, 1.0, 3, 12) == ("inconclusive", 15)
-    assert campaign([run(1.0)], 1.0, 1, 0) == ("inconclusive", 1)
-    limit = 1 / 0.95 / decide([run(1.0)], 1.0).high
-    assert campaign([run(limit * 0.9999)], 1.0, 1, 0) == ("pass", 1), "the limit is 1 / 0.95, and not 1.05"
-    assert campaign([run(limit * 1.0001)], 1.0, 1, 0) == ("inconclusive", 1)
+    assert campaign([took(1.0)] * 15, 1.0, 3, 12) == ("pass", 3)
+    assert campaign([took(1.2)] * 15, 1.0, 3, 12) == ("fail", 3)
+    assert campaign([took(1.03)] * 15, 1.0, 3, 12) == ("pass", 10), "after looks at 3 and 5"
+    assert campaign([took(1.05)] * 15, 1.0, 3, 12) == ("inconclusive", 15)
+    assert campaign([took(1.0)], 1.0, 1, 0) == ("inconclusive", 1)
+    limit = 1 / 0.95 / decide([took(1.0)], 1.0).high
+    assert campaign([took(limit * 0.9999)], 1.0, 1, 0) == ("pass", 1), "the limit is 1 / 0.95, and not 1.05"
+    assert campaign([took(limit * 1.0001)], 1.0, 1, 0) == ("inconclusive", 1)
 
 
 def test_somebody_who_repeats_until_there_is_an_answer_stops_there() -> None:

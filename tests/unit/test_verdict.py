@@ -21,7 +21,6 @@ from llmb_common.results.references import (
 )
 from llmb_common.results.steps import (
     Steps,
-    StepTime,
     estimate,
     step_time,
     steps_of,
@@ -31,12 +30,7 @@ from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import RunTiming, State, Status
 from llmb_common.timing.statistics import Window, summarize
-from support.runs import PUBLISHED, ROOT, plan_for
-
-
-def run(seconds: float, error: float = 0.0) -> StepTime:
-    return StepTime(seconds, error, count=10, mean=seconds, steps=400)
-
+from support.runs import PUBLISHED, ROOT, plan_for, took
 
 WINDOW = Window(35, 44)
 
@@ -170,14 +164,14 @@ def test_without_a_reference_there_is_no_verdict_but_what_is_odd(plan: JobPlan) 
 
 
 def test_steps_that_were_read_before_are_not_read_again(plan: JobPlan) -> None:
-    known = Steps(run(6.0), ("odd",), None)
+    known = Steps(took(6.0), ("odd",), None)
     verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(6.0)], known)
     assert verdict.difference == 0
     assert verdict.remarks == ("odd",)
 
 
 def test_stalls_are_said_with_what_they_cost(plan: JobPlan) -> None:
-    stalling = replace(run(5.0), stalls=(9.0,) * 20, steps=100)
+    stalling = replace(took(5.0), stalls=(9.0,) * 20, steps=100)
     verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], Steps(stalling, ("odd",)))
     assert verdict.kind == "fail"
     assert verdict.text.startswith("fail, 180.0% slower ± ")
@@ -189,17 +183,17 @@ def test_stalls_are_said_with_what_they_cost(plan: JobPlan) -> None:
 
 
 def test_a_verdict_over_runs_follows_the_error_of_its_reference_and_the_rate_that_is_asked_for(plan: JobPlan) -> None:
-    usual = judge_runs(plan, [run(5.0)], own(5.0)).decision
-    assert usual == decide([run(5.0)], 5.0)
-    assert judge_runs(plan, [run(5.0)], own(5.0, 0.02)).decision == decide([run(5.0)], 5.0, reference_error=0.02)
-    strict = judge_runs(plan, [run(5.0)], own(5.0), tolerance=0.1, error_rate=0.001).decision
-    assert strict == decide([run(5.0)], 5.0, tolerance=0.1, error_rate=0.001)
+    usual = judge_runs(plan, [took(5.0)], own(5.0)).decision
+    assert usual == decide([took(5.0)], 5.0)
+    assert judge_runs(plan, [took(5.0)], own(5.0, 0.02)).decision == decide([took(5.0)], 5.0, reference_error=0.02)
+    strict = judge_runs(plan, [took(5.0)], own(5.0), tolerance=0.1, error_rate=0.001).decision
+    assert strict == decide([took(5.0)], 5.0, tolerance=0.1, error_rate=0.001)
 
 
 def test_other_software_widens_the_limit_by_what_releases_differ(plan: JobPlan) -> None:
     """Dense models: up to 3.2 % slower from one release to the next, and 5 % are allowed in any case."""
-    other = judge_runs(plan, [run(5.0)], own(5.0, same=False))
-    assert other.decision == decide([run(5.0)], 5.0, tolerance=1.05 * 1.032 - 1)
+    other = judge_runs(plan, [took(5.0)], own(5.0, same=False))
+    assert other.decision == decide([took(5.0)], 5.0, tolerance=1.05 * 1.032 - 1)
     assert other.text.startswith(
         "indication: pass, equal ± 7.1% (limit 8.4% slower; stated scatter"
         "; stalls rarer than 1 step in 133 not looked for)"
@@ -219,8 +213,8 @@ def test_a_clock_boost_that_this_run_had_not_is_said_of_a_published_one(tmp_path
 
 
 def test_no_difference_has_no_minus(plan: JobPlan) -> None:
-    assert judge_runs(plan, [run(4.998)], own(5.0)).text.startswith("inconclusive, equal ")
-    assert judge_runs(plan, [run(4.99)], own(5.0)).text.startswith("inconclusive, 0.2% faster ")
+    assert judge_runs(plan, [took(4.998)], own(5.0)).text.startswith("inconclusive, equal ")
+    assert judge_runs(plan, [took(4.99)], own(5.0)).text.startswith("inconclusive, 0.2% faster ")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +228,7 @@ def test_no_difference_has_no_minus(plan: JobPlan) -> None:
 )
 def test_an_open_verdict_says_what_it_would_take(tmp_path: Path, seconds: float, end: str) -> None:
     own = Reference("published", 10.0, "nemo:26.02.01", "a table", same_software=True)
-    verdict = judge_runs(plan_for(tmp_path, **PUBLISHED), [run(seconds)], own)
+    verdict = judge_runs(plan_for(tmp_path, **PUBLISHED), [took(seconds)], own)
     assert verdict.text.endswith(end)
     assert verdict.difference == pytest.approx(seconds / 10 - 1)
     assert str(own) == "10 s (a table; nemo:26.02.01)"
