@@ -152,7 +152,7 @@ def test_a_node_failure_hits_one_run(site: ArraySite) -> None:
     site.behave(task_1="((SLURM_RESTART_COUNT > 0)) || STANDIN_SECONDS=300")
     records = site.submit(3)
     wait_until(log_written(records[1]), "the run", timeout=60)
-    site.cluster.set_node_down(observe(records)[1].nodes)
+    site.cluster.set_node_down(observe(records)[1].finding.nodes)
     wait_until(lambda: state_of(records[1]) == "PENDING", "the requeue", timeout=30)
     # Slurm holds a requeued job for two minutes before it starts again.
     site.cluster.run(["scontrol", "update", f"JobId={records[1].job_id}", "StartTime=now"])

@@ -108,7 +108,7 @@ def test_after_a_node_failure_it_goes_on_with_the_run_that_was_interrupted(site:
     site.behave(run_1="((SLURM_RESTART_COUNT > 0)) || STANDIN_SECONDS=300")
     records = site.start(3)
     wait_until(log_written(records[1]), "the second run", timeout=60)
-    site.cluster.set_node_down(observe(records)[1].nodes)
+    site.cluster.set_node_down(observe(records)[1].finding.nodes)
     wait_until(lambda: state_of(records[1]) == "PENDING", "the requeue", timeout=30)
     assert [item.record.state for item in observe(records)] == ["COMPLETED", "PENDING", "PENDING"]
     site.cluster.run(["scontrol", "update", f"JobId={records[1].job_id}", "StartTime=now"])
