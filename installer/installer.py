@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Install LLMB: ``./installer.py --quickstart``, or ``./installer.py`` for the questions, ``--help`` for all options.
 
-Standard library only. This file and ``uv``, ``pythons`` and ``package_index`` start on Python 3.6 (the python3 of
-RHEL 8), to go on with a newer Python that is already there or that uv fetches; everything else may use what Python
-3.10 has.
+Standard library only. This file, ``uv`` and ``package_index`` start on Python 3.6 (the python3 of RHEL 8), to go on
+with a newer Python that is already there or that uv fetches; everything else may use what Python 3.10 has.
 """
 
 import os
@@ -19,13 +18,13 @@ def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 d
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.path[:0] = [str(CLONE / "installer"), str(CLONE / "common")]
-    from llmb_install.parts import pythons
+    from llmb_install.parts import uv
 
-    pythons.repair_environment()
-    if sys.version_info < pythons.TOOL_MINIMUM:
-        newer = pythons.find_python(pythons.is_tool_python)
+    uv.repair_environment()
+    if sys.version_info < uv.TOOL_MINIMUM:
+        newer = uv.find_python(uv.is_tool_python)
         if newer is None:
-            return pythons.start_with_another([str(CLONE / "installer" / "installer.py"), *sys.argv[1:]], sys.stderr)
+            return uv.start_with_another([str(CLONE / "installer" / "installer.py"), *sys.argv[1:]], sys.stderr)
         os.execv(newer, [newer, str(CLONE / "installer" / "installer.py"), *sys.argv[1:]])
     from llmb_install.bootstrap import bootstrap
 

@@ -26,7 +26,7 @@ from llmb_common.machine.files import open_plain, user_path
 from llmb_common.site import DEFAULT_FOLDER
 from llmb_install.answers import checks
 from llmb_install.answers.questions import QUESTIONS, Given
-from llmb_install.parts import bundles, pythons
+from llmb_install.parts import bundles, uv
 from llmb_install.parts.credentials import KEPT
 
 COMMANDS = {
@@ -278,7 +278,7 @@ def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool 
     be written, and so on. ``as_json``: the error also in the envelope of ``command``."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    pythons.repair_environment()
+    uv.repair_environment()
     # Nothing that jobs will run may be writable by everybody, whatever the caller's umask; a group may share.
     os.umask(os.umask(0o077) | 0o002)
     return settled(

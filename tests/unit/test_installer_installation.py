@@ -279,7 +279,7 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("linux")
 def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module.pythons, "running_version", lambda: (3, 11))
+    monkeypatch.setattr(engine_module.uv, "running_version", lambda: (3, 11))
     made = cpu_engine(Path("/clone"), Path("/i"), "uv", release="0.6")
     assert (made.name, made.lock, made.kind) == (
         *("engine-cpu-0.6", Path("/clone/installer/locks/engine-cpu-0.6.txt"), "uv"),
@@ -306,7 +306,7 @@ def test_an_engine_has_pythons_of_its_own(release, oldest, newest, monkeypatch):
     monkeypatch.setattr(engine_module.uv, "fetch_python", lambda *told: "no route")
 
     def made(version: tuple[int, int]) -> Engine:
-        monkeypatch.setattr(engine_module.pythons, "running_version", lambda: version)
+        monkeypatch.setattr(engine_module.uv, "running_version", lambda: version)
         return cpu_engine(CLONE, Path("/i"), release=release)
 
     assert made(oldest).python == made(newest).python == sys.executable
@@ -323,7 +323,7 @@ def test_an_engine_has_pythons_of_its_own(release, oldest, newest, monkeypatch):
 def test_a_python_that_uv_fetches_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path))
-    monkeypatch.setattr(engine_module.pythons, "running_version", lambda: (3, 19))
+    monkeypatch.setattr(engine_module.uv, "running_version", lambda: (3, 19))
     asked = []
 
     def fetch(version: str, folder: Path, env: object) -> None:
@@ -353,7 +353,7 @@ def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(engine_module.uv, "on_path", lambda: None)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     monkeypatch.setattr(engine_module, "python_for", lambda release: "/python")
-    monkeypatch.setattr(engine_module.pythons, "version_of", lambda path: (3, 12))
+    monkeypatch.setattr(engine_module.uv, "version_of", lambda path: (3, 12))
     (tmp_path / "torch").mkdir()
     for name in ("2.13.0-cp312-cp312", "2.13.0+cpu-cp311-cp311", "2.13.0+cpu-cp312-cp312t"):
         (tmp_path / "torch" / f"torch-{name}-manylinux_2_28_aarch64.whl").touch()

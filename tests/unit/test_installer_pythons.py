@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from llmb_install.parts import pythons
+from llmb_install.parts import uv
 
 
 def test_which_pythons_fit() -> None:
-    assert [version for version in range(8, 16) if pythons.is_tool_python((3, version))] == list(range(10, 16))
-    assert pythons.is_tool_python((4, 0))
+    assert [version for version in range(8, 16) if uv.is_tool_python((3, version))] == list(range(10, 16))
+    assert uv.is_tool_python((4, 0))
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def old_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f":{tmp_path / 'nowhere'}:{folder}")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(pythons, "running_version", lambda: (3, 8))
+    monkeypatch.setattr(uv, "running_version", lambda: (3, 8))
     return folder
 
 
@@ -37,39 +37,39 @@ def stand_in(path: Path, says: str, status: int = 0) -> Path:
 
 
 def test_the_running_python_is_taken_where_it_fits() -> None:
-    assert pythons.find_python(lambda version: True) == sys.executable
+    assert uv.find_python(lambda version: True) == sys.executable
 
 
 def test_the_first_python_on_the_path_that_works_is_taken(old_python: Path) -> None:
-    assert pythons.find_python(pythons.is_tool_python) is None
+    assert uv.find_python(uv.is_tool_python) is None
     stand_in(old_python / "python3", "/real/python3\\n3 10\\n")
-    assert pythons.find_python(pythons.is_tool_python) == "/real/python3"
+    assert uv.find_python(uv.is_tool_python) == "/real/python3"
     stand_in(old_python / "python3.12", "/real/python3.12\\n3 12\\n")
-    assert pythons.find_python(pythons.is_tool_python) == "/real/python3.12", "a name with a version comes first"
+    assert uv.find_python(uv.is_tool_python) == "/real/python3.12", "a name with a version comes first"
     stand_in(old_python / "python3.11", "/real/python3.11\\n3 11\\n", status=1)
-    assert pythons.find_python(pythons.is_tool_python) == "/real/python3.12", "a shim that refuses to run"
+    assert uv.find_python(uv.is_tool_python) == "/real/python3.12", "a shim that refuses to run"
     stand_in(old_python / "python3.11", "one line\\n")
-    assert pythons.find_python(pythons.is_tool_python) == "/real/python3.12"
+    assert uv.find_python(uv.is_tool_python) == "/real/python3.12"
     (old_python / "python3.11").chmod(0o644)
-    assert pythons.find_python(pythons.is_tool_python) == "/real/python3.12"
-    assert pythons.find_python(lambda version: version == (3, 14)) is None
+    assert uv.find_python(uv.is_tool_python) == "/real/python3.12"
+    assert uv.find_python(lambda version: version == (3, 14)) is None
 
 
 def test_pythons_of_uv_are_found_too(old_python: Path, tmp_path: Path) -> None:
     folder = tmp_path / ".local/share/uv/python/cpython-3.11.9-linux/bin"
     stand_in(folder / "python3.11", "/uv/python3.11\\n3 11\\n")
     stand_in(folder / "python3.11-config", "/uv/config\\n3 11\\n")
-    assert pythons.find_python(pythons.is_tool_python) == "/uv/python3.11"
+    assert uv.find_python(uv.is_tool_python) == "/uv/python3.11"
 
 
 @pytest.mark.parametrize(("name", "below"), [("XDG_DATA_HOME", "uv/python"), ("UV_PYTHON_INSTALL_DIR", "")])
 def test_wherever_uv_keeps_them(old_python, tmp_path, monkeypatch, name, below):
     stand_in(tmp_path / "data" / below / "cpython-3.12.1-linux" / "bin" / "python3.12", "/uv/python\\n3 12\\n")
-    assert pythons.find_python(pythons.is_tool_python) is None
+    assert uv.find_python(uv.is_tool_python) is None
     monkeypatch.setenv(name, str(tmp_path / "data"))
-    assert pythons.find_python(pythons.is_tool_python) == "/uv/python"
-    assert pythons.version_of(str(tmp_path / "no")) is None
-    assert pythons.version_of(sys.executable) == sys.version_info[:2]
+    assert uv.find_python(uv.is_tool_python) == "/uv/python"
+    assert uv.version_of(str(tmp_path / "no")) is None
+    assert uv.version_of(sys.executable) == sys.version_info[:2]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_wherever_uv_keeps_them(old_python, tmp_path, monkeypatch, name, below):
     [(((3, 10),), "3.10 or newer"), (((3, 10), (3, 13)), "3.10 to 3.13"), (((3, 12), (3, 12)), "3.12")],
 )
 def test_how_to_get_a_python(wanted: tuple[tuple[int, int], ...], said: str) -> None:
-    text = pythons.how_to_get(*wanted)
+    text = uv.how_to_get(*wanted)
     assert text.startswith(f"get a Python {said}: 'module load python'")
     assert "'dnf install python3.12' (RHEL" in text
     assert text.endswith("; then run the same command again")
@@ -90,10 +90,10 @@ def test_what_the_environment_lacks_or_names_in_vain(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
     monkeypatch.setattr("os.geteuid", lambda: 4_000_000)
-    pythons.repair_environment()
+    uv.repair_environment()
     assert os.environ["HOME"] == "/nonexistent"
     assert (os.environ["PIP_CERT"], os.environ.get("SSL_CERT_FILE")) == (str(tmp_path / "ca.pem"), None)
-    assert pythons.find_python(lambda version: version == (1, 0)) is None
+    assert uv.find_python(lambda version: version == (1, 0)) is None
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(version)
         return "no route"
 
-    monkeypatch.setattr(pythons.uv, "fetch_python", fetch)
+    monkeypatch.setattr(uv, "fetch_python", fetch)
     return asked
 
 
@@ -113,7 +113,7 @@ def test_uv_fetches_another_python(old_python: Path, monkeypatch: pytest.MonkeyP
     calls: list[Any] = []
     monkeypatch.setattr("os.execv", lambda *arguments: calls.append(arguments))
     screen = io.StringIO()
-    assert pythons.start_with_another(["/installer.py", "--quickstart"], screen) == 3
+    assert uv.start_with_another(["/installer.py", "--quickstart"], screen) == 3
     assert (calls, fetched) == ([], ["3.12"])
     what = f"LLMB needs Python 3.10 or newer; this is Python 3.8 ({sys.executable})"
     first, second, third = screen.getvalue().splitlines()
@@ -121,12 +121,12 @@ def test_uv_fetches_another_python(old_python: Path, monkeypatch: pytest.MonkeyP
     assert second == f"error: {what}, and uv could not fetch another: no route"
     assert third.startswith("  -> get a Python 3.10 or newer: ")
     stand_in(old_python / "python3", "/real/python3\\n3 12\\n")
-    pythons.start_with_another(["/installer.py", "--quickstart"], io.StringIO())
+    uv.start_with_another(["/installer.py", "--quickstart"], io.StringIO())
     assert calls == [("/real/python3", ["/real/python3", "/installer.py", "--quickstart"])]
 
 
 def test_for_help_nothing_is_fetched(old_python: Path, fetched: list[str]) -> None:
     screen = io.StringIO()
-    assert pythons.start_with_another(["/installer.py", "list", "-h"], screen) == 3
+    assert uv.start_with_another(["/installer.py", "list", "-h"], screen) == 3
     assert fetched == []
     assert screen.getvalue().startswith("error: LLMB needs Python 3.10 or newer; this is Python 3.8 (")

@@ -39,8 +39,8 @@ from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC, python_for
 from llmb_install.parts.environment_build import CPU_TORCH_INDEX, child_environment, lock_requirements, not_had
 from llmb_install.parts.image import Image
 from llmb_install.parts.package_index import Sources, Unavailable, settings
-from llmb_install.parts.pythons import TOOL_MINIMUM, is_tool_python, running_version, spelt, version_of
-from llmb_install.parts.pythons import Version as Python
+from llmb_install.parts.uv import TOOL_MINIMUM, is_tool_python, running_version, spelt, version_of
+from llmb_install.parts.uv import Version as Python
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import install_lock

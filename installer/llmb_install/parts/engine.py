@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.platform.engines import DEFAULT_ENGINE
-from llmb_install.parts import pythons, uv
+from llmb_install.parts import uv
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.environment_build import (
     CPU_TORCH_INDEX,
@@ -24,7 +24,7 @@ from llmb_install.parts.environment_build import (
     not_had,
 )
 from llmb_install.parts.package_index import Sources, Unavailable, settings
-from llmb_install.parts.pythons import Version
+from llmb_install.parts.uv import Version
 from llmb_install.working.artefact import Room, Small
 from llmb_install.working.reporter import Reporter
 
@@ -92,18 +92,18 @@ class Engine(Environment):
     def _no_python(self) -> EnvironmentLacks | None:
         """None where there is one, or where uv has just fetched one."""
         oldest, newest = KINDS[self.release].pythons
-        wanted = pythons.spelt(oldest, newest)
+        wanted = uv.spelt(oldest, newest)
         if python_for(self.release):
             return None
-        print(f"fetching Python {pythons.spelt(newest)} with uv: the CPU engine needs {wanted}", file=sys.stderr)
+        print(f"fetching Python {uv.spelt(newest)} with uv: the CPU engine needs {wanted}", file=sys.stderr)
         folder = self.link.with_name(cache_name(self.name))
-        problem = uv.fetch_python(pythons.spelt(newest), folder, child_environment())
+        problem = uv.fetch_python(uv.spelt(newest), folder, child_environment())
         if problem is None and python_for(self.release):
             return None
         return EnvironmentLacks(
             f"the CPU engine needs Python {wanted}, none was found on PATH (this is Python "
             f"{platform.python_version()}), and uv could not fetch one: {problem}",
-            remedy=pythons.how_to_get(oldest, newest),
+            remedy=uv.how_to_get(oldest, newest),
         )
 
     def _no_torch(self) -> EnvironmentLacks | None:
@@ -112,7 +112,7 @@ class Engine(Environment):
         # Another engine has it, or a uv with settings of its own knows better.
         if python is None or pinned is None or any(map(Path.exists, self.shares)) or uv.on_path():
             return None
-        version = pythons.version_of(python) or (0, 0)
+        version = uv.version_of(python) or (0, 0)
         tag = "cp{}{}".format(*version)
         build = re.compile(rf"torch-{re.escape(pinned[1])}-{tag}-{tag}-.*linux.*_{platform.machine()}\.whl")
         told = settings(child_environment())
@@ -120,7 +120,7 @@ class Engine(Environment):
             more = () if told.options else (CPU_TORCH_INDEX,)
             Sources(told).links("torch", lambda name: build.fullmatch(name) is not None, more)
         except Unavailable as problem:
-            what = f"PyTorch {pinned[1]} for Python {pythons.spelt(version)} cannot be had"
+            what = f"PyTorch {pinned[1]} for Python {uv.spelt(version)} cannot be had"
             return not_had(what, problem, cpu_torch_remedy())
         return None
 
@@ -157,7 +157,7 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str =
 
 def python_for(release: str) -> str | None:
     oldest, newest = KINDS[release].pythons
-    return pythons.find_python(lambda version: oldest <= version <= newest)
+    return uv.find_python(lambda version: oldest <= version <= newest)
 
 
 def _no_builds() -> EnvironmentLacks | None:
@@ -244,7 +244,7 @@ def shared_tool(clone: Path, home: Path) -> SharedTool:
 
 
 def tool_environment(clone: Path, install: Path) -> Tool:
-    python = pythons.find_python(pythons.is_tool_python)
+    python = uv.find_python(uv.is_tool_python)
     assert python is not None, "the caller runs on such a Python"
     return Tool(
         link=install / "venvs" / TOOL,

@@ -3,7 +3,7 @@
 pip and uv are told by settings files and variables. uv does not read pip's, so they are translated: where pip reaches
 its packages, uv does, and so does ``fetch``, which gets uv itself and needs neither of them.
 
-Starts on Python 3.6, like ``pythons``. Standard library only.
+Starts on Python 3.6, like ``uv``. Standard library only.
 """
 
 import base64
