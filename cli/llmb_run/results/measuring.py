@@ -268,15 +268,17 @@ def _without_copies(
     found: Iterable[RunFiles], records: Mapping[Path | None, RunRecord], place: Workspace
 ) -> list[RunFiles]:
     """Each run once: who copies its folder has not repeated it. The one in the installation counts, else the first."""
-    ours = place.install_or_none
-    first: dict[str, Path | None] = {}
-    for folder in sorted(records, key=lambda folder: not (ours and folder and folder.is_relative_to(ours))):
-        first.setdefault(records[folder].paths.run_id, folder)
-    copies = {folder: first[record.paths.run_id] for folder, record in records.items()}
-    for folder, original in copies.items():
-        if folder != original:
-            notice(f"{folder} is a copy of {original}: the run counts once")
-    return [files for files in found if copies.get(files.folder, files.folder) == files.folder]
+    together: dict[str, list[Path | None]] = {}
+    for folder, record in records.items():
+        together.setdefault(record.paths.run_id, []).append(folder)
+    ours, copies = place.install_or_none, set[Path | None]()
+    for same in together.values():
+        if len(same) > 1:
+            first, *others = sorted(same, key=lambda folder: not (ours and folder and folder.is_relative_to(ours)))
+            copies.update(others)
+            for folder in others:
+                notice(f"{folder} is a copy of {first}: the run counts once")
+    return [files for files in found if files.folder not in copies]
 
 
 def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, kept: KeptFigures) -> MeasuredRun:
