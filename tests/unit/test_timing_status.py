@@ -130,6 +130,7 @@ LOGS: list[tuple[str, str, dict[str, Any], tuple[str, str, int | None]]] = [
     ("NaN before a restart", restarted(loss=None), {}, ("Failed", "nan_loss", 37)),
     ("inf before a restart", restarted(grad_norm="inf"), {}, ("Failed", "inf_grad_norm", 37)),
     ("skipped before a restart, and then taken", restarted(skipped=1), {}, SUCCESS),
+    ("cut before a restart", restarted().replace(mbridge_line(37), mbridge_line(37)[:170] + "\n", 1), {}, SUCCESS),
     # Too few records
     *((f"killed after {last}", up_to(last), {}, ("Failed", "ended_early", last)) for last in (1, 20, 44, 45, 49)),
     *(

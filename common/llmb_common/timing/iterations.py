@@ -196,17 +196,18 @@ def read_log(file: FileIO) -> LogContent:
         elif log_format != kind:
             continue
         sequence.add(offset, record)
-    kept = sequence.kept
+    kept, replaced = sequence.kept, sorted(sequence.replaced, key=lambda record: record.index)
     if any(record.grad_norm is not None for _, record in kept):
         # One without it among others that have it was cut there; a NaN would be printed. A skipped step has none.
         whole = [item for item in kept if item[1].grad_norm is not None or item[1].skipped]
         damaged, kept = damaged + len(kept) - len(whole), whole
+        replaced = [record for record in replaced if record.grad_norm is not None or record.skipped]
     if log_format == "mbridge" and any(record.tflops is None for _, record in kept):
         kept = _with_step_time_prints(file, kept)
     return LogContent(
         log_format,
         tuple([record for _, record in kept]),
-        tuple(sorted(sequence.replaced, key=lambda record: record.index)),
+        tuple(replaced),
         sequence.doubled,
         tuple(sequence.restarts),
         damaged,
