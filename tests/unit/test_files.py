@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
 import os
-import pickle
 import socket
 import stat
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.words import Secret, is_secret_name
 from llmb_common.errors import RecordError
 from llmb_common.machine.files import (
     fsync_folder,
@@ -30,7 +27,6 @@ from llmb_common.machine.files import (
     write_json,
     write_output,
 )
-from llmb_common.request.variables import VARIABLES
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -54,44 +50,6 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path
         write_json(target, {"loss": float("nan")})
     assert target.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
-
-
-def test_a_secret_shows_itself_only_when_asked() -> None:
-    secret = Secret("hf_canary")
-    shown = [str(secret), repr(secret), f"{secret}", f"{secret:>20}", f"{[secret]}", f"{secret!r}"]
-    assert not any("canary" in text for text in shown)
-    assert secret.reveal() == "hf_canary"
-    with pytest.raises(TypeError):
-        pickle.dumps(secret)
-    with pytest.raises(TypeError):
-        json.dumps(secret)
-
-
-SECRETS = """
-HF_TOKEN HUGGING_FACE_HUB_TOKEN NGC_API_KEY NGC_APIKEY NGC_KEY WANDB_KEY MY_API_KEY AWS_SECRET_ACCESS_KEY PRIVATE_KEY
-SSH_KEY_FILE DB_PASSWORD DB_PASS MYSQL_PWD PGPASSWORD SSHPASS GITHUB_PAT GITLAB_PAT SLURM_JWT SENTRY_DSN BASIC_AUTH
-GOOGLE_APPLICATION_CREDENTIALS DOCKER_AUTH_CONFIG GITHUBTOKEN githubToken apiKey API_TOKENS SLACK_WEBHOOK_URL
-"""
-
-SETTINGS = """
-TOKENIZERS_PARALLELISM KEYBOARD PASSTHROUGH NVTE_PASS_THROUGH NCCL_IB_PKEY UCX_IB_PKEY MONKEY KEYRING_BACKEND COMPASS
-MAX_TOKENS NUM_TOKENS TOKENS_PER_STEP MOE_TOKEN_DISPATCHER_TYPE PAD_TOKEN EOS_TOKEN_ID PATH PWD OLDPWD OLD_PWD PATTERN
-NCCL_DEBUG CUDA_CACHE_PATH PUBLIC_KEY SORT_KEY SSH_AUTH_SOCK FIRST_PASS NUM_QUERY_KEY BYPASS AUTHOR SECRETARY XAUTHORITY
-"""
-
-
-@pytest.mark.parametrize("name", SECRETS.split())
-def test_names_of_secrets_are_known(name: str) -> None:
-    assert is_secret_name(name)
-
-
-@pytest.mark.parametrize("name", SETTINGS.split())
-def test_names_of_settings_are_not_secrets(name: str) -> None:
-    assert not is_secret_name(name)
-
-
-def test_no_variable_of_ours_is_taken_for_a_secret() -> None:
-    assert [name for name in VARIABLES if is_secret_name(name)] == ["HF_TOKEN"]
 
 
 def test_an_output_goes_into_a_fifo_and_does_not_replace_it(tmp_path: Path) -> None:

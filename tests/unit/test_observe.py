@@ -33,7 +33,6 @@ from llmb_common.runs.record import (
 )
 from llmb_common.submission.observe import Observation, cancel, end_runs, observe, refresh, wait
 from llmb_common.submission.single import create_run, submit
-from llmb_common.timing.job_events import read_events
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
 from support.told_executor import Told, told_executor
@@ -73,11 +72,6 @@ def test_every_slurm_state_is_reported_in_slurms_own_words(record: RunRecord, fa
         assert finding.apply(record).state == state
 
 
-def test_accounting_answers_where_the_queue_has_forgotten(record: RunRecord, fake: FakeSlurm) -> None:
-    fake.change("1", state="CANCELLED by 0", known=["sacct"])
-    assert look(record).record.state == "CANCELLED"
-
-
 @pytest.mark.parametrize("how", ["error", "garbage", "half", "hang"])
 def test_a_broken_answer_changes_nothing(record: RunRecord, fake: FakeSlurm, how: str) -> None:
     before = record.paths.record.read_bytes()
@@ -88,18 +82,6 @@ def test_a_broken_answer_changes_nothing(record: RunRecord, fake: FakeSlurm, how
     assert seen.record == record
     assert seen.finding.unknown
     assert record.paths.record.read_bytes() == before
-
-
-def test_a_queue_without_an_answer_and_accounting_that_lags(record: RunRecord, fake: FakeSlurm) -> None:
-    """Accounting alone is enough to know that a job ended, because it never invents an end."""
-    fake.say("squeue", "error")
-    fake.change("1", state="RUNNING")
-    seen = look(record)
-    assert (seen.record.state, bool(seen.finding.unknown)) == ("SUBMITTED", True), (
-        "what it shows alive may be long gone"
-    )
-    fake.change("1", state="TIMEOUT")
-    assert look(record).record.state == "TIMEOUT"
 
 
 def test_an_empty_answer_is_not_yet_a_lost_job(record, fake, monkeypatch):
@@ -119,43 +101,12 @@ def test_an_empty_answer_is_not_yet_a_lost_job(record, fake, monkeypatch):
     assert look(seen.record).record.state == "COMPLETED", "a late end record corrects what was given up"
 
 
-def test_a_requeued_job_starts_a_new_record_of_events(record: RunRecord) -> None:
-    job_says(
-        record,
-        {"event": "start", "time": 1.0, "restart": 0, "nodes": "n1"},
-        {"event": "end", "time": 2.0, "exit_code": 1},
-        {"event": "start", "time": 3.0, "restart": 1, "nodes": "n[2-3]"},
-        {"event": "end", "time": 4.0, "exit_code": 0, "job_id": "2"},
-    )
-    events = read_events(record.paths.events)
-    assert (events.restarts, events.nodes, events.exit_code) == (1, "n[2-3]", None), "job 2 is another one's"
-
-
 def test_another_jobs_row_under_our_id_is_not_ours(record: RunRecord, fake: FakeSlurm) -> None:
     fake.change("1", name="someone-elses", state="FAILED")
     seen = look(record)
     assert (seen.record.state, seen.finding.unknown) == ("SUBMITTED", "")
     cancel([record])
     assert fake.jobs()[0]["state"] == "FAILED"
-
-
-def test_history_keeps_order_and_says_each_state_once(record: RunRecord, fake: FakeSlurm) -> None:
-    for state in ("PENDING", "RUNNING", "RUNNING", "PENDING", "RUNNING", "COMPLETED", "FAILED"):
-        fake.change("1", state=state)
-        record = look(record).record
-    states = [item.state for item in record.states]
-    assert states == ["SUBMITTING", "SUBMITTED", "PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETED"]
-    times = [item.time for item in record.states]
-    assert times == sorted(times)
-    assert load_record(record.paths.folder) == record
-
-
-def test_many_runs_take_one_query(tmp_path: Path, fake: FakeSlurm) -> None:
-    site = RunSite(tmp_path, "slurm")
-    records = [submit(site.plan(), RECIPE) for _ in range(5)]
-    asked = len(fake.calls("squeue"))
-    assert [item.record.state for item in observe(records)] == ["PENDING"] * 5
-    assert len(fake.calls("squeue")) == asked + 1
 
 
 def test_a_writer_in_between_is_not_overwritten(record: RunRecord, fake: FakeSlurm) -> None:

@@ -18,6 +18,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_text
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
+from llmb_common.request.variables import VARIABLES
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import cluster_config, load_cluster_config
 from llmb_common.site.machine import Machine
@@ -119,9 +120,23 @@ def test_a_secret_beside_a_harmless_pair_is_still_one() -> None:
     assert is_secret_name("AUTH_TYPE_TOKEN_COOKIE")
 
 
-def test_names_without_words() -> None:
-    assert not is_secret_name("")
-    assert not is_secret_name("___")
+SECRETS = """
+HF_TOKEN HUGGING_FACE_HUB_TOKEN NGC_API_KEY NGC_APIKEY NGC_KEY WANDB_KEY MY_API_KEY AWS_SECRET_ACCESS_KEY PRIVATE_KEY
+SSH_KEY_FILE DB_PASSWORD DB_PASS MYSQL_PWD PGPASSWORD SSHPASS GITHUB_PAT GITLAB_PAT SLURM_JWT SENTRY_DSN BASIC_AUTH
+GOOGLE_APPLICATION_CREDENTIALS DOCKER_AUTH_CONFIG GITHUBTOKEN githubToken apiKey API_TOKENS SLACK_WEBHOOK_URL
+"""
+
+SETTINGS = """
+TOKENIZERS_PARALLELISM KEYBOARD PASSTHROUGH NVTE_PASS_THROUGH NCCL_IB_PKEY UCX_IB_PKEY MONKEY KEYRING_BACKEND COMPASS
+MAX_TOKENS NUM_TOKENS TOKENS_PER_STEP MOE_TOKEN_DISPATCHER_TYPE PAD_TOKEN EOS_TOKEN_ID PATH PWD OLDPWD OLD_PWD PATTERN
+NCCL_DEBUG CUDA_CACHE_PATH PUBLIC_KEY SORT_KEY SSH_AUTH_SOCK FIRST_PASS NUM_QUERY_KEY BYPASS AUTHOR SECRETARY XAUTHORITY
+"""
+
+
+def test_names_that_are_in_use() -> None:
+    assert [name for name in SECRETS.split() if not is_secret_name(name)] == []
+    assert [name for name in ("", "___", *SETTINGS.split()) if is_secret_name(name)] == []
+    assert [name for name in VARIABLES if is_secret_name(name)] == ["HF_TOKEN"], "of ours"
 
 
 TOKENS = [
