@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.variables import VARIABLES
 from llmb_run.acceptance import signing, verify
-from llmb_run.campaigns.campaign import plan_changes
+from llmb_run.campaigns.campaign import unlike
 from llmb_run.main import main
 from support import instant, packs
 from support.campaigns import SUITE, Site
@@ -192,7 +192,7 @@ def test_when_a_job_may_begin_is_no_part_of_its_work(plan: JobPlan) -> None:
     assert plan.scheduler is not None
     later = plan_as_dict(replace(plan, scheduler=replace(plan.scheduler, additional=(("begin", "now+1day"),))))
     assert later != plan_as_dict(plan)
-    assert list(plan_changes(verify.work_of(plan_as_dict(plan)), verify.work_of(later))) == []
+    assert list(unlike(verify.work_of(plan_as_dict(plan)), verify.work_of(later))) == []
 
 
 def test_a_replaced_run_that_ended_well_by_its_own_account_is_named(site: Site, pack: Path) -> None:

@@ -32,9 +32,9 @@ from llmb_run.acceptance.outcome import as_text, headline, outcome
 from llmb_run.acceptance.signing import Signature, check
 from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
 from llmb_run.acceptance.workloads import FrozenSuite, FrozenWorkload, Judged, Workload, WorkloadProgress
-from llmb_run.campaigns.campaign import Campaign, important, plan_changes
+from llmb_run.campaigns.campaign import Campaign, important, unlike
 from llmb_run.campaigns.conduct import Conduct
-from llmb_run.results.verifying import KINDS, Verified, verify_archive
+from llmb_run.results.verifying import Verified, verify_archive
 from llmb_run.workspace import Workspace
 
 _WORKLOAD = (
@@ -282,7 +282,7 @@ class _Recomputation:
         for kept, item in zip(self._frozen.arms, standings, strict=True):
             for run in item.runs:
                 now = work_of(important(plan_as_dict(run.record.plan)))
-                changed = list(plan_changes(work_of(kept.plan), {name: now.get(name) for name in kept.plan}))
+                changed = list(unlike(work_of(kept.plan), {name: now.get(name) for name in kept.plan}))
                 if run.record.manifest.get("code_sha256") != self._frozen.code_sha256:
                     changed.append("the training code")
                 if changed:
@@ -337,10 +337,8 @@ def verify_pack(pack: Path, sha256: str, signers: Path | None) -> Result:
     signature = check(pack, signers)
     data = {
         "path": str(pack.absolute()),
+        **files.as_dict(),
         "ok": files.ok and signature.ok and not again.problems,
-        "files": files.files,
-        **{kind: getattr(files, kind) for kind in KINDS},
-        "notes": files.notes,
         "verdict": asdict(again),
         "signature": asdict(signature),
     }

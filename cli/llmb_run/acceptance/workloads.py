@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from llmb_common.command.printable import counted
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
@@ -177,10 +177,10 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
     suite_sha256: str
     arms: tuple[FrozenWorkload, ...]
 
-    def changes(self, now: FrozenSuite) -> list[str]:  # type: ignore[override]
-        """As of every campaign, and whether the suite is another."""
-        suite = [f"suite {self.suite}: its content"] if self.suite_sha256 != now.suite_sha256 else []
-        return [*suite, *Frozen.changes(self, now)]
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """As of every campaign, and the suite."""
+        return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
     def frozen(self, workloads: Sequence[Workload]) -> list[Workload]:
         """The workloads, compared with what the campaign began with."""

@@ -211,6 +211,11 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     image: dict[str, Any] | None
 
     @property
+    def inputs(self) -> dict[str, Any]:
+        """What must not change, by names that say where to look."""
+        return {"recipe.yaml": self.recipe_sha256, "image file": self.image or {}, **self.plan}
+
+    @property
     def arm(self) -> Arm:
         """With its plan, but for the predictions in that."""
         plan: JobPlan = from_plain({**self.plan, "preflight": {}}, JobPlan)
@@ -230,22 +235,19 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     code_sha256: str
     arms: Sequence[FrozenArm]
 
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What must not change beside the arms, by names that say where to look."""
+        known = {"version of LLMB": self.llmb, "training code": self.code_sha256}
+        return {**known, "number of workloads": len(self.arms)}
+
     def changes(self, now: Frozen) -> list[str]:
-        """What is different about software and arms, a line each, in words that say where to look."""
-        about = [
-            *_one("version of LLMB", self.llmb, now.llmb),
-            *_one("training code", self.code_sha256, now.code_sha256),
-        ]
-        if len(self.arms) != len(now.arms):
-            return [*about, f"number of workloads: {len(self.arms)} -> {len(now.arms)}"]
-        for before, after in zip(self.arms, now.arms, strict=True):
-            found = (
-                *_one("recipe.yaml", before.recipe_sha256, after.recipe_sha256),
-                *_image(before.image, after.image),
-                *plan_changes(before.plan, after.plan),
-            )
-            about += [f"{before.title}: {text}" for text in found]
-        return list(dict.fromkeys(about))
+        """What is different about software and arms, a line each."""
+        found = [*unlike(self.inputs, now.inputs)]
+        if len(self.arms) == len(now.arms):
+            for before, after in zip(self.arms, now.arms, strict=True):
+                found += [f"{before.title}: {text}" for text in unlike(before.inputs, after.inputs)]
+        return list(dict.fromkeys(found))
 
 
 F = TypeVar("F", bound=Frozen)
@@ -320,28 +322,19 @@ def begin_or_go_on(campaign: Campaign, now: F) -> F:
     return then
 
 
-def _one(what: str, then: Any, now: Any) -> Iterator[str]:
-    if then != now:
-        yield f"{what}: {_short(then)} -> {_short(now)}"
+def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Where two mappings, such as plans, differ, a line each; what they hold in mappings has names of two words."""
+    before, after = _flat(then), _flat(now)
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            yield f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
 
 
-def _image(then: dict[str, Any] | None, now: dict[str, Any] | None) -> Iterator[str]:
-    before, after = then or {}, now or {}
-    yield from _one("image", before.get("path"), after.get("path"))
-    if before.get("path") == after.get("path"):
-        for name, words in (("receipt", "digest of the image"), ("bytes", "size of the image")):
-            yield from _one(words, before.get(name), after.get(name))
-
-
-def plan_changes(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    """Where two plans differ, a line each."""
-    for name in dict.fromkeys([*then, *now]):
-        before, after = then.get(name), now.get(name)
-        if isinstance(before, dict) and isinstance(after, dict):
-            for key in dict.fromkeys([*before, *after]):
-                yield from _one(f"{name} {key}", before.get(key), after.get(key))
-        else:
-            yield from _one(name, before, after)
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= {f"{name} {key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+    return found
 
 
 def _short(value: Any) -> str:

@@ -21,7 +21,7 @@ from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import stored_secrets, write_archive
 from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import as_dict
-from llmb_run.results.verifying import KINDS, verify_archive
+from llmb_run.results.verifying import verify_archive
 from llmb_run.selecting import in_words, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
@@ -94,8 +94,7 @@ def verify(pack: Path, sha256: str) -> Result:
     Nothing is unpacked. Exit status 1 if there is one.
     """
     found = verify_archive(pack, sha256)
-    data = {"path": str(pack.absolute()), "ok": found.ok, "files": found.files}
-    data |= {kind: getattr(found, kind) for kind in KINDS} | {"notes": found.notes}
+    data = {"path": str(pack.absolute()), **found.as_dict()}
     if found.ok:
         return Result(data, f"{pack}: {found.files} files, all as they were written\n", remarks=found.notes)
     error = CheckFailed(

@@ -30,7 +30,7 @@ from llmb_run.campaigns.campaign import (
     begin_or_go_on,
     frozen_now,
     important,
-    plan_changes,
+    unlike,
 )
 from llmb_run.campaigns.conduct import Conduct, Run, refuse_slowed
 from llmb_run.columns import formatted
@@ -265,7 +265,7 @@ def ask_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     """In what a run would be another one today, before it is the base of anything."""
     then, now = (important(msgspec.to_builtins(plan)) for plan in (record.plan, planned))
-    for line in plan_changes(then, now):
+    for line in unlike(then, now):
         notice(f"{record.paths.run_id} would be another run today: {line}")
 
 

@@ -22,7 +22,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeAlias, cast
 
@@ -66,6 +66,9 @@ class Verified:
     def ok(self) -> bool:
         """Whether every file is as it was when the archive was written."""
         return not any(self.lines())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
 
     def lines(self) -> Iterator[str]:
         """Every file that is not as it was, a line each."""
