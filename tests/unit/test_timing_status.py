@@ -264,6 +264,12 @@ def test_what_the_record_and_the_job_say_of_its_end(judge, log, record, written,
             "it ends with step 5, and iterations 35-44 are measured: --window measures others",
         ),
         (
+            mbridge_log(range(51, 101), 100),
+            {},
+            "it begins with iteration 51, and iterations 35-44 are measured: --window measures others",
+        ),
+        (mbridge_log(range(41, 51)), {}, "no usable record of iteration 35, 36, 37, 38, 39 and 1 more"),
+        (
             mbridge_log(),
             {"record": ended("FAILED", "exit code 7")},
             "every iteration is there, but the run ended as FAILED, exit code 7",

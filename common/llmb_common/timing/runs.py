@@ -120,6 +120,10 @@ def judge(
     missing = window.missing(iterations)
     if missing:
         message = f"no usable record of iteration {first_few(missing, 5)}"
+        if window.last < (first := iterations[0].index):
+            message = (
+                f"it begins with iteration {first}, and iterations {window} are measured: --window measures others"
+            )
         return Status("Incomplete", "missing_iteration", missing[0], message)
     return Status("Success")
 
