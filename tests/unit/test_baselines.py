@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.results.comparison import differences
 from llmb_common.results.configuration import configuration, configuration_key, software_of
 from llmb_common.results.decision import (
     steady_error,
@@ -132,14 +131,3 @@ def test_what_a_run_is_compared_with_says_how_many_runs_and_when(tmp_path: Path)
 def replace_software(item: Baseline, software: str) -> Baseline:
 
     return msgspec.structs.replace(item, software=software)
-
-
-def test_equal_runs_differ_in_nothing_and_others_in_what_is_different(tmp_path: Path) -> None:
-    one, same = (make_run(tmp_path, log=steady_log(5000)) for _ in range(2))
-    assert differences([one], [same]) == []
-    slower = make_run(tmp_path / "other", variables=PUBLISHED | {"TP": "4", "TIME_LIMIT": "03:00:00", "NCCL_ALGO": "x"})
-    found = {name: (before, after) for name, before, after in differences([one], [slower])}
-    assert found["tp"] == ("2", "4")
-    assert found["env NCCL_ALGO"] == ("-", "x")
-    assert not {"time_limit", "install", "workload_folder", "experiment_name", "mounts", "preflight"} & found.keys()
-    assert list(found).index("tp") < list(found).index("env NCCL_ALGO"), "the plan first"

@@ -7,12 +7,11 @@ import json
 
 import pytest
 
-from llmb_common.results.configuration import configuration_key
 from llmb_common.runs.evidence.account import NodeSummary, held_against, setup_of
 from support.cli import Cli
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line
-from support.runs import PUBLISHED, make_run, plan_for, steady_log
+from support.runs import PUBLISHED, make_run, steady_log
 
 SMOKE = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2", "CLUSTER_TYPE": "local"}
 
@@ -232,24 +231,6 @@ def test_a_baseline_of_an_older_version_expects_nothing_of_nodes(cli: Cli) -> No
     del value["baselines"][0]["setup"]
     file.write_text(json.dumps(value))
     assert findings_of(cli, on_nodes(cli, 102, rate=100.0)) == []
-
-
-# What makes two runs repeats
-
-
-def test_repeats_have_one_configuration(tmp_path) -> None:
-    def key(**variables: str) -> str:
-        return configuration_key(plan_for(tmp_path, **(PUBLISHED | variables)))
-
-    same = [{}, {"TIME_LIMIT": "03:00:00"}, {"SBATCH_ACCOUNT": "other"}, {"MAX_STEPS": "60"}, {"SBATCH_PARTITION": "b"}]
-    assert len({key(**variables) for variables in same}) == 1
-    assert configuration_key(plan_for(tmp_path / "elsewhere", **PUBLISHED)) == key()
-    different = [
-        *({"TP": "4"}, {"GBS": "128"}, {"FP8_RECIPE": "mx"}, {"ENABLE_VBOOST": "true"}, {"CPU_PER_TASK_PINNING": "4"}),
-        *({"ENABLE_PROFILE": "true"}, {"ENABLE_CHECKPOINT": "true"}, {"JOB_TOTAL_GPUS": "256"}, {"NCCL_ALGO": "Ring"}),
-    ]
-    keys = [key(**variables) for variables in different]
-    assert len({key(), *keys}) == len(different) + 1
 
 
 # Groups

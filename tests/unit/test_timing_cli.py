@@ -61,12 +61,6 @@ def test_another_window_which_one_run_does_not_fill_gives_status_1(experiments):
     assert done.stderr.startswith("a_1732000000: Incomplete: window_not_reached: it ends with step 50")
 
 
-def test_a_folder_without_runs_is_a_wrong_request(tmp_path):
-    done = run(MBRIDGE, ".", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: no run under .")
-
-
 def test_it_works_through_a_link_from_a_folder_full_of_traps(experiments, tmp_path):
     # Neither modules of the current folder nor PYTHON* variables reach the parser.
     for trap in ("json.py", "statistics.py", "llmb_common.py"):
