@@ -19,7 +19,6 @@ from llmb_common.timing.records import Iteration
 from support import instant
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_line, nemo_log
-from support.run_site import RunSite
 from support.runs import PUBLISHED, make_run, plan_for, steady_log
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "logs"
@@ -301,21 +300,17 @@ tests:
 @pytest.mark.parametrize(
     ("directed", "said"),
     [
-        (None, ""),
         ("diverging", "not training: the loss rises from 7 to"),
         ("unlike", "not training: the loss ends at 2.776, that of its repeats at 6.655"),
     ],
 )
-def test_a_campaign_fails_where_a_run_does_not_train(tmp_path, monkeypatch, capsys, directed, said):
-    instant.install_executor(monkeypatch, tmp_path / "instant")
-    here = Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
+def test_a_campaign_fails_where_a_run_does_not_train(site, tmp_path, directed, said):
     suite = tmp_path / "one.yaml"
     suite.write_text(SUITE)
-    if directed:
-        instant.direct("1.2", directed)
-    done = here("accept", suite, "--json")
+    instant.direct("1.2", directed)
+    done = site("accept", suite, "--json")
     (item,) = done.data["workloads"]
-    assert (done.status, item["verdict"], len(item["runs"])) == ((1, "fail", 3) if directed else (0, "pass", 3))
+    assert (done.status, item["verdict"], len(item["runs"])) == (1, "fail", 3)
     assert said in item["text"]
 
 
