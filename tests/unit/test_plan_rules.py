@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmb_common.errors import RequestError
-from llmb_common.planning.divisibility import Layout, check_layout
+from llmb_common.planning.divisibility import Layout, broken_rules, refuse_first
 from llmb_common.recipes.loading import load_recipe
 from support.plans import ROOT, check_answers, rows
 
@@ -39,7 +39,7 @@ def check(words: str) -> None:
             columns[name] = None if value == "none" else int(value)
         else:
             model = replace(model, **{name: int(value)})
-    check_layout(layout(**columns), model, length, family)
+    refuse_first(broken_rules(layout(**columns), model, length, family))
 
 
 DIVIDES = """

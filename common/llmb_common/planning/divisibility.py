@@ -40,18 +40,26 @@ class Layout(Columns[int], frozen=True, kw_only=True):
         return self.gpus // (self.pp * self.ep * (self.etp or self.tp))
 
 
-def check_layout(layout: Layout, model: AnyShape, sequence_length: int, family: str) -> None:
-    """Check ``layout`` against every rule.
+Broken = Iterator[tuple[str, str]]
+"""Rules that are broken, each with its remedy."""
 
-    ``family`` is the recipe's: what a CUDA graph captures differs by it (see ``llmb_train.settings``).
+
+def refuse_first(broken: Broken) -> None:
+    """Refuse a layout for the first rule that it breaks.
 
     Raises:
-        RequestError: the first rule that is broken; the message names the variable to change.
+        RequestError: there is one; the message names the variable to change.
     """
-    check_numbers(layout, model, sequence_length)
-    _check_stages(layout, model)
-    check_memory_savers(layout, model)
-    _check_cuda_graph(layout, whole_iteration=captures_iterations(family))
+    for message, remedy in broken:
+        raise RequestError(message, remedy=remedy, code="does-not-divide")
+
+
+def broken_rules(layout: Layout, model: AnyShape, sequence_length: int, family: str) -> Broken:
+    """Every rule. What a CUDA graph captures differs by the recipe's ``family`` (see ``llmb_train.settings``)."""
+    yield from of_numbers(layout, model, sequence_length)
+    yield from _of_stages(layout, model)
+    yield from of_memory_savers(layout, model)
+    yield from _of_graphs(layout, whole_iteration=captures_iterations(family))
 
 
 def captures_iterations(family: str) -> bool:
@@ -59,79 +67,53 @@ def captures_iterations(family: str) -> bool:
     return family == "llama3"
 
 
-def check_numbers(layout: Layout, model: AnyShape, sequence_length: int) -> None:
-    """Check who must divide whom, apart from the layers of pipeline stages.
-
-    Raises:
-        RequestError: the first rule that is broken; the message names the variable to change.
-    """
-    _check_world(layout)
-    _check_tensor(layout, model, sequence_length)
-    _check_pipeline(layout)
-    _check_batch(layout)
-    _check_experts(layout, model)
+def of_numbers(c: Layout, a: AnyShape, sequence_length: int) -> Broken:
+    """Who must divide whom, apart from the layers of pipeline stages."""
+    yield from _of_world(c)
+    yield from _of_tensors(c, a, sequence_length)
+    yield from _of_batches(c)
+    yield from _of_experts(c, a)
 
 
-def check_ranks(layout: Layout) -> None:
-    """Check what must divide whatever the model is.
-
-    Raises:
-        RequestError: the first rule that is broken; the message names the variable to change.
-    """
-    _check_world(layout)
-    _check_pipeline(layout)
-    _check_batch(layout)
+def of_ranks(c: Layout) -> Broken:
+    """What must divide whatever the model is."""
+    yield from _of_world(c)
+    yield from _of_batches(c)
 
 
 def divides_at_all(layout: Layout) -> bool:
     """Whether any model can be divided so: a quick look, before one is planned."""
-    try:
-        check_ranks(layout)
-    except (RequestError, ZeroDivisionError):
+    if next(of_ranks(layout), None) is not None:
         return False
     return layout.gpus % (layout.pp * (layout.ep or 1) * (layout.etp or 1)) == 0
 
 
-def _refuse(message: str, remedy: str) -> RequestError:
-    return RequestError(message, remedy=remedy, code="does-not-divide")
-
-
-def _check_world(c: Layout) -> None:
+def _of_world(c: Layout) -> Broken:
     model_parallel = c.tp * c.pp * c.cp
     if c.gpus % model_parallel:
-        raise _refuse(
-            f"{c.gpus} GPUs are not divisible by TP*PP*CP = {c.tp}*{c.pp}*{c.cp} = {model_parallel}",
-            f"use a multiple of {model_parallel} GPUs, or other TP, PP, CP",
-        )
+        message = f"{c.gpus} GPUs are not divisible by TP*PP*CP = {c.tp}*{c.pp}*{c.cp} = {model_parallel}"
+        yield message, f"use a multiple of {model_parallel} GPUs, or other TP, PP, CP"
 
 
-def _check_tensor(c: Layout, a: AnyShape, sequence_length: int) -> None:
+def _of_tensors(c: Layout, a: AnyShape, sequence_length: int) -> Broken:
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
         divided["shared expert's FFN size"] = a.moe.shared_ffn
     for what, count in divided.items():
         if count is not None and count % c.tp:
-            raise _refuse(f"TP={c.tp} does not divide the {what} of {count}", "choose a TP that divides it")
+            yield f"TP={c.tp} does not divide the {what} of {count}", "choose a TP that divides it"
     if a.query_groups % c.tp and c.tp % a.query_groups:
-        raise _refuse(
-            f"TP={c.tp} neither divides the {a.query_groups} query groups nor is a multiple of them",
-            "choose a TP that does",
-        )
+        groups = f"the {a.query_groups} query groups"
+        yield f"TP={c.tp} neither divides {groups} nor is a multiple of them", "choose a TP that does"
+    sequence = f"the sequence of {sequence_length} tokens"
     if c.tp > 1 and sequence_length % (c.tp * c.cp):
-        raise _refuse(
-            f"the sequence of {sequence_length} tokens is not divisible by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
-        )
+        yield f"{sequence} is not divisible by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
     if c.cp > 1 and sequence_length % (2 * c.cp):
-        raise _refuse(
-            f"CP={c.cp} needs a sequence length divisible by 2*CP = {2 * c.cp}; it is {sequence_length}",
-            "choose another CP",
-        )
+        needs = f"needs a sequence length divisible by 2*CP = {2 * c.cp}; it is {sequence_length}"
+        yield f"CP={c.cp} {needs}", "choose another CP"
     if c.cp > 1 and a.attention_chunk is not None and a.attention_chunk < sequence_length:
-        raise _refuse(
-            f"CP={c.cp} would cut the attention chunks of {a.attention_chunk} tokens: the sequence has "
-            f"{sequence_length}",
-            "set CP=1",
-        )
+        chunks = f"attention chunks of {a.attention_chunk} tokens: the sequence has {sequence_length}"
+        yield f"CP={c.cp} would cut the {chunks}", "set CP=1"
 
 
 def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
@@ -140,104 +122,78 @@ def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
     Megatron's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split`` make 126, 62 and
     30 layers divide. None: it divides neither way.
     """
-    parts = pp * (vp or 1)
-    for slots in (layers, layers + 2):
-        if slots % parts == 0:
-            return slots
-    return None
+    return next((slots for slots in (layers, layers + 2) if slots % (pp * (vp or 1)) == 0), None)
 
 
-def _check_stages(c: Layout, a: AnyShape) -> None:
+def _of_stages(c: Layout, a: AnyShape) -> Broken:
     if pipeline_slots(a.layers, c.pp, c.vp) is None:
         parts = f"PP*VP = {c.pp}*{c.vp}" if c.vp else f"PP = {c.pp}"
-        raise _refuse(
-            f"neither {a.layers} layers nor {a.layers + 2} (with embedding and loss) are divisible by {parts}",
-            "choose other PP, VP",
-        )
+        layers = f"neither {a.layers} layers nor {a.layers + 2} (with embedding and loss)"
+        yield f"{layers} are divisible by {parts}", "choose other PP, VP"
 
 
-def _check_pipeline(c: Layout) -> None:
-    if c.vp is not None and c.vp > 1 and c.pp == 1:
-        raise _refuse(f"VP={c.vp} needs PP > 1", "set VP=NA, or a larger PP")
-    if c.vp is not None and c.vp > 1 and c.dp and c.gbs % (c.mbs * c.dp) == 0 and c.ga % c.pp:
-        raise _refuse(
-            f"with VP the micro-batches of a step (GBS/(MBS*DP) = {c.ga}) must be divisible by PP = {c.pp}",
-            "choose another GBS, or set VP=NA",
-        )
+def _of_batches(c: Layout) -> Broken:
+    """Micro-batches of pipeline stages, then of a step."""
+    each = c.mbs * c.dp
+    if c.vp is not None and c.vp > 1:
+        if c.pp == 1:
+            yield f"VP={c.vp} needs PP > 1", "set VP=NA, or a larger PP"
+        if c.gbs % each == 0 and c.ga % c.pp:
+            batches = f"the micro-batches of a step (GBS/(MBS*DP) = {c.ga})"
+            yield f"with VP {batches} must be divisible by PP = {c.pp}", "choose another GBS, or set VP=NA"
+    if c.gbs % each:
+        message = f"GBS={c.gbs} is not divisible by MBS*DP = {c.mbs}*{c.dp} = {each}"
+        yield message, f"use a multiple of {each} as GBS, or another MBS"
 
 
-def _check_batch(c: Layout) -> None:
-    if c.gbs % (c.mbs * c.dp):
-        raise _refuse(
-            f"GBS={c.gbs} is not divisible by MBS*DP = {c.mbs}*{c.dp} = {c.mbs * c.dp}",
-            f"use a multiple of {c.mbs * c.dp} as GBS, or another MBS",
-        )
-
-
-def _check_experts(c: Layout, a: AnyShape) -> None:
+def _of_experts(c: Layout, a: AnyShape) -> Broken:
     if a.moe is None:
         for name, value in (("EP", c.ep), ("ETP", c.etp)):
             if value is not None and value > 1:
-                raise _refuse(f"{name}={value}: this model has no experts", f"unset {name}")
+                yield f"{name}={value}: this model has no experts", f"unset {name}"
         return
     ep, etp = c.ep or 1, c.etp or c.tp
     if a.moe.experts % ep:
-        raise _refuse(f"EP={ep} does not divide the {a.moe.experts} experts", "choose an EP that divides them")
+        yield f"EP={ep} does not divide the {a.moe.experts} experts", "choose an EP that divides them"
     if a.moe.ffn % etp:
-        raise _refuse(f"ETP={etp} does not divide the experts' FFN size {a.moe.ffn}", "choose another ETP")
-    if c.gpus % (etp * ep * c.pp):
-        raise _refuse(
-            f"{c.gpus} GPUs are not divisible by ETP*EP*PP = {etp}*{ep}*{c.pp} = {etp * ep * c.pp}",
-            "choose other EP, ETP",
-        )
+        yield f"ETP={etp} does not divide the experts' FFN size {a.moe.ffn}", "choose another ETP"
+    if c.gpus % (product := etp * ep * c.pp):
+        message = f"{c.gpus} GPUs are not divisible by ETP*EP*PP = {etp}*{ep}*{c.pp} = {product}"
+        yield message, "choose other EP, ETP"
 
 
-def check_memory_savers(c: Layout, a: AnyShape) -> None:
-    """Check recomputation, offload and FSDP against each other and the layers.
-
-    Raises:
-        RequestError: two of them cannot be combined, or one has not so many layers.
-    """
+def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
+    """Recomputation, offload and FSDP against each other and the layers."""
+    offload, recompute = f"OFFLOAD_LAYERS={c.offload_layers}", f"RECOMPUTE_LAYERS={c.recompute_layers}"
     if c.offload_layers and c.pp > 1:
-        raise _refuse(f"OFFLOAD_LAYERS={c.offload_layers} needs PP=1", "set OFFLOAD_LAYERS=0, or PP=1")
+        yield f"{offload} needs PP=1", "set OFFLOAD_LAYERS=0, or PP=1"
     if c.offload_layers >= a.layers:
-        raise _refuse(
-            f"OFFLOAD_LAYERS={c.offload_layers} is not less than the {a.layers} layers", "choose a smaller number"
-        )
+        yield f"{offload} is not less than the {a.layers} layers", "choose a smaller number"
     if c.offload_layers and c.recompute_layers:
-        raise _refuse("OFFLOAD_LAYERS and RECOMPUTE_LAYERS cannot be combined", "set one of them to 0")
+        yield "OFFLOAD_LAYERS and RECOMPUTE_LAYERS cannot be combined", "set one of them to 0"
     stage = (pipeline_slots(a.layers, c.pp, c.vp) or a.layers) // c.pp
     if c.recompute_layers > stage:
-        raise _refuse(
-            f"RECOMPUTE_LAYERS={c.recompute_layers} is more than the {stage} layers of a pipeline stage",
-            f"choose at most {stage}",
-        )
+        yield f"{recompute} is more than the {stage} layers of a pipeline stage", f"choose at most {stage}"
     if c.fsdp and c.pp > 1:
-        raise _refuse("FSDP needs PP=1", "set FSDP=false, or PP=1")
+        yield "FSDP needs PP=1", "set FSDP=false, or PP=1"
 
 
-def _check_cuda_graph(c: Layout, *, whole_iteration: bool) -> None:
+def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
     if not c.cuda_graph:
         return
     if c.offload_layers:
-        raise _refuse(
-            f"CUDA_GRAPH and OFFLOAD_LAYERS={c.offload_layers} cannot be combined",
-            "set CUDA_GRAPH=false, or OFFLOAD_LAYERS=0",
-        )
+        message = f"CUDA_GRAPH and OFFLOAD_LAYERS={c.offload_layers} cannot be combined"
+        yield message, "set CUDA_GRAPH=false, or OFFLOAD_LAYERS=0"
     if c.recompute_layers and not whole_iteration:
-        raise _refuse(
-            f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} cannot be combined: graphs are of single layers",
-            "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0",
-        )
+        message = f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} cannot be combined"
+        yield f"{message}: graphs are of single layers", "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0"
     if c.fsdp:
         # Of any kind, by the sources at core_v0.16.0 to core_v0.19.0. 0.16 starts an all-gather in each optimizer step
         # (distrib_optimizer.py:2609, megatron_fsdp.py:1117) that the captured forward waits for. 0.17 can leave it out
         # (fsdp_all_gather_in_start_param_sync, pull request 3095), but drops param.grad, which a replay writes to. 0.18
         # can keep it (megatron_fsdp_cuda_graph_mode, 4663). Bridge 0.5 and 0.6 set neither, Megatron-LM itself both.
-        raise _refuse(
-            "CUDA_GRAPH and FSDP cannot be combined: no known Megatron-Bridge can capture Megatron-FSDP",
-            "set CUDA_GRAPH=false, or FSDP=false",
-        )
+        message = "CUDA_GRAPH and FSDP cannot be combined: no known Megatron-Bridge can capture Megatron-FSDP"
+        yield message, "set CUDA_GRAPH=false, or FSDP=false"
 
 
 _FURTHEST = 256

@@ -14,7 +14,7 @@ import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
-from llmb_common.planning.divisibility import Layout, check_layout, check_memory_savers, check_numbers, check_ranks
+from llmb_common.planning.divisibility import Layout, broken_rules, of_memory_savers, of_numbers, of_ranks, refuse_first
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, Function
@@ -35,8 +35,7 @@ def check_combinations(name: str | None, function: Function, layout: Layout) -> 
     Raises:
         RequestError: Megatron would refuse it.
     """
-    for message, remedy in _refusals(function, layout):
-        raise RequestError(f"{name}: {message}", remedy=remedy, code="does-not-divide")
+    refuse_first((f"{name}: {message}", remedy) for message, remedy in _refusals(function, layout))
 
 
 def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
@@ -188,7 +187,7 @@ def check_columns(case: Case, layout: Layout) -> None:
         RequestError: a number does not divide, or a column cannot be changed.
     """
     if case.function is None:
-        check_layout(layout, case.shape, case.model.sequence_length, case.recipe.family)
+        refuse_first(broken_rules(layout, case.shape, case.model.sequence_length, case.recipe.family))
     else:
         _check_function_layout(case, case.function, layout)
 
@@ -219,9 +218,9 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             field="CUDA_GRAPH",
         )
     if case.model.reduced is not None:
-        check_ranks(layout)
+        refuse_first(of_ranks(layout))
         return  # the training code knows what a reduced copy divides into
-    check_numbers(layout, case.shape, case.model.sequence_length)
+    refuse_first(of_numbers(layout, case.shape, case.model.sequence_length))
     refused = _refused(case, function)
     if refused is not None and case.request.image is None:
         raise RequestError(
@@ -232,7 +231,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
         )
     check_combinations(case.row.function, function, layout)
     if any(name in asked and asked[name] != getattr(function.columns, name) for name in _SAVERS):
-        check_memory_savers(layout, case.shape)
+        refuse_first(of_memory_savers(layout, case.shape))
 
 
 def _function_notices(case: Case, name: str, function: Function, catalogue: Catalogue) -> list[str]:
@@ -252,11 +251,8 @@ def _refused(case: Case, function: Function) -> str | None:
     if refused is None:
         return None
     own = Layout(gpus=case.row.gpus_min, **msgspec.structs.asdict(function.columns))
-    try:
-        check_numbers(own, case.shape, function.sequence_length)
-    except RequestError:
-        return None
-    return refused if divides_stages(function, own) else None
+    divides = next(of_numbers(own, case.shape, function.sequence_length), None) is None
+    return refused if divides and divides_stages(function, own) else None
 
 
 def _engine(case: Case) -> str:
