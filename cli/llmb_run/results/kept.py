@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from llmb_common import causes, results, timing
-from llmb_common.decoding.structs import from_packed
+from llmb_common.decoding.structs import from_json
 from llmb_common.index.database import CachedFigures, keep_figures, kept_figures, past_figures
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.platform.run_states import is_live
@@ -136,7 +136,7 @@ def past_runs(install: Path | None) -> list[PastRun]:
 def _unpacked(content: bytes, kind: type[T]) -> T | None:
     """None where other code has kept it in another shape."""
     try:
-        found: T = from_packed(content, kind)
+        found: T = from_json(content, kind, packed=True)
     except msgspec.DecodeError:
         return None
     return found

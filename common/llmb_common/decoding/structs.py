@@ -31,30 +31,17 @@ def from_plain(value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind, strict=True)
 
 
-def from_json(content: bytes, kind: Any) -> Any:
-    """JSON text as a ``kind``, in one go; a number that JSON does not have (NaN) is malformed.
+def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
+    """JSON text, or ``packed`` MessagePack, as a ``kind``, in one go; a number that JSON does not have is malformed.
 
     Raises:
         msgspec.ValidationError: it is not a ``kind``
-        msgspec.DecodeError: it is not JSON
+        msgspec.DecodeError: it is not JSON, or not MessagePack
     """
     import msgspec
 
     with _one_at_a_time:
-        return msgspec.json.decode(content, type=kind)
-
-
-def from_packed(content: bytes, kind: Any) -> Any:
-    """``msgspec.msgpack.encode``'s bytes as a ``kind``.
-
-    Raises:
-        msgspec.ValidationError: it is not a ``kind``
-        msgspec.DecodeError: it is not MessagePack
-    """
-    import msgspec
-
-    with _one_at_a_time:
-        return msgspec.msgpack.decode(content, type=kind)
+        return (msgspec.msgpack if packed else msgspec.json).decode(content, type=kind)
 
 
 def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any:

@@ -86,8 +86,7 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
         _refuse_planned(name, said)
         kinds = _kinds(name, engine, said, strict=case.request.checks_engine)
         found[name] = value_of(text, kinds, f"{said}: {name}")
-    _check_recomputation(found, said)
-    _check_graphs(found.get("model.cuda_graph_impl", "any"), layout, said)
+    _refuse_contradictions(found, layout, said)
     if case.function is None or case.on_cpu or case.model.reduced is not None:
         return found
     own = own_settings(case.function, layout)
@@ -136,15 +135,11 @@ def _refuse_planned(name: str, said: str) -> None:
             raise RequestError(f"{said}: {name} is planned", remedy=f"{instead}, or leave it out")
 
 
-def _check_recomputation(found: Mapping[str, Any], said: str) -> None:
+def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) -> None:
     if found.get("model.recompute_granularity") == "full":
-        raise RequestError(
-            f"{said}: model.recompute_granularity=full is planned",
-            remedy="use --set recompute_layers=VALUE (RECOMPUTE_LAYERS)",
-        )
-
-
-def _check_graphs(implementation: str | None, layout: Layout, said: str) -> None:
+        remedy = "use --set recompute_layers=VALUE (RECOMPUTE_LAYERS)"
+        raise RequestError(f"{said}: model.recompute_granularity=full is planned", remedy=remedy)
+    implementation = found.get("model.cuda_graph_impl", "any")
     if implementation != "any" and (implementation not in (None, "none")) != layout.cuda_graph:
         own, other = (str(graphs).lower() for graphs in (layout.cuda_graph, not layout.cuda_graph))
         raise RequestError(

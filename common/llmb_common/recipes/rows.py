@@ -279,21 +279,12 @@ def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
     """``rows``: those of its function."""
     if row.variant is None or row.size is None or row.dtype is None:
         raise RecipeError(f"{row.document}:{row.line}: a function without variant, size and dtype", remedy="give them")
+    same = {name for name in PublishedResult.__struct_fields__ if name in PublishedRow.__struct_fields__}
     return PublishedResult(
-        variant=row.variant,
-        gpu=row.gpu,
-        size=row.size,
-        dtype=row.dtype,
-        fp8_recipe=row.fp8_recipe,
-        gpus=row.gpus,
-        container=row.container,
-        release=row.release,
-        step_seconds=row.step_seconds,
+        **{name: getattr(row, name) for name in same},
         tokens_per_second=row.tokens_per_second_per_gpu * row.gpus,
-        tflops_per_gpu=row.tflops_per_gpu,
         # Of a row that belongs to a function, only its TFLOPS can be odd: another count of FLOPs than Bridge's.
         corrected={"tflops_per_gpu": row.tflops_of_bridge} if row.why and row.tflops_of_bridge is not None else {},
-        why=row.why,
         notes=tuple(note for note in (row.note, _apart(row, rows)) if note),
         source=f"{row.document}:{row.line}",
     )

@@ -17,14 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from llmb_common.command.words import SECRET_VARIABLES, is_secret_name
 from llmb_common.errors import RequestError
 from llmb_common.platform.cluster_types import ClusterType
-from llmb_common.request.columns import Columns
 from llmb_common.request.values import Reader, gres_count, same
-from llmb_common.request.variables import OF_SCHEDULERS, PATIENCE, VARIABLE_NAMES, VARIABLES, FieldNames
+from llmb_common.request.variables import COLUMNS, OF_SCHEDULERS, PATIENCE, VARIABLE_NAMES, VARIABLES, FieldNames
 
 # Real variables of other programs that look like ours.
 _NOT_TYPOS = {
@@ -97,8 +94,6 @@ def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> 
             found.setdefault(meant, f"{name}={value}")
     return found
 
-
-_UNSET_WORDS = {"na", "none", "null"}
 
 TUNING_PREFIXES = (
     "NCCL_", "TORCH_NCCL_", "NVTE_", "UCX_", "GLOO_", "OMPI_MCA_", "PYTORCH_", "SHARP_", "FI_", "NVSHMEM_",
@@ -192,7 +187,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
     same(("GPUS_PER_NODE", said["GPUS_PER_NODE"]), gres)
     request = Request(
         **{"gpus_per_node": gres[1]} | _fields(said),
-        columns=_columns(read),
+        columns={column: said[name] for name, column in COLUMNS.items() if variables.get(name, "").strip()},
         scheduler={name: said[name] for name in OF_SCHEDULERS if said[name]},
         tuning={
             name: read.one_line(name, value)
@@ -239,22 +234,3 @@ def _refuse_contradictions(request: Request) -> None:
         for name, value in dependent.items():
             if value and not on:
                 raise RequestError(f"{name} needs {switch}", remedy="set both, or neither")
-
-
-def _columns(read: Reader) -> dict[str, int | bool | None]:
-    """The columns that are overridden, read as their defaults say: a switch, a count, what may be unset, a size."""
-    result: dict[str, int | bool | None] = {}
-    for column in msgspec.structs.fields(Columns):
-        variable = column.name.upper()
-        value = read.lower(variable)
-        if value is None:
-            continue
-        if column.default is False:
-            result[column.name] = read.switch(variable)
-        elif column.default == 0:
-            result[column.name] = read.count(variable)
-        elif column.default is None and value in _UNSET_WORDS:
-            result[column.name] = None
-        else:
-            result[column.name] = read.positive(variable)
-    return result

@@ -65,6 +65,10 @@ class Reader:
         known = VARIABLES.get(name)
         return self._number(name, 1, known.remedy if known and known.remedy else remedy)
 
+    def size_or_none(self, name: str) -> int | None:
+        """None also where somebody says so."""
+        return None if self.lower(name) in ("na", "none", "null") else self.positive(name)
+
     def count(self, name: str) -> int:
         return self._number(name, 0, "0, or a larger whole number") or 0
 

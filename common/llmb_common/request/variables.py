@@ -19,13 +19,9 @@ OF_SCHEDULERS = {name: variable for way in ways().values() for name, variable in
 """The variables that only schedulers read, each its own."""
 
 
-COLUMNS = {
-    name.upper(): name
-    for name in (
-        *("tp", "pp", "cp", "ep", "etp", "vp", "mbs", "gbs"),
-        *("fsdp", "cuda_graph", "recompute_layers", "offload_layers"),
-    )
-}
+_TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+COLUMNS = {name: name.lower() for name in _TABLE["COLUMNS"]["read"]}
 """The variables that override one column of a row, and the column's name. ``columns`` has the types, of just these."""
 
 PATIENCE = {
@@ -51,7 +47,7 @@ def _where_jobs_run() -> str:
     return "".join(f"`{way.name}` where `{way.submits_with}` answers, else " for way in schedulers) + f"`{LOCAL}`"
 
 
-def _read(text: str) -> dict[str, Variable]:
+def _read() -> dict[str, Variable]:
     """``variables.json``, with what only other tables know: GPU types, ways of running jobs, columns."""
     found: dict[str, Variable] = {}
     known: dict[str, dict[str, Any]] = {
@@ -59,19 +55,19 @@ def _read(text: str) -> dict[str, Variable]:
         "GPUS_PER_NODE": {"default": _per_node()},
         "CLUSTER_TYPE": {"meaning": " or ".join(ways()), "default": _where_jobs_run()},
     }
-    for name, entry in json.loads(text).items():
+    for name, entry in _TABLE.items():
         values: dict[str, Any] = entry | known.get(name, {})
         values.update({key: tuple(value) for key, value in entry.items() if isinstance(value, list)})
         if name == "OF_SCHEDULERS":
             found |= OF_SCHEDULERS
         elif name == "COLUMNS":
-            found |= dict.fromkeys(COLUMNS, Variable(**values))
+            found |= {column: Variable(**values | {"read": read}) for column, read in entry["read"].items()}
         else:
             found[name] = Variable(**values)
     return found
 
 
-VARIABLES = _read(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+VARIABLES = _read()
 
 
 @dataclass(frozen=True)
