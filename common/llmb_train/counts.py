@@ -16,6 +16,7 @@ further tokens (``flop_utils.py``).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 _VARIANTS = ("gated_delta_net", "dsa")
@@ -23,9 +24,13 @@ _VARIANTS = ("gated_delta_net", "dsa")
 _SCAN = 3.5
 """Products for each element of Mamba's state: 7 operations, Megatron's own estimate."""
 
+Layer = tuple[str, str]
+"""Its mixer, and whether it has an MLP (``dense``), ``experts`` or neither; a mixer's name may be empty, too."""
 Kind = tuple[str, str, int, int, int]
-"""Of a layer: its mixer, whether it has an MLP (``dense``), ``experts`` or neither, and its weights: of matrices that
-TP divides, of routed experts, and the rest."""
+"""Of a layer: the same, and its weights: of matrices that TP divides, of routed experts, and the rest."""
+
+_OF_LETTER = {"M": ("mamba", ""), "*": ("attention", ""), "-": ("", "dense"), "E": ("", "experts")}
+"""In the pattern of a hybrid's layers."""
 
 
 def parameters(model: Any) -> int | None:
@@ -77,52 +82,20 @@ def encoder(model: Any) -> int:
 
 def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
     """The layers in order, and those of each head for further tokens that has weights of its own."""
+    main, heads = _layers(model)
+    if getattr(model, "hybrid_layer_pattern", None) and model.mtp_use_repeated_layer:
+        heads = heads[:1]  # repeated ones share their weights
+    last = len(main) - 1
+    kinds = [_kind(model, layer, index) for index, layer in enumerate(main)]
+    return kinds, [[_kind(model, layer, last) for layer in head] for head in heads]
+
+
+def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
+    """The layers in order, and those of each head for further tokens. A hybrid's are of one part each."""
     pattern = getattr(model, "hybrid_layer_pattern", None)
     if pattern:
-        main, *heads = ([_hybrid_kind(model, letter) for letter in part] for part in _parts(pattern))
-        return main, heads[:1] if model.mtp_use_repeated_layer else heads  # repeated ones share their weights
-    latent = getattr(model, "multi_latent_attention", False)
-    kinds = []
-    for index, (linear, moe) in enumerate(_mixers_and_experts(model)):
-        mixer = _delta_net_weights(model) if linear else _attention_weights(model, index)
-        name = "delta" if linear else "latent" if latent else "attention"
-        kinds.append(_kind(model, name, mixer, "experts" if moe else "dense", 2))
-    return kinds, [kinds[-1:]] * (getattr(model, "mtp_num_layers", None) or 0)
-
-
-def _hybrid_kind(model: Any, letter: str) -> Kind:
-    if letter == "M":
-        return _kind(model, "mamba", _mamba_weights(model), "", 1)
-    if letter == "*":
-        return _kind(model, "attention", _attention_weights(model), "", 1)
-    return _kind(model, "", 0, {"-": "dense", "E": "experts"}[letter], 1)
-
-
-def _parts(pattern: str) -> list[str]:
-    """Of a hybrid's layers: the model's own, and those of each head for further tokens."""
-    return pattern.replace("|", "").split("/")
-
-
-def _kind(model: Any, name: str, mixer: int, mlp: str, norms: int) -> Kind:
-    whole, routed, own = norms * _norm(model), 0, 0
-    if mlp == "experts":
-        router = model.num_moe_experts * model.hidden_size
-        latent = getattr(model, "moe_latent_size", None)
-        routed = model.num_moe_experts * _mlp(model, model.moe_ffn_hidden_size, latent)
-        own, whole = _beside_routed(model), whole + router
-    elif mlp:
-        ffn = model.ffn_hidden_size
-        own = _mlp(model, ffn)
-        own += (_matrices(model) - 1) * ffn + model.hidden_size if model.add_bias_linear else 0
-    return name, mlp, int(mixer + own), int(routed), int(whole)
-
-
-def _norm(model: Any) -> int:
-    return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
-
-
-def _mixers_and_experts(model: Any) -> list[tuple[bool, bool]]:
-    """Of each layer of a GPT: whether it is a gated delta net, and whether it has experts."""
+        main, *heads = ([_OF_LETTER[letter] for letter in part] for part in pattern.replace("|", "").split("/"))
+        return main, heads
     linear = moe = [False] * model.num_layers
     if getattr(model, "experimental_attention_variant", None) == "gated_delta_net":
         every = model.linear_attention_freq
@@ -130,7 +103,32 @@ def _mixers_and_experts(model: Any) -> list[tuple[bool, bool]]:
     if model.num_moe_experts:
         every = model.moe_layer_freq
         moe = every if isinstance(every, list) else [index % every == 0 for index in range(model.num_layers)]
-    return [(bool(one), bool(other)) for one, other in zip(linear, moe, strict=True)]
+    attention = "latent" if getattr(model, "multi_latent_attention", False) else "attention"
+    main = [
+        ("delta" if no_attention else attention, "experts" if experts else "dense")
+        for no_attention, experts in zip(linear, moe, strict=True)
+    ]
+    return main, [main[-1:]] * (getattr(model, "mtp_num_layers", None) or 0)
+
+
+def _kind(model: Any, layer: Layer, index: int) -> Kind:
+    mixer, mlp = layer
+    own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
+    whole = ((mixer != "") + (mlp != "")) * _norm(model)
+    if mlp == "experts":
+        whole += model.num_moe_experts * model.hidden_size  # the router
+        latent = getattr(model, "moe_latent_size", None)
+        routed = model.num_moe_experts * _mlp(model, model.moe_ffn_hidden_size, latent)
+        own += _beside_routed(model)
+    elif mlp:
+        ffn = model.ffn_hidden_size
+        own += _mlp(model, ffn)
+        own += (_matrices(model) - 1) * ffn + model.hidden_size if model.add_bias_linear else 0
+    return mixer, mlp, int(own), int(routed), int(whole)
+
+
+def _norm(model: Any) -> int:
+    return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
 
 
 def shares_index(model: Any, layer: int) -> bool:
@@ -194,7 +192,7 @@ def _mamba(model: Any) -> int:
 # All weights
 
 
-def _attention_weights(model: Any, layer: int = 0) -> int:
+def _attention_weights(model: Any, layer: int) -> int:
     if getattr(model, "multi_latent_attention", False):
         norms = (model.q_lora_rank or 0) + model.kv_lora_rank
         chooses = model.experimental_attention_variant == "dsa" and not shares_index(model, layer)
@@ -211,7 +209,7 @@ def _attention_weights(model: Any, layer: int = 0) -> int:
     return int(weights + (2 * width if model.qk_layernorm else 0))
 
 
-def _delta_net_weights(model: Any) -> int:
+def _delta_net_weights(model: Any, index: int) -> int:
     """core/ssm/gated_delta_net.py: one projection, a convolution of 4 without bias, decay, a norm, the output."""
     keys = model.linear_num_key_heads * model.linear_key_head_dim
     heads, width = model.linear_num_value_heads, model.linear_value_head_dim
@@ -219,7 +217,7 @@ def _delta_net_weights(model: Any) -> int:
     return int(_delta_net(model) + convolution + 2 * heads + width)
 
 
-def _mamba_weights(model: Any) -> int:
+def _mamba_weights(model: Any, index: int) -> int:
     heads = model.mamba_num_heads
     inner = heads * model.mamba_head_dim
     convolution = 5 * (inner + 2 * model.mamba_num_groups * model.mamba_state_dim)  # of 4, with bias
@@ -247,30 +245,17 @@ def flops_per_token(config: Any) -> float | None:
     model = config.model
     if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
         return None
-    pattern = getattr(model, "hybrid_layer_pattern", None)
-    if pattern:
-        parts = _parts(pattern)
-        heads = len(parts) - 1
-        products = sum(_hybrid_products(model, kind, index) for index, kind in enumerate("".join(parts)))
-    else:
-        heads = getattr(model, "mtp_num_layers", None) or 0
-        kinds = _mixers_and_experts(model)
-        products = sum(_products(model, *kind, index) for index, kind in enumerate(kinds + kinds[-1:] * heads))
+    main, heads = _layers(model)
+    products = sum(_products(model, *layer, index) for index, layer in enumerate(itertools.chain(main, *heads)))
     logits = model.hidden_size * model.vocab_size
-    return float(6 * (products + logits + heads * (2 * model.hidden_size**2 + logits)))
+    return float(6 * (products + logits + len(heads) * (2 * model.hidden_size**2 + logits)))
 
 
-def _products(model: Any, linear: bool, moe: bool, index: int) -> float:
-    mlp = _experts_products(model) if moe else _mlp(model, model.ffn_hidden_size)
-    return mlp + (_delta_net_products(model) if linear else _attention_products(model, index))
-
-
-def _hybrid_products(model: Any, kind: str, index: int) -> float:
-    if kind == "*":
-        return _attention_products(model, index)
-    if kind == "-":
-        return _mlp(model, model.ffn_hidden_size)
-    return _mamba_products(model) if kind == "M" else _experts_products(model)
+def _products(model: Any, mixer: str, mlp: str, index: int) -> float:
+    products = _MIXERS[mixer][1](model, index) if mixer else 0
+    if mlp == "dense":
+        return products + _mlp(model, model.ffn_hidden_size)
+    return products + (_experts_products(model) if mlp else 0)
 
 
 def _keys(model: Any, most: int | None = None) -> float:
@@ -326,11 +311,11 @@ def _compressed_products(model: Any, index: int) -> float:
     return float(weights + 2 * heads * width * keys)
 
 
-def _delta_net_products(model: Any) -> float:
+def _delta_net_products(model: Any, index: int) -> float:
     return float(_delta_net(model) + 4 * model.linear_num_value_heads * model.linear_value_head_dim**2)
 
 
-def _mamba_products(model: Any) -> float:
+def _mamba_products(model: Any, index: int) -> float:
     return float(_mamba(model) + _SCAN * model.mamba_num_heads * model.mamba_head_dim * model.mamba_state_dim)
 
 
@@ -339,3 +324,12 @@ def _experts_products(model: Any) -> float:
     chosen = model.moe_router_topk * _mlp(model, model.moe_ffn_hidden_size or model.ffn_hidden_size, latent)
     shared = _mlp(model, model.moe_shared_expert_intermediate_size or 0)
     return float(chosen + shared + 2 * model.hidden_size * (latent or 0))
+
+
+_MIXERS: dict[str, tuple[Callable[[Any, int], int], Callable[[Any, int], float]]] = {
+    "attention": (_attention_weights, _attention_products),
+    "latent": (_attention_weights, _attention_products),
+    "delta": (_delta_net_weights, _delta_net_products),
+    "mamba": (_mamba_weights, _mamba_products),
+}
+"""Of a layer by its place: all weights, and products for a token."""
