@@ -1,13 +1,174 @@
-"""``Job`` -> Megatron-Bridge's ``ConfigContainer``. Imports Megatron: call ``engine.install_patches`` first."""
+"""``Job`` -> Megatron-Bridge's ``ConfigContainer``. Imports Megatron: call ``engine.install_patches`` first.
+
+The model is always the generic ``GPTModelProvider`` with the recipe's numbers: every Megatron-Bridge release has it,
+and it needs neither a Hugging Face configuration nor access to one. What a model has beyond its sizes (experts,
+attention in chunks, layers without rotary embedding) the architecture says; no model needs code of its own.
+"""
 
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import torch
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.training import config as bridge
+from megatron.core.activations import squared_relu
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from torch.nn.functional import silu
 
 from llmb_train import refusals, settings, steps
 from llmb_train.engine import Engine
-from llmb_train.job import Job
-from llmb_train.model import Provider, architecture_fields
+from llmb_train.job import Architecture, Job
+
+_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+
+
+@dataclass
+class Provider(GPTModelProvider):  # type: ignore[misc]
+    """``GPTModelProvider`` with the one setting that megatron-core has no field for."""
+
+    attention_chunk_size: int | None = None
+    """Tokens that attend to each other in layers with rotary embedding (Llama 4); None: the whole sequence."""
+
+
+def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
+    """Layers of this pipeline stage, of Transformer Engine modules."""
+    return _block(config, vp_stage, use_transformer_engine=True)
+
+
+def local_block(config: Any, vp_stage: int | None = None) -> Any:
+    """Layers of this pipeline stage, of megatron-core's own modules: no FP8, no fused attention."""
+    return _block(config, vp_stage, use_transformer_engine=False)
+
+
+def _block(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -> Any:
+    block = get_gpt_decoder_block_spec(
+        config, use_transformer_engine, normalization=config.normalization, vp_stage=vp_stage
+    )
+    chunk = getattr(config, "attention_chunk_size", None)
+    if chunk is None or chunk >= config.seq_length:
+        return block
+    offset = get_transformer_layer_offset(config, vp_stage=vp_stage)
+    layers = []
+    for number, shared in enumerate(block.layer_specs, start=offset):
+        layer = copy.deepcopy(shared)  # core puts one object at every place of the list
+        if not (config.no_rope_freq and config.no_rope_freq[number]):
+            submodules = layer.submodules.self_attention.submodules
+            submodules.core_attention = chunked(submodules.core_attention)
+        layers.append(layer)
+    block.layer_specs = layers
+    return block
+
+
+@cache
+def chunked(attention: type) -> type:
+    """A subclass of ``attention`` in which tokens attend within their chunk of the sequence only."""
+
+    class ChunkedAttention(attention):  # type: ignore[misc]
+        def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
+            """``query``, ``key``, ``value``: [sequence, batch, heads, head dim] -> [sequence, batch, hidden]."""
+            sequence, batch = query.shape[:2]
+            size = self.config.attention_chunk_size
+            query, key, value = (_split(tensor, size) for tensor in (query, key, value))
+            context = super().forward(query, key, value, attention_mask, *args, **kwargs)
+            return context.view(size, sequence // size, batch, -1).transpose(0, 1).reshape(sequence, batch, -1)
+
+    return ChunkedAttention
+
+
+def _split(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """[sequence, batch, ...] -> [size, chunks * batch, ...]: a chunk becomes an entry of the batch."""
+    sequence, batch, *rest = tensor.shape
+    return tensor.view(sequence // size, size, batch, *rest).transpose(0, 1).reshape(size, -1, *rest)
+
+
+def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
+    """Everything that the architecture says of the provider."""
+    return _transformer(job, engine) | _experts(job, engine)
+
+
+def _transformer(job: Job, engine: Engine) -> dict[str, Any]:
+    """Sizes, attention, activation, norm and position embedding. No bias in linear layers and no dropout anywhere."""
+    a = job.architecture
+    return {
+        "transformer_layer_spec": transformer_engine_block if engine.transformer_engine else local_block,
+        "num_layers": a.layers,
+        "hidden_size": a.hidden,
+        "ffn_hidden_size": a.ffn,
+        "num_attention_heads": a.heads,
+        "num_query_groups": a.query_groups,
+        "kv_channels": a.head_dim,
+        "seq_length": job.sequence_length,
+        # Set here, the size is taken as it is; left to the tokenizer, Bridge would pad it to a multiple of 128 * TP.
+        "vocab_size": a.vocabulary,
+        "activation_func": silu if a.activation == "silu" else squared_relu,
+        "gated_linear_unit": a.gated,
+        "normalization": _NORMS[a.norm],
+        "layernorm_epsilon": a.norm_epsilon,
+        "layernorm_zero_centered_gamma": a.zero_centered_gamma,
+        "position_embedding_type": "rope",
+        "rotary_base": a.rope_base,
+        "rotary_percent": a.rotary_percent,
+        "rotary_interleaved": a.rope_interleaved,
+        "rope_scaling": a.rope_scaling is not None,
+        "rope_scaling_factor": a.rope_scaling if a.rope_scaling is not None else 1.0,
+        "no_rope_freq": _without_rope(a),
+        "share_embeddings_and_output_weights": a.tied_embeddings,
+        "init_method_std": a.init_std,
+        "add_bias_linear": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "attention_chunk_size": a.attention_chunk,
+        # None leaves the choice of the attention kernel to Transformer Engine (Bridge 0.3.1).
+        "attention_backend": None,
+        # Weights made on the host do not depend on the layout; on GPUs the layers fill themselves in, which is faster.
+        "use_cpu_initialization": engine.device == "cpu",
+    }
+
+
+def _without_rope(a: Architecture) -> list[int] | None:
+    """1 for layers without rotary embedding: every ``no_rope_interval``-th."""
+    if a.no_rope_interval is None:
+        return None
+    return [int(number % a.no_rope_interval == 0) for number in range(1, a.layers + 1)]
+
+
+def _experts(job: Job, engine: Engine) -> dict[str, Any]:
+    """Experts and routing.
+
+    ``drop`` is what the published runs did: each expert takes its capacity and no more, padded to it. ``balanced`` is
+    dropless with the router forced to spread tokens evenly, as newer benchmarks do; the two do not compare.
+    """
+    moe = job.architecture.moe
+    if moe is None:
+        return {}
+    drop = job.performance.moe_routing == "drop"
+    return {
+        "num_moe_experts": moe.experts,
+        "moe_router_topk": moe.top_k,
+        "moe_ffn_hidden_size": moe.ffn,
+        "moe_shared_expert_intermediate_size": moe.shared_ffn,
+        "moe_layer_freq": [0, 1] * (job.architecture.layers // 2) if moe.every == 2 else 1,
+        "moe_router_score_function": moe.router,
+        "moe_router_pre_softmax": moe.pre_softmax,
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": moe.aux_loss,
+        "moe_apply_probs_on_input": moe.probabilities_on_input,
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_expert_capacity_factor": moe.capacity_factor if drop else None,
+        "moe_pad_expert_input_to_capacity": drop,
+        "moe_router_force_load_balancing": not drop,
+        # One GEMM over all local experts, and a fused permutation: Transformer Engine's.
+        "moe_grouped_gemm": engine.transformer_engine,
+        "moe_permute_fusion": engine.transformer_engine,
+        # On its own CUDA stream.
+        "moe_shared_expert_overlap": moe.shared_ffn is not None and engine.device == "cuda",
+    }
+
 
 _WARMUP_STEPS = 2
 
@@ -18,19 +179,9 @@ def build_config(job: Job, engine: Engine) -> Any:
     Raises:
         JobError: the job asks for something this engine would ignore, or for columns that cannot be combined.
     """
-    from megatron.bridge.training.config import (
-        CheckpointConfig,
-        ConfigContainer,
-        DistributedInitConfig,
-        LoggerConfig,
-        RerunStateMachineConfig,
-        RNGConfig,
-        TokenizerConfig,
-    )
-
     refusals.check(job, engine)
     start = steps.loaded(job)
-    return ConfigContainer(
+    return bridge.ConfigContainer(
         model=Provider(**settings.model_fields(job, engine), **architecture_fields(job, engine)),
         train=_training(job, steps.last_step(job, start)),
         optimizer=settings.optimizer_config(job, engine),
@@ -40,17 +191,17 @@ def build_config(job: Job, engine: Engine) -> Any:
             job, job.sequence_length, num_workers=job.data_workers, pin_memory=engine.device == "cuda"
         ),
         # The smallest tokenizer that needs no download: its size plus an end-of-document token is the vocabulary.
-        tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=job.architecture.vocabulary - 1),
-        logger=LoggerConfig(log_interval=1, log_throughput=True, tensorboard_dir=steps.trace_folder(job)),
-        checkpoint=CheckpointConfig(**steps.checkpoint_fields(job, start)),
-        rng=RNGConfig(seed=job.seed, te_rng_tracker=job.performance.cuda_graph),
-        dist=DistributedInitConfig(
+        tokenizer=bridge.TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=job.architecture.vocabulary - 1),
+        logger=bridge.LoggerConfig(log_interval=1, log_throughput=True, tensorboard_dir=steps.trace_folder(job)),
+        checkpoint=bridge.CheckpointConfig(**steps.checkpoint_fields(job, start)),
+        rng=bridge.RNGConfig(seed=job.seed, te_rng_tracker=job.performance.cuda_graph),
+        dist=bridge.DistributedInitConfig(
             distributed_backend="nccl" if engine.device == "cuda" else "gloo",
             distributed_timeout_minutes=steps.timeout_minutes(job),
         ),
         # NaN losses show in the log of every step; checking for them costs a synchronization (Bridge 0.3.1), and a
         # graph of a whole iteration cannot.
-        rerun_state_machine=RerunStateMachineConfig(check_for_nan_in_loss=False),
+        rerun_state_machine=bridge.RerunStateMachineConfig(check_for_nan_in_loss=False),
         profiling=steps.profiling_config(job),
         mixed_precision=settings.mixed_precision(job, engine),
         comm_overlap=settings.comm_overlap(job, engine),
@@ -58,9 +209,7 @@ def build_config(job: Job, engine: Engine) -> Any:
 
 
 def _training(job: Job, last: int) -> Any:
-    from megatron.bridge.training.config import TrainingConfig
-
-    return TrainingConfig(
+    return bridge.TrainingConfig(
         micro_batch_size=job.batch.mbs,
         global_batch_size=job.batch.gbs,
         eval_iters=0,
@@ -74,9 +223,7 @@ def _training(job: Job, last: int) -> Any:
 
 
 def _scheduler() -> Any:
-    from megatron.bridge.training.config import SchedulerConfig
-
-    return SchedulerConfig(
+    return bridge.SchedulerConfig(
         lr_decay_style="cosine",
         lr_warmup_iters=_WARMUP_STEPS,
         start_weight_decay=0.1,

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from llmb_train.config import local_block
 from llmb_train.engine import Engine
 from llmb_train.job import FunctionJob, Reduced
-from llmb_train.model import local_block
 from llmb_train.no_te import patch_mtp
 
 _HEADS = 8

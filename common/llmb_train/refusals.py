@@ -5,6 +5,8 @@ Columns that can be combined on no engine are refused when the job is planned (`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from llmb_train import settings, steps
 from llmb_train.engine import Engine, is_configured, package_version
 from llmb_train.errors import JobError
@@ -30,83 +32,62 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
         JobError: names the column and the remedy; or there is no checkpoint to load.
         NothingLeft: see ``steps.loaded``.
     """
+    if isinstance(job, FunctionJob) and job.adapters and job.checkpoint.load is not None:
+        steps.find_checkpoint(job.checkpoint.load)
+    for message, remedy in _refusals(job, engine):
+        raise JobError(message, remedy=remedy)
+
+
+def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
+    """What is refused, each with its remedy."""
     if isinstance(job, FunctionJob):
-        if job.adapters and job.checkpoint.load is not None:
-            steps.find_checkpoint(job.checkpoint.load)
-        _check_function(job, engine)
-    else:
-        _check_graphs(job)
-    _check_engine(job, engine)
-    _check_profile(job)
-
-
-def _check_function(job: FunctionJob, engine: Engine) -> None:
-    if engine.transformer_engine:
-        return
-    if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
-        raise JobError(
-            f"{job.function.name} trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only",
-            remedy="train it in the recipe's container",
-        )
-    for model, what in _NOT_WITHOUT_GPU.items():
-        if job.family.startswith(model):
-            raise JobError(
-                f"{job.family} has {what}: it cannot be trained on {engine.lacking}",
-                remedy="train it in the recipe's container; a dry run (--dry-run) plans it anywhere",
-            )
-    if job.function.reduced is None:
-        raise JobError(
-            f"{job.function.name} is too large for {engine.lacking}",
-            remedy="set MODEL_SIZE to the model's smoke size for a small copy, or run it in the recipe's container",
-        )
-    if job.parallelism.fsdp and engine.device != "cpu":
-        raise JobError(
-            f"Megatron-FSDP has not been tried with reduced copies on {engine.lacking}", remedy="set FSDP=false"
-        )
-
-
-def _check_graphs(job: Job) -> None:
-    """Which Megatron captures what, planning cannot know."""
-    if job.performance.cuda_graph and not (settings.whole_iteration_graph(job) or settings.captures_layers()):
-        raise JobError(
+        yield from () if engine.transformer_engine else _of_function(job, engine)
+    elif job.performance.cuda_graph and not (settings.whole_iteration_graph(job) or settings.captures_layers()):
+        # Which Megatron captures what, planning cannot know.
+        yield (
             f"Megatron-Bridge {job.engine} has megatron-core's own CUDA graphs for whole iterations only, and "
             f"{job.family} captures each layer",
-            remedy="set CUDA_GRAPH=false, or plan the job for the recipe's default engine",
+            "set CUDA_GRAPH=false, or plan the job for the recipe's default engine",
         )
-
-
-def _check_engine(job: AnyJob, engine: Engine) -> None:
-    if engine.transformer_engine:
-        return
-    performance = job.performance
-    # Not an error in Megatron: the local layers would train in bf16 and report it as FP8.
-    if job.precision.dtype != "bf16":
-        raise JobError(
-            f"{job.precision.dtype} is not available on {engine.lacking}: the run would silently use bf16",
-            remedy="set DTYPE=bf16, or run in the recipe's container",
-        )
-    if performance.cuda_graph:
-        raise JobError(f"CUDA graphs are not available on {engine.lacking}", remedy="set CUDA_GRAPH=false")
-    if performance.offload_layers:
-        raise JobError(
-            f"activation offload is not available on {engine.lacking}: it needs Transformer Engine",
-            remedy="set OFFLOAD_LAYERS=0",
-        )
-    if job.parallelism.fsdp and job.checkpoint.used:
-        # megatron-core 0.16 hangs: torch's AdamW has no state where a rank's shard of a parameter is empty.
-        raise JobError(
-            f"Megatron-FSDP cannot save or load a checkpoint on {engine.lacking}",
-            remedy="set FSDP=false, or run without checkpoints",
-        )
-
-
-def _check_profile(job: AnyJob) -> None:
+    if not engine.transformer_engine:
+        yield from _without_transformer_engine(job, engine.lacking)
     last = steps.last_step(job, steps.loaded(job))
     if job.profile is not None and job.profile.stop > last:
-        raise JobError(
+        yield (
             f"the profile stops at step {job.profile.stop}, but the run ends at step {last}",
-            remedy="set PROFILE_STOP_STEP to the last step or an earlier one",
+            "set PROFILE_STOP_STEP to the last step or an earlier one",
         )
+
+
+def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
+    name, elsewhere = job.function.name, "train it in the recipe's container"
+    if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
+        yield f"{name} trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only", elsewhere
+    for model, what in _NOT_WITHOUT_GPU.items():
+        if job.family.startswith(model):
+            refused = f"{job.family} has {what}: it cannot be trained on {engine.lacking}"
+            yield refused, f"{elsewhere}; a dry run (--dry-run) plans it anywhere"
+    if job.function.reduced is None:
+        remedy = "set MODEL_SIZE to the model's smoke size for a small copy, or run it in the recipe's container"
+        yield f"{name} is too large for {engine.lacking}", remedy
+    if job.parallelism.fsdp and engine.device != "cpu":
+        yield f"Megatron-FSDP has not been tried with reduced copies on {engine.lacking}", "set FSDP=false"
+
+
+def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str, str]]:
+    dtype = job.precision.dtype
+    if dtype != "bf16":  # not an error in Megatron: the local layers would train in bf16 and report it as FP8
+        refused = f"{dtype} is not available on {lacking}: the run would silently use bf16"
+        yield refused, "set DTYPE=bf16, or run in the recipe's container"
+    if job.performance.cuda_graph:
+        yield f"CUDA graphs are not available on {lacking}", "set CUDA_GRAPH=false"
+    if job.performance.offload_layers:
+        refused = f"activation offload is not available on {lacking}: it needs Transformer Engine"
+        yield refused, "set OFFLOAD_LAYERS=0"
+    if job.parallelism.fsdp and job.checkpoint.used:
+        # megatron-core 0.16 hangs: torch's AdamW has no state where a rank's shard of a parameter is empty.
+        refused = f"Megatron-FSDP cannot save or load a checkpoint on {lacking}"
+        yield refused, "set FSDP=false, or run without checkpoints"
 
 
 def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from llmb_train.model import chunked
+from llmb_train.config import chunked
 from llmb_train.no_te import ZeroCenteredLayerNorm, ZeroCenteredRMSNorm, patch_norm, positions
 
 SEQUENCE, BATCH, HEADS, HEAD_DIM, CHUNK = 12, 2, 3, 4, 4

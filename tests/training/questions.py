@@ -226,8 +226,7 @@ def counted(asked: dict[str, Any]) -> int:
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    from llmb_train.config import build_config
-    from llmb_train.model import local_block
+    from llmb_train.config import build_config, local_block
     from llmb_train.validation import fake_process_groups
 
     rank, job = asked.get("rank", 0), parse_job(asked["job"])

@@ -29,7 +29,7 @@ MOE = Moe(8, 2, 64, None, 1, "softmax", False, 0.01, 1.25, False)
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Any]:
-    with without_engine("model") as module:
+    with without_engine("config") as module:
         yield module
 
 
