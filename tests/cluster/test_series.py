@@ -81,7 +81,7 @@ def test_one_run_is_cancelled_before_its_turn_and_one_in_it(site: SeriesSite) ->
     wait_until(log_written(records[0]), "the first run", timeout=60)
     seen = observe(records)
     assert [item.record.state for item in seen] == ["RUNNING", "PENDING", "PENDING", "PENDING"]
-    assert seen[2].reason == f"turn 3 of 4 in job {records[0].job_id}"
+    assert seen[2].finding.reason == f"turn 3 of 4 in job {records[0].job_id}"
     (waiting,) = cancel([records[2]])
     assert (waiting.state, waiting.detail) == ("CANCELLED", "cancelled")
     (running,) = cancel([seen[0].record])

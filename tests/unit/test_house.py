@@ -9,8 +9,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from support.repository import REPOSITORY, our_files, shebang, shell_files
 
 RECIPES = ("llama3.1", "llama4", "grok1", "nemotron4")
@@ -37,12 +35,6 @@ def shell_code(path: Path) -> str:
 def test_the_lists_are_not_empty() -> None:
     assert {REPOSITORY / "tests" / "run", REPOSITORY / "llama3.1" / "launch.sh"} <= set(SHELL_FILES)
     assert Path(__file__) in FILES
-
-
-@pytest.mark.parametrize("path", SHELL_FILES, ids=names(SHELL_FILES))
-def test_shell_scripts_parse(path: Path) -> None:
-    done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_shell_scripts_stop_at_errors() -> None:
