@@ -14,7 +14,7 @@ from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.results.configuration import values_of
-from llmb_common.runs.ownership import is_ours, refusal
+from llmb_common.runs.folders import is_ours, refusal
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_run.terminal import notice, split
 from llmb_run.workspace import Workspace

@@ -15,8 +15,8 @@ from llmb_common.errors import RecordError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.machine.processes import identify
+from llmb_common.runs.folders import refusal
 from llmb_common.runs.manifest import hash_of_packed, pack_code, training_code
-from llmb_common.runs.ownership import refusal
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.jobs import Job, Options
 from llmb_common.submission.many import submit_many

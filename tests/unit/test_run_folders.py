@@ -19,12 +19,11 @@ from llmb_common.errors import EnvironmentLacks, RecordError
 from llmb_common.machine.files import user_name
 from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
-from llmb_common.runs import folders, ownership
+from llmb_common.runs import folders
 from llmb_common.runs import manifest as code_module
 from llmb_common.runs.finding import read_manifest_line
-from llmb_common.runs.folders import remove_run, reserve, write_new
+from llmb_common.runs.folders import close_to_others, is_ours, own_run, refusal, remove_run, reserve, write_new
 from llmb_common.runs.manifest import hash_of_packed, image_line, image_receipt, pack_code, training_code
-from llmb_common.runs.ownership import close_to_others, is_ours, own_run, refusal
 from llmb_common.runs.paths import RunPaths, dry_run_paths, numbered
 from llmb_common.runs.record import RunRecord, Submission, load_record
 from llmb_common.submission import single
@@ -139,8 +138,8 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_is_ours_where_folder_and_record_are(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (is_ours(run), refusal(run)) == (True, None)
-    monkeypatch.setattr(ownership, "me", lambda: 4_000_001)
-    monkeypatch.setattr(ownership, "_owner_of_new_file", lambda descriptor: None)
+    monkeypatch.setattr(folders, "me", lambda: 4_000_001)
+    monkeypatch.setattr(folders, "_owner_of_new_file", lambda descriptor: None)
     found = refusal(run)
     assert found.message == f"{run} belongs to {user_name(os.geteuid())}, not to you (user 4000001)"
     assert (found.code, "only its owner can continue or cancel a run" in found.remedy) == ("not-yours", True)
@@ -148,7 +147,7 @@ def test_a_run_is_ours_where_folder_and_record_are(run: Path, monkeypatch: pytes
 
 def test_where_every_file_is_given_to_one_user_that_one_is_us(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a mounted Windows share; it is tried with a file that is gone afterwards."""
-    monkeypatch.setattr(ownership, "me", lambda: 4_000_001)
+    monkeypatch.setattr(folders, "me", lambda: 4_000_001)
     assert is_ours(run)
     assert [path.name for path in run.iterdir()] == ["run.json"]
 
@@ -191,7 +190,7 @@ def test_a_folder_that_others_may_write_to_gets_the_sticky_bit(tmp_path: Path) -
 
 def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o777)
-    monkeypatch.setattr(ownership, "me", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(folders, "me", lambda: os.geteuid() + 1)
     close_to_others(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o777
 
@@ -200,7 +199,7 @@ def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_lock_is_held_and_given_back(run: Path) -> None:
-    with own_run(run) as own, ownership.locked(own):
+    with own_run(run) as own, folders.locked(own):
         descriptor = os.open(run / ".lock", os.O_WRONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,12 +209,12 @@ def test_a_lock_is_held_and_given_back(run: Path) -> None:
 
 
 def test_who_holds_it_too_long_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(folders, "LOCK_SECONDS", 0.0)
     with (run / ".lock").open("w") as held, own_run(run) as own:
         fcntl.flock(held, fcntl.LOCK_EX)
         with (
             pytest.raises(RecordError, match=f"^another process has held {run}/.lock for 0 s") as caught,
-            ownership.locked(own),
+            folders.locked(own),
         ):
             pass
     assert caught.value.remedy == "end that process, or remove the file"
@@ -227,11 +226,11 @@ def test_a_lock_that_cannot_be_had_is_an_error_of_ours(run: Path, monkeypatch: p
 
     with own_run(run) as own:
         (run / ".lock").mkdir()
-        with pytest.raises(RecordError, match=f"^cannot write to {run}: Is a directory$"), ownership.locked(own):
+        with pytest.raises(RecordError, match=f"^cannot write to {run}: Is a directory$"), folders.locked(own):
             pass
         (run / ".lock").rmdir()
-        monkeypatch.setattr(ownership, "try_lock", fail)
-        with pytest.raises(RecordError, match=f"^cannot lock {run}: Input/output error$"), ownership.locked(own):
+        monkeypatch.setattr(folders, "try_lock", fail)
+        with pytest.raises(RecordError, match=f"^cannot lock {run}: Input/output error$"), folders.locked(own):
             pass
 
 
@@ -306,14 +305,14 @@ def refused(tmp_path: Path) -> RunRecord:
 
 
 def test_a_refused_run_goes_with_its_empty_parents(refused: RunRecord, tmp_path: Path) -> None:
-    remove_run(refused)
+    remove_run(refused.paths)
     assert list((tmp_path / "workload").iterdir()) == []
-    remove_run(refused)  # somebody else was faster: not an error that would hide the refusal
+    remove_run(refused.paths)  # somebody else was faster: not an error that would hide the refusal
 
 
 def test_parents_that_others_use_stay(refused: RunRecord) -> None:
     neighbour = create_run(refused.plan, b"", {})
-    remove_run(refused)
+    remove_run(refused.paths)
     assert [path.name for path in refused.paths.folder.parent.iterdir()] == [neighbour.paths.name]
 
 

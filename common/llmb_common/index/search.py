@@ -23,7 +23,7 @@ from llmb_common.index.runs import (
     update,
 )
 from llmb_common.platform.run_states import ENDED_STATES
-from llmb_common.runs.ownership import is_ours
+from llmb_common.runs.folders import is_ours
 from llmb_common.runs.record import RunRecord
 
 _AT_MOST = 100

@@ -13,8 +13,8 @@ from llmb_common.errors import RecordError
 from llmb_common.planning.job_plan import JobPlan, PlannedFunction
 from llmb_common.platform import gpus
 from llmb_common.rendering.script import render_script
+from llmb_common.runs.folders import own_run
 from llmb_common.runs.manifest import hash_of_packed
-from llmb_common.runs.ownership import own_run
 from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord
 

@@ -1,4 +1,9 @@
-"""Run folders: a free name for a new one, what killed processes left behind, the removal of a refused one.
+"""Run folders: whose they are, and their lock; a name for a new one, what killed processes left, and removal.
+
+In a shared installation anybody in the group may create folders beside ours. A run is continued, executed, cancelled
+and written to only by the user to whom its folder and its ``run.json`` belong. Ownership is checked on open
+descriptors, not on names, which may lead elsewhere a moment later; no link is followed. Root is a user like any other
+here: what is in somebody's folder is never acted upon with root's rights.
 
 A run folder appears under its name only when it is complete; until then it is a hidden ``.making-...`` folder.
 """
@@ -8,15 +13,188 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from llmb_common.errors import RecordError
-from llmb_common.machine.files import me
-from llmb_common.runs.ownership import close_to_others
+from llmb_common.machine.files import me, try_lock, user_name
 from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
-from llmb_common.runs.record import RunRecord
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO would wait for ever
+
+
+class OwnRun(NamedTuple):
+    """A run folder that is ours, held open. ``owner`` is the user to whom everything in it must belong."""
+
+    folder: Path
+    descriptor: int
+    owner: int
+
+    def open(self, name: str) -> BinaryIO:
+        """A regular file of ours in the folder.
+
+        Raises:
+            RecordError: it cannot be opened; code ``not-yours`` if it is another user's
+        """
+        try:
+            file = os.open(name, _FILE, dir_fd=self.descriptor)
+        except OSError as error:
+            raise RecordError(f"cannot read {self.folder}/{name}: {error.strerror or error}") from error
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise RecordError(f"{self.folder}/{name} is not a regular file")
+            if status.st_uid != self.owner:
+                raise not_yours(f"{self.folder}/{name}", user_name(status.st_uid))
+        except RecordError:
+            os.close(file)
+            raise
+        return os.fdopen(file, "rb")
+
+    def read(self, name: str) -> bytes:
+        """The content of ``open``. Raises as that."""
+        with self.open(name) as stream:
+            return stream.read()
+
+
+@contextlib.contextmanager
+def own_run(folder: Path) -> Iterator[OwnRun]:
+    """The run in ``folder``.
+
+    Raises:
+        RecordError: it cannot be opened; code ``not-yours`` if folder or record are another user's
+    """
+    try:
+        descriptor = os.open(folder, _FOLDER)
+    except OSError as error:
+        raise RecordError(f"cannot open {folder}: {error.strerror or error}") from error
+    try:
+        owner = os.fstat(descriptor).st_uid
+        # A file system may give every file to one user, such as a mounted Windows share.
+        if owner != me() and owner != _owner_of_new_file(descriptor):
+            raise not_yours(str(folder), user_name(owner))
+        run = OwnRun(folder, descriptor, owner)
+        run.open("run.json").close()
+        yield run
+    finally:
+        os.close(descriptor)
+
+
+def refusal(folder: Path) -> RecordError | None:
+    """Why the run in ``folder`` is not ours to act on, or None when it is."""
+    try:
+        with own_run(folder):
+            return None
+    except RecordError as error:
+        return error
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether the run in ``folder`` is ours to act on."""
+    return refusal(folder) is None
+
+
+def not_yours(what: str, whose: str) -> RecordError:
+    return RecordError(
+        f"{what} belongs to {whose}, not to you ({user_name(me())})",
+        remedy="only its owner can continue or cancel a run; llmb-run single starts one of your own",
+        code="not-yours",
+    )
+
+
+def _owner_of_new_file(descriptor: int) -> int | None:
+    """The owner of a file that we create in the folder; None where we cannot."""
+    name = f".owner-{os.urandom(4).hex()}"
+    try:
+        new = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=descriptor
+        )
+    except OSError:
+        return None
+    try:
+        return os.fstat(new).st_uid
+    finally:
+        os.close(new)
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=descriptor)
+
+
+def open_lock(descriptor: int, name: str) -> int:
+    """The file ``name`` for locking, in the folder behind ``descriptor``.
+
+    Nobody else may open it: whoever can could hold the lock for ever.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file
+    """
+    lock = os.open(
+        name,
+        os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+        0o600,
+        dir_fd=descriptor,
+    )
+    status = os.fstat(lock)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(lock)
+        raise OSError(f"{name} is not a regular file")
+    if status.st_mode & 0o077 and status.st_uid == me():
+        os.fchmod(lock, 0o600)
+    return lock
+
+
+def close_to_others(folder: Path) -> None:
+    """Keep others from renaming or replacing what is in a folder of ours that they may write to: the sticky bit."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, _FOLDER)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid == me() and status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | stat.S_ISVTX)
+        finally:
+            os.close(descriptor)
+
+
+LOCK_SECONDS = 60.0
+"""A change of a record takes milliseconds; a process that holds its lock this long is stuck."""
+
+
+@contextlib.contextmanager
+def locked(run: OwnRun) -> Iterator[None]:
+    """Hold the run's lock.
+
+    Raises:
+        RecordError: that is impossible, or another process holds it for too long
+    """
+    try:
+        descriptor = open_lock(run.descriptor, ".lock")
+    except OSError as error:
+        raise RecordError(f"cannot write to {run.folder}: {error.strerror or error}") from error
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _take(descriptor, run.folder):
+            if time.monotonic() > deadline:
+                raise RecordError(
+                    f"another process has held {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
+                    remedy="end that process, or remove the file",
+                )
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, folder: Path) -> bool:
+    """Whether the lock is ours now. Without locks the atomic write still never leaves half a record."""
+    try:
+        return try_lock(descriptor)
+    except OSError as error:
+        raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error
+
 
 _newest_stamp: dict[Path, tuple[int, int]] = {}
 """The last second, and number in it, that this process used in an experiment's folder: a sweep creates many at once."""
@@ -84,13 +262,13 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = Fal
             os.fsync(descriptor)
 
 
-def remove_run(record: RunRecord) -> None:
+def remove_run(paths: RunPaths) -> None:
     """Remove a run that was refused before any scheduler knew it; empty parents go too."""
     # Under a hidden name first: a kill in the middle must not leave half a run under the run's name.
-    hidden = record.paths.folder.with_name(f"{_MAKING}{record.paths.name}")
+    hidden = paths.folder.with_name(f"{_MAKING}{paths.name}")
     with contextlib.suppress(OSError):
-        record.paths.folder.rename(hidden)
+        paths.folder.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)
     with contextlib.suppress(OSError):  # another run is there: the parents stay
-        record.paths.folder.parent.rmdir()
-        record.paths.experiments.rmdir()
+        paths.folder.parent.rmdir()
+        paths.experiments.rmdir()

@@ -27,7 +27,7 @@ from llmb_common.errors import LLMBError, RecordError
 from llmb_common.machine.files import read_plain, write_atomic
 from llmb_common.machine.processes import ProcessId
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.ownership import locked, own_run
+from llmb_common.runs.folders import locked, own_run
 from llmb_common.runs.paths import RunPaths, SharedPaths
 
 SCHEMA = 1

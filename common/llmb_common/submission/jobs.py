@@ -19,8 +19,8 @@ from llmb_common.index.search import find_run, find_runs
 from llmb_common.machine.processes import is_alive
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
+from llmb_common.runs.folders import is_ours
 from llmb_common.runs.manifest import origin_of, pack_code, training_code
-from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record
 from llmb_common.submission.preflight import check

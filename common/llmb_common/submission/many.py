@@ -55,12 +55,12 @@ def submit_array(
         refused = error
     except LLMBError:
         for record in records:
-            remove_run(record)
+            remove_run(record.paths)
         raise
     first = attempt(_start_alone, records[0])
     if isinstance(first, SchedulerError) and not isinstance(first, AnswerLost):
         for record in records[1:]:  # the array was not the problem: the others are the same job
-            remove_run(record)
+            remove_run(record.paths)
         raise first
     batch.arrays = False
     say(f"no job arrays here, each run is submitted individually: {refused.message}")
@@ -230,4 +230,4 @@ def _withdraw(record: RunRecord, *, known: bool) -> None:
         with contextlib.suppress(LLMBError):
             update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED, "it was refused"))
     else:
-        remove_run(record)
+        remove_run(record.paths)

@@ -17,7 +17,7 @@ from llmb_common.index.search import note
 from llmb_common.platform.cluster_types import ClusterType
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.finding import Finding, give_up, may_change, with_job_facts
-from llmb_common.runs.ownership import refusal as ownership_refusal
+from llmb_common.runs.folders import refusal as ownership_refusal
 from llmb_common.runs.record import NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.timing.job_events import read_events
 

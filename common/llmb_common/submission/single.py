@@ -150,7 +150,7 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
             raise
         return seen.record
     except SchedulerError:
-        remove_run(record)
+        remove_run(record.paths)
         raise
 
 

@@ -20,7 +20,7 @@ from llmb_common.errors import LLMBError, RecordError, SchedulerError, attempt
 from llmb_common.executors.slurm.query import CANCEL_SECONDS, run_slurm, steps_of
 from llmb_common.platform.run_states import is_waiting
 from llmb_common.runs.finding import give_up
-from llmb_common.runs.ownership import own_run
+from llmb_common.runs.folders import own_run
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.job_events import read_events
 
