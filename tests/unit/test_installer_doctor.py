@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.health.facts import Needs
+from llmb_common.health.facts import Facts as NodeFacts
+from llmb_common.health.facts import Folder, Needs, Software
+from llmb_common.runs.evidence.nodes import Adapter, Gpu, HostFacts, Snapshot
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.doctor.checks import Check, all_checks
-from llmb_install.doctor.facts import Facts, Limits, Node, Workload, ask_one_node, network_of, parse_node
+from llmb_install.doctor.facts import Facts, Inside, Limits, Node, Workload, ask_one_node, network_of, parse_node
 from support.health_fleets import fleet
 
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def smi(*products: str, driver: str | None = "580.65.06", cuda: str | None = "13.0") -> Snapshot:
+    return Snapshot(driver=driver, cuda=cuda, gpus=tuple(Gpu(product=product) for product in products))
+
+
 NODE = Node(
-    values=parse_node(
-        "host=gpu1\narch=x86_64\ngpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\n"
-        "gpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\ncuda=13.0\nenroot=4.1.2\ninfiniband=mlx5_0\n"
-        "infiniband=mlx5_1\ninstall=yes\nimages=yes\nprobe=yes\nworkloads=seen\nworkloads=written\n"
-        "data=/raid\ndata_free=4096000000\nimage_started=yes\nimage_root=ext2/ext3\nimage_workloads=seen\n"
-        "image_workloads=written\nimage_gpu=0\nimage_gpu=1\nimage_seconds=43\n"
+    facts=NodeFacts(
+        "gpu1",
+        machine=HostFacts(architecture="x86_64", adapters=(Adapter(name="mlx5_0"), Adapter(name="mlx5_1"))),
+        gpus=smi(H100, H100),
+        software=Software(enroot="4.1.2", unpacked=Folder("/raid", there=True, free=4096000000)),
+        folders=dict.fromkeys(("installation", "images", "workload"), Folder(there=True)),
     ),
+    inside=Inside(
+        parse_node("started=yes\nroot=ext2/ext3\nworkloads=seen\nworkloads=written\ngpu=0\ngpu=1\n"),
+        status=0,
+        seconds=43.2,
+    ),
+    writes=True,
     skew=0.2,
 )
 GOOD = Facts(
@@ -64,10 +80,10 @@ def bad(facts: Facts) -> dict[str, Check]:
     return {check.name: check for check in all_checks(facts) if check.level != "ok"}
 
 
-def _own_images(**values: list[str]) -> Facts:
-    """With an image folder outside the installation; ``values`` of the node."""
+def _own_images(there: bool = True) -> Facts:
+    """With an image folder outside the installation, which the node sees or does not."""
     config = _config(image_folder="/images", slurm=GOOD.config.slurm)
-    return replace(GOOD, config=config, node=replace(NODE, values=NODE.values | values))
+    return replace(GOOD, config=config, node=folders(images=Folder(there=there)).node)
 
 
 def _config(**changes: object) -> ClusterConfig:
@@ -80,8 +96,22 @@ def settings(**changes: object) -> Facts:
     return replace(GOOD, config=_config(slurm=SlurmSettings(**{**base, **changes})))  # type: ignore[arg-type]
 
 
-def node(**changes: list[str]) -> Facts:
-    return replace(GOOD, node=replace(NODE, values={**NODE.values, **changes}))
+def looked(**changes: Any) -> Node:
+    """The good node, of which these looks gave something else."""
+    return replace(NODE, facts=msgspec.structs.replace(NODE.facts, **changes))
+
+
+def node(**changes: Any) -> Facts:
+    return replace(GOOD, node=looked(**changes))
+
+
+def folders(**changes: Folder) -> Facts:
+    return node(folders={**NODE.facts.folders, **changes})
+
+
+def within(**values: list[str]) -> Facts:
+    """In the container something else was said."""
+    return replace(GOOD, node=replace(NODE, inside=replace(NODE.inside, values=NODE.inside.values | values)))
 
 
 def network(**changes: object) -> Facts:
@@ -91,10 +121,6 @@ def network(**changes: object) -> Facts:
     return replace(
         GOOD, node=replace(NODE, network=network_of(msgspec.structs.replace(healthy, system=system), Needs()))
     )
-
-
-def _without(name: str) -> Facts:
-    return replace(GOOD, node=replace(NODE, values={key: value for key, value in NODE.values.items() if key != name}))
 
 
 def _preempting(grace: int) -> Facts:
@@ -137,31 +163,32 @@ def _rack(version: str, *blocks: int) -> Facts:
         (replace(GOOD, limits=Limits(walls=(("QOS debug", 29),))), "time limit", "blocks", "",
          "grok1 45, nemotron4 30"),
         (_preempting(299), "time to save", "doubt", "", "CHECKPOINT_INTERVAL"),
-        (node(workloads=[]), "workload folder on the node", "blocks", "", "all nodes mount"),
-        (node(workloads=["seen"]), "workload folder on the node", "blocks", "", "read-write"),
-        (node(image_workloads=["seen"]), "workload folder in the container", "blocks", "", "read-write"),
-        (_without("probe"), "workload folder", "doubt", "", "LLMB_WORKLOAD"),
-        (node(hung=["nvidia-smi"]), "programs of the node", "blocks", "", "drain gpu1"),
-        (node(image_hung=["nvidia-smi"]), "programs of the node", "blocks", "", "kernel log"),
+        (folders(workload=Folder()), "workload folder on the node", "blocks", "", "all nodes mount"),
+        (folders(workload=Folder(there=True, problem="no")), "workload folder on the node", "blocks", "", "read-write"),
+        (within(workloads=["seen"]), "workload folder in the container", "blocks", "", "read-write"),
+        (replace(GOOD, node=replace(NODE, writes=False)), "workload folder", "doubt", "", "LLMB_WORKLOAD"),
+        (node(hung={"nvidia-smi": "killed"}), "programs of the node", "blocks", "", "drain gpu1"),
+        (within(hung=["nvidia-smi"]), "programs of the node", "blocks", "", "kernel log"),
         (replace(GOOD, image=None), "the image on the node", "doubt", "", "llmb-install add"),
-        (_without("image_started"), "the image on the node", "blocks", "", "llmb-install verify"),
-        (node(image_gpu=["0"]), "GPUs in the container", "blocks", "", "98-nvidia.sh"),
+        (within(started=[]), "the image on the node", "blocks", "", "llmb-install verify"),
+        (within(gpu=["0"]), "GPUs in the container", "blocks", "", "98-nvidia.sh"),
         (settings(gres=False), "GRES", "doubt", "Slurm has 8 GPUs per node, and jobs do not request them",
          "slurm.gres: true"),
         (replace(GOOD, node=Node(error="none was free")), "a compute node", "doubt", "", "--no-compute-node"),
-        (node(arch=["aarch64"]), "architecture", "blocks", "", "wrong architecture"),
-        (node(gpu=[]), "GPUs of the node", "blocks", "nvidia-smi shows none", "driver"),
-        (node(gpu=["NVIDIA B200, 580.1, 183359 MiB"]), "GPUs of the node", "doubt", "", "says h100"),
-        (node(gpu=["NVIDIA H100 NVL, 580.1, 95830 MiB"]), "GPUs of the node", "doubt", "", "says h100"),
-        (node(cuda=["12.4"]), "CUDA of the driver", "doubt", "", "update the driver"),
-        (node(infiniband=[]), "InfiniBand or RoCE", "doubt", "no device", "TCP"),
+        (node(machine=HostFacts(architecture="aarch64", adapters=NODE.facts.machine.adapters)), "architecture",
+         "blocks", "", "wrong architecture"),
+        (node(gpus=smi()), "GPUs of the node", "blocks", "nvidia-smi shows none", "driver"),
+        (node(gpus=smi("NVIDIA B200")), "GPUs of the node", "doubt", "", "says h100"),
+        (node(gpus=smi("NVIDIA H100 NVL")), "GPUs of the node", "doubt", "", "says h100"),
+        (node(gpus=smi(H100, H100, cuda="12.4")), "CUDA of the driver", "doubt", "", "update the driver"),
+        (node(machine=HostFacts(architecture="x86_64")), "InfiniBand or RoCE", "doubt", "no device", "TCP"),
         (network(peermem=False), "GPUDirect RDMA", "doubt",
          "neither nvidia_peermem nor the open driver: no GPUDirect RDMA", "nvidia_peermem"),
         (network(memlock=1 << 26), "locked memory", "blocks", "a process may lock 67 MB",
          "PropagateResourceLimitsExcept"),
-        (node(enroot=[]), "Enroot on the node", "blocks", "not found", "compute nodes"),
-        (node(install=[]), "installation on the node", "blocks", "not visible", "all nodes share"),
-        (_own_images(images=[]), "images on the node", "blocks", "",
+        (node(software=Software()), "Enroot on the node", "blocks", "not found", "compute nodes"),
+        (folders(installation=Folder()), "installation on the node", "blocks", "not visible", "all nodes share"),
+        (_own_images(there=False), "images on the node", "blocks", "",
          "/images must be on a file system that all nodes share"),
         (replace(GOOD, node=replace(NODE, skew=-240.0)), "clock of the node", "doubt", "", "time synchronization"),
         (replace(GOOD, free_install=4 * 10**9), "space for the installation", "doubt", "4.0 GB free in /", ""),
@@ -171,7 +198,7 @@ def _rack(version: str, *blocks: int) -> Facts:
         (replace(GOOD, site=replace(GOOD.site, slurm_version="21.07.9")), "Slurm version", "doubt", "21.07.9", ""),
         (settings(account=None), "account", "doubt", "none is set", ""),
         (settings(gpu_partition=None), "GPU partition", "doubt", "none is set", ""),
-        (node(gpu=["NVIDIA H200"]), "GPUs of the node", "doubt", "1 x NVIDIA H200, driver ?", ""),
+        (node(gpus=smi("NVIDIA H200", driver=None)), "GPUs of the node", "doubt", "1 x NVIDIA H200, driver ?", ""),
         (replace(GOOD, node=replace(NODE, skew=5.1)), "clock of the node", "doubt", "+5.1 s from ours", ""),
     ],
 )  # fmt: skip
@@ -187,10 +214,10 @@ def test_each_fault_is_named_with_its_remedy(facts: Facts, name: str, level: str
 def test_only_an_image_folder_of_its_own_is_looked_for_on_the_node() -> None:
     (check,) = [check for check in all_checks(_own_images()) if check.name == "images on the node"]
     assert (check.level, check.found) == ("ok", "readable")
-    assert bad(node(images=[])) == {}, "the installation is seen"
+    assert bad(folders(images=Folder())) == {}, "the installation is seen"
     slurm = SlurmSettings(account="bench", gpu_partition="gpu", runtime="none")
     bare = _config(image_folder="/images", slurm=slurm)
-    assert "images on the node" not in bad(replace(node(images=[]), config=bare)), "jobs have no image"
+    assert "images on the node" not in bad(replace(folders(images=Folder()), config=bare)), "jobs have no image"
 
 
 def test_a_site_configured_without_pmix_has_no_findings() -> None:
@@ -231,41 +258,39 @@ def test_time_to_save_matters_where_jobs_are_preempted() -> None:
     assert check.found == "30 s when a job is preempted or cancelled; saving takes up to 300 s (grok1)"
 
 
-def _failed(**values: list[str]) -> dict[str, Check]:
-    """Of an image that did not start; ``values`` of the node."""
-    kept = {key: value for key, value in NODE.values.items() if not key.startswith("image_")}
-    return bad(replace(GOOD, node=replace(NODE, values=kept | values)))
+def _failed(status: int | None, *lines: str) -> str:
+    """What is found of an image that did not start."""
+    inside = Inside(lines=lines, status=status)
+    return bad(replace(GOOD, node=replace(NODE, inside=inside)))["the image on the node"].found
 
 
 def test_why_an_image_does_not_start(tmp_path: Path) -> None:
     said = ["slurmstepd: error: pyxis: couldn't start container", "srun: error: gpu1: task 0: Exited with exit code 1"]
-    check = _failed(said=said, image_seconds=["2"], image_status=["1"])["the image on the node"]
-    assert check.found == "nemo.sqsh did not start: pyxis: couldn't start container"
-    check = _failed(said=said[1:], image_seconds=["2"], image_status=["1"])["the image on the node"]
-    assert check.found == f"nemo.sqsh did not start: {said[1]}"
-    for late in ({"image_status": ["124"], "image_seconds": ["390"]}, {}):
-        assert _failed(**late)["the image on the node"].found == "nemo.sqsh did not start in time: nothing is said"
+    assert _failed(1, *said) == "nemo.sqsh did not start: pyxis: couldn't start container"
+    assert _failed(1, *said[1:]) == f"nemo.sqsh did not start: {said[1]}"
+    for late in (124, 137, None):
+        assert _failed(late) == "nemo.sqsh did not start in time: nothing is said"
 
 
 def test_room_to_unpack_an_image(tmp_path: Path) -> None:
     image = tmp_path / "nemo.sqsh"
     image.write_bytes(b"x" * 8193)
-    short = replace(NODE, values=NODE.values | {"data_free": ["8192"]})
+    short = looked(software=Software(enroot="4.1.2", unpacked=Folder("/raid", there=True, free=8192)))
     facts = replace(GOOD, image=image, node=short)
     assert bad(facts) == {}, "it has started, so there was room"
-    failed = replace(short, values={key: value for key, value in short.values.items() if key != "image_started"})
+    failed = replace(short, inside=Inside())
     found = bad(replace(facts, node=failed))["room to unpack the image"]
     assert (found.level, "ENROOT_DATA_PATH" in found.remedy, "/raid" in found.found) == ("blocks", True, True)
-    mounted = replace(facts, node=replace(failed, values=failed.values | {"image_root": ["overlayfs"]}))
+    mounted = replace(facts, node=replace(short, inside=Inside({"root": ["overlayfs"]})))
     assert "room to unpack the image" not in {check.name for check in all_checks(mounted)}
 
 
 def test_without_containers_the_engine_is_started_on_the_node() -> None:
     engine = Engine(python="/a/python", releases={"0.6": "/b/python"})
     slurm = SlurmSettings(account="bench", gpu_partition="gpu", gres=True, runtime="none")
-    for known, level in ((["/a/python", "/b/python"], None), (["/a/python"], "blocks"), ([], "blocks")):
+    for known, level in ((("/a/python", "/b/python"), None), (("/a/python",), "blocks"), ((), "blocks")):
         config = _config(slurm=slurm, engine=engine)
-        found = bad(replace(GOOD, config=config, node=replace(NODE, values=NODE.values | {"python": known})))
+        found = bad(replace(GOOD, config=config, node=looked(software=Software(starts=known))))
         assert {name: check.level for name, check in found.items()} == (
             {"training engine on the node": level} if level else {}
         )

@@ -6,15 +6,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from llmb_common.health.facts import Facts, Folder, Software
-from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_common.site.cluster import cluster_config
-from llmb_install.doctor.facts import limit_minutes, parse_node, values_of, workloads_here
+from llmb_install.doctor.facts import limit_minutes, parse_node, workloads_here
 from llmb_train.health.looks import _unpacked
-from support.health_fleets import fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,41 +26,6 @@ def probed(tmp_path: Path, tools: dict[str, str], folder: str, seconds: int = 1)
     command = ["bash", str(PROBE), str(seconds), folder]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
     return parse_node(done.stdout)
-
-
-def test_a_healthy_node_says_what_it_is() -> None:
-    software = Software(enroot="4.1.2", unpacked=Folder(path="/raid", there=True, free=7), starts=("/a/python",))
-    there = {name: Folder(path=f"/{name}", there=True) for name in ("installation", "images", "workload")}
-    facts = msgspec.structs.replace(fleet()["n1"], software=software, folders=there)
-    said = values_of(facts)
-    assert len(said.pop("gpu")) == 8
-    assert len(said.pop("infiniband")) == 11
-    assert said == {
-        "host": ["n1"],
-        "install": ["yes"],
-        "images": ["yes"],
-        "workloads": ["seen", "written"],
-        "data": ["/raid"],
-        "data_free": ["7"],
-        "enroot": ["4.1.2"],
-        "cuda": ["13.0"],
-        "python": ["/a/python"],
-    }
-    assert {"data", "data_free"}.isdisjoint(values_of(facts, unpacks=False)), "only Pyxis unpacks where Enroot says"
-
-
-def test_what_a_node_does_not_have_it_does_not_say() -> None:
-    facts = Facts(
-        "n1",
-        gpus=Snapshot(missing="nvidia-smi did not answer in time"),
-        folders={"workload": Folder(path="/w", there=True, problem="Read-only file system")},
-        hung={"software": "killed"},
-    )
-    assert values_of(facts) == {
-        "host": ["n1"],
-        "workloads": ["seen"],
-        "hung": ["nvidia-smi", "software"],
-    }
 
 
 @pytest.mark.parametrize(

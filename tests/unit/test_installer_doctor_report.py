@@ -12,13 +12,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_installer_doctor import GOOD, NODE, bad, network, node, settings
+from test_installer_doctor import GOOD, H100, NODE, bad, folders, looked, network, node, settings, smi
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors import NodeRequest
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings
+from llmb_common.health.facts import Folder
 from llmb_common.machine.processes import Answer
+from llmb_common.runs.evidence.nodes import Adapter, HostFacts, Snapshot
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import parse_sinfo
 from llmb_install.doctor import checks
@@ -68,8 +70,7 @@ def on_slurm(**changes: Any) -> Facts:
 def test_a_good_site_is_described_check_by_check() -> None:
     assert report(GOOD) == GOOD_REPORT
     assert {(check.level, check.remedy) for check in all_checks(GOOD)} == {("ok", "")}
-    without_gpu = replace(NODE, values={**NODE.values, "gpu": []})
-    assert "GPUs of the node" not in report(replace(on_slurm(gpu_type="cpu"), node=without_gpu))
+    assert "GPUs of the node" not in report(replace(on_slurm(gpu_type="cpu"), node=looked(gpus=smi())))
 
 
 @pytest.mark.parametrize(
@@ -82,17 +83,17 @@ def test_a_good_site_is_described_check_by_check() -> None:
         replace(GOOD, node=replace(NODE, skew=-5.0)),
         replace(GOOD, node=replace(NODE, skew=None)),
         replace(GOOD, node=None),
-        replace(GOOD, install=Path("/not/there"), node=node(install=[]).node),
+        replace(GOOD, install=Path("/not/there"), node=folders(installation=Folder()).node),
         replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|45:00|1|gpu:8"))),
         replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|infinite|1|gpu:1"))),
-        node(cuda=[]),
-        node(infiniband=["mlx5_0"]),
+        node(gpus=smi(H100, H100, cuda=None)),
+        node(machine=HostFacts(architecture="x86_64", adapters=(Adapter(name="mlx5_0"),))),
         network(memlock=None),
         network(memlock=1 << 35, peermem=None),
         network(peermem=False, open_driver=True),
         on_slurm(gpu_type=None, arch=None),
         on_slurm(gpu_type="h100", cluster_type=None),
-        replace(on_slurm(gpu_type="cpu"), node=node(gpu=["Tesla V100, 580"]).node),
+        replace(on_slurm(gpu_type="cpu"), node=looked(gpus=smi("Tesla V100"))),
     ],
 )
 def test_what_is_just_enough_is_no_finding(facts: Facts) -> None:
@@ -112,15 +113,18 @@ def test_a_fault_that_hides_others_is_named_alone() -> None:
         *("srun --mpi=pmix", "GPU partition", "GRES", "account", "time limit", "time to save", "task plug-in", "Pyxis"),
         *list(GOOD_REPORT)[list(GOOD_REPORT).index("a compute node") :],
     }
-    assert list(bad(node(infiniband=[]))) == ["InfiniBand or RoCE"]
+    assert list(bad(node(machine=HostFacts(architecture="x86_64")))) == ["InfiniBand or RoCE"]
     assert list(bad(replace(GOOD, local_enroot="", has_unsquashfs=False))) == ["Enroot on this machine"]
+    silent = bad(node(gpus=Snapshot(missing="nvidia-smi did not answer in time"), hung={"nvlink": "killed"}))
+    assert silent["programs of the node"].found == "nvidia-smi, nvlink: no answer"
+    assert list(silent) == ["GPUs of the node", "programs of the node"]
     assert "GPU partition" not in report(replace(GOOD, missing_commands=("srun",), controller_is_up=False))
 
 
 @pytest.mark.parametrize(
     ("runtime", "gone"),
     [
-        ("enroot", {"Pyxis"}),
+        ("enroot", {"Pyxis", "room to unpack the image"}),
         (
             "none",
             {
@@ -133,9 +137,10 @@ def test_a_fault_that_hides_others_is_named_alone() -> None:
 def test_what_the_runtime_does_not_need_is_not_checked(runtime: str, gone: set[str]) -> None:
     facts = replace(settings(runtime=runtime), container_options=(), has_unsquashfs=runtime == "enroot")
     engine = Engine(python="/a/python")
-    values = NODE.values | {"python": ["/a/python"]}
     facts = replace(
-        facts, config=msgspec.structs.replace(facts.config, engine=engine), node=replace(NODE, values=values)
+        facts,
+        config=msgspec.structs.replace(facts.config, engine=engine),
+        node=looked(software=msgspec.structs.replace(NODE.facts.software, starts=("/a/python",))),
     )
     assert bad(facts) == {}
     assert set(GOOD_REPORT) - set(report(facts)) == gone
@@ -250,7 +255,7 @@ def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
         node=found.node,
     )
     assert found.node is not None
-    assert found.node.values == {"host": ["gpu1"]}
+    assert (found.node.facts.node, found.node.facts.seconds) == ("gpu1", {})
 
 
 def test_nothing_is_asked_of_a_controller_that_is_down(machine: Machine) -> None:

@@ -26,7 +26,7 @@ from llmb_common.platform.cluster_types import LOCAL, SLURM, Traits, traits_of
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.site.machine import way_here
 from llmb_install.answers.detect import Partition, detect_site
-from llmb_install.doctor.facts import Facts, Node, Workload, gather, limit_minutes
+from llmb_install.doctor.facts import Facts, Inside, Node, Workload, gather, limit_minutes
 from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
 from llmb_install.working.reporter import Reporter
@@ -308,22 +308,22 @@ def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
         remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
         yield Check("a compute node", "doubt", node.error, remedy)
         return
-    yield Check("a compute node", "ok", node.one("host"))
-    expected = facts.config.arch
+    yield Check("a compute node", "ok", node.facts.node)
+    expected, found = facts.config.arch, node.facts.machine.architecture or ""
     remedy = f"cluster_config.yaml says {expected}: images would be built for the wrong architecture"
-    yield _check("architecture", expected not in (None, node.one("arch")), node.one("arch"), remedy)
+    yield _check("architecture", expected not in (None, found), found, remedy)
     yield from _node_gpus(facts, node)
     yield from _node_network(node)
     if facts.slurm.runtime != "none":
-        enroot = node.one("enroot")
+        enroot = node.facts.software.enroot
         remedy = "install Enroot on the compute nodes"
         yield _check("Enroot on the node", not enroot, enroot or "not found", remedy)
     if facts.install.is_dir():
-        sees = node.one("install") == "yes"
+        sees = node.folder("installation").there
         remedy = "put the installation on a file system that all nodes share"
         yield _check("installation on the node", not sees, "visible" if sees else "not visible", remedy)
     if facts.config.image_folder and facts.slurm.runtime != "none":
-        reads = node.one("images") == "yes"
+        reads = node.folder("images").there
         remedy = f"{facts.image_folder} must be on a file system that all nodes share, open to you"
         yield _check("images on the node", not reads, "readable" if reads else "not readable", remedy)
     yield from _workload_folder(facts, node)
@@ -334,7 +334,7 @@ def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
         remedy = "import one: llmb-install add WORKLOAD, or update"
         yield Check("the image on the node", "doubt", f"no image of these workloads in {facts.image_folder}", remedy)
     else:
-        yield from _image_on(facts.image, node)
+        yield from _image_on(facts, facts.image, node)
     if node.skew is not None:
         remedy = "set up time synchronization: Slurm's credentials fail when clocks differ"
         yield _check("clock of the node", abs(node.skew) > 5, f"{node.skew:+.1f} s from ours", remedy, "doubt")
@@ -342,85 +342,84 @@ def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
 
 def _workload_folder(facts: Facts, node: Node) -> Iterator[Check]:
     """The folder of runs, in which doctor made one: who sees that sees the same file system."""
-    if "probe" not in node.values:
+    if not node.writes:
         if facts.install.is_dir():
             remedy = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
             yield Check("workload folder", "doubt", "not yours to write to, so not looked for on the node", remedy)
         return
     remedy = "jobs write their runs there: it must be on a file system that all nodes mount read-write"
-    places = {"on the node": "workloads"}
-    if node.one("image_started"):
-        places["in the container"] = "image_workloads"
-    for where, said in places.items():
-        found = node.values.get(said, [])
-        state = "writable" if "written" in found else "read-only" if found else "not visible"
+    folder, inside = node.folder("workload"), node.inside.values.get("workloads", [])
+    places = {"on the node": (folder.there, not folder.problem)}
+    if node.inside.started:
+        places["in the container"] = (bool(inside), "written" in inside)
+    for where, (seen, written) in places.items():
+        state = "not visible" if not seen else "writable" if written else "read-only"
         yield _check(f"workload folder {where}", state != "writable", state, remedy)
 
 
 def _hung(node: Node) -> Iterator[Check]:
-    hung = dict.fromkeys([*node.values.get("hung", []), *node.values.get("image_hung", [])])
+    silent = ["nvidia-smi"] if "did not answer" in (node.facts.gpus.missing or "") else []
+    hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", [])])
     if hung:
-        remedy = f"drain {node.one('host')} and look at its kernel log: a driver that hangs stops every job there"
+        remedy = f"drain {node.facts.node} and look at its kernel log: a driver that hangs stops every job there"
         yield Check("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
 
 
 def _engine_on(facts: Facts, node: Node) -> Iterator[Check]:
     """Without containers jobs train in the Pythons of cluster_config.yaml."""
     wanted = _engine_pythons(facts)
-    lost = [python for python in wanted if python not in node.values.get("python", [])]
+    lost = [python for python in wanted if python not in node.facts.software.starts]
     found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
     remedy = "set engine.python to one with Megatron-Bridge that all nodes see"
     yield _check("training engine on the node", lost or not wanted, found, remedy)
 
 
-def _image_on(image: Path, node: Node) -> Iterator[Check]:
-    started, seconds = node.one("image_started") == "yes", node.one("image_seconds")
-    name = "the image on the node"
+def _image_on(facts: Facts, image: Path, node: Node) -> Iterator[Check]:
+    inside, started, name = node.inside, node.inside.started, "the image on the node"
     if started:
-        yield Check(name, "ok", f"{image.name} started, {seconds or '?'} s in all")
+        yield Check(name, "ok", f"{image.name} started, {inside.seconds:.0f} s in all")
     else:
         remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
-        yield Check(name, "blocks", f"{image.name} {_failure(node)}", remedy)
-    free, needed = int(node.one("data_free") or -1), image.stat().st_size if image.is_file() else 0
-    if free >= 0 and node.one("image_root") not in _NOT_UNPACKED:
-        found = f"{size(free)} free at {node.one('data')} of the node, for about {size(needed)}"
+        yield Check(name, "blocks", f"{image.name} {_failure(inside)}", remedy)
+    # Only Pyxis unpacks where Enroot says.
+    room = node.facts.software.unpacked if facts.slurm.runtime == "pyxis" else None
+    needed = image.stat().st_size if image.is_file() else 0
+    if room and room.free is not None and not {*inside.values.get("root", [])} & {*_NOT_UNPACKED}:
+        found = f"{size(room.free)} free at {room.path} of the node, for about {size(needed)}"
         remedy = "Pyxis unpacks it there: set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
-        yield _check("room to unpack the image", free < needed and not started, found, remedy)
-    outside, inside = len(node.values.get("gpu", [])), len(node.values.get("image_gpu", []))
+        yield _check("room to unpack the image", room.free < needed and not started, found, remedy)
+    outside, shown = len(node.facts.gpus.gpus), len(inside.values.get("gpu", []))
     if started and outside:
         remedy = "Enroot needs its hook 98-nvidia.sh, and libnvidia-container on the node"
-        yield _check("GPUs in the container", inside < outside, f"{inside} of {outside}", remedy)
+        yield _check("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)
 
 
-def _failure(node: Node) -> str:
+def _failure(inside: Inside) -> str:
     """What became of a container that did not start; srun's own lines only where nobody else says anything."""
-    said = node.values.get("said", [])
-    own = [line for line in said if not line.startswith("srun: ")] or said
-    late = "image_seconds" not in node.values or node.one("image_status") in ("124", "137")
+    own = [line for line in inside.lines if not line.startswith("srun: ")] or inside.lines
+    late = inside.status in (None, 124, 137)
     lines = [line.removeprefix("slurmstepd: error: ") for line in own[-3:]]
     return f"did not start{' in time' if late else ''}: {'; '.join(lines) or 'nothing is said'}"
 
 
 def _node_gpus(facts: Facts, node: Node) -> Iterator[Check]:
-    shown = [line.split(",") for line in node.values.get("gpu", [])]
-    expected = facts.config.gpu_type
-    if not shown and expected == gpus.CPU:
+    shown, expected = node.facts.gpus, facts.config.gpu_type
+    if not shown.gpus and expected == gpus.CPU:
         return
-    if not shown:
+    if not shown.gpus:
         yield Check("GPUs of the node", "blocks", "nvidia-smi shows none", "check the driver, or set slurm.gres: true")
         return
-    name, driver = shown[0][0].strip(), shown[0][1].strip() if len(shown[0]) > 1 else "?"
+    name, cuda = shown.gpus[0].product or "?", shown.cuda or ""
     wrong = expected not in (None, gpus.type_of(name) or gpus.CPU)
-    found = f"{len(shown)} x {name}, driver {driver}"
+    found = f"{len(shown.gpus)} x {name}, driver {shown.driver or '?'}"
     yield _check("GPUs of the node", wrong, found, f"cluster_config.yaml says {expected}", "doubt")
-    cuda = node.one("cuda")
     old = bool(cuda) and release(cuda)[0] < _CUDA_NEEDED
     remedy = "older than the image's CUDA 13: it runs only through forward compatibility; update the driver"
     yield _check("CUDA of the driver", old, cuda or "unknown", remedy, "doubt")
 
 
 def _node_network(node: Node) -> Iterator[Check]:
-    devices = node.values.get("infiniband", [])
+    devices = [port.name for port in node.facts.machine.adapters]
     remedy = "NCCL would use TCP between nodes, which is many times slower; clouds: docs/clouds.md"
     yield _check("InfiniBand or RoCE", not devices, ", ".join(devices) or "no device", remedy, "doubt")
     for name, found, remedy in node.network:

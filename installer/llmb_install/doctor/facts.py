@@ -43,18 +43,36 @@ _QUEUE_SECONDS = 60
 
 
 @dataclass(frozen=True)
+class Inside:
+    """The container that jobs run in, on a node: what ``probe.sh`` said there, by name, and the other lines.
+    ``status``: None where it did not end in time."""
+
+    values: dict[str, list[str]] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    status: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def started(self) -> bool:
+        return bool(self.values.get("started"))
+
+
+@dataclass(frozen=True)
 class Node:
-    """What one compute node reported; ``error`` if it could not be asked."""
+    """What one compute node reported; ``error`` if it could not be asked. ``writes``: whether it was to write where
+    runs go."""
 
     error: str = ""
-    values: dict[str, list[str]] = field(default_factory=dict)
+    facts: NodeFacts = field(default_factory=lambda: NodeFacts(""))
+    inside: Inside = Inside()
+    writes: bool = False
     network: tuple[tuple[str, str, str], ...] = ()
     """What ``llmb-run health`` finds of its way to other nodes: check, finding, remedy."""
     skew: float | None = None
     """Its clock minus ours, in seconds, including the second or so that the answer takes."""
 
-    def one(self, name: str) -> str:
-        return next(iter(self.values.get(name, [])), "")
+    def folder(self, name: str) -> Folder:
+        return self.facts.folders.get(name, Folder())
 
 
 def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> Node:
@@ -90,16 +108,14 @@ def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, 
         return Node(
             error=f"no node answered: {'no Python there' if 'no-python' in answer.output else answer.complaint}"
         )
-    facts = read_facts(node, said)
-    values = values_of(facts, unpacks=config.scheduler(SLURM).runtime == "pyxis")
-    values |= {"probe": ["yes"]} if probe else {}
+    facts, inside = read_facts(node, said), Inside()
     if image is not None and config.scheduler(SLURM).runtime != "none":
         mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
         run = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), probe]
         begun = time.monotonic()
-        inside = held.run(run, _IMAGE_SECONDS, inside=Container(str(image), mounts))
-        values |= _of_image(inside, time.monotonic() - begun)
-    return Node(values=values, network=network_of(facts, needs), skew=_skew(said, now))
+        answer = held.run(run, _IMAGE_SECONDS, inside=Container(str(image), mounts))
+        inside = _inside(answer, time.monotonic() - begun)
+    return Node("", facts, inside, bool(probe), network_of(facts, needs), _skew(said, now))
 
 
 def network_of(facts: NodeFacts, needs: Needs) -> tuple[tuple[str, str, str], ...]:
@@ -108,46 +124,12 @@ def network_of(facts: NodeFacts, needs: Needs) -> tuple[tuple[str, str, str], ..
     return tuple((check.name, text, check.remedy) for check in asked for _, text in check.look(facts, several))
 
 
-def values_of(facts: NodeFacts, *, unpacks: bool = True) -> dict[str, list[str]]:
-    """A node's facts as ``checks`` read them: by name, what is not there has none."""
-    software, gpus = facts.software, facts.gpus
-    installation, images, workload = (
-        facts.folders.get(name, Folder()) for name in ("installation", "images", "workload")
-    )
-    room = software.unpacked if unpacks and software.unpacked else Folder()
-    values: dict[str, list[str | None]] = {
-        "host": [facts.node],
-        "arch": [facts.machine.architecture],
-        "infiniband": [port.name for port in facts.machine.adapters],
-        "install": ["yes" if installation.there else None],
-        "images": ["yes" if images.there else None],
-        "workloads": [
-            "seen" if workload.there else None,
-            "written" if workload.there and not workload.problem else None,
-        ],
-        "data": [room.path],
-        "data_free": [None if room.free is None else str(room.free)],
-        "enroot": [software.enroot],
-        "gpu": [f"{gpu.product}, {gpus.driver}, {gpu.memory_mib or 0:.0f} MiB" for gpu in gpus.gpus],
-        "cuda": [gpus.cuda],
-        "python": list(software.starts),
-        "hung": ["nvidia-smi" if "did not answer" in (gpus.missing or "") else None, *facts.hung],
-    }
-    return {name: known for name, found in values.items() if (known := [item for item in found if item])}
-
-
-def _of_image(answer: Answer, seconds: float) -> dict[str, list[str]]:
-    """What the probe said, each name with ``image_`` before it, and what else was said."""
-    values = parse_node(answer.output)
-    found = {f"image_{name}": known for name, known in values.items() if name in _SAID_INSIDE}
+def _inside(answer: Answer, seconds: float) -> Inside:
+    """What the probe said, and what else was said."""
+    values = {name: known for name, known in parse_node(answer.output).items() if name in _SAID_INSIDE}
     rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
-    found["said"] = [line for line in (*rest, *answer.errors.splitlines()) if line.strip()]
-    if answer.status is not None:
-        found |= {
-            "image_seconds": [f"{seconds:.0f}"],
-            **({"image_status": [str(answer.status)]} if answer.status else {}),
-        }
-    return {name: known for name, known in found.items() if known}
+    lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
+    return Inside(values, lines, answer.status, seconds)
 
 
 _SAID_INSIDE = ("started", "root", "workloads", "gpu", "hung")
