@@ -342,9 +342,15 @@ def test_list_shows_a_workload_of_hundreds_in_one_line_and_searches_it(cli: Cli)
         ("kimi_k2", "fp8", "mx", [256]),
         ("kimi_k2", "nvfp4", None, [256]),
     ]
-    done = cli("list", "-s", "deepsek_v3")
-    assert done.status == 2
-    assert "no size holds deepsek_v3 (did you mean 'deepseek_v3'?)" in done.err
+    for words, said in (
+        (("-s", "deepsek_v3"), "no size holds deepsek_v3 (did you mean 'deepseek_v3'?)"),
+        (
+            ("-w", "grok1", "-s", "314b", "--gpu-type", "b200"),
+            "314b for b200\n  -> for others: --gpu-type gb200 or h100",
+        ),
+    ):
+        done = cli("list", *words)
+        assert (done.status, said in done.err) == (2, True), done.err
 
 
 def test_one_job_of_a_function_is_planned_from_the_command_line(cli: Cli) -> None:

@@ -69,14 +69,15 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
 
 
 def _nothing(entries: Sequence[CatalogEntry], words: Sequence[str], gpu_type: str | None) -> NoReturn:
-    """Say which sizes come near."""
-    sizes = [size for entry in entries for size in entry.recipe.sizes]
-    of = f" for {gpu_type}" if gpu_type else ""
-    raise RequestError(
-        f"no size holds {', '.join(words)}{of}{did_you_mean(words[0], sizes)}",
-        remedy=f"the sizes are {', '.join(sizes)}",
-        field="MODEL_SIZE",
-    )
+    """Say on what other GPUs there are such sizes, else which sizes come near."""
+    known = [known for entry in entries for known in entry.recipe.configurations]
+    message = f"no size holds {', '.join(words)}{f' for {gpu_type}' if gpu_type else ''}"
+    types = {one.gpu for one in known if any(word in one.size for word in words)}
+    if others := [name for name in gpus.gpu_types() if name in types]:
+        raise RequestError(message, remedy=f"for others: --gpu-type {' or '.join(others)}", field="GPU_TYPE")
+    sizes = list(dict.fromkeys(one.size for one in known))
+    message += did_you_mean(words[0], sizes)
+    raise RequestError(message, remedy=f"the sizes are {', '.join(sizes)}", field="MODEL_SIZE")
 
 
 def _describe(entry: CatalogEntry, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
