@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,8 @@ def named(found: Diagnosis) -> str:
         ("python3: /opt/permute.cu:412: void f(P): Assertion `p != nullptr' failed.\n", "Assertion `p != nullptr'"),
         (IMPORT_THAT_WAS_TRIED, "ValueError: GBS does not divide"),
         (f"{TRACEBACK}torch._inductor.exc.InductorError: CalledProcessError: Command '['ptxas']'\n", "InductorError"),
+        (f"{TRACEBACK}KeyError: 'x'\n\nDuring handling of ...:\n\n{TRACEBACK}RuntimeError: y\n", "KeyError: 'x'"),
+        (f"rank 3: there is no support for fused kernels\n{TRACEBACK}ValueError: q\n", "ValueError: q"),
         (f"{TRACEBACK}ValueError: No backend is available. Please run with NVTE_DEBUG=1\n", "No backend is available"),
         (f"Exception ignored in: <f>\n{TRACEBACK}KeyError: 'x'\n{TRACEBACK}RuntimeError: the last\n", "the last"),
     ],
@@ -277,10 +280,14 @@ def test_the_traceback_of_a_rank_is_followed_through_the_lines_of_others(tmp_pat
     assert (found.cause.kind, found.cause.sure, found.cause.rank) == ("exception", "likely", log.culprit)
 
 
+FRAMES = ("Traceback (most recent call last):", '  File "/opt/train.py", line 7, in forward')
+BY_RICH = ("╭──── Traceback (most recent call last) ────╮", "│ ❱ 150 │   trainer.fit(model, data)            │")
+
+
+@pytest.mark.parametrize("frames", [FRAMES, BY_RICH])
 @pytest.mark.parametrize("style", list(PREFIXES))
-def test_a_traceback_that_nobody_caught_counts_behind_any_prefix(tmp_path: Path, style: str) -> None:
-    frames = ("Traceback (most recent call last):", '  File "/opt/train.py", line 7, in forward', "KeyError: 'qkv'")
-    found = why(tmp_path, FailedLog(8, style=style).failed(frames, steps=0))
+def test_a_traceback_that_nobody_caught_counts_behind_any_prefix(tmp_path: Path, style: str, frames: Any) -> None:
+    found = why(tmp_path, FailedLog(8, style=style).failed([*frames, "KeyError: 'qkv'"], steps=0))
     assert found.cause is not None
     assert (found.cause.kind, found.cause.sure) == ("exception", "likely")
 
@@ -326,13 +333,6 @@ def test_a_traceback_that_was_logged_gives_way_to_the_one_that_ended_the_rank(tm
     raised = ("Traceback (most recent call last):", '  File "/opt/b.py", line 7, in g', "ValueError: the last")
     lines = [*logged, "ModuleNotFoundError: No module named 'optional_package'", *raised]
     assert "the last" in named(why(tmp_path, FailedLog(14, style=style).failed(lines)))
-
-
-def test_a_traceback_in_a_frame_counts(tmp_path: Path) -> None:
-    frame = ("╭──── Traceback (most recent call last) ────╮", "│ ❱ 150 │   trainer.fit(model, data)            │")
-    found = why(tmp_path, FailedLog(13, style="label").failed([*frame, "ValueError: the last"], steps=0))
-    assert found.cause is not None
-    assert ("the last" in found.cause.line, found.cause.sure) == (True, "likely")
 
 
 def test_an_exception_is_more_than_an_early_complaint(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llmb_common.causes.places import Places
 from support.failed_logs import TORCHRUN_KILLED, FailedLog, why
 
 
@@ -56,7 +57,11 @@ def test_how_many_ranks_there_are_is_seen_where_many_have_waited(tmp_path: Path)
     waited = [timeout(log, rank) for rank in range(8) if rank != 3]
     found = why(tmp_path, log.steps(5) + "".join(waited))
     assert (found.kind, found.cause and found.cause.rank) == ("hang", 3)
+    assert found.cause is not None
+    assert found.cause.cause.endswith("7 of 8 ranks waited for it.")
     assert why(tmp_path, log.steps(5) + "".join(waited[:3])).cause is None
+    many = "".join(timeout(log, rank) for rank in range(22))
+    assert why(tmp_path, log.communicators() + many).cause is None, "ten of 32 were ended before they could say so"
 
 
 def test_where_all_ranks_waited_nobody_knows(tmp_path: Path) -> None:
@@ -210,3 +215,8 @@ def test_a_node_is_kept_out_only_where_others_do_not_say_the_same(tmp_path: Path
     alone = why(tmp_path, says.format("gpu4"))
     assert alone.cause is not None
     assert not alone.cause.keep_out, "the only node of a job"
+
+
+def test_where_a_rank_is_follows_from_the_first_of_its_node() -> None:
+    places = Places(per_node=8, first={"a": 0, "b": 8, "d": 24})
+    assert [places.host_of(rank) for rank in (0, 7, 8, 15, 16, 24, 32)] == ["a", "a", "b", "b", None, "d", None]

@@ -17,7 +17,11 @@ from support.cli import Cli
 from support.runs import make_run, steady_log
 
 WAITS = (("/site-packages/torch/distributed/distributed_c10d.py", 2935, "all_reduce"), ("/opt/train.py", 40, "step"))
-STUCK = (("/opt/data.py", 17, "read_next_batch"), ("/opt/train.py", 38, "step"))
+STUCK = (
+    ("/usr/lib/python3.12/queue.py", 171, "get"),
+    ("/opt/data.py", 17, "read_next_batch"),
+    ("/opt/train.py", 38, "step"),
+)
 
 
 def write_rank(
@@ -70,7 +74,7 @@ def test_stack_and_recorder_together_are_certain(cli: Cli) -> None:
     assert found.cause is not None
     assert (found.cause.kind, found.cause.rank, found.cause.node, found.cause.sure) == ("hang", 2, "gpu1", "certain")
     assert found.summary.startswith("rank 2 never came to all_reduce (sequence 10 of DATA_PARALLEL); it stood in ")
-    assert "read_next_batch (/opt/data.py:17)" in found.summary
+    assert "get (/usr/lib/python3.12/queue.py:171), in read_next_batch (/opt/data.py:17)" in found.summary
 
 
 def test_stacks_alone_say_who_and_where(cli: Cli) -> None:

@@ -147,7 +147,7 @@ def _precedes(other: Complaint, item: Complaint) -> bool:
     """Whether ``item`` may follow what ``other`` says. NCCL complains in any order of a network that failed."""
     if item.signature.fault == "network" and "NCCL WARN" in other.line.text:
         return False
-    return other.signature.role in ("cascade", "killed", "ended") and not other.line.level
+    return other.signature.role in ("cascade", "killed", "ended") and not other.line.mild
 
 
 _LATE = 60.0
@@ -158,7 +158,7 @@ def _first_by_time(items: Sequence[Complaint]) -> Complaint:
     """The first in the file, unless another of the same style of time is a little earlier by the clock."""
     first = items[0]
     alike = [item for item in items if item.log == first.log and _style(item) == _style(first)]
-    return max(alike, key=lambda item: _earlier(item, first), default=first)
+    return max(alike, key=lambda item: _earlier(item, first))
 
 
 def _earlier(item: Complaint, first: Complaint) -> float:

@@ -221,7 +221,7 @@ def stuck(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
     First those that do not wait while the others do, then those that did not answer, then those that wait elsewhere.
     """
     asked = [item for item in ranks if item.frames]
-    if 2 * len(asked) <= len(ranks) or len(ranks) < 2:
+    if 2 * len(asked) <= len(ranks):
         return None
     silent = [item for item in ranks if not item.frames]
     busy = [item for item in asked if not item.waits]

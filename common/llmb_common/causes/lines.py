@@ -14,7 +14,7 @@ from llmb_common.timing.records import ANSI
 
 
 class Line(NamedTuple):
-    """``text`` is what remains; ``level`` is W or I for what a logger calls a warning or less."""
+    """``text`` is what remains; ``mild``: a logger calls it a warning or less."""
 
     text: str
     rank: int | None = None
@@ -24,7 +24,7 @@ class Line(NamedTuple):
     gpu: int | None = None
     """The CUDA device that NCCL names."""
     time: str | None = None
-    level: str = ""
+    mild: bool = False
 
 
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
@@ -70,9 +70,9 @@ def parse(line: str) -> Line:
         known = {name: value for name, value in match.groupdict().items() if value} | known
         rest = rest[match.end() :].lstrip()
     number = {name: int(known[name]) for name in ("rank", "local", "gpu") if name in known}
-    level = {"W": "W", "I": "I", "D": "I"}.get(known.get("level", "")[:1], "")
     place = (number.get("rank"), number.get("local"), known.get("host"), number.get("gpu"))
-    return Line(rest.strip() if known else line.strip(), *place, known.get("time"), level)
+    mild = known.get("level", "")[:1] in ("W", "I", "D")
+    return Line(rest.strip() if known else line.strip(), *place, known.get("time"), mild)
 
 
 def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

@@ -256,7 +256,7 @@ def _believed(found: Signature, line: Line, above: Above | None) -> Signature | 
     if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:
         return found
     doubted = _RETRIES.search(line.text) or (found.sure != "certain" and _HEDGED.search(line.text))
-    if line.level or above == "caught" or (doubted and above != "uncaught"):
+    if line.mild or above == "caught" or (doubted and above != "uncaught"):
         return None
     plain_words = "everyday" in found.traits and above is None and not _COMPLAINS.search(line.text)
     if plain_words or (found.sure == "likely" and above == "none"):
@@ -314,7 +314,7 @@ def _by_last_words(line: str) -> Above:
     parsed = parse(line)
     if parsed.text.startswith("Exception ignored "):
         return "caught"
-    if not parsed.level or _NATIVE.search(line):
+    if not parsed.mild or _NATIVE.search(line):
         return "uncaught"
     return "none" if _HANDLED.search(parsed.text) else "logged"
 
