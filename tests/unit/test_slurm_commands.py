@@ -61,20 +61,6 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     return Commands(tmp_path / "bin", monkeypatch)
 
 
-def test_another_jobs_variables_and_options_do_not_reach_slurm(commands, monkeypatch):
-    hidden = ("SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_QOS", "SRUN_CPUS_PER_TASK", "SQUEUE_FORMAT", "SACCT_FORMAT")
-    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SSH_AUTH_SOCK")
-    for name in (*hidden, "SCANCEL_VERBOSE", *kept):
-        monkeypatch.setenv(name, "set")
-    commands.answer("scancel")
-    run_slurm(["scancel"], 30, {"SLURM_TIME_FORMAT": "%s"})
-    seen = commands.environment("scancel")
-    assert [name for name in (*hidden, "SCANCEL_VERBOSE") if name in seen] == []
-    assert {name: seen.get(name) for name in kept} == dict.fromkeys(kept, "set")
-    assert seen["SLURM_TIME_FORMAT"] == "%s"
-    assert "SLURM_TIME_FORMAT" not in os.environ
-
-
 def test_a_command_that_does_not_answer_is_an_error_of_its_own(commands: Commands) -> None:
     (commands.folder / "squeue").write_text(f"{SHELL}exec sleep 600\n")
     (commands.folder / "squeue").chmod(0o755)
@@ -92,27 +78,10 @@ def test_so_is_one_that_is_not_there() -> None:
 ROW = "7|RUNNING|100|200|N/A|gpu[1-2]|llmb.a|None"
 
 
-def test_an_answer_is_text_whatever_its_bytes_and_nothing_is_read_from_us(commands: Commands) -> None:
-    (commands.folder / "squeue").write_text(f"{SHELL}cat\nprintf '7|RUNNING|1|1|0|n\\xff|llmb.a|None\\n'\n")
-    (commands.folder / "squeue").chmod(0o755)
-    ((job,),) = in_queue(["llmb.a"]).values()
-    assert job.nodes == "n\ufffd"
-
-
-@pytest.mark.parametrize(
-    ("output", "errors", "complaint"),
-    [
-        ("out", "  first\nsecond\n", "first"),
-        ("only out\n", "", "only out"),
-        ("", "", "exit status 9"),
-        ("", "x" * 400, "x" * 300),
-    ],
-)
-def test_a_complaint_is_one_line(commands: Commands, output: str, errors: str, complaint: str) -> None:
-    commands.answer("squeue", output, errors, status=9)
-    with pytest.raises(SchedulerError) as caught:
+def test_a_complaint_is_one_line(commands: Commands) -> None:
+    commands.answer("squeue", "out", "  first\nsecond\n", status=9)
+    with pytest.raises(SchedulerError, match=r"^squeue: first\n  ->"):
         in_queue(["a"])
-    assert caught.value.message == f"squeue: {complaint}"
 
 
 def test_the_queue_is_asked_once_for_all_names_and_for_ended_jobs_too(commands: Commands) -> None:
