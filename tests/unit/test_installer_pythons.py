@@ -69,7 +69,9 @@ def test_wherever_uv_keeps_them(old_python, tmp_path, monkeypatch, name, below):
     monkeypatch.setenv(name, str(tmp_path / "data"))
     assert uv.find_python(uv.is_tool_python) == "/uv/python"
     assert uv.version_of(str(tmp_path / "no")) is None
-    assert uv.version_of(sys.executable) == sys.version_info[:2]
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    (tmp_path / "bücher").symlink_to(sys.executable)
+    assert uv.version_of(str(tmp_path / "bücher")) == sys.version_info[:2]
 
 
 @pytest.mark.parametrize(

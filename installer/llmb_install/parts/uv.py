@@ -212,7 +212,7 @@ def _ask(path: str) -> Optional[Tuple[str, Version]]:
     program = "import sys; print(sys.executable); print(*sys.version_info[:2])"
     try:
         done = subprocess.run(
-            [path, "-c", program],
+            [path, "-I", "-c", program],  # the caller's PYTHONIOENCODING may not know its name
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             universal_newlines=True,
