@@ -7,6 +7,7 @@ a secret in it could not be masked, and Nsight's reports hold the job's environm
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -18,10 +19,10 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from llmb_common import __version__
 from llmb_common.causes.hangs import FLIGHT, dump_as_json
@@ -91,27 +92,27 @@ def write_archive(
     archive = Archive(path, len(folders))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        with ExitStack() as stack:
-            stack.callback(lambda: temporary.unlink(missing_ok=True))
-            with (
-                temporary.open("xb") as target,
-                _Compressor(target, path) as stream,
-                tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
-            ):
-                packer = _Packer(tar, archive, Mask(secrets), unmasked=unmasked)
-                for folder in folders:
-                    packer.add_run(folder, profiles=profiles)
-                for name, content in (more or {}).items():
-                    packer.add_bytes(name, content)
-                packer.close(summary)
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            archive.bytes = temporary.stat().st_size
-            temporary.replace(path)
+        with (
+            temporary.open("xb") as target,
+            _compressed(target, path) as stream,
+            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            packer = _Packer(tar, archive, Mask(secrets), unmasked=unmasked)
+            for folder in folders:
+                packer.add_run(folder, profiles=profiles)
+            for name, content in (more or {}).items():
+                packer.add_bytes(name, content)
+            packer.close(summary)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        archive.bytes = temporary.stat().st_size
+        temporary.replace(path)
     except OSError as error:
         raise RecordError(
             f"cannot write {path}: {error.strerror or error}", remedy="check free space and permissions there"
         ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
     return archive
 
 
@@ -177,38 +178,30 @@ class _Packer:
         self._archive.modes[info.name] = f"{mode:04o}"
 
 
-class _Compressor:
+@contextmanager
+def _compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     """A writable stream that compresses into ``target``; raises OSError when zstd failed."""
-
-    def __init__(self, target: IO[bytes], path: Path) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        if path.name.endswith(".tar.gz"):
-            import gzip
-
-            self._stream: IO[bytes] = gzip.GzipFile("", fileobj=target, mode="wb", mtime=0)  # type: ignore[assignment]
-            return
-        if shutil.which("zstd") is None:
-            raise EnvironmentLacks(
-                "the program zstd is not on PATH", remedy="install the package zstd, or give --output NAME.tar.gz"
-            )
-        command = ["zstd", "--quiet", "-T0", "-10", "--stdout"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=target, stderr=subprocess.PIPE)
-        assert self._process.stdin is not None
-        self._stream = self._process.stdin
-
-    def __enter__(self) -> IO[bytes]:
-        return self._stream
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
+    if path.name.endswith(".tar.gz"):
+        with gzip.GzipFile("", fileobj=target, mode="wb", mtime=0) as stream:
+            yield cast(IO[bytes], stream)
+        return
+    if shutil.which("zstd") is None:
+        raise EnvironmentLacks(
+            "the program zstd is not on PATH", remedy="install the package zstd, or give --output NAME.tar.gz"
+        )
+    command = ["zstd", "--quiet", "-T0", "-10", "--stdout"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=target, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    try:
+        yield process.stdin
+    finally:
         with suppress(BrokenPipeError):
-            self._stream.close()
-        if self._process is None:
-            return
-        assert self._process.stderr is not None
-        complaint = self._process.stderr.read().decode(errors="replace").strip()
-        self._process.stderr.close()
-        if self._process.wait() != 0:
-            raise OSError(f"zstd failed: {complaint or self._process.returncode}")
+            process.stdin.close()
+        assert process.stderr is not None
+        with process.stderr as said:
+            complaint = said.read().decode(errors="replace").strip()
+        if process.wait() != 0:
+            raise OSError(f"zstd failed: {complaint or process.returncode}")
 
 
 def _files(folder: Path, *, profiles: bool) -> Iterator[Path]:

@@ -159,33 +159,22 @@ def _heal(install: Path, roots: Sequence[str] = ()) -> None:
 
 
 def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
-    parts: list[str] = []
-    values: list[Any] = []
-
-    def among(column: str, choices: tuple[Any, ...], *, inverse: bool = False) -> None:
-        if choices:
-            parts.append(f"{column} {'NOT ' if inverse else ''}IN ({', '.join('?' * len(choices))})")
-            values.extend(choices)
-
-    among("workload", wanted.workloads)
-    among("model_size", wanted.model_sizes)
-    among("dtype", wanted.dtypes)
-    among("gpu_type", wanted.gpu_types)
-    among("gpus", wanted.gpus)
-    among("state", wanted.states)
+    named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
+    asked: list[tuple[str, tuple[Any, ...]]] = [
+        ("workload", wanted.workloads),
+        ("model_size", wanted.model_sizes),
+        ("dtype", wanted.dtypes),
+        ("gpu_type", wanted.gpu_types),
+        ("gpus", wanted.gpus),
+        ("state", wanted.states),
+        *((name, (value,)) for name, value in named if value is not None),
+    ]
     if wanted.live is not None:
-        among("state", (*sorted(ENDED_STATES), UNREADABLE), inverse=wanted.live)
-    for column, value in (
-        ("experiment_name", wanted.experiment_name),
-        ("key", wanted.key),
-        ("chain", wanted.chain),
-    ):
-        if value is not None:
-            parts.append(f"{column} = ?")
-            values.append(value)
+        asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
+    parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
+    values = [value for _, choices in asked for value in choices]
     if wanted.since is not None:
-        parts.append("created >= ?")
-        values.append(wanted.since)
+        parts, values = [*parts, "created >= ?"], [*values, wanted.since]
     return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
 
 
