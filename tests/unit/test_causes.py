@@ -91,7 +91,7 @@ def named(found: Diagnosis) -> str:
         (IMPORT_THAT_WAS_TRIED, "ValueError: GBS does not divide"),
         (f"{TRACEBACK}torch._inductor.exc.InductorError: CalledProcessError: Command '['ptxas']'\n", "InductorError"),
         (f"{TRACEBACK}KeyError: 'x'\n\nDuring handling of ...:\n\n{TRACEBACK}RuntimeError: y\n", "KeyError: 'x'"),
-        (f"rank 3: there is no support for fused kernels\n{TRACEBACK}ValueError: q\n", "ValueError: q"),
+        (f"rank 3: checkpoint /ckpt was not found\n{TRACEBACK}ValueError: q\n", "ValueError: q"),
         (f"{TRACEBACK}ValueError: No backend is available. Please run with NVTE_DEBUG=1\n", "No backend is available"),
         (f"Exception ignored in: <f>\n{TRACEBACK}KeyError: 'x'\n{TRACEBACK}RuntimeError: the last\n", "the last"),
     ],

@@ -66,6 +66,7 @@ def test_a_success_has_no_cause(cli: Cli) -> None:
     [
         ("NODE_FAIL", steady_log(50.0, 5), "node-failed"),
         ("TIMEOUT", steady_log(50.0, 5), "time-limit"),
+        ("PREEMPTED", steady_log(50.0, 5), "preempted"),
         ("OUT_OF_MEMORY", "", "host-memory"),
         ("TIMEOUT", steady_log(50.0, 5) + RANK_OUT_OF_MEMORY, "cuda-memory"),
         ("CANCELLED", steady_log(50.0, 5), "cancelled-by"),

@@ -40,8 +40,18 @@ _MORE = (
     *(b"symbol", b"bort", b"dumped", b"off the bus", b"xceeded", b"atchdog", b"terminate", b"importing", b"UNAVAIL"),
     *(b"an't ", b"nable to", b"onnection", b"enqueued", b"closed by", b"Assertion", b"lost"),
     *(b"ibgda", b"free()", b"does not", b"annot ", b"not supp", b"neither AF", b"reempt", b"ompletion"),
-    *(b"mlx5_core", b"lockup", b"panic", b"emount", b"not resp", b"lost carrier"),
-    *(b"mlx5_core", b"lockup", b"panic", b"emount", b"not resp", b"ink down", b"lost carrier"),
+    *(
+        b"mlx5_core",
+        b"lockup",
+        b"panic",
+        b"emount",
+        b"not resp",
+        b"stall",
+        b"lost carrier",
+        b"temporarily",
+        b"Too many",
+    ),
+    *(b"No devices", b"Stale", b"endpoint", b"uplicate GPU", b"double free", b"alloc(): "),
 )
 _PASSED = b"] datetime: "
 """Megatron prints it after a barrier of all ranks: none of them is dead."""
