@@ -170,7 +170,8 @@ def _rack(version: str, *blocks: int) -> Facts:
         (node(hung={"nvidia-smi": "killed"}), "programs of the node", "blocks", "", "drain gpu1"),
         (within(hung=["nvidia-smi"]), "programs of the node", "blocks", "", "kernel log"),
         (replace(GOOD, image=None), "the image on the node", "doubt", "", "llmb-install add"),
-        (within(started=[]), "the image on the node", "blocks", "", "llmb-install verify"),
+        (replace(GOOD, node=replace(NODE, inside=Inside())), "the image on the node", "blocks",
+         "nemo.sqsh did not start in time: nothing is said", "llmb-install verify"),
         (within(gpu=["0"]), "GPUs in the container", "blocks", "", "98-nvidia.sh"),
         (settings(gres=False), "GRES", "doubt", "Slurm has 8 GPUs per node, and jobs do not request them",
          "slurm.gres: true"),
@@ -253,6 +254,8 @@ def test_only_racks_ask_for_segments() -> None:
 
 def test_time_to_save_matters_where_jobs_are_preempted() -> None:
     assert bad(_preempting(300)) == {}
+    nothing_to_save = all_checks(replace(_preempting(0), workloads=()))
+    assert "time to save" not in {check.name for check in nothing_to_save}
     assert bad(replace(_preempting(0), slurm_config=GOOD.slurm_config | {"PreemptMode": "OFF"})) == {}
     (check,) = [check for check in all_checks(GOOD) if check.name == "time to save"]
     assert check.found == "30 s when a job is preempted or cancelled; saving takes up to 300 s (grok1)"

@@ -81,8 +81,11 @@ def _install(installation: Installation, reporter: Reporter, *, space_check: boo
 
 
 def _environment(clone: Path, install: Path) -> dict[str, str]:
-    """The caller's variables without what steers a launch: a leftover must not change what the quickstart shows."""
-    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    """The caller's variables without what steers a launch: a leftover must not change what the quickstart shows.
+
+    Nor may one end it: with PYTHONIOENCODING=ascii a rank fails to print a path such as /home/jürgen.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, "PYTHONIOENCODING"}}
     tool = install / "venvs" / TOOL / "bin" / "python"
     return kept | {"LLMB_INSTALL": str(install), "LLMB_REPO": str(clone), "LLMB_PYTHON": str(tool)}
 
