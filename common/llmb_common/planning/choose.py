@@ -106,11 +106,11 @@ _ALIASES = {
 """Names of functions that are defined elsewhere, which NVIDIA's launcher does not see when it looks for a base."""
 
 
-def choose(given: PlanningInput) -> Case:
-    """The row that is meant, with its model, variant, dtype and number of GPUs.
+def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
+    """GPU type, model and dtype that are meant, and the rows that there are of them, at any scale and FP8 scaling.
 
     Raises:
-        RequestError: no row is; the message says which there are.
+        RequestError: there are none; the message says which there are.
     """
     recipe, request, say = given.recipe, given.request, given.request.say
     gpu_type = choose_gpu_type(given)
@@ -139,7 +139,17 @@ def choose(given: PlanningInput) -> Case:
     else:
         rows = _not_by_name(given, gpu_type, model, rows)
     dtype = _dtype(given, gpu_type, model, rows)
-    rows = [row for row in rows if dtype in row.dtypes]
+    return gpu_type, model, dtype, [row for row in rows if dtype in row.dtypes]
+
+
+def choose(given: PlanningInput) -> Case:
+    """The row that is meant, with its model, variant, dtype and number of GPUs.
+
+    Raises:
+        RequestError: no row is; the message says which there are.
+    """
+    recipe, request, say = given.recipe, given.request, given.request.say
+    gpu_type, model, dtype, rows = _narrowed(given)
     rows = _of_scaling(given, gpu_type, model, rows)
     gpus = _gpus(given, gpu_type, rows)
     here_documented = any(gpus in row.scales for row in rows)
@@ -195,22 +205,13 @@ def choose_gpu_type(given: PlanningInput) -> str:
 
 
 def documented_scales(given: PlanningInput) -> list[int]:
-    """The documented numbers of GPUs for what is asked for, whatever its own number; none where no row fits.
+    """The documented numbers of GPUs for what is asked for, whatever its own number.
 
     Raises:
-        RequestError: the GPU type or the model size is unknown.
+        RequestError: no row is meant.
     """
-    recipe, request = given.recipe, given.request
-    gpu_type = choose_gpu_type(given)
-    size = recipe.model(_size(given, gpu_type)).size
-    rows = recipe.rows_for(gpu_type, size=size, variant=request.variant)
-    if not request.variant:
-        rows = [row for row in rows if not recipe.variant(row.variant).by_name]
-    default = recipe.defaults.dtype
-    dtype = request.dtype or (default if any(default in row.dtypes for row in rows) else None)
-    scaling = request.fp8_recipe
-    rows = [row for row in rows if scaling is None or row.fp8_recipe in (None, scaling)]
-    return _all_scales([row for row in rows if dtype is None or dtype in row.dtypes])
+    scaling = given.request.fp8_recipe
+    return _all_scales([row for row in _narrowed(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)])
 
 
 def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
