@@ -30,22 +30,7 @@ from support.golden import GOLDEN
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {load_recipe(ROOT / name).workload: load_recipe(ROOT / name) for name in ("grok1",)}
 NO_NAMES = [
-    "a;b",
-    "-x",
-    "a$b",
-    "a b",
-    "a`b",
-    'a"b',
-    "a'b",
-    "a|b",
-    "a&b",
-    "a\\b",
-    "a(b)",
-    "a#b",
-    "a<b",
-    "a\nb",
-    "a*",
-    "x\t",
+    *("a;b", "-x", "a$b", "a b", "a`b", 'a"b', "a'b", "a|b", "a&b", "a\\b", "a(b)", "a#b", "a<b", "a\nb", "a*", "x\t"),
 ]
 NAMES = ["batch", "a-b", "gpu_1", "one,two", "proj.2026", "9", "_x", "a@b", "ü"]
 
@@ -154,15 +139,11 @@ def test_variables_that_bash_keeps_itself_cannot_be_set(name: str) -> None:
     assert job_variable_problem(name, "1") == f"{name} is reserved by bash, which runs the job script"
 
 
-@pytest.mark.parametrize(
-    ("name", "valid"),
-    [
-        *(("a", True), ("9.+-_", True), ("x" * 200, True), ("x" * 201, False), ("", False), ("-a", False)),
-        *(("a\n", False), ("a/b", False), ("ü", False), (7, False), (None, False)),
-    ],
-)
-def test_an_experiment_name_is_a_plain_word(name: object, valid: bool) -> None:
-    assert is_experiment_name(name) is valid
+def test_names_of_experiments_and_nodes() -> None:
+    assert all(map(is_experiment_name, ("a", "9.+-_", "x" * 200)))
+    assert not any(map(is_experiment_name, ("x" * 201, "", "-a", "a\n", "a/b", "ü", 7, None)))
+    assert all(map(is_node_name, ("n1", "gpu-07.rack_2")))
+    assert not any(map(is_node_name, ("-1", "/dev/full", "a b", "*", "")))
 
 
 @pytest.mark.parametrize("value", ["a\nb", "\x00", "\udc80"])
@@ -171,23 +152,13 @@ def test_a_value_of_several_lines_is_refused(value: str) -> None:
         check_job_variable("A", value, "--env")
 
 
-@pytest.mark.parametrize(
-    ("path", "pyxis", "enroot"),
-    [
-        ("/a b", True, False),
-        ("/it's", True, True),
-        ("/a,b", False, False),
-        ("/a:b", False, False),
-        ("/a$b", False, False),
-        ("/a`b", False, False),
-        ('/a"b', False, False),
-        ("/a\\b", False, False),
-        ("/a\nb", False, False),
-        ("/ü;%j", True, True),
-    ],
-)
-def test_what_each_runtime_can_mount(path: str, pyxis: bool, enroot: bool) -> None:
-    assert (mount_problem(path, "pyxis") == "", mount_problem(path, "enroot") == "") == (pyxis, enroot)
+def test_what_each_runtime_can_mount() -> None:
+    can = {
+        "/a b": (True, False),
+        **dict.fromkeys(("/it's", "/ü;%j"), (True, True)),
+        **dict.fromkeys(("/a,b", "/a:b", "/a$b", "/a`b", '/a"b', "/a\\b", "/a\nb"), (False, False)),
+    }
+    assert {path: (mount_problem(path, "pyxis") == "", mount_problem(path, "enroot") == "") for path in can} == can
 
 
 @pytest.mark.parametrize("mount", ["data", "/a:b", "/a:/b:ro:x", "/a:/b:$(x)", "/a:/b:", ":/a", "/a:/b:ro nosuid"])
@@ -229,19 +200,3 @@ def test_what_is_no_gres(text: str) -> None:
 )
 def test_spans_of_time(text: str, seconds: int | None) -> None:
     assert span_seconds(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("name", "valid"),
-    [
-        ("n1", True),
-        ("gpu-07.rack_2", True),
-        ("-1", False),
-        ("/dev/full", False),
-        ("a b", False),
-        ("*", False),
-        ("", False),
-    ],
-)
-def test_names_of_nodes(name: str, valid: bool) -> None:
-    assert is_node_name(name) is valid
