@@ -361,6 +361,8 @@ def test_what_gpus_reduce_in_its_units(torch: MagicMock, at_node: Any, monkeypat
     assert found["gbps"] == pytest.approx(2 * 15 / 16 * 2**28 / 1e9 / 0.5)
     assert [line[:20] for line in found["log"]] == [noted[0][:20], noted[2][:20], noted[3][:20]]
     torch.full.assert_called_once_with((2**26,), 9.0, device="cuda")
+    torch.cuda.set_device.assert_called_once_with(0)
+    assert dist.all_reduce.call_count == 2, "one for its sum, and those that are timed"
     wait = at_node.RENDEZVOUS
     dist.TCPStore.assert_called_once_with("10.0.0.1", 7, 16, False, timeout=wait, wait_for_workers=False)
     store = dist.TCPStore.return_value
