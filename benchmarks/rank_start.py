@@ -21,7 +21,7 @@ COMMON = Path(__file__).resolve().parent.parent / "common"
 _IMPORT = """
 from llmb_train import cpu
 cpu.install()
-import megatron.bridge.training.pretrain, llmb_train.config, llmb_train.train
+import megatron.bridge.training.pretrain, llmb_train.config, llmb_train.__main__
 """
 PROGRAMS = {
     "import torch": "import torch",

@@ -1,15 +1,28 @@
-"""``python -m llmb_train job.json``, on every rank (started by torchrun or srun)."""
+"""``python -m llmb_train job.json``: one rank's run, from the file to the last step (started by torchrun or srun)."""
 
 from __future__ import annotations
 
+import gc
+import json
 import os
+import platform
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from llmb_train.errors import EngineError, TrainError, WrongEngine
-from llmb_train.ranks import first_rank
+from llmb_train import engine as engines
+from llmb_train import refusals
+from llmb_train.engine import Engine, package_version
+from llmb_train.errors import EngineError, JobError, TrainError, WrongEngine
+from llmb_train.evidence.hang import RankFile
+from llmb_train.evidence.machine import DRIVER_FILE, driver_version
+from llmb_train.evidence.node import Node, log_energy
+from llmb_train.job import AnyJob, FunctionJob, Job, load_job
+from llmb_train.ranks import find_rank, first_rank, notice
 
 _FIRST_SECONDS = 60
 """How long other ranks leave it to the first to say what is wrong with all of them."""
@@ -21,14 +34,9 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m llmb_train job.json", file=sys.stderr)
         return 0 if arguments in (["-h"], ["--help"]) else 2
     try:
-        # The job first: a wrong one is reported in milliseconds, not after seconds of importing torch.
-        from llmb_train.job import load_job
-
         job_file = Path(arguments[0]).absolute()
-        job = load_job(job_file)
-        from llmb_train.train import run
-
-        run(job, job_file.parent)
+        # A wrong job is reported in milliseconds, not after seconds of importing torch.
+        run(load_job(job_file), job_file.parent)
     except TrainError as error:
         _report(error)
         return error.exit_status
@@ -58,6 +66,104 @@ def _wait_to_be_ended(status: int) -> None:
 
     signal.signal(signal.SIGTERM, end)
     time.sleep(_FIRST_SECONDS)
+
+
+def run(job: Job | FunctionJob, folder: Path) -> None:
+    """Train ``job`` as the rank that the environment says; ``folder`` is the run's, where it leaves its evidence.
+
+    A run that saves checkpoints ends with ``SystemExit(0)``: that is how Megatron-Bridge leaves its loop.
+
+    Raises:
+        TrainError: the job is wrong or this machine lacks something; nothing was trained.
+    """
+    rank = find_rank(os.environ)
+    if rank.world_size != job.world_size:
+        raise JobError(
+            f"job.json is for {job.world_size} ranks, but {rank.world_size} were started",
+            remedy="start as many tasks as the plan says, or plan the job again",
+        )
+    rank.export(os.environ)
+    engine = engines.find(job.device, job.release)
+    refusals.check(job, engine)  # before torch and Megatron take seconds to import
+    # Importing Megatron makes a million objects that stay: looking for garbage among them takes 40 % of the time.
+    gc.disable()
+    node = Node(folder, rank, os.environ)
+    own = RankFile(folder, rank, os.environ)
+    own.start(os.environ, uses_nccl=engine.device == "cuda")
+    node.start(uses_nccl=engine.device == "cuda")
+    engines.install_patches(engine)
+    if rank.rank == 0:
+        print_header(job, engine)
+
+    from llmb_train import named_settings
+
+    config, forward_step = _configuration(job, engine)
+    named_settings.apply(job, config)
+    config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
+    if engine.device == "cuda":
+        log_energy(config)
+
+    from megatron.bridge.training.pretrain import pretrain
+
+    from llmb_train.callbacks import callbacks
+
+    if engine.device == "cpu":
+        gc.freeze()  # so do the collections to come; on a GPU they stay as NVIDIA's launchers have them
+    gc.enable()
+    node.wait()
+    try:
+        pretrain(config, forward_step, callbacks=callbacks(job, node, folder))
+    except SystemExit as end:
+        if not end.code:
+            node.finish()
+            own.finish()
+        raise
+    node.finish()
+    own.finish()
+
+
+def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callable[..., Any]]:
+    """The framework's configuration, and the function of one forward step."""
+    if isinstance(job, FunctionJob):
+        from llmb_train import functions, perf_recipes
+
+        perf_recipes.prefer_files()
+        return functions.build_config(job, engine), functions.forward_step(job.function.name)
+    from megatron.bridge.training.gpt_step import forward_step
+
+    from llmb_train.config import build_config
+
+    return build_config(job, engine), forward_step
+
+
+def print_header(job: Job | FunctionJob, engine: Engine) -> None:
+    """One ``LLMB manifest: {json}`` line, for the run's record, and one line per notice."""
+    print("LLMB manifest: " + json.dumps(_manifest(job, engine), sort_keys=True), flush=True)
+    for text in refusals.notices(job, engine):
+        notice(text)
+
+
+def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
+    """What the job itself sees of its machine; null where there is nothing to report."""
+    import torch
+
+    gpu = engine.device == "cuda"
+    return {
+        "run_id": job.run_id,
+        "hostname": socket.gethostname(),
+        "device": engine.device,
+        "gpu": torch.cuda.get_device_name(0) if gpu else None,
+        "world_size": job.world_size,
+        "layers": "transformer_engine" if engine.transformer_engine else "local",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "megatron_bridge": package_version("megatron-bridge"),
+        "megatron_core": package_version("megatron-core"),
+        "transformer_engine": package_version("transformer-engine") if engine.transformer_engine else None,
+        "cuda": torch.version.cuda if gpu else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
+        "driver": driver_version(DRIVER_FILE) if gpu else None,
+    }
 
 
 # Saving a checkpoint starts a process that imports this module again.

@@ -174,7 +174,7 @@ def test_what_the_first_rank_leaves_unsaid_another_says(monkeypatch, capsys, err
     def fail(path: Path) -> None:
         raise error("no such thing")
 
-    monkeypatch.setattr("llmb_train.job.load_job", fail)
+    monkeypatch.setattr("llmb_train.__main__.load_job", fail)
     monkeypatch.setenv("RANK", "1")
     waited: list[int] = []
     monkeypatch.setattr("llmb_train.__main__._wait_to_be_ended", waited.append)

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from llmb_train import callbacks, train
+from llmb_train import __main__, callbacks
 from llmb_train.__main__ import main
 
 who, where, seconds = Path(sys.argv[1]).with_name("slow").read_text().split(":")
@@ -36,7 +36,7 @@ class Slow(callbacks.Callback):  # type: ignore[misc]
             context.optimizer.step_with_ready_grads = slowed(context.optimizer.step_with_ready_grads)
 
 
-configure = train._configuration
+configure = __main__._configuration
 
 
 def configured(*words: Any) -> Any:
@@ -54,5 +54,5 @@ def configured(*words: Any) -> Any:
 
 made = callbacks.callbacks
 callbacks.callbacks = lambda *words: [*made(*words), Slow()]
-train._configuration = configured
+__main__._configuration = configured
 raise SystemExit(main(sys.argv[1:]))

@@ -37,7 +37,7 @@ def import_everything() -> None:
     gc.disable()
     cpu.install()
     wanted = ["megatron.bridge.training.gpt_step", "megatron.bridge.training.pretrain"]
-    wanted += ["llmb_train.config", "llmb_train.train"]
+    wanted += ["llmb_train.config", "llmb_train.__main__"]
     if importlib.util.find_spec("megatron.bridge.perf_recipes") is not None:
         wanted += ["megatron.bridge.recipes", "llmb_train.functions"]
     for module in wanted:

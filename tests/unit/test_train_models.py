@@ -16,7 +16,7 @@ import pytest
 
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
-from llmb_train import refusals, train
+from llmb_train import __main__, refusals
 from llmb_train.engine import Engine
 from llmb_train.job import Job, Moe, parse_job
 from support.runs import plan_for
@@ -125,11 +125,11 @@ def test_a_job_says_what_it_runs_with(tmp_path, engine, monkeypatch, capsys):
     cuda = SimpleNamespace(get_device_name=lambda index: f"GPU {index}", nccl=SimpleNamespace(version=lambda: (2, 27)))
     torch = SimpleNamespace(__version__="2.9", version=SimpleNamespace(cuda="12.9"), cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(train, "package_version", lambda name: f"{name} 1.0")
-    monkeypatch.setattr(train, "driver_version", lambda file: "575.51")
+    monkeypatch.setattr(__main__, "package_version", lambda name: f"{name} 1.0")
+    monkeypatch.setattr(__main__, "driver_version", lambda file: "575.51")
     monkeypatch.setattr(refusals, "notices", lambda job, engine: ["first", "second"])
     made = job(tmp_path)
-    train.print_header(made, engine)
+    __main__.print_header(made, engine)
     line, *notices = capsys.readouterr().out.splitlines()
     gpu = engine is GPU
     assert json.loads(line.removeprefix("LLMB manifest: ")) == {
