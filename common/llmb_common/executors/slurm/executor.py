@@ -11,7 +11,6 @@ import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llmb_common.errors import EnvironmentLacks, RequestError, SchedulerError
 from llmb_common.executors import Executor, Ranks, late
@@ -24,9 +23,6 @@ from llmb_common.machine.files import require_trusted, shell_part
 from llmb_common.machine.processes import ask
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
-
-if TYPE_CHECKING:
-    pass
 
 
 class SlurmExecutor(Executor):

@@ -282,9 +282,8 @@ def _tasks(job_id: str) -> list[str]:
 def _queued(row: list[str]) -> JobInfo:
     job_id, state, submitted, started, ended, nodes, name, reason = row
     state, reason = _state(state, "squeue"), "" if reason == "None" else reason
-    began = (
-        None if "held" in reason.lower() else _time(started)
-    )  # of a held job squeue gives the earliest possible time
+    # Of a held job, squeue gives the earliest time that it could start.
+    began = None if "held" in reason.lower() else _time(started)
     return JobInfo(job_id, name, state, _time(submitted), began, _time(ended), nodes, reason=reason)
 
 
