@@ -80,6 +80,35 @@ def test_a_run_that_nobody_noted_is_found(runs: Runs) -> None:
     assert another.paths.run_id in runs.find(), "also in an experiment folder of its own"
 
 
+def test_an_installation_behind_a_link_has_each_run_once(runs: Runs, tmp_path: Path) -> None:
+    record, real = runs.make(), runs.install
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    assert [row.folder for row in find_runs(link)] == [record.paths.folder]
+    runs.install = link
+    runs.plan = msgspec.structs.replace(
+        runs.plan, install=str(link), workload_folder=str(link / "workloads" / "pretrain_llama3.1")
+    )
+    noted, unnoted = runs.make(), runs.make(noted=False)
+    for install in (real, link):
+        rows = find_runs(install, roots=[noted.paths.experiments])
+        assert {row.run_id for row in rows} == ids(record, noted, unnoted)
+        assert len(rows) == 3
+        assert all(row.folder.is_relative_to(real) for row in rows)
+        for run in (record, noted):
+            assert find_run(install, str(run.paths.folder)).run_id == run.paths.run_id
+            assert find_run(install, str(link / run.paths.folder.relative_to(run.plan.install))).name == run.paths.name
+
+
+def test_a_link_that_gave_an_index_its_names_may_go(runs: Runs, tmp_path: Path) -> None:
+    record = runs.make(noted=False)
+    link = tmp_path / "link"
+    link.symlink_to(runs.install)
+    assert find_runs(link)[0].folder == link / record.paths.folder.relative_to(runs.install)
+    link.unlink()
+    assert [row.folder for row in find_runs(runs.install)] == [record.paths.folder]
+
+
 def test_a_run_within_the_same_tick_of_a_coarse_clock_is_found(runs: Runs) -> None:
     first = runs.make(noted=False)
     parent = first.paths.folder.parent

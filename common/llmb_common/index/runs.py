@@ -120,19 +120,44 @@ _COARSE_NS = 2_000_000_000
 
 def insert(connection: sqlite3.Connection, record: RunRecord, stamp: str = "") -> None:
     """``stamp`` is the one that run.json had before it was read; empty where ``record`` was not just read."""
-    _put(connection, row_of(record), stamp)
-    add_roots(connection, [str(record.paths.experiments)])
+    row, root = row_of(record), record.paths.experiments
+    if (known := known_name(connection, str(root))) != str(root):
+        row = msgspec.structs.replace(row, folder=Path(known) / row.folder.relative_to(root))
+    _put(connection, row, stamp)
+    add_roots(connection, [known])
 
 
 def add_roots(connection: sqlite3.Connection, roots: Iterable[str]) -> None:
     """Folders of experiments to look into from now on, also outside the installation."""
-    connection.executemany("INSERT OR IGNORE INTO roots VALUES (?)", [(root,) for root in roots])
+    for root in roots:
+        connection.execute("INSERT OR IGNORE INTO roots VALUES (?)", (known_name(connection, root),))
+
+
+def known_name(connection: sqlite3.Connection, root: str) -> str:
+    """What the index calls the folder ``root``: a link may lead to one that it knows, whose runs are no others."""
+    known = [folder for (folder,) in connection.execute("SELECT folder FROM roots")]
+    return root if root in known else next((name for name in known if is_same_folder(name, root)), root)
+
+
+def is_same_folder(one: str | Path, other: str | Path) -> bool:
+    """Whether both names lead to one folder; False where there is none."""
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return False
+
+
+def _roots(connection: sqlite3.Connection, install: Path) -> set[str]:
+    """All folders of experiments, those of the installation among them, each by one name."""
+    known = {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
+    return known | {known_name(connection, str(folder)) for folder in _experiments_in(install)}
 
 
 def is_current(connection: sqlite3.Connection, install: Path, roots: Sequence[str]) -> bool:
     """Whether the index agrees with the run folders, those in ``roots`` among them."""
     known = {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
-    return known.issuperset(roots) and not stale_folders(connection, install) and not changed_runs(connection)
+    told = {known_name(connection, root) for root in roots}
+    return told <= known and not stale_folders(connection, install) and not changed_runs(connection)
 
 
 def update(connection: sqlite3.Connection, install: Path, roots: Iterable[str]) -> None:
@@ -161,8 +186,7 @@ def row_from(values: Sequence[Any]) -> RunRow:
 def stale_folders(connection: sqlite3.Connection, install: Path) -> dict[str, int]:
     """Experiment folders and their parents whose time is not the one that was read; folder to present time, or -1."""
     known: dict[str, int] = dict(connection.execute("SELECT folder, mtime_ns FROM folders"))
-    roots = {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
-    roots |= {str(folder) for folder in _experiments_in(install)}
+    roots = _roots(connection, install)
     stale: dict[str, int] = {}
     for root in roots:
         # The root may have new experiments; each experiment may have new runs.
@@ -205,8 +229,7 @@ def _stamp(folder: Path) -> str:
 
 def read_folders(connection: sqlite3.Connection, install: Path, stale: dict[str, int]) -> None:
     """Read the stale folders again and remember their times."""
-    roots = {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
-    roots |= {str(folder) for folder in _experiments_in(install)}
+    roots = _roots(connection, install)
     now = time.time_ns()
     for folder, mtime in stale.items():
         if mtime < 0:

@@ -19,6 +19,7 @@ from llmb_common.index.runs import (
     add_roots,
     insert,
     is_current,
+    is_same_folder,
     row_from,
     update,
 )
@@ -57,13 +58,11 @@ def find_run(install: Path, word: str) -> RunRow:
     Raises:
         RequestError: there is none (with near names), or it is the beginning of several
     """
-    folder = str(Path(word).absolute()).rstrip("/") if word else ""
-    conditions = (("folder = ?", folder), ("name = ?", word), ("run_id = ?", word), ("job_id = ?", word))
-    for condition, value in conditions:
-        query = f"{_SELECT} WHERE {condition} ORDER BY created DESC LIMIT {_AT_MOST}"
-        if found := _ask(install, query, [value]):
-            # Another user's record may claim the id of ours.
-            return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
+    folder = Path(word).absolute()
+    found = [row for row in _with(install, "name", folder.name) if is_same_folder(row.folder, folder)] if word else []
+    if found := found or next(filter(None, (_with(install, name, word) for name in ("name", "run_id", "job_id"))), []):
+        # Another user's record may claim the id of ours.
+        return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
     beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     query = f"{_SELECT} WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
     found = _ask(install, query, [beginning]) if word else []
@@ -77,6 +76,11 @@ def find_run(install: Path, word: str) -> RunRow:
     raise RequestError(
         f"no run {word!r}{did_you_mean(word, known)}", remedy="llmb-run jobs lists the runs", code="no-run"
     )
+
+
+def _with(install: Path, column: str, value: str) -> list[RunRow]:
+    """The runs whose ``column`` is ``value``, newest first."""
+    return _ask(install, f"{_SELECT} WHERE {column} = ? ORDER BY created DESC LIMIT {_AT_MOST}", [value])
 
 
 def note(*records: RunRecord) -> bool:
