@@ -14,7 +14,7 @@ from typing import Any
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import load_record
 from llmb_common.submission import observe
-from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.jobs import Options
 from llmb_common.submission.single import submit as submit_job
 from llmb_run.results.measuring import selected
 from llmb_run.results.run_columns import as_dict
@@ -51,8 +51,7 @@ def submit(planned: JobPlan) -> str:
     """
     place = _workspace(planned.install)
     place.require_install()
-    job = Job(planned, place.workload(planned.workload).folder, Options(detach=True))
-    return submit_job(job.plan, job.recipe_folder, job.options).paths.run_id
+    return submit_job(planned, place.workload(planned.workload).folder, Options(detach=True)).paths.run_id
 
 
 def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: float | None = None) -> dict[str, str]:

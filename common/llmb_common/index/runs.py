@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +121,30 @@ _COARSE_NS = 2_000_000_000
 def insert(connection: sqlite3.Connection, record: RunRecord, stamp: str = "") -> None:
     """``stamp`` is the one that run.json had before it was read; empty where ``record`` was not just read."""
     row, root = row_of(record), record.paths.experiments
-    if (known := known_name(connection, str(root))) != str(root):
+    (known,) = add_roots(connection, [str(root)])
+    if known != str(root):
         row = msgspec.structs.replace(row, folder=Path(known) / row.folder.relative_to(root))
     _put(connection, row, stamp)
-    add_roots(connection, [known])
 
 
-def add_roots(connection: sqlite3.Connection, roots: Iterable[str]) -> None:
-    """Folders of experiments to look into from now on, also outside the installation."""
+def add_roots(connection: sqlite3.Connection, roots: Iterable[str]) -> list[str]:
+    """Folders of experiments to look into from now on, also outside the installation; what the index calls each."""
+    known = _known_roots(connection)
+    names = []
     for root in roots:
-        connection.execute("INSERT OR IGNORE INTO roots VALUES (?)", (known_name(connection, root),))
+        names.append(_name_of(root, known))
+        if names[-1] not in known:
+            connection.execute("INSERT INTO roots VALUES (?)", (root,))
+            known.add(root)
+    return names
 
 
-def known_name(connection: sqlite3.Connection, root: str) -> str:
-    """What the index calls the folder ``root``: a link may lead to one that it knows, whose runs are no others."""
-    known = [folder for (folder,) in connection.execute("SELECT folder FROM roots")]
+def _known_roots(connection: sqlite3.Connection) -> set[str]:
+    return {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
+
+
+def _name_of(root: str, known: Collection[str]) -> str:
+    """What ``known`` calls the folder ``root``: a link may lead to one of them, whose runs are no others."""
     return root if root in known else next((name for name in known if is_same_folder(name, root)), root)
 
 
@@ -149,15 +158,18 @@ def is_same_folder(one: str | Path, other: str | Path) -> bool:
 
 def _roots(connection: sqlite3.Connection, install: Path) -> set[str]:
     """All folders of experiments, those of the installation among them, each by one name."""
-    known = {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
-    return known | {known_name(connection, str(folder)) for folder in _experiments_in(install)}
+    known = _known_roots(connection)
+    return known | {_name_of(str(folder), known) for folder in _experiments_in(install)}
 
 
 def is_current(connection: sqlite3.Connection, install: Path, roots: Sequence[str]) -> bool:
     """Whether the index agrees with the run folders, those in ``roots`` among them."""
-    known = {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
-    told = {known_name(connection, root) for root in roots}
-    return told <= known and not stale_folders(connection, install) and not changed_runs(connection)
+    known = _known_roots(connection)
+    return (
+        known.issuperset(_name_of(root, known) for root in roots)
+        and not stale_folders(connection, install)
+        and not changed_runs(connection)
+    )
 
 
 def update(connection: sqlite3.Connection, install: Path, roots: Iterable[str]) -> None:

@@ -59,7 +59,8 @@ def find_run(install: Path, word: str) -> RunRow:
         RequestError: there is none (with near names), or it is the beginning of several
     """
     folder = Path(word).absolute()
-    found = [row for row in _with(install, "name", folder.name) if is_same_folder(row.folder, folder)] if word else []
+    here = _with(install, "name", folder.name) if word and folder.is_dir() else []
+    found = [row for row in here if is_same_folder(row.folder, folder)]
     if found := found or next(filter(None, (_with(install, name, word) for name in ("name", "run_id", "job_id"))), []):
         # Another user's record may claim the id of ours.
         return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
