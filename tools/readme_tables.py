@@ -19,8 +19,7 @@ import msgspec
 from llmb_common.errors import RecipeError
 from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.platform.gpus import peak_tflops
-from llmb_common.recipes import flops
-from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
+from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER, achieved_tflops, count_parameters, model_flops
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult, Row, Variant, precision
 from llmb_common.request.variables import VARIABLES
@@ -193,10 +192,10 @@ def _causal_mfu(recipe: Recipe, result: PublishedResult) -> str:
     if row is None or peak is None:
         return "-"
     architecture = msgspec.structs.replace(model.listed, layers=row.layers or model.listed.layers)
-    per_sequence = flops.model_flops(architecture, model.sequence_length, "causal").total
+    per_sequence = model_flops(architecture, model.sequence_length, "causal").total
     gbs = row.global_batch_size(result.gpus)
-    achieved = flops.achieved_tflops(per_sequence, gbs, result.step_seconds, result.gpus)
-    return f"{100 * flops.mfu(achieved, peak):.1f}"
+    achieved = achieved_tflops(per_sequence, gbs, result.step_seconds, result.gpus)
+    return f"{100 * achieved / peak:.1f}"
 
 
 def _figure(result: PublishedResult, figure: str, form: str) -> str:

@@ -20,9 +20,16 @@ import msgspec
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import RecipeError
 from llmb_common.platform.gpus import GPUS, peak_tflops, rows_of
-from llmb_common.recipes import flops
-from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.model import (
+    CHECKPOINT_BYTES_PER_PARAMETER,
+    ModelFlops,
+    achieved_tflops,
+    count_parameters,
+    model_flops,
+    tokens_per_second,
+    training_days,
+)
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult
 from tools import readme_functions, readme_tables
@@ -50,12 +57,12 @@ def _of(recipe: Recipe, makers: Mapping[str, Callable[..., Iterable[str]]]) -> M
     return {name: partial(maker, recipe) for name, maker in makers.items()}
 
 
-def _counted(recipe: Recipe, size: str, attention: str = "") -> flops.ModelFlops:
+def _counted(recipe: Recipe, size: str, attention: str = "") -> ModelFlops:
     model = recipe.model(size)
     convention = attention or recipe.flops.attention
     if convention not in ("full", "causal"):
         raise RecipeError(f"no attention convention {convention!r}", remedy="use full or causal")
-    return flops.model_flops(model.listed, model.sequence_length, "full" if convention == "full" else "causal")
+    return model_flops(model.listed, model.sequence_length, "full" if convention == "full" else "causal")
 
 
 def _flops(recipe: Recipe, size: str, attention: str = "") -> list[str]:
@@ -103,19 +110,19 @@ def _example(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus
     sequence, gbs, seconds = model.sequence_length, row.global_batch_size(result.gpus), result.step_seconds
     architecture = msgspec.structs.replace(model.listed, layers=row.layers or model.listed.layers)
     attention = recipe.variant(variant).flops_attention or recipe.flops.attention
-    per_sequence = flops.model_flops(architecture, sequence, attention).total
+    per_sequence = model_flops(architecture, sequence, attention).total
     peak = peak_tflops(gpu, dtype)
     if peak is None:
         raise RecipeError(f"no peak for {dtype} on {gpu}", remedy="choose another result")
-    rate = flops.tokens_per_second(sequence, gbs, seconds)
-    share = 100 * flops.mfu(flops.achieved_tflops(per_sequence, gbs, seconds, result.gpus), peak)
+    rate = tokens_per_second(sequence, gbs, seconds)
+    share = 100 * achieved_tflops(per_sequence, gbs, seconds, result.gpus) / peak
     shown = f"{seconds:g}" if seconds < 100 else f"{seconds:.2f}"
     lines = [
         f"{size.upper()} {dtype.upper()} on {result.gpus} {gpu.upper()}: GBS {gbs}, {shown} s per step,",
         f"{per_sequence:.4E} model FLOPs per sequence, a peak of {peak * 1e12:.4E} FLOPS",
         "",
         f"tokens/s = {sequence} x {gbs} / {shown} = {rate:.0f}",
-        f"days     = 1e12 / {rate:.0f} / 86400 = {flops.training_days(1e12, rate):.2f}",
+        f"days     = 1e12 / {rate:.0f} / 86400 = {training_days(1e12, rate):.2f}",
         f"MFU      = {gbs} x {per_sequence:.4E} / {shown} / {result.gpus} / {peak * 1e12:.4E} = {share:.1f} %",
     ]
     return _block(lines)

@@ -37,9 +37,9 @@ from llmb_common.planning.step_time import (
 )
 from llmb_common.platform.engines import release_order
 from llmb_common.platform.gpus import GPUS
-from llmb_common.recipes import flops
 from llmb_common.recipes.catalogue import Catalogue
 from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.model import model_flops
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult, PublishedRow, read_published
 from llmb_common.request.columns import Columns
@@ -147,7 +147,7 @@ def of_result(recipe: Recipe, result: PublishedResult) -> Point | None:
     fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
     columns = {name: getattr(row, name) for name in Columns.__struct_fields__}
     layout = Layout(gpus=result.gpus, **columns | {"gbs": row.global_batch_size(result.gpus)})
-    per_token = flops.model_flops(shape, model.sequence_length).total / model.sequence_length
+    per_token = model_flops(shape, model.sequence_length).total / model.sequence_length
     container = recipe.document(result).container
     words = (layout, result.gpu, result.dtype, fp8 if result.dtype == "fp8" else None, container)
     return Point(Work(*words, model.sequence_length, shape, per_token), result.step_seconds, odd=False)

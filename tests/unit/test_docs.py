@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.model import model_flops
 from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
 from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, TOLERANCE
@@ -121,7 +121,7 @@ def test_numbers_on_run_to_run_variation_are_those_of_the_code_and_the_documents
     assert f"{min(shares):.1f} to {max(shares):.1f} % in the example logs of NVIDIA's READMEs" in text
     model = load_recipe(ROOT / "llama3.1").model("8b")
     full, causal = (
-        flops.model_flops(model.architecture, model.sequence_length, how).total  # type: ignore[arg-type]
+        model_flops(model.architecture, model.sequence_length, how).total  # type: ignore[arg-type]
         for how in ("full", "causal")
     )
     assert f"takes {100 * (1 - causal / full):.0f} % off the MFU of Llama 3.1 8B" in text

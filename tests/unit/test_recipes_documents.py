@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmb_common.platform.gpus import peak_tflops
-from llmb_common.recipes import flops
+from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_second, training_days
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import FIGURES, PublishedResult
 from support.documented_jobs import HOLDS, TABLES, documented_rows, label, plan_of, recipe
@@ -135,17 +135,17 @@ def from_step_time(recipe: Recipe, result: PublishedResult) -> dict[str, float]:
     model = recipe.model(result.size)
     architecture = replace(model.architecture, layers=row.layers or model.architecture.layers)
     attention = recipe.variant(result.variant).flops_attention or recipe.flops.attention
-    per_sequence = flops.model_flops(architecture, model.sequence_length, attention).total
+    per_sequence = model_flops(architecture, model.sequence_length, attention).total
     gbs = row.global_batch_size(result.gpus)
-    rate = flops.tokens_per_second(model.sequence_length, gbs, result.step_seconds)
-    achieved = flops.achieved_tflops(per_sequence, gbs, result.step_seconds, result.gpus)
+    rate = tokens_per_second(model.sequence_length, gbs, result.step_seconds)
+    achieved = achieved_tflops(per_sequence, gbs, result.step_seconds, result.gpus)
     peak = peak_tflops(result.gpu, result.dtype)
     assert peak is not None
     return {
         "tokens_per_second": rate,
-        "days_1t": flops.training_days(1e12, rate),
+        "days_1t": training_days(1e12, rate),
         "tflops_per_gpu": achieved,
-        "mfu_percent": 100 * flops.mfu(achieved, peak),
+        "mfu_percent": 100 * achieved / peak,
     }
 
 
@@ -229,7 +229,7 @@ def test_smallest_scales_and_memory(item: dict[str, Any]):
 )
 def test_flops_add_up_as_in_nvidias_readmes(name, size, groups, attention, parts, total):
     model = recipe(name).model(size)
-    counted = flops.model_flops(replace(model.listed, query_groups=groups), model.sequence_length, attention)
+    counted = model_flops(replace(model.listed, query_groups=groups), model.sequence_length, attention)
     assert f"{counted.total:.2e}" == total
     if parts is not None:
         assert counted == pytest.approx([model.sequence_length * part for part in parts], rel=4e-3 * (name == "llama4"))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecipeError
-from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.model import achieved_tflops, model_flops
 from llmb_common.request.variables import VARIABLES
 from tools import readmes
 from tools.__main__ import main, update
@@ -207,19 +207,17 @@ def test_a_figure_with_a_wrong_mark_is_an_error(text: str, message: str) -> None
 
 def total(name: str, size: str, attention: str = "causal") -> float:
     model = load_recipe(ROOT / name).model(size)
-    return flops.model_flops(
-        model.architecture, model.sequence_length, "full" if attention == "full" else "causal"
-    ).total
+    return model_flops(model.architecture, model.sequence_length, "full" if attention == "full" else "causal").total
 
 
 def test_figures_about_the_documents_mistakes_are_what_the_recipes_give() -> None:
-    example = flops.achieved_tflops(total("llama4", "400b"), 1024, 3.685, 512)
+    example = achieved_tflops(total("llama4", "400b"), 1024, 3.685, 512)
     assert f"gives {example:.0f} for 3.685 s" in readme("llama4")
     assert f"is {100 * (527.78 / example - 1):.0f} % above the formula" in readme("llama4")
-    exact = 100 * flops.achieved_tflops(total("grok1", "314b"), 1024, 13.433, 512) / 1979
-    rounded = 100 * flops.achieved_tflops(4.27e15, 1024, 13.433, 512) / 1979
+    exact = 100 * achieved_tflops(total("grok1", "314b"), 1024, 13.433, 512) / 1979
+    rounded = 100 * achieved_tflops(4.27e15, 1024, 13.433, 512) / 1979
     assert f"exact model FLOPs ({exact:.2f} %); the rounded 4.27E+15 gives {rounded:.1f} %" in readme("grok1")
-    gb200 = flops.achieved_tflops(total("llama3.1", "405b"), 64, 5.74147, 128)
+    gb200 = achieved_tflops(total("llama3.1", "405b"), 64, 5.74147, 128)
     assert f"ms is about {round(gb200, -1):.0f} TFLOPS and {100 * gb200 / 4900:.1f} %" in readme("llama3.1")
     for size, share in (("15b", "15B is 0.886 of the printed figure"), ("340b", "340B 0.854")):
         printed = {"15b": 434.478891663360e12, "340b": 1.0094e16}[size]

@@ -15,8 +15,8 @@ import pytest
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result, published_results
 from llmb_common.platform.engines import container_release, release_order, same_release
-from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.model import achieved_tflops, model_flops
 from llmb_common.recipes.recipe import find_row
 from llmb_common.recipes.rows import PublishedResult
 from llmb_common.request.read import read_request
@@ -117,8 +117,8 @@ def test_published_tflops_are_those_of_the_step_time(result: PublishedResult) ->
     """The summary's TFLOPS count FLOPs as the log does, with the causal half of attention."""
     row, model = find_row(LLAMA, result), LLAMA.model(result.size)
     assert row is not None
-    sequence = flops.model_flops(model.architecture, model.sequence_length, "causal").total
-    ours = flops.achieved_tflops(sequence, row.global_batch_size(result.gpus), result.step_seconds, result.gpus)
+    sequence = model_flops(model.architecture, model.sequence_length, "causal").total
+    ours = achieved_tflops(sequence, row.global_batch_size(result.gpus), result.step_seconds, result.gpus)
     assert math.isclose(ours, result.tflops_per_gpu or 0, rel_tol=0.01)
 
 

@@ -22,7 +22,7 @@ from llmb_common.planning.memory_estimate import MemoryInput, chunks_of, stages_
 from llmb_common.planning.memory_layers import body_of, storage_of
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import is_newer
-from llmb_common.recipes.flops import layers_of
+from llmb_common.recipes.model import layers_of
 
 Knowledge = Literal["validated", "validated here", "not validated"]
 

@@ -19,7 +19,7 @@ from llmb_common.planning.choose import PlanningInput, choose
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.planning.step_time import Band
-from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER
+from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request

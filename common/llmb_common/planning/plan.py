@@ -43,8 +43,8 @@ from llmb_common.planning.switches import (
 )
 from llmb_common.platform.engines import image_file_name
 from llmb_common.platform.gpus import per_node
-from llmb_common.recipes.flops import count_parameters
 from llmb_common.recipes.loading import recipes_root
+from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Variant
 from llmb_common.request.columns import Columns

@@ -31,8 +31,7 @@ from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, PlannedFuncti
 from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.platform.gpus import GPUS, Gpu
-from llmb_common.recipes import flops
-from llmb_common.recipes.model import AnyShape, Architecture, Shape
+from llmb_common.recipes.model import AnyShape, Architecture, Shape, model_flops
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import precision
 
@@ -78,9 +77,7 @@ def work_of(plan: JobPlan, recipe: Recipe) -> Work | None:
     """The work of the plan's steps; None where no published result is like it: CPUs, small models, fine-tuning."""
     if plan.function is None:
         shape: AnyShape | None = plan.architecture
-        per_token = (
-            flops.model_flops(plan.architecture, plan.seq_len).total / plan.seq_len if plan.architecture else None
-        )
+        per_token = model_flops(plan.architecture, plan.seq_len).total / plan.seq_len if plan.architecture else None
     else:
         shape, per_token = _pretrained(plan.function, recipe), plan.function.flops_per_token
     gpu = GPUS.get(plan.gpu_type)

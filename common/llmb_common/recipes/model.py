@@ -1,10 +1,15 @@
 """The numbers of a model: those that a recipe lists (``Architecture``), and those that planning needs of one that a
-function of Megatron-Bridge makes, as its catalogue says them (``Shape``, ``Layers``)."""
+function of Megatron-Bridge makes, as its catalogue says them (``Shape``, ``Layers``); weights and FLOPs of listed ones.
+
+The documents of Llama 3.1 (NeMo 2) and Nemotron-4 count attention over the full sequence squared; those of Grok-1 and
+Llama 4, and Megatron-Bridge itself, count the causal half. All count backward as twice forward, and neither norms,
+activations nor the router. So an MFU is comparable within one convention only; tokens/s are comparable always.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -161,3 +166,75 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The architecture of a model that the recipe itself describes."""
         assert self.architecture is not None, f"{self.size} is described by a function"
         return self.architecture
+
+
+def layers_of(a: Architecture) -> Layers:
+    """The layers of ``a``: ``a`` for dense ones, ``b`` for those with experts."""
+    matrices, norm = 3 if a.gated else 2, 2 if a.norm == "layernorm" else 1
+    attention, norms = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups), 2 * norm * a.hidden
+    kinds = {"a": LayerKind("attention", "dense", attention + matrices * a.hidden * a.ffn, 0, norms)}
+    every = a.layers + 1
+    if a.moe is not None:
+        every, mlp = a.moe.every, matrices * a.hidden
+        divided, routed = attention + mlp * (a.moe.shared_ffn or 0), a.moe.experts * mlp * a.moe.ffn
+        kinds["b"] = LayerKind("attention", "experts", divided, routed, norms + a.moe.experts * a.hidden)
+    order = "".join("a" if layer % every else "b" for layer in range(1, a.layers + 1))
+    return Layers(order=order, kinds=kinds, head_dim=a.head_dim, gated=a.gated, norm=norm)
+
+
+def count_parameters(a: Architecture) -> int:
+    """Weights of the whole model, as the real one on the meta device counts them; the vocabulary is not padded."""
+    layers = layers_of(a)
+    inside = sum(kind.divided + kind.routed + kind.whole for kind in layers.in_order)
+    return layers.norm * a.hidden + 2 * a.vocabulary * a.hidden + inside
+
+
+CHECKPOINT_BYTES_PER_PARAMETER = 14
+"""bf16 weights, fp32 master weights and two Adam moments: 105 GiB for 8B, as the documents say."""
+
+
+class ModelFlops(NamedTuple):
+    """FLOPs of one training step (forward and backward) on one sequence."""
+
+    attention: int
+    mlp: int
+    embedding: int
+
+    @property
+    def total(self) -> int:
+        return self.attention + self.mlp + self.embedding
+
+
+def model_flops(
+    model: Architecture, sequence_length: int, attention: Literal["full", "causal"] = "causal"
+) -> ModelFlops:
+    """FLOPs per sequence, as the documents' notes break them down.
+
+    Per token: 6 per weight of a matrix product, and 12 x heads x head size per key that a query meets, which is every
+    key of the sequence (``full``) or half of them (``causal``).
+    """
+    width, groups_width = model.heads * model.head_dim, model.query_groups * model.head_dim
+    projections = 6 * model.layers * 2 * model.hidden * (width + groups_width)
+    scores = 6 * model.layers * width * sequence_length * (2 if attention == "full" else 1)
+    columns = model.layers * model.ffn  # that one token meets on its way through all layers
+    if model.moe is not None:
+        with_experts = model.layers // model.moe.every
+        each = model.moe.top_k * model.moe.ffn + (model.moe.shared_ffn or 0)
+        columns = with_experts * each + (model.layers - with_experts) * model.ffn
+    mlp = 6 * (3 if model.gated else 2) * model.hidden * columns
+    embedding = 6 * model.vocabulary * model.hidden
+    return ModelFlops(sequence_length * (projections + scores), sequence_length * mlp, sequence_length * embedding)
+
+
+def tokens_per_second(sequence_length: int, global_batch_size: int, step_seconds: float) -> float:
+    return sequence_length * global_batch_size / step_seconds
+
+
+def training_days(tokens: float, tokens_per_second: float) -> float:
+    """Days to train on so many tokens; the documents give it for 1e12."""
+    return tokens / tokens_per_second / 86400
+
+
+def achieved_tflops(flops_per_sequence: float, global_batch_size: int, step_seconds: float, gpus: int) -> float:
+    """TFLOP/s of one GPU; over its peak, the model FLOPs utilization (MFU)."""
+    return flops_per_sequence * global_batch_size / step_seconds / gpus / 1e12

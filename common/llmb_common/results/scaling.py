@@ -20,7 +20,7 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release
-from llmb_common.recipes import flops
+from llmb_common.recipes.model import tokens_per_second
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult
 from llmb_common.results.comparison import compare_times
@@ -129,7 +129,7 @@ def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
 def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Published | None) -> ScalePoint:
     """The scale of ``runs`` against that of ``base``."""
     plan, seconds = runs[0].plan, fmean(run.seconds for run in runs)
-    rate = flops.tokens_per_second(plan.seq_len, plan.gbs, seconds)
+    rate = tokens_per_second(plan.seq_len, plan.gbs, seconds)
     if runs is base:
         return ScalePoint(plan.gpus, plan.gbs, len(runs), seconds, rate, 1.0, published)
     smallest = base[0].plan
@@ -155,8 +155,7 @@ def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
         if best := published_results(there, run.recipe):
             found[result.gpus] = best[0], gbs
     rates = {
-        gpus: flops.tokens_per_second(run.plan.seq_len, gbs, result.step_seconds)
-        for gpus, (result, gbs) in found.items()
+        gpus: tokens_per_second(run.plan.seq_len, gbs, result.step_seconds) for gpus, (result, gbs) in found.items()
     }
     each = {gpus: rate / gpus for gpus, rate in rates.items()}
     return tuple(

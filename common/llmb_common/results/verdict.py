@@ -30,7 +30,7 @@ from typing import Literal, TypeAlias
 from llmb_common.command.printable import counted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.gpus import peak_tflops
-from llmb_common.recipes import flops
+from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_second, training_days
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
@@ -222,7 +222,7 @@ def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
 
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
     """Tokens/s, days for 1e12 tokens, TFLOP/s per GPU and MFU; model FLOPs as the recipe's source counts them."""
-    rate = flops.tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
+    rate = tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
     step_tflop = _step_tflop(plan, recipe)
     tflops = step_tflop / step_seconds if step_tflop is not None else None
     share = own_share(plan)
@@ -233,10 +233,10 @@ def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: floa
     return Figures(
         step_seconds=step_seconds,
         tokens_per_second=rate,
-        days_1t=flops.training_days(1e12, rate),
+        days_1t=training_days(1e12, rate),
         tflops_per_gpu=tflops,
-        mfu=flops.mfu(counted, peak) if peak and counted is not None else None,
-        log_mfu=flops.mfu(logged, peak) if peak and logged else None,
+        mfu=counted / peak if peak and counted is not None else None,
+        log_mfu=logged / peak if peak and logged else None,
         own_tflops_per_gpu=own,
     )
 
@@ -332,10 +332,10 @@ def _step_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
         per_token = plan.function.flops_per_token if plan.function else None
         if per_token is None:
             return None
-        return flops.achieved_tflops(per_token * plan.seq_len, plan.gbs, 1.0, plan.gpus)
+        return achieved_tflops(per_token * plan.seq_len, plan.gbs, 1.0, plan.gpus)
     attention = recipe.measured_as(plan.variant).flops_attention or recipe.flops.attention
-    sequence = flops.model_flops(plan.architecture, plan.seq_len, attention).total
-    return flops.achieved_tflops(sequence, plan.gbs, 1.0, plan.gpus)
+    sequence = model_flops(plan.architecture, plan.seq_len, attention).total
+    return achieved_tflops(sequence, plan.gbs, 1.0, plan.gpus)
 
 
 def own_share(plan: JobPlan) -> float | None:

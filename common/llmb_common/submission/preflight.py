@@ -13,7 +13,7 @@ from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors import executor_for
 from llmb_common.machine.files import status_of
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.recipes.flops import CHECKPOINT_BYTES_PER_PARAMETER
+from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
 
 _TRACKER = "latest_checkpointed_iteration.txt"
 _ITERATION = re.compile(r"iter_([0-9]{1,9})")
