@@ -20,7 +20,7 @@ from llmb_run.results.measuring import selected
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import one_folder
 from llmb_run.starting.command_line import environment_of
-from llmb_run.starting.requests import JobSpec, plan_ask
+from llmb_run.starting.requests import JobSpec, plan_job
 from llmb_run.workspace import Workspace
 
 __all__ = ["measure", "plan", "submit", "wait"]
@@ -38,7 +38,7 @@ def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **vari
         LLMBError: it cannot be planned: what is wrong, and what to do
     """
     said = environment_of([f"{name}={value}" for name, value in variables.items()], "plan()")
-    return plan_ask(JobSpec(settings={"workload": workload, **said}), _workspace(install)).plan
+    return plan_job(JobSpec(settings={"workload": workload, **said}), _workspace(install)).plan
 
 
 def submit(planned: JobPlan) -> str:

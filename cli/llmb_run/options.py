@@ -146,7 +146,7 @@ job_settings = together(
     setting("FORCE", is_flag=True),
     setting("PREFLIGHT"),
 )
-"""What a job may be given: the keyword arguments of ``starting.requests.ask_of``."""
+"""What a job may be given: the keyword arguments of ``starting.requests.job_spec``."""
 
 after = several("--after", metavar="JOB", help="Start when this run or Slurm job has ended; repeatable.")
 dry_run = flag("--dry-run", help="Start nothing; print the batch script of one job, or a table of several.")

@@ -18,19 +18,19 @@ from support.cli import Cli
 
 
 @pytest.fixture
-def place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def workspace(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.setenv("GPU_TYPE", "h100")
     return Workspace(cli.install)
 
 
-def read(tmp_path: Path, place: Workspace, text: str) -> list[JobSpec]:
+def read(tmp_path: Path, workspace: Workspace, text: str) -> list[JobSpec]:
     path = tmp_path / "tasks"
     path.write_text(text)
-    return read_tasks(path, place)
+    return read_tasks(path, workspace)
 
 
-def brief(asks: list[JobSpec]) -> list[tuple[str, str | None, str | None, str | None]]:
-    said = (ask.settings for ask in asks)
+def brief(specs: list[JobSpec]) -> list[tuple[str, str | None, str | None, str | None]]:
+    said = (spec.settings for spec in specs)
     return [(it["workload"].removeprefix("pretrain_"), *map(it.get, ("size", "dtype", "scale"))) for it in said]
 
 
@@ -47,9 +47,9 @@ pretrain_nemotron4:
 """
 
 
-def test_the_short_form(tmp_path: Path, place: Workspace) -> None:
-    asks = read(tmp_path, place, TEXT)
-    assert brief(asks) == [
+def test_the_short_form(tmp_path: Path, workspace: Workspace) -> None:
+    specs = read(tmp_path, workspace, TEXT)
+    assert brief(specs) == [
         ("llama3.1", "405b", "fp8", "512"),
         ("llama3.1", "405b", "fp8", "512"),
         ("llama3.1", "405b", "fp8", "1024"),
@@ -59,19 +59,19 @@ def test_the_short_form(tmp_path: Path, place: Workspace) -> None:
         ("grok1", "314b", "bf16", "512"),
         ("nemotron4", None, "bf16", "16"),
     ]
-    assert [ask.settings.get("profile") for ask in asks] == [None] * 4 + ["true"] * 2 + [None] * 2
-    assert [ask.repeat for ask in asks[:4]] == [1, 2, 1, 2]
+    assert [spec.settings.get("profile") for spec in specs] == [None] * 4 + ["true"] * 2 + [None] * 2
+    assert [spec.repeat for spec in specs[:4]] == [1, 2, 1, 2]
 
 
-def test_a_size_may_hold_the_character_before_it(tmp_path: Path, place: Workspace) -> None:
-    asks = read(tmp_path, place, "pretrain_mbridge_deepseek_v3:\n(bf16, 1024, 1)\n")
-    assert brief(asks) == [("mbridge", "deepseek_v3", "bf16", "1024")]
+def test_a_size_may_hold_the_character_before_it(tmp_path: Path, workspace: Workspace) -> None:
+    specs = read(tmp_path, workspace, "pretrain_mbridge_deepseek_v3:\n(bf16, 1024, 1)\n")
+    assert brief(specs) == [("mbridge", "deepseek_v3", "bf16", "1024")]
 
 
-def test_one_task_file_has_jobs_of_both_engines(tmp_path: Path, place: Workspace) -> None:
+def test_one_task_file_has_jobs_of_both_engines(tmp_path: Path, workspace: Workspace) -> None:
     task = "workload: llama3.1, size: 8b, scale: 8"
-    asks = read(tmp_path, place, f'tasks:\n  - {{{task}}}\n  - {{{task}, engine: "0.6"}}\n')
-    assert [ask.settings.get("engine") for ask in asks] == [None, "0.6"]
+    specs = read(tmp_path, workspace, f'tasks:\n  - {{{task}}}\n  - {{{task}, engine: "0.6"}}\n')
+    assert [spec.settings.get("engine") for spec in specs] == [None, "0.6"]
 
 
 WRONG_TEXT = {
@@ -90,9 +90,9 @@ WRONG_TEXT = {
 
 
 @pytest.mark.parametrize("text", WRONG_TEXT)
-def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, place: Workspace, text: str) -> None:
+def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, workspace: Workspace, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read(tmp_path, place, text)
+        read(tmp_path, workspace, text)
     assert WRONG_TEXT[text] in caught.value.message
     assert caught.value.remedy
 
@@ -126,20 +126,20 @@ tasks:
 """
 
 
-def test_the_yaml_form(tmp_path: Path, place: Workspace) -> None:
-    asks = read(tmp_path, place, YAML)
-    assert len(asks) == 2 * 2 * 2 * 2 + 2
+def test_the_yaml_form(tmp_path: Path, workspace: Workspace) -> None:
+    specs = read(tmp_path, workspace, YAML)
+    assert len(specs) == 2 * 2 * 2 * 2 + 2
     plain = {"gpu_type": "h100", "time_limit": "2:00:00", "max_steps": "60", "NCCL_DEBUG": "INFO", "UCX_TLS": "rc"}
-    assert asks[0].settings.items() > plain.items()
-    changed = [ask for ask in asks if "gbs" in ask.settings]
+    assert specs[0].settings.items() > plain.items()
+    changed = [spec for spec in specs if "gbs" in spec.settings]
     assert brief(changed) == [("llama3.1", "70b", dtype, "128") for dtype in ("fp8", "fp8", "bf16", "bf16")]
     assert changed[0].settings.items() > {"time_limit": "150", "gbs": "512", "fsdp": "false"}.items()
     assert changed[0].slurm == {"qos=high": "slurm", "exclusive": "slurm"}
-    assert brief(asks[-2:]) == [("grok1", None, None, "512"), ("nemotron4", None, None, "512")]
-    assert asks[-1].settings["profile"] == "true"
+    assert brief(specs[-2:]) == [("grok1", None, None, "512"), ("nemotron4", None, None, "512")]
+    assert specs[-1].settings["profile"] == "true"
 
 
-def test_a_list_anywhere_is_a_sweep(tmp_path: Path, place: Workspace) -> None:
+def test_a_list_anywhere_is_a_sweep(tmp_path: Path, workspace: Workspace) -> None:
     text = """\
 defaults: {env: {NCCL_ALGO: [Ring, Tree]}, set: {mbs: 2}, scale: 8}
 tasks:
@@ -151,13 +151,13 @@ tasks:
       - when: {tp: 8, NCCL_ALGO: [Ring], mbs: 1, engine: "0.6"}
         use: {env: {NCCL_ALGO: NVLS}, max_steps: 9}
 """
-    asks = read(tmp_path, place, text)
-    assert len(asks) == 2 * 2 * 2 * 2
-    assert {(ask.settings["tp"], ask.settings["scale"]) for ask in asks} == {("4", "512"), ("8", "1024")}
-    first, second = asks[:2]
+    specs = read(tmp_path, workspace, text)
+    assert len(specs) == 2 * 2 * 2 * 2
+    assert {(spec.settings["tp"], spec.settings["scale"]) for spec in specs} == {("4", "512"), ("8", "1024")}
+    first, second = specs[:2]
     assert first.varied == {"NCCL_ALGO": "Ring", "engine": "0.3", "mbs": "1", "tp": "4", "scale": "512"}
     assert second.varied == first.varied | {"tp": "8", "scale": "1024"}
-    (overridden,) = (ask.settings for ask in asks if "max_steps" in ask.settings)
+    (overridden,) = (spec.settings for spec in specs if "max_steps" in spec.settings)
     wanted = {"NCCL_ALGO": "NVLS", "mbs": "1", "fsdp": "false", "tp": "8", "engine": "0.6"}
     assert overridden.items() > wanted.items()
 
@@ -191,25 +191,25 @@ WRONG_YAML = {
 
 
 @pytest.mark.parametrize("text", WRONG_YAML)
-def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, place: Workspace, text: str) -> None:
+def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, workspace: Workspace, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read(tmp_path, place, text)
+        read(tmp_path, workspace, text)
     assert WRONG_YAML[text] in caught.value.message
     assert caught.value.remedy
 
 
-def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, place: Workspace) -> None:
+def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, workspace: Workspace) -> None:
     own = "  - {workload: grok1, scale: 512}\n"
     bounds = "  - {workload: grok1, max_scale: 512}\n"
-    asks = read(tmp_path, place, f"defaults: {{min_scale: 1024}}\ntasks:\n{own}")
-    asks += read(tmp_path, place, f"defaults: {{scale: 8}}\ntasks:\n{own}{bounds}")
-    assert [ask.settings["scale"] for ask in asks] == ["512"] * 3
-    assert [ask.where.rpartition(":")[2] for ask in asks] == ["3", "3", "4"]
+    specs = read(tmp_path, workspace, f"defaults: {{min_scale: 1024}}\ntasks:\n{own}")
+    specs += read(tmp_path, workspace, f"defaults: {{scale: 8}}\ntasks:\n{own}{bounds}")
+    assert [spec.settings["scale"] for spec in specs] == ["512"] * 3
+    assert [spec.where.rpartition(":")[2] for spec in specs] == ["3", "3", "4"]
 
 
-def test_a_variable_of_a_job_may_be_empty(tmp_path: Path, place: Workspace) -> None:
-    (ask,) = read(tmp_path, place, 'tasks:\n  - {workload: grok1, env: {NCCL_ALGO: ""}}\n')
-    assert ask.settings["NCCL_ALGO"] == ""
+def test_a_variable_of_a_job_may_be_empty(tmp_path: Path, workspace: Workspace) -> None:
+    (spec,) = read(tmp_path, workspace, 'tasks:\n  - {workload: grok1, env: {NCCL_ALGO: ""}}\n')
+    assert spec.settings["NCCL_ALGO"] == ""
 
 
 def test_a_job_that_cannot_be_planned_has_its_line(cli: Cli, tmp_path: Path) -> None:
@@ -223,13 +223,13 @@ def test_a_job_that_cannot_be_planned_has_its_line(cli: Cli, tmp_path: Path) -> 
         assert line in several
 
 
-def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Workspace) -> None:
+def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, workspace: Workspace) -> None:
     tasks = "pretrain_grok1:\n(fp8, 512, 2)\n(fp8, 256, 1)\n"
-    before = [ask.digest("tasks") for ask in read(tmp_path, place, tasks)]
-    after = [ask.digest("tasks") for ask in read(tmp_path, place, "pretrain_nemotron4:\n(bf16, 16, 1)\n" + tasks)]
+    before = [spec.digest("tasks") for spec in read(tmp_path, workspace, tasks)]
+    after = [spec.digest("tasks") for spec in read(tmp_path, workspace, "pretrain_nemotron4:\n(bf16, 16, 1)\n" + tasks)]
     assert len(set(after)) == 4
     assert after[1:] == before
-    assert not set(before) & {ask.digest("tasks", "again") for ask in read(tmp_path, place, tasks)}
+    assert not set(before) & {spec.digest("tasks", "again") for spec in read(tmp_path, workspace, tasks)}
 
 
 def test_no_job_is_there_twice_when_one_before_it_is_corrected(site: Cli, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.configuration import configuration_key
 from llmb_run.main import main
 from llmb_run.starting.command_line import command_for
-from llmb_run.starting.nodes import shares_of
 from llmb_run.starting.requests import JobSpec
+from llmb_run.starting.submitting import shares_of
 from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of
 from support import instant
 from support.cli import Cli

@@ -27,7 +27,7 @@ from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.acceptance.workloads import (
     FrozenSuite,
     Judged,
-    Workload,
+    SuiteWorkload,
     WorkloadProgress,
     freeze,
     plan_suite,
@@ -39,13 +39,12 @@ from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.measuring import MeasuredRun
 from llmb_run.results.run_columns import as_dict, reference_as_dict
-from llmb_run.starting.nodes import require_health
-from llmb_run.starting.submitting import say_doubts, say_warnings
+from llmb_run.starting.submitting import require_health, say_doubts, say_warnings
 from llmb_run.terminal import notice, table
 from llmb_run.workspace import Workspace
 
 
-def planned(item: Workload) -> dict[str, Any]:
+def planned(item: SuiteWorkload) -> dict[str, Any]:
     """A workload of a dry run as JSON: what would be started, and what it would be compared with.
 
     ``limit_seconds`` is the slowest step that passes, ``limit_performance`` the share of the reference's performance
@@ -68,13 +67,13 @@ def planned(item: Workload) -> dict[str, Any]:
     }
 
 
-def planned_text(workloads: Sequence[Workload]) -> str:
+def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
     """The table of a dry run: each workload with GPUs, runs, reference and limit."""
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
     return table(heads, [_planned_row(item) for item in workloads], heads[1:8])
 
 
-def _planned_row(item: Workload) -> list[str]:
+def _planned_row(item: SuiteWorkload) -> list[str]:
     entry, plan, reference, limit = item.entry, item.plan, item.reference, item.limit
     ahead = [item.title, str(plan.gpus), str(plan.nodes), str(entry.repeats), f"up to {entry.reruns}"]
     if reference is None or limit is None:
@@ -84,12 +83,12 @@ def _planned_row(item: Workload) -> list[str]:
     return [*ahead, f"{reference.seconds:g}", f"{limit:.4g}", share, source]
 
 
-def at_best(workloads: Sequence[Workload]) -> dict[str, Any]:
+def at_best(workloads: Sequence[SuiteWorkload]) -> dict[str, Any]:
     """The conclusion where every workload passes, as ``outcome.conclusion`` gives it."""
     return conclusion([{**planned(item), "verdict": "pass"} for item in workloads])
 
 
-def foreseen(workloads: Sequence[Workload]) -> list[str]:
+def foreseen(workloads: Sequence[SuiteWorkload]) -> list[str]:
     """What the references alone say of how the campaign can end, before anything runs."""
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
@@ -117,7 +116,7 @@ def write_pack(
     frozen: FrozenSuite,
     result: dict[str, Any],
     standings: Sequence[WorkloadProgress],
-    place: Workspace,
+    workspace: Workspace,
 ) -> dict[str, Any]:
     """Write pack and report into the campaign's folder; ``pack`` (its name), ``pack_sha256`` and ``report``.
 
@@ -126,9 +125,9 @@ def write_pack(
     """
     measured = [run.measured for item in standings for run in item.runs if run.measured is not None]
     ended = max((run.record.state_time for item in standings for run in item.runs), default=frozen.began)
-    secrets = stored_secrets(place.install)
+    secrets = stored_secrets(workspace.install)
     mask = Mask(secrets)
-    report = _report(measured, result, ended, place, mask)
+    report = _report(measured, result, ended, workspace, mask)
     html = page_or_notice(report)
     more = {
         "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
@@ -157,9 +156,9 @@ def write_pack(
 
 
 def _report(
-    measured: Sequence[MeasuredRun], result: dict[str, Any], ended: float, place: Workspace, mask: Mask
+    measured: Sequence[MeasuredRun], result: dict[str, Any], ended: float, workspace: Workspace, mask: Mask
 ) -> Report:
-    report = build(measured, place, f"Acceptance of {result['suite']}")
+    report = build(measured, workspace, f"Acceptance of {result['suite']}")
     report = msgspec.structs.replace(report, campaign=for_report(result))
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
     masked: Report = from_plain({**mask.value(msgspec.to_builtins(report)), "made": round(ended)}, Report)
@@ -174,16 +173,16 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
     """
     if sign_with is not None:
         check_key(sign_with)  # now, and not after days of runs
-    place = Workspace()
-    suite = read_suite(*find_suite(word), place)
+    workspace = Workspace()
+    suite = read_suite(*find_suite(word), workspace)
     if dry_run:
-        workloads = plan_suite(suite, place, dry_run=True)
-        say_warnings([item.asked for item in workloads if item.asked])
+        workloads = plan_suite(suite, workspace, dry_run=True)
+        say_warnings([item.planned for item in workloads if item.planned])
         return _show_plans(workloads, suite)
 
     def conducted(campaign: Campaign) -> dict[str, Any]:
-        workloads = plan_suite(suite, place, dry_run=False)
-        say_warnings([item.asked for item in workloads if item.asked])
+        workloads = plan_suite(suite, workspace, dry_run=False)
+        say_warnings([item.planned for item in workloads if item.planned])
         say_doubts(item.plan for item in workloads)
         if not campaign.frozen_file.exists():
             write_atomic(campaign.folder / "suite.yaml", suite.text)
@@ -192,26 +191,26 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         for text in foreseen(workloads):
             notice(text)
         if suite.health and not (campaign.folder / HEALTH).exists():
-            _look_at_nodes(campaign, workloads, place)
+            _look_at_nodes(campaign, workloads, workspace)
         judged = Judged(workloads)
-        runs = Conduct(campaign, [item.arm for item in workloads], judged, place, notice).to_the_end()
+        runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice).to_the_end()
         standings = judged.standings(runs)
         result = outcome(frozen, standings)
-        return result | write_pack(campaign, frozen, result, standings, place)
+        return result | write_pack(campaign, frozen, result, standings, workspace)
 
     result = answered(
-        *(folder or place.require_install() / "campaigns", "accept", suite.name, str(suite.path), conducted),
+        *(folder or workspace.require_install() / "campaigns", "accept", suite.name, str(suite.path), conducted),
         again=again,
         is_over=lambda result: _is_of(result, suite),
     )
     return _shown(result, sign_with)
 
 
-def _look_at_nodes(campaign: Campaign, workloads: Sequence[Workload], place: Workspace) -> None:
+def _look_at_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace) -> None:
     """Once: a campaign that goes on keeps what it began with. Busy nodes are the pre-screen's runs to look at."""
     nodes, why = [], ""
     try:
-        nodes = require_health([item.plan for item in workloads], place)
+        nodes = require_health([item.plan for item in workloads], workspace)
     except LLMBError as error:
         if error.code != "no-nodes":
             raise
@@ -246,7 +245,7 @@ def _shown(result: dict[str, Any], sign_with: Path | None) -> Result:
     )
 
 
-def _show_plans(workloads: Sequence[Workload], suite: Suite) -> Result:
+def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite) -> Result:
     return Result(
         lambda: {
             "dry_run": True,

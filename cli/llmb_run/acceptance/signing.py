@@ -34,7 +34,7 @@ State: TypeAlias = Literal["none", "valid", "unknown signer", "not checked", "ba
 
 
 @dataclass(frozen=True)
-class Signature:
+class PackSignature:
     """``valid``: by a signer that the site knows. ``unknown signer``: intact, but nobody said whose key counts."""
 
     state: State
@@ -92,7 +92,7 @@ def _signed(key: Path, content: Path) -> Answer:
     return answer
 
 
-def check(pack: Path, signers: Path | None) -> Signature:
+def check(pack: Path, signers: Path | None) -> PackSignature:
     """Check the signature beside ``pack``. ``signers``: a public key, or a file of allowed signers (ssh-keygen(1)).
 
     Raises:
@@ -103,38 +103,38 @@ def check(pack: Path, signers: Path | None) -> Signature:
     known = _signers(signers) if signers is not None else b""
     if not os.path.lexists(source):
         state: State = "none" if signers is None else "bad"
-        return Signature(state, f"there is none ({source.name})")
+        return PackSignature(state, f"there is none ({source.name})")
     with tempfile.TemporaryDirectory(prefix="llmb-signature-") as folder:
         copy, allowed = Path(folder, "signature"), Path(folder, "signers")
         try:
             copy.write_bytes(_read(source, _MOST))
         except (OSError, ValueError) as error:
-            return Signature("bad", f"{source.name} cannot be read: {error}")
+            return PackSignature("bad", f"{source.name} cannot be read: {error}")
         if signers is None:
             return _of_anybody(pack, copy)
         allowed.write_bytes(known)
         return _of_known(pack, copy, allowed, signers)
 
 
-def _of_anybody(pack: Path, signature: Path) -> Signature:
+def _of_anybody(pack: Path, signature: Path) -> PackSignature:
     try:
         answer = _keygen(pack, "-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature))
     except EnvironmentLacks as error:
-        return Signature("not checked", f"not checked: {error.message}")
+        return PackSignature("not checked", f"not checked: {error.message}")
     if not answer.ok:
-        return Signature("bad", f"it is not one of this pack: {answer.complaint}")
-    return Signature("unknown signer", f"{answer.output.strip()}; --signers FILE would say whose key it is")
+        return PackSignature("bad", f"it is not one of this pack: {answer.complaint}")
+    return PackSignature("unknown signer", f"{answer.output.strip()}; --signers FILE would say whose key it is")
 
 
-def _of_known(pack: Path, signature: Path, allowed: Path, signers: Path) -> Signature:
+def _of_known(pack: Path, signature: Path, allowed: Path, signers: Path) -> PackSignature:
     found = _keygen(pack, "-Y", "find-principals", "-s", str(signature), "-f", str(allowed))
     who = found.output.partition("\n")[0].partition(",")[0].strip()
     if not found.ok or not who:
-        return Signature("bad", f"its key is none of {signers}")
+        return PackSignature("bad", f"its key is none of {signers}")
     answer = _keygen(pack, "-Y", "verify", "-n", NAMESPACE, "-f", str(allowed), "-I", who, "-s", str(signature))
     if not answer.ok:
-        return Signature("bad", f"it is not one of this pack by {who}: {answer.complaint}")
-    return Signature("valid", answer.output.strip())
+        return PackSignature("bad", f"it is not one of this pack by {who}: {answer.complaint}")
+    return PackSignature("valid", answer.output.strip())
 
 
 def _signers(path: Path) -> bytes:

@@ -51,7 +51,7 @@ from llmb_common.recipes.rows import PublishedResult
 from llmb_common.results.references import same_software
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
 from llmb_run.starting.requests import JobSpec
-from llmb_run.starting.task_files import At, Sweep, Task, asks_of_task, read_content
+from llmb_run.starting.task_files import At, Sweep, Task, read_content, specs_of_task
 from llmb_run.workspace import Workspace
 
 FILES = Path(__file__).with_name("suites")
@@ -177,7 +177,7 @@ Wanted: TypeAlias = Literal["required", "optional", "none"]
 there is none, it is enough that the runs succeed. ``none``: that is enough in any case."""
 
 
-class Defaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repeats: Few | None = None
     reruns: Reruns | None = None
     required: Share | None = None
@@ -194,7 +194,7 @@ class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     tests: tuple[SuiteTest, ...]
-    defaults: Defaults = Defaults()
+    defaults: SuiteDefaults = SuiteDefaults()
     health: bool = False
     prescreen: tuple[SuiteTest, ...] = ()
 
@@ -203,7 +203,7 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class SuiteEntry:
     """One workload: what to run, how often, and what it must reach. ``where`` is file and line of the suite."""
 
-    ask: JobSpec
+    spec: JobSpec
     where: str
     repeats: int
     reruns: int
@@ -246,14 +246,14 @@ def find_suite(word: str) -> tuple[Path, str]:
     )
 
 
-def read_suite(path: Path, text: str, place: Workspace) -> Suite:
+def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
     """The suite ``text``, which was read from ``path``.
 
     Raises:
         ConfigError: something in it is wrong; with file and line
     """
     content, at = read_content(text, str(path), SuiteFile)
-    tests = [test for found in _entries(content, at) for test in _swept(*found, content.defaults, place, at)]
+    tests = [test for found in _entries(content, at) for test in _swept(*found, content.defaults, workspace, at)]
     return Suite(path, content.name, text, tuple(tests), content.health)
 
 
@@ -277,11 +277,11 @@ def _entries(content: SuiteFile, at: At) -> list[tuple[SuiteEntry, SuiteTest, st
     ]
 
 
-def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> SuiteEntry:
+def _entry(item: SuiteTest, defaults: SuiteDefaults, where: str, prescreen: bool) -> SuiteEntry:
     # What the tests must reach is nothing to the pre-screen: it only has to run.
-    other = Defaults(repeats=1, reruns=1, reference="none") if prescreen else defaults
+    other = SuiteDefaults(repeats=1, reruns=1, reference="none") if prescreen else defaults
     return SuiteEntry(
-        ask=JobSpec(),
+        spec=JobSpec(),
         where=where,
         repeats=_said(item.repeats, other.repeats, REPEATS),
         reruns=_said(item.reruns, other.reruns, RERUNS),
@@ -292,13 +292,13 @@ def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> 
 
 
 def _swept(
-    entry: SuiteEntry, item: SuiteTest, path: str, defaults: Defaults, place: Workspace, at: At
+    entry: SuiteEntry, item: SuiteTest, path: str, defaults: SuiteDefaults, workspace: Workspace, at: At
 ) -> list[SuiteEntry]:
     """Every workload of one test."""
-    asks = [ask for ask in asks_of_task(item, defaults, place, path, at) if ask.repeat == 1]
-    if any("profile" in ask.settings for ask in asks):
+    specs = [spec for spec in specs_of_task(item, defaults, workspace, path, at) if spec.repeat == 1]
+    if any("profile" in spec.settings for spec in specs):
         raise ConfigError(f"{entry.where}: a profiled run is slower, and proves nothing", remedy="leave profile out")
-    return [replace(entry, ask=ask) for ask in asks]
+    return [replace(entry, spec=spec) for spec in specs]
 
 
 def _said(own: T | None, default: T | None, otherwise: T) -> T:

@@ -29,9 +29,9 @@ from llmb_common.results.references import Reference, published_references
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.timing.job_events import read_events
 from llmb_run.acceptance.outcome import as_text, headline, outcome
-from llmb_run.acceptance.signing import Signature, check
+from llmb_run.acceptance.signing import PackSignature, check
 from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
-from llmb_run.acceptance.workloads import FrozenSuite, FrozenWorkload, Judged, Workload, WorkloadProgress
+from llmb_run.acceptance.workloads import FrozenSuite, FrozenWorkload, Judged, SuiteWorkload, WorkloadProgress
 from llmb_run.campaigns.campaign import Campaign, important, unlike
 from llmb_run.campaigns.conduct import Conduct
 from llmb_run.results.verifying import Verified, verify_archive
@@ -215,7 +215,7 @@ class _Recomputation:
         self._folder = unpacked.campaign
         self._problems: list[str] = []
         self._notes: list[str] = []
-        self._place = _Nowhere()
+        self._workspace = _Nowhere()
         self._frozen: FrozenSuite = from_plain(read_json(self._folder / "campaign.json"), FrozenSuite)
         self._runs = _Packed(self._folder, self._frozen.id, "accept", runs=unpacked.runs)
 
@@ -224,7 +224,7 @@ class _Recomputation:
         workloads = self._workloads()
         judged = Judged(workloads)
         arms = [item.arm for item in workloads]
-        standings = judged.standings(Conduct(self._runs, arms, judged, self._place, lambda text: None).look())
+        standings = judged.standings(Conduct(self._runs, arms, judged, self._workspace, lambda text: None).look())
         found = outcome(self._frozen, standings)
         self._problems += differences(said, found)
         self._check_plans(standings)
@@ -235,7 +235,7 @@ class _Recomputation:
         problems, notes = (tuple(dict.fromkeys(lines)) for lines in (self._problems, self._notes))
         return Recomputed(problems, notes, f"{headline(said)}: {said['why']}", found["outcome"])
 
-    def _workloads(self) -> list[Workload]:
+    def _workloads(self) -> list[SuiteWorkload]:
         entries = self._entries()
         planned = [_planned(kept, entries) for kept in self._frozen.arms]
         workloads = self._frozen.frozen(planned)
@@ -272,7 +272,7 @@ class _Recomputation:
         if reference.kind == "baseline":
             self._notes.append(f"a baseline of the site, {reference.seconds:g} s, whose own runs are not in the pack")
             return ""
-        known = published_references(plan, self._place.workload(plan.workload).recipe)
+        known = published_references(plan, self._workspace.workload(plan.workload).recipe)
         if any((item.seconds, item.same_software) == (reference.seconds, reference.same_software) for item in known):
             return ""
         return f"no result that LLMB {__version__} knows as published for it is {reference.seconds:g} s"
@@ -306,9 +306,9 @@ class _Recomputation:
             self._problems.append("campaign/verdicts.txt does not say what campaign/verdicts.json says")
 
 
-def _planned(kept: FrozenWorkload, entries: dict[int, SuiteEntry]) -> Workload:
+def _planned(kept: FrozenWorkload, entries: dict[int, SuiteEntry]) -> SuiteWorkload:
     """The workload without its reference. ``entries`` by line."""
-    return Workload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, None)
+    return SuiteWorkload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, None)
 
 
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:
@@ -348,7 +348,7 @@ def verify_pack(pack: Path, sha256: str, signers: Path | None) -> Result:
         return Result(data, text)
     error = CheckFailed(
         f"{pack} does not prove what it says: {_first(files, again, signature)}",
-        remedy="ask whoever made it for the original, or for its logs",
+        remedy="spec whoever made it for the original, or for its logs",
         code="pack-refuted",
     )
     return Result(data, text, error=error)
@@ -366,7 +366,7 @@ def _about_verdict(again: Recomputed) -> list[str]:
     return [*problems, *(f"note: {text}" for text in again.notes)]
 
 
-def _first(files: Verified, again: Recomputed, signature: Signature) -> str:
+def _first(files: Verified, again: Recomputed, signature: PackSignature) -> str:
     """The gravest of what is wrong."""
     if again.problems:
         return again.problems[0]

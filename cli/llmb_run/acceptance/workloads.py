@@ -34,13 +34,13 @@ from llmb_run.acceptance.suite import Stated, Suite, SuiteEntry
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, FrozenArm, frozen_now
 from llmb_run.campaigns.conduct import Due, Run, Runs, refuse_slowed
 from llmb_run.results.kept import past_runs
-from llmb_run.starting.requests import PlannedJob, plan_ask, refuse_one_folder_for_many
+from llmb_run.starting.requests import PlannedJob, plan_job, refuse_one_folder_for_many
 from llmb_run.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Workload:
-    """One test of a suite. ``reference`` None: its runs need only succeed. ``asked`` None: it is only judged, again.
+class SuiteWorkload:
+    """One test of a suite. ``reference`` None: its runs need only succeed. ``planned`` None: it is only judged, again.
 
     ``scatter`` and ``earlier`` are what the site's record says of how its runs differ, as of ``decide``.
     """
@@ -48,14 +48,14 @@ class Workload:
     entry: SuiteEntry
     plan: JobPlan
     reference: Reference | None
-    asked: PlannedJob | None = None
+    planned: PlannedJob | None = None
     scatter: Scatter = STATED
     earlier: Squares = NOTHING_SEEN
 
     @property
     def arm(self) -> Arm:
         """Its plan, as one arm of the campaign."""
-        folder = self.asked.entry.folder if self.asked is not None else Path()
+        folder = self.planned.entry.folder if self.planned is not None else Path()
         return Arm(self.plan, folder, self.title, self.reference is not None, self.entry.prescreen)
 
     @property
@@ -89,26 +89,26 @@ class Workload:
         return verdict.decision
 
 
-def plan_suite(suite: Suite, place: Workspace, *, dry_run: bool) -> list[Workload]:
+def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[SuiteWorkload]:
     """Plan every test; also what only the disk can tell (images, space), unless it is a dry run.
 
     Raises:
         LLMBError: some cannot be run, or would be compared with nothing: all of them, with their lines
     """
-    known = baselines(place.require_install()), PastRuns(past_runs(place.require_install()))
-    refuse_one_folder_for_many([entry.ask for entry in suite.tests])
-    tests = [replace(entry, ask=replace(entry.ask, dry_run=dry_run)) for entry in suite.tests]
-    outcomes = [(entry, attempt(_planned, entry, place, known)) for entry in tests]
+    known = baselines(workspace.require_install()), PastRuns(past_runs(workspace.require_install()))
+    refuse_one_folder_for_many([entry.spec for entry in suite.tests])
+    tests = [replace(entry, spec=replace(entry.spec, dry_run=dry_run)) for entry in suite.tests]
+    outcomes = [(entry, attempt(_planned, entry, workspace, known)) for entry in tests]
     refused = [(entry, item) for entry, item in outcomes if isinstance(item, LLMBError)]
     if refused:
-        lines = [f"{entry.where}: {entry.ask.title}: {_in_one_line(error)}" for entry, error in refused]
+        lines = [f"{entry.where}: {entry.spec.title}: {_in_one_line(error)}" for entry, error in refused]
         missing = all(isinstance(error, EnvironmentLacks) for _, error in refused)
         raise (EnvironmentLacks if missing else ConfigError)(
             "nothing was started; the suite cannot be run:\n  " + "\n  ".join(dict.fromkeys(lines)),
             remedy="correct that, and run the same command again",
             code="suite-refused",
         )
-    return [item for _, item in outcomes if isinstance(item, Workload)]
+    return [item for _, item in outcomes if isinstance(item, SuiteWorkload)]
 
 
 def _in_one_line(error: LLMBError) -> str:
@@ -118,22 +118,22 @@ def _in_one_line(error: LLMBError) -> str:
 _Known: TypeAlias = tuple[Sequence[Baseline], PastRuns]
 
 
-def _planned(entry: SuiteEntry, place: Workspace, known: _Known) -> Workload:
-    asked = plan_ask(entry.ask, place)
-    if asked.request.dry_run and not entry.ask.dry_run:
+def _planned(entry: SuiteEntry, workspace: Workspace, known: _Known) -> SuiteWorkload:
+    planned = plan_job(entry.spec, workspace)
+    if planned.request.dry_run and not entry.spec.dry_run:
         raise RequestError("DRY_RUN is set in the environment", remedy="unset it, or give --dry-run")
-    plan = asked.plan
+    plan = planned.plan
     refuse_slowed(plan)
-    reference = _reference_of(entry, plan, asked.entry.recipe, *known)
+    reference = _reference_of(entry, plan, planned.entry.recipe, *known)
     if reference is not None and plan.trained_steps < plan.measurement.last:
         raise RequestError(
             f"it ends after step {plan.trained_steps}, and iterations {window_of(plan)} are measured",
             remedy=f"max_steps {plan.measurement.last} or more; or reference: none, where it only has to run",
         )
-    if not entry.ask.dry_run:
+    if not entry.spec.dry_run:
         check(plan)
     configuration, past = f"{configuration_key(plan)} {software_of_plan(plan)}", known[1]
-    return Workload(entry, plan, reference, asked, past.scatter(configuration), past.others(configuration, ()))
+    return SuiteWorkload(entry, plan, reference, planned, past.scatter(configuration), past.others(configuration, ()))
 
 
 def _reference_of(
@@ -182,7 +182,7 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """As of every campaign, and the suite."""
         return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
-    def frozen(self, workloads: Sequence[Workload]) -> list[Workload]:
+    def frozen(self, workloads: Sequence[SuiteWorkload]) -> list[SuiteWorkload]:
         """The workloads, compared with what the campaign began with."""
         return [
             replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier)
@@ -190,7 +190,7 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
         ]
 
 
-def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[Workload]) -> FrozenSuite:
+def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload]) -> FrozenSuite:
     """The campaign's suite and workloads as they are now, to be written or compared."""
     each = [
         {
@@ -210,7 +210,7 @@ class WorkloadProgress:
     """``number`` is the workload's place in the suite, from 1."""
 
     number: int
-    workload: Workload
+    workload: SuiteWorkload
     runs: tuple[Run, ...]
     progress: SequentialDecision
 
@@ -236,7 +236,7 @@ def _reason(rerun: Rerun) -> str:
 class Judged:
     """The strategy of acceptance: until each workload has its answer; only the pre-screen's where that fails."""
 
-    workloads: Sequence[Workload]
+    workloads: Sequence[SuiteWorkload]
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
         """First the pre-screen's runs, and the others once it has passed."""
@@ -251,7 +251,7 @@ class Judged:
         return [_standing(number, item, runs[number]) for number, item in enumerate(self.workloads, 1)]
 
 
-def _standing(number: int, workload: Workload, runs: Sequence[Run]) -> WorkloadProgress:
+def _standing(number: int, workload: SuiteWorkload, runs: Sequence[Run]) -> WorkloadProgress:
     attempts = {run.number: run.attempt for run in runs}
     ended = [attempts.get(n) for n in range(1, max(attempts, default=0) + 1)]
     entry = workload.entry

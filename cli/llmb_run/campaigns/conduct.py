@@ -1,6 +1,6 @@
 """How a run of a campaign ended: with a step time, by a fault that is not the system's speed, or by its own failure.
 
-The loop of every campaign: look at the runs on record, ask a strategy what is due, submit that, wait, look again.
+The loop of every campaign: look at the runs on record, spec a strategy what is due, submit that, wait, look again.
 """
 
 from __future__ import annotations
@@ -154,12 +154,17 @@ class Conduct:
     """One process's work on a campaign. ``say`` tells people what is going on."""
 
     def __init__(
-        self, campaign: Campaign, arms: Sequence[Arm], strategy: Strategy, place: Workspace, say: Callable[[str], None]
+        self,
+        campaign: Campaign,
+        arms: Sequence[Arm],
+        strategy: Strategy,
+        workspace: Workspace,
+        say: Callable[[str], None],
     ) -> None:
         self._campaign = campaign
         self._arms = arms
         self._strategy = strategy
-        self._place = place
+        self._workspace = workspace
         self._say = say
         self._changes = Changes(say)
         self._known: dict[str, tuple[MeasuredRun, SuiteAttempt, float, float]] = {}
@@ -204,7 +209,7 @@ class Conduct:
         if (run := Run(number, record)).live:
             return run
         if record.paths.run_id not in self._known:
-            item = measure_run(record, self._place)
+            item = measure_run(record, self._workspace)
             attempt = attempt_of(item, record, timed=arm.timed, strict=arm.strict)
             self._known[record.paths.run_id] = item, attempt, *held(record)
         return Run(number, record, *self._known[record.paths.run_id])

@@ -20,7 +20,7 @@ from llmb_run.app import Command, VerbCommand
 from llmb_run.comparing.ab import ab, say_what_changed, with_base
 from llmb_run.comparing.strategy import rule_of
 from llmb_run.selecting import one_folder
-from llmb_run.starting.requests import ask_of, one_job, plan_ask
+from llmb_run.starting.requests import job_spec, one_job, plan_job
 from llmb_run.starting.sweeps import dimensions_of
 from llmb_run.tuning.run import TuneRequest, tune
 from llmb_run.workspace import Workspace
@@ -146,14 +146,14 @@ def ab_command(
             f"--change: {several[0]} has several values", remedy="one at a time; llmb-run sweep tries several"
         )
     place = Workspace()
-    ask = ask_of(workload=workload or "", dry_run=dry_run, **settings)
+    spec = job_spec(workload=workload or "", dry_run=dry_run, **settings)
     if base is not None:
         record = load_record(one_folder(place, base))
-        ask = with_base(record, place.workload(record.plan.workload).recipe, ask)
-        say_what_changed(record, plan_ask(ask, place).plan)
+        spec = with_base(record, place.workload(record.plan.workload).recipe, spec)
+        say_what_changed(record, plan_job(spec, place).plan)
     rule = rule_of(resolution, pairs, budget)
     changes = {name: values[0] for name, values in dimensions.items()}
-    return ab(ask, changes, rule, place, again=again, folder=folder, dry_run=dry_run)
+    return ab(spec, changes, rule, place, again=again, folder=folder, dry_run=dry_run)
 
 
 @click.command(cls=Command)
@@ -205,9 +205,9 @@ def tune_command(
     one is then confirmed against it in full runs. Running out of memory counts as a result, not as a failure. After any
     interruption, run the same command again to continue. Exit status 1 if the recipe's own configuration does not run.
     """
-    ask = one_job(**settings)
+    spec = one_job(**settings)
     values = dimensions_of(vary, "--vary")
     if only and not values:
         raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
-    wanted = TuneRequest(ask, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)
+    wanted = TuneRequest(spec, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)
     return tune(wanted, again=again, folder=folder, dry_run=dry_run)

@@ -28,8 +28,8 @@ from llmb_common.timing.job_events import read_events
 from llmb_run import completion, options
 from llmb_run.app import Command
 from llmb_run.selecting import seconds_of
-from llmb_run.starting.nodes import counted_by
-from llmb_run.starting.requests import ask_of, plan_ask
+from llmb_run.starting.requests import job_spec, plan_job
+from llmb_run.starting.submitting import counted_by
 from llmb_run.terminal import notice, table
 from llmb_run.workspace import Workspace
 
@@ -107,7 +107,7 @@ def _meant(
     if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
     if workload:
-        plan = plan_ask(ask_of(workload=workload, **job), place).plan
+        plan = plan_job(job_spec(workload=workload, **job), place).plan
         told = plan.scheduler or SchedulerPart()
         return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue
     if any(job.values()):

@@ -29,7 +29,7 @@ from llmb_common.site.cluster import FILE_NAME
 from llmb_common.submission.launch import measured_here
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.starting.requests import PlannedJob, one_job, plan_ask
+from llmb_run.starting.requests import PlannedJob, one_job, plan_job
 from llmb_run.starting.submitting import say_warnings
 from llmb_run.terminal import labelled
 from llmb_run.workspace import Workspace
@@ -168,15 +168,15 @@ def plan_command(**settings: Any) -> Result:
 
     Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
     """
-    ask = one_job(dry_run=True, **settings)
+    spec = one_job(dry_run=True, **settings)
     place, refused = Workspace(), None
     try:
-        asked = plan_ask(ask, place)
+        asked = plan_job(spec, place)
     except RequestError as error:
         if error.code != "does-not-fit":
             raise
         refused = error
-        asked = plan_ask(ask.having({"preflight": "warn"}), place)
+        asked = plan_job(spec.having({"preflight": "warn"}), place)
     if refused is None:
         say_warnings([asked])
     outlook = Outlook(asked, place)

@@ -81,8 +81,8 @@ def submit_command(min_scale: int | None, max_scale: int | None, repeats: int, s
     check_apart(repeats, how.apart)
     if how.chain > 1:
         base = base.having({"ENABLE_CHECKPOINT": "true", **base.settings})
-    asks = sweep(base, place, lists, min_scale=min_scale, max_scale=max_scale, repeats=repeats, spread=spread)
-    return start("submit", asks, place, how)
+    specs = sweep(base, place, lists, min_scale=min_scale, max_scale=max_scale, repeats=repeats, spread=spread)
+    return start("submit", specs, place, how)
 
 
 def dimensions_said(
@@ -106,13 +106,13 @@ def dimensions_said(
     return {**lists, **groups[0]}, groups[1:]
 
 
-def start_sweep(asks: Sequence[JobSpec], place: Workspace, how: StartOptions) -> Result:
+def start_sweep(specs: Sequence[JobSpec], place: Workspace, how: StartOptions) -> Result:
     """Plan all, show what will run and what will not, and start the former, the first repeats of all before the second.
 
     Raises:
         RequestError: nothing of it can be planned
     """
-    planned, refused = once_each(plan_each([replace(ask, dry_run=how.dry_run) for ask in asks], place))
+    planned, refused = once_each(plan_each([replace(spec, dry_run=how.dry_run) for spec in specs], place))
     if not planned:
         raise RequestError(
             f"none of {counted(len(refused), 'combination')} can be planned:\n{_reasons(refused)}".rstrip(),
@@ -120,8 +120,8 @@ def start_sweep(asks: Sequence[JobSpec], place: Workspace, how: StartOptions) ->
             code=refused[0].error.code,
         )
     found = {
-        "planned": [{"combination": item.ask.varied, "plan": plan_as_dict(item.plan)} for item in _once(planned)],
-        "refused": [{"combination": item.ask.varied, "error": item.error.as_dict()} for item in refused],
+        "planned": [{"combination": item.spec.varied, "plan": plan_as_dict(item.plan)} for item in _once(planned)],
+        "refused": [{"combination": item.spec.varied, "error": item.error.as_dict()} for item in refused],
     }
     shown = _table(planned) + _reasons(refused)
     if planned[0].request.dry_run:
@@ -129,23 +129,23 @@ def start_sweep(asks: Sequence[JobSpec], place: Workspace, how: StartOptions) ->
         remark = f"{counted(len(planned), 'job')}, nothing started (dry run)"
         return Result({"dry_run": True, **found}, shown, remarks=[remark])
     say(shown)
-    in_turn = sorted(planned, key=lambda item: item.ask.repeat)
-    done = start_planned("sweep", in_turn, place, how, swept=asks)
+    in_turn = sorted(planned, key=lambda item: item.spec.repeat)
+    done = start_planned("sweep", in_turn, place, how, swept=specs)
     hint = f"{done.hint}\nwhen they are over: llmb-run results --rank".lstrip()
     return replace(done, data={**found, **done.data}, hint=hint)
 
 
 def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
-    return [item for item in planned if item.ask.repeat == 1]
+    return [item for item in planned if item.spec.repeat == 1]
 
 
 def _table(planned: Sequence[PlannedJob]) -> str:
     """A row for each combination: its values, its runs, and what they are predicted to take."""
     runs = Counter(id(item.plan) for item in planned)
-    names = list(dict.fromkeys(name for item in planned for name in item.ask.varied))
+    names = list(dict.fromkeys(name for item in planned for name in item.spec.varied))
     heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
     rows = [
-        [*(item.ask.varied.get(name, "") for name in names), str(runs[id(item.plan)]), *_predicted(item.plan)]
+        [*(item.spec.varied.get(name, "") for name in names), str(runs[id(item.plan)]), *_predicted(item.plan)]
         for item in _once(planned)
     ]
     shown = [
@@ -169,7 +169,7 @@ def _reasons(refused: Sequence[Refused]) -> str:
     """One line for each reason, with the combinations that it is of."""
     together: dict[str, dict[str, None]] = {}
     for item in refused:
-        together.setdefault(item.error.message, {})[item.ask.combination] = None
+        together.setdefault(item.error.message, {})[item.spec.combination] = None
     return "".join(f"not run: {first_few([*who], between='; ')}: {why}\n" for why, who in together.items())
 
 

@@ -36,7 +36,7 @@ from llmb_run.campaigns.conduct import Conduct, Run, refuse_slowed
 from llmb_run.columns import formatted
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule, RunBlock
 from llmb_run.starting.command_line import as_said, setting_said, variables_of
-from llmb_run.starting.requests import JobSpec, PlannedJob, plan_ask
+from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job
 from llmb_run.starting.submitting import say_doubts, say_warnings, show_plans
 from llmb_run.starting.sweeps import changed
 from llmb_run.terminal import notice
@@ -182,7 +182,7 @@ def ab(
     base: JobSpec,
     changes: Mapping[str, str],
     rule: Rule,
-    place: Workspace,
+    workspace: Workspace,
     *,
     again: bool,
     folder: Path | None,
@@ -193,11 +193,11 @@ def ab(
     Raises:
         LLMBError: it cannot be planned, begun or continued
     """
-    asked = [plan_ask(base, place), plan_ask(changed(base, changes), place)]
-    say_warnings(asked)
+    planned = [plan_job(base, workspace), plan_job(changed(base, changes), workspace)]
+    say_warnings(planned)
     if dry_run:
-        return show_plans(asked)
-    arms = _arms(asked, changes)
+        return show_plans(planned)
+    arms = _arms(planned, changes)
     about = json.dumps([important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
 
     def compared(campaign: Campaign) -> dict[str, Any]:
@@ -206,28 +206,28 @@ def ab(
         say_doubts(arm.plan for arm in arms)
         begin_or_go_on(campaign, frozen_now(campaign, arms, Frozen))
         strategy = InTurns(campaign.id, rule)
-        runs = Conduct(campaign, arms, strategy, place, notice).to_the_end()
+        runs = Conduct(campaign, arms, strategy, workspace, notice).to_the_end()
         return outcome(strategy.standing(arms, runs), changes)
 
     result = answered(
-        *(folder or place.require_install() / "campaigns", "ab", f"ab-{arms[0].plan.workload}", about, compared),
+        *(folder or workspace.require_install() / "campaigns", "ab", f"ab-{arms[0].plan.workload}", about, compared),
         again=again,
         is_over=lambda result: result["rule"] == msgspec.to_builtins(rule),
     )
     return Result(result, as_text(result), status=status_of(result))
 
 
-def _arms(asked: list[PlannedJob], changes: Mapping[str, str]) -> list[Arm]:
+def _arms(planned: list[PlannedJob], changes: Mapping[str, str]) -> list[Arm]:
     said = " ".join(f"{name}={value}" for name, value in changes.items()) or "the same"
-    titles = [f"A ({title_of(asked[0].plan)})", f"B ({said})"]
-    for item, title in zip(asked, titles, strict=True):
+    titles = [f"A ({title_of(planned[0].plan)})", f"B ({said})"]
+    for item, title in zip(planned, titles, strict=True):
         refuse_untimed(item.plan, title)
-    one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in asked)
+    one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in planned)
     if changes and one == other:
         raise RequestError(f"--change {said}: side A has that already", remedy="give it another value", code="same-job")
     if not changes:
         notice("without --change both sides are the same: this shows what can be told apart here")
-    return [Arm(item.plan, item.entry.folder, title) for item, title in zip(asked, titles, strict=True)]
+    return [Arm(item.plan, item.entry.folder, title) for item, title in zip(planned, titles, strict=True)]
 
 
 def refuse_untimed(plan: JobPlan, title: str) -> None:
@@ -240,7 +240,7 @@ def refuse_untimed(plan: JobPlan, title: str) -> None:
         )
 
 
-def ask_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
+def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
     """What asks for the job of a run again, as it would be planned today."""
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
@@ -270,5 +270,5 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
 
 
 def with_base(record: RunRecord, recipe: Recipe, said: JobSpec) -> JobSpec:
-    """The ask of a run, with what the command line says beside it."""
-    return replace(ask_of_run(record, recipe).having(said.settings), slurm=said.slurm)
+    """The spec of a run, with what the command line says beside it."""
+    return replace(spec_of_run(record, recipe).having(said.settings), slurm=said.slurm)

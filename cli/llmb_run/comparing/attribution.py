@@ -25,10 +25,10 @@ from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, answered, began_with, begin_or_go_on, frozen_now
 from llmb_run.campaigns.conduct import Conduct, Due, Runs
-from llmb_run.comparing.ab import ask_of_run, outcome, refuse_untimed, say_what_changed, signed
+from llmb_run.comparing.ab import outcome, refuse_untimed, say_what_changed, signed, spec_of_run
 from llmb_run.comparing.gap import Found, Gap, GapDifference, find_gap
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
-from llmb_run.starting.requests import PlannedJob, plan_ask
+from llmb_run.starting.requests import PlannedJob, plan_job
 from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
@@ -195,7 +195,9 @@ class FrozenGap(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gap: Gap
 
 
-def attribute(record: RunRecord, rule: Rule, place: Workspace, *, again: bool, folder: Path | None) -> dict[str, Any]:
+def attribute(
+    record: RunRecord, rule: Rule, workspace: Workspace, *, again: bool, folder: Path | None
+) -> dict[str, Any]:
     """Begin, continue or show the test of what differs: the result, with the campaign's folder.
 
     Raises:
@@ -203,16 +205,16 @@ def attribute(record: RunRecord, rule: Rule, place: Workspace, *, again: bool, f
     """
 
     def measured(campaign: Campaign) -> dict[str, Any]:
-        kept = _begin_or_go_on(campaign, record, place)
+        kept = _begin_or_go_on(campaign, record, workspace)
         base, *others = (item.arm for item in kept.arms)
         _check_pairs(rule, len(others))
         notice(f"{counted(len(others), 'comparison')}, each of at most {4 * rule.most} runs: {campaign.folder}")
         arms = [arm for other in others for arm in (replace(base, title=f"A beside {other.title}"), other)]
         parts = Parts(campaign.id, rule, together=len(others) > 1)
-        runs = Conduct(campaign, arms, parts, place, notice).to_the_end()
+        runs = Conduct(campaign, arms, parts, workspace, notice).to_the_end()
         return result_of(kept.gap, parts, arms, runs)
 
-    campaigns, name = folder or place.require_install() / "campaigns", f"why-{record.plan.workload}"
+    campaigns, name = folder or workspace.require_install() / "campaigns", f"why-{record.plan.workload}"
     return answered(
         *(campaigns, "why", name, record.paths.run_id, measured),
         again=again,
@@ -228,33 +230,33 @@ def _check_pairs(rule: Rule, count: int) -> None:
         )
 
 
-def _begin_or_go_on(campaign: Campaign, record: RunRecord, place: Workspace) -> FrozenGap:
+def _begin_or_go_on(campaign: Campaign, record: RunRecord, workspace: Workspace) -> FrozenGap:
     then = began_with(campaign, FrozenGap)
     if then is None:
-        found = find_gap(record, place)
+        found = find_gap(record, workspace)
         if found.here is None:
             raise RequestError("the run's job cannot be planned today", remedy="llmb-run retry says why")
         refuse_untimed(found.here.plan, "the run's job")
         check(found.here.plan)
         say_what_changed(record, found.here.plan)
-        gap, tests = _testable(found, place)
+        gap, tests = _testable(found, workspace)
         arms = _arms(found.here, tests)
     else:
-        here = plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
+        here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
         gap, arms = then.gap, [replace(item.arm, recipe_folder=here.entry.folder) for item in then.arms]
         arms[0] = replace(arms[0], plan=here.plan)
     return begin_or_go_on(campaign, frozen_now(campaign, arms, FrozenGap, gap=gap))
 
 
-def _testable(found: Found, place: Workspace) -> tuple[Gap, list[tuple[str, PlannedJob]]]:
+def _testable(found: Found, workspace: Workspace) -> tuple[Gap, list[tuple[str, PlannedJob]]]:
     """The gap, which says of every difference whether it is tested, and what is."""
     tests, rows = list[tuple[str, PlannedJob]](), list[GapDifference]()
     for item in found.gap.differences:
-        asked = _test(found, item.takes, place) if item.takes else None
-        if isinstance(asked, PlannedJob):
-            tests.append((f"B ({item.name}: {item.there})", asked))
-        elif asked is not None:
-            item = msgspec.structs.replace(item, takes=(), why=asked)
+        planned = _test(found, item.takes, workspace) if item.takes else None
+        if isinstance(planned, PlannedJob):
+            tests.append((f"B ({item.name}: {item.there})", planned))
+        elif planned is not None:
+            item = msgspec.structs.replace(item, takes=(), why=planned)
         rows.append(item)
     if not tests:
         raise RequestError(
@@ -263,28 +265,28 @@ def _testable(found: Found, place: Workspace) -> tuple[Gap, list[tuple[str, Plan
             code="nothing-to-test",
         )
     if len(tests) > 1:
-        every = _test(found, [name for item in rows for name in item.takes], place)
+        every = _test(found, [name for item in rows for name in item.takes], workspace)
         if isinstance(every, PlannedJob):
             tests.append((f"B ({TOGETHER})", every))
     return msgspec.structs.replace(found.gap, differences=tuple(rows)), tests
 
 
-def _test(found: Found, names: Any, place: Workspace) -> PlannedJob | str:
+def _test(found: Found, names: Any, workspace: Workspace) -> PlannedJob | str:
     """The run's job with what it takes, or why that cannot be timed."""
     assert found.here is not None
     try:
-        asked = plan_ask(found.ask(names), place)
-        refuse_untimed(asked.plan, "it")
-        check(asked.plan)
+        planned = plan_job(found.spec(names), workspace)
+        refuse_untimed(planned.plan, "it")
+        check(planned.plan)
     except LLMBError as error:
         return error.message
-    one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in (found.here, asked))
-    return asked if one != other else "the run's job has it already"
+    one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in (found.here, planned))
+    return planned if one != other else "the run's job has it already"
 
 
 def _arms(here: PlannedJob, tests: Sequence[tuple[str, PlannedJob]]) -> list[Arm]:
-    asked = [here, *(item for _, item in tests)]
-    say_warnings(asked)
-    say_doubts(item.plan for item in asked)
+    planned = [here, *(item for _, item in tests)]
+    say_warnings(planned)
+    say_doubts(item.plan for item in planned)
     titles = [f"A ({title_of(here.plan)})", *(title for title, _ in tests)]
-    return [Arm(item.plan, item.entry.folder, title) for item, title in zip(asked, titles, strict=True)]
+    return [Arm(item.plan, item.entry.folder, title) for item, title in zip(planned, titles, strict=True)]

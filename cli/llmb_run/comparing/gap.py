@@ -31,11 +31,11 @@ from llmb_common.results.references import (
 )
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
-from llmb_run.comparing.ab import ask_of_run
+from llmb_run.comparing.ab import spec_of_run
 from llmb_run.results.measuring import MeasuredRun, measure
 from llmb_run.selecting import load_rows, select_rows
 from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, command_for
-from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_ask, plan_each
+from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_each, plan_job
 from llmb_run.workspace import Workspace
 
 MOST = 200
@@ -52,7 +52,7 @@ class Other:
     ``software``: of a published result that LLMB cannot plan a job in, with what that is worth.
     """
 
-    ask: JobSpec
+    spec: JobSpec
     facts: Mapping[str, str]
     base: str
     change: Change
@@ -60,14 +60,14 @@ class Other:
     software: tuple[str, Worth | None] | None = None
 
 
-def _own_and_best(record: RunRecord, place: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
+def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
     """The run, and the fastest of the same work on as many GPUs of the kind; None where that is the run itself."""
     plan = record.plan
     wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
-    records, _ = load_rows(select_rows(place, [], wanted))
+    records, _ = load_rows(select_rows(workspace, [], wanted))
     alike = [item for item in records if item.plan.gpu_type == plan.gpu_type and not unequal_work(plan, item.plan)]
     folders = dict.fromkeys(item.paths.folder for item in (record, *alike))
-    found = {item.record.paths.run_id: item for item in measure(folders, place) if item.record}
+    found = {item.record.paths.run_id: item for item in measure(folders, workspace) if item.record}
     own = found.get(record.paths.run_id)
     timed = ((item.good.seconds, item) for item in found.values() if item.good)
     _, best = min(timed, key=lambda item: item[0], default=(0.0, None))
@@ -82,37 +82,37 @@ def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> 
     here, there = (replace(time, stalls=(), steps=0, mean=0.0) for time in (own.good, best.good))
     change = compare_times([here], [there], own.past.scatter(own.configuration))
     run_id = best.record.paths.run_id
-    ask = (
-        ask_of_run(best.record, today.entry.recipe)
+    spec = (
+        spec_of_run(best.record, today.entry.recipe)
         if today
         else JobSpec(settings={"workload": best.record.plan.workload})
     )
-    return Other(ask, facts(best.record), f"--base {run_id}", change, run_id)
+    return Other(spec, facts(best.record), f"--base {run_id}", change, run_id)
 
 
-def _published_job(here: PlannedJob, own: MeasuredRun, place: Workspace) -> Other | None:
+def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> Other | None:
     """The job that was published for the run's size, GPUs, scale and dtype, in the software of that result if LLMB can
     plan it there."""
     recipe = here.entry.recipe
-    kept = {name: value for name, value in here.ask.environment.items() if name.startswith("SBATCH_")}
+    kept = {name: value for name, value in here.spec.environment.items() if name.startswith("SBATCH_")}
     if recipe.measured_as(here.plan.variant).vboost:
         kept["ENABLE_VBOOST"] = "true"
-    kept |= {name: value for name, value in here.ask.settings.items() if name == "workload" or name in FIELDS.values()}
-    asked = _planned_or_none(replace(here.ask, settings=kept), place)
-    known = by_preference(published_references(asked.plan, recipe)) if asked else []
-    if asked is None or not known or own.good is None:
+    kept |= {name: value for name, value in here.spec.settings.items() if name == "workload" or name in FIELDS.values()}
+    planned = _planned_or_none(replace(here.spec, settings=kept), workspace)
+    known = by_preference(published_references(planned.plan, recipe)) if planned else []
+    if planned is None or not known or own.good is None:
         return None
     reference, worth = known[0], None
-    moved: PlannedJob | None = asked
+    moved: PlannedJob | None = planned
     if not reference.same_software:
         image = _image_of(reference, recipe)
         held = bridge_release(image)
-        wanted = asked.ask.having({"image": image, "engine": minor(held) if held else None})
-        moved = _planned_or_none(wanted, place) if image else None
-        worth = worth_of(asked.plan, msgspec.structs.replace(asked.plan, image=image), recipe) if image else None
-    there = moved or asked
+        wanted = planned.spec.having({"image": image, "engine": minor(held) if held else None})
+        moved = _planned_or_none(wanted, workspace) if image else None
+        worth = worth_of(planned.plan, msgspec.structs.replace(planned.plan, image=image), recipe) if image else None
+    there = moved or planned
     return Other(
-        there.ask,
+        there.spec,
         facts_of_plan(there.plan),
         command_for(there.plan, recipe).removeprefix("llmb-run single "),
         _change_to(own, own.good, reference.seconds * here.plan.tokens_per_gpu / there.plan.tokens_per_gpu),
@@ -135,8 +135,8 @@ def _image_of(reference: Reference, recipe: Recipe) -> str | None:
     return next(known, f"nvcr.io#nvidia/nemo:{release}") if document.framework == "Megatron-Bridge" else None
 
 
-def _planned_or_none(ask: JobSpec, place: Workspace) -> PlannedJob | None:
-    found = next(iter(plan_each([ask], place)))
+def _planned_or_none(spec: JobSpec, workspace: Workspace) -> PlannedJob | None:
+    found = next(iter(plan_each([spec], workspace)))
     return found if isinstance(found, PlannedJob) else None
 
 
@@ -150,10 +150,10 @@ def _fact_of(name: str) -> str:
     return facts.get(name, f"megatron.{name}" if is_setting(name) else f"env {name}")
 
 
-def taken(ask: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
-    """``ask``, which says of ``names`` what ``other`` says, or nothing where that does."""
-    kept = {name: value for name, value in ask.settings.items() if _fact_of(name) not in names}
-    return replace(ask, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
+def taken(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
+    """``spec``, which says of ``names`` what ``other`` says, or nothing where that does."""
+    kept = {name: value for name, value in spec.settings.items() if _fact_of(name) not in names}
+    return replace(spec, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
 
 
 Kind: TypeAlias = Literal["software", "setting", "launch", "nodes"]
@@ -229,27 +229,27 @@ class Found:
     here: PlannedJob | None = None
     there: JobSpec | None = None
 
-    def ask(self, names: Iterable[str]) -> JobSpec:
+    def spec(self, names: Iterable[str]) -> JobSpec:
         """The run's job, which takes ``names`` from the other side."""
         assert self.here is not None
         assert self.there is not None
-        return taken(self.here.ask, self.there, names)
+        return taken(self.here.spec, self.there, names)
 
 
-def find_gap(record: RunRecord, place: Workspace) -> Found:
+def find_gap(record: RunRecord, workspace: Workspace) -> Found:
     """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
-    own, best = _own_and_best(record, place)
+    own, best = _own_and_best(record, workspace)
     if own is None:
         return Found(Gap(""))
     try:
-        here = plan_ask(ask_of_run(record, place.workload(record.plan.workload).recipe), place)
+        here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
     except LLMBError:
         here = None
-    other = _best_run(best, own, here) if best else _published_job(here, own, place) if here else None
+    other = _best_run(best, own, here) if best else _published_job(here, own, workspace) if here else None
     seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if other is None:
         return Found(Gap(_published(own), differences=tuple(seen)), here)
-    sides = _Sides(record, here, other, place)
+    sides = _Sides(record, here, other, workspace)
     listed = sides.differences()
     if other.software:
         why = "LLMB cannot plan a job in that software"
@@ -278,10 +278,10 @@ def _published(own: MeasuredRun) -> str:
 class _Sides:
     """A run and what it is compared with. ``there`` says all that the run's job can take from the other side."""
 
-    def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, place: Workspace) -> None:
-        self._record, self._here, self._other, self._place = record, here, other, place
+    def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:
+        self._record, self._here, self._other, self._workspace = record, here, other, workspace
         self._own = facts(record) if other.run_id else facts_of_plan(record.plan)
-        self.there = other.ask
+        self.there = other.spec
 
     def differences(self) -> list[GapDifference]:
         apart = dict(_unlike(self._own, self._other.facts))
@@ -301,15 +301,15 @@ class _Sides:
         return [self._difference({name: apart[name] for name in names}) for names in (*groups, *left)]
 
     def _says_otherwise(self, fact: str) -> bool:
-        """Whether the asks of the two say otherwise of it."""
+        """Whether the specs of the two say otherwise of it."""
         assert self._here is not None
-        here, there = ({_fact_of(n): v for n, v in ask.settings.items()} for ask in (self._here.ask, self.there))
+        here, there = ({_fact_of(n): v for n, v in spec.settings.items()} for spec in (self._here.spec, self.there))
         return here.get(fact) != there.get(fact)
 
     def _planned(self, names: Sequence[str]) -> PlannedJob | Refused:
         """The run's job, which takes ``names`` from the other side."""
         assert self._here is not None
-        (found,) = plan_each([taken(self._here.ask, self.there, names)], self._place)
+        (found,) = plan_each([taken(self._here.spec, self.there, names)], self._workspace)
         return found
 
     def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:

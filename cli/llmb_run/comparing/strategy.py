@@ -229,4 +229,4 @@ class InTurns:
 
     def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> RunBlock:
         letters = order(number, self.seed)
-        return RunBlock(number, letters, tuple(known.get(place) for place in places(number, letters)))
+        return RunBlock(number, letters, tuple(known.get(workspace) for workspace in places(number, letters)))

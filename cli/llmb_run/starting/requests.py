@@ -91,10 +91,10 @@ def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | 
                 f"{option} {value}: single starts one job",
                 remedy=f"llmb-run submit ... {option} {value} starts several, llmb-run sweep compares them",
             )
-    return ask_of(workload=workload, size=size, dtype=dtype, scale=scale, **settings)
+    return job_spec(workload=workload, size=size, dtype=dtype, scale=scale, **settings)
 
 
-def ask_of(
+def job_spec(
     *,
     env: Sequence[str],
     columns: Sequence[str],
@@ -121,7 +121,7 @@ def ask_of(
 class PlannedJob:
     """A planned job: what was asked, by which recipe, and what comes of it."""
 
-    ask: JobSpec
+    spec: JobSpec
     entry: CatalogEntry
     request: Request
     plan: JobPlan
@@ -131,60 +131,60 @@ class PlannedJob:
 class Refused:
     """A job that cannot be planned, and why."""
 
-    ask: JobSpec
+    spec: JobSpec
     error: RequestError
 
 
-def variables_for(ask: JobSpec, place: Workspace) -> dict[str, str]:
-    """The variables of ``launch.sh`` that ask for ``ask``: the caller's environment, then the options."""
-    variables = {**os.environ, "LLMB_INSTALL": str(place.install), **ask.environment, **ask.options}
-    if ask.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
+def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
+    """The variables of ``launch.sh`` that request ``spec``: the caller's environment, then the options."""
+    variables = {**os.environ, "LLMB_INSTALL": str(workspace.install), **spec.environment, **spec.options}
+    if spec.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
         variables["DRY_RUN"] = os.environ.get("DRY_RUN") or "true"
-    if megatron := {name: value for name, value in ask.settings.items() if is_setting(name)}:
+    if megatron := {name: value for name, value in spec.settings.items() if is_setting(name)}:
         known = settings_in(variables.get("MEGATRON_SETTINGS"), "MEGATRON_SETTINGS")
         variables["MEGATRON_SETTINGS"] = settings_text(known | megatron)
-    if ask.slurm:
+    if spec.slurm:
         given = variables.get("ADDITIONAL_SLURM_PARAMS", "")
-        variables["ADDITIONAL_SLURM_PARAMS"] = override_additional(given, *ask.slurm)
+        variables["ADDITIONAL_SLURM_PARAMS"] = override_additional(given, *spec.slurm)
     return variables
 
 
-def names_for(ask: JobSpec) -> FieldNames:
+def names_for(spec: JobSpec) -> FieldNames:
     """What messages call the fields: the options given, the variables set, and options for what nobody has said."""
     options = {name: known.option for name, known in VARIABLES.items() if known.option}
-    options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(ask.slurm.values())) or "--slurm-arg"
-    variables, said = {**os.environ, **ask.environment}, ask.options
+    options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(spec.slurm.values())) or "--slurm-arg"
+    variables, said = {**os.environ, **spec.environment}, spec.options
     return FieldNames({name: known for name, known in options.items() if name in said or not variables.get(name)})
 
 
-def plan_ask(ask: JobSpec, place: Workspace) -> PlannedJob:
+def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
     """Plan one job.
 
     Raises:
         LLMBError: it cannot be planned; the message names options
     """
-    entry = place.workload(ask.workload)
-    job_variables = {name: value for name, value in ask.environment.items() if name not in VARIABLES}
-    request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables, names_for(ask))
-    return PlannedJob(ask, entry, request, plan.after_days(ask.days) if ask.days else plan)
+    entry = workspace.workload(spec.workload)
+    job_variables = {name: value for name, value in spec.environment.items() if name not in VARIABLES}
+    request, plan = plan_from_variables(entry.folder, variables_for(spec, workspace), job_variables, names_for(spec))
+    return PlannedJob(spec, entry, request, plan.after_days(spec.days) if spec.days else plan)
 
 
 def plan_all(
-    asks: Iterable[JobSpec], place: Workspace, *, skip_unsupported: bool = False
+    specs: Iterable[JobSpec], workspace: Workspace, *, skip_unsupported: bool = False
 ) -> tuple[list[PlannedJob], list[str]]:
     """Plan every job before the first one starts; the plans, and why others were skipped.
 
     Raises the error where there is one job; RequestError that lists all that cannot be planned where there are more.
     """
-    all_asks = list(asks)
-    outcomes = list(plan_each(all_asks, place))
+    all_asks = list(specs)
+    outcomes = list(plan_each(all_asks, workspace))
     refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     if refused and len(all_asks) == 1:
-        ask = refused[0].ask
-        with located(ask.where) if ask.where else nullcontext():
+        spec = refused[0].spec
+        with located(spec.where) if spec.where else nullcontext():
             raise refused[0].error
     planned = [outcome for outcome in outcomes if isinstance(outcome, PlannedJob)]
-    problems = list(dict.fromkeys(f"{item.ask.title}: {item.error.message}" for item in refused))
+    problems = list(dict.fromkeys(f"{item.spec.title}: {item.error.message}" for item in refused))
     if problems and not (skip_unsupported and planned):
         raise RequestError(
             "nothing was started; these jobs cannot be planned:\n  " + "\n  ".join(problems),
@@ -193,29 +193,29 @@ def plan_all(
     return planned, problems
 
 
-def plan_each(asks: Sequence[JobSpec], place: Workspace) -> Iterator[PlannedJob | Refused]:
-    """What becomes of every ask, in their order. Repeats that follow each other have one plan.
+def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[PlannedJob | Refused]:
+    """What becomes of every spec, in their order. Repeats that follow each other have one plan.
 
     Raises:
         RequestError: none of them can be planned here, whatever they ask for
     """
-    assert place.install  # without one nothing can be planned: say so once
-    refuse_one_folder_for_many(asks)
+    assert workspace.install  # without one nothing can be planned: say so once
+    refuse_one_folder_for_many(specs)
     last: PlannedJob | Refused | None = None
-    for ask in asks:
-        if last is not None and replace(last.ask, repeat=ask.repeat) == ask:
-            last = replace(last, ask=ask)
+    for spec in specs:
+        if last is not None and replace(last.spec, repeat=spec.repeat) == spec:
+            last = replace(last, spec=spec)
         else:
             try:
-                last = plan_ask(ask, place)
+                last = plan_job(spec, workspace)
             except RequestError as error:
-                last = Refused(ask, error)
+                last = Refused(spec, error)
         yield last
 
 
-def refuse_one_folder_for_many(asks: Sequence[JobSpec]) -> None:
+def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
     """Raise RequestError where ``LLMB_WORKLOAD`` names one folder for the runs of several workloads."""
-    workloads = {ask.workload for ask in asks}
+    workloads = {spec.workload for spec in specs}
     if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:
         raise RequestError(
             f"LLMB_WORKLOAD names one folder, but {len(workloads)} workloads are requested",

@@ -1,4 +1,4 @@
-"""From asks to running jobs: plan all, show or submit, and say what became of each."""
+"""From specs to running jobs: plan all, show or submit, and say what became of each."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llmb_common.command.outcome import Result
-from llmb_common.errors import CheckFailed, LLMBError
+from llmb_common.errors import CheckFailed, LLMBError, RequestError
+from llmb_common.executors import executor_for
+from llmb_common.health.ask import DAYS, choose, keep_out, look
+from llmb_common.health.facts import needs_of
+from llmb_common.health.judge import NodeVerdict
 from llmb_common.index.runs import row_of
 from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import in_short
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.extras import extras_of
+from llmb_common.runs.hostlist import compress
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.jobs import Job, Options, experiments_of, jobs_to_follow
@@ -28,7 +34,6 @@ from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 from llmb_common.submission.single import submit, submit_chain
 from llmb_run.columns import run_as_json
-from llmb_run.starting.nodes import on_different_nodes, require_health
 from llmb_run.starting.requests import JobSpec, PlannedJob, plan_all
 from llmb_run.terminal import clock, notice, table
 from llmb_run.workspace import Workspace
@@ -57,20 +62,20 @@ class StartOptions:
         return cls(**{known.name: settings.pop(known.name) for known in fields(cls) if known.name in settings})
 
 
-def show_plans(asked: Sequence[PlannedJob]) -> Result:
+def show_plans(planned: Sequence[PlannedJob]) -> Result:
     """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON."""
-    say_warnings(asked)
+    say_warnings(planned)
 
     def data() -> dict[str, Any]:
-        jobs = [{"plan": plan_as_dict(item.plan), "script": _script(item.plan)} for item in asked]
+        jobs = [{"plan": plan_as_dict(item.plan), "script": _script(item.plan)} for item in planned]
         return {"dry_run": True, "jobs": jobs}
 
-    if len(asked) > 1:
-        return Result(data, _plan_table(asked), remarks=[f"{len(asked)} jobs, nothing started (dry run)"])
-    plan = asked[0].plan
+    if len(planned) > 1:
+        return Result(data, _plan_table(planned), remarks=[f"{len(planned)} jobs, nothing started (dry run)"])
+    plan = planned[0].plan
     for line in in_short(plan):
         notice(line)
-    if asked[0].request.dry_run == "json":
+    if planned[0].request.dry_run == "json":
         return Result(data, json.dumps(plan_as_dict(plan), indent=2) + "\n")
     return Result(data, lambda: _script(plan), for_programs=True)
 
@@ -79,10 +84,10 @@ def _script(plan: JobPlan) -> str:
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
 
 
-def _plan_table(asked: Sequence[PlannedJob]) -> str:
+def _plan_table(planned: Sequence[PlannedJob]) -> str:
     right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
-    runs = Counter(id(item.plan) for item in asked)
-    different = {id(item.plan): item.plan for item in asked}
+    runs = Counter(id(item.plan) for item in planned)
+    different = {id(item.plan): item.plan for item in planned}
     rows = [_plan_row(plan, runs[number]) for number, plan in different.items()]
     return table(["job", *right, "time limit"], rows, right)
 
@@ -93,13 +98,13 @@ def _plan_row(plan: JobPlan, runs: int) -> list[str]:
     return [plan.experiment_name, *("-" if n is None else str(n) for n in numbers), plan.time_limit]
 
 
-def say_warnings(asked: Sequence[PlannedJob]) -> None:
+def say_warnings(planned: Sequence[PlannedJob]) -> None:
     """What planning chose or doubts; jobs name themselves where it is not of all of them."""
     warned: dict[str, dict[str, None]] = {}
-    for item in asked:
+    for item in planned:
         for warning in item.plan.preflight.warnings:
             warned.setdefault(warning, {})[item.plan.experiment_name] = None
-    names = {item.plan.experiment_name for item in asked}
+    names = {item.plan.experiment_name for item in planned}
     for warning, whose in warned.items():
         for name in whose if len(whose) < len(names) else [""]:
             notice(f"{name}: {warning}".removeprefix(": "))
@@ -157,38 +162,38 @@ def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
 
 
 def start(
-    command: str, asks: Sequence[JobSpec], place: Workspace, options: StartOptions, *, task_file: str = ""
+    command: str, specs: Sequence[JobSpec], workspace: Workspace, options: StartOptions, *, task_file: str = ""
 ) -> Result:
-    """Start ``asks``, or show what a dry run would start.
+    """Start ``specs``, or show what a dry run would start.
 
     Raises:
         LLMBError: nothing could be started; with several jobs a refusal of one is reported and the others go on
     """
-    asks = [replace(ask, dry_run=options.dry_run) for ask in asks]
-    asked, skipped = plan_all(asks, place, skip_unsupported=options.skip_unsupported)
+    specs = [replace(spec, dry_run=options.dry_run) for spec in specs]
+    planned, skipped = plan_all(specs, workspace, skip_unsupported=options.skip_unsupported)
     for problem in skipped:
         notice(f"skipped: {problem}")
-    if any(item.request.dry_run for item in asked):
-        check_followed(asked, place, options)
-        return show_plans(asked)
-    result = start_planned(command, asked, place, options, task_file=task_file)
+    if any(item.request.dry_run for item in planned):
+        check_followed(planned, workspace, options)
+        return show_plans(planned)
+    result = start_planned(command, planned, workspace, options, task_file=task_file)
     return replace(result, data={**result.data, "skipped": skipped})
 
 
-def check_followed(asked: Sequence[PlannedJob], place: Workspace, options: StartOptions) -> None:
+def check_followed(planned: Sequence[PlannedJob], workspace: Workspace, options: StartOptions) -> None:
     """In a dry run, what there would be to wait for.
 
     Raises:
         RequestError: there is no such job
     """
-    if options.after and place.install.is_dir():
-        jobs_to_follow(asked[0].plan, options.after)
+    if options.after and workspace.install.is_dir():
+        jobs_to_follow(planned[0].plan, options.after)
 
 
 def start_planned(
     command: str,
-    asked: Sequence[PlannedJob],
-    place: Workspace,
+    planned: Sequence[PlannedJob],
+    workspace: Workspace,
     options: StartOptions,
     *,
     task_file: str = "",
@@ -199,23 +204,23 @@ def start_planned(
     Raises:
         LLMBError: nothing could be started
     """
-    place.require_install()
-    say_warnings(asked)
-    say_doubts(item.plan for item in asked)
+    workspace.require_install()
+    say_warnings(planned)
+    say_doubts(item.plan for item in planned)
     if options.health:
-        require_health([item.plan for item in asked], place)
+        require_health([item.plan for item in planned], workspace)
     each = Options(after=options.after, detach=options.detach)
-    jobs = [Job(item.plan, item.entry.folder, each) for item in asked]
+    jobs = [Job(item.plan, item.entry.folder, each) for item in planned]
     if task_file:
         again = time.time_ns() if options.again else None
-        names = [item.ask.digest(task_file, again) for item in asked]
-        return start_round(command, jobs, place, options, digest_of_file(task_file), names, Path(task_file).stem)
+        names = [item.spec.digest(task_file, again) for item in planned]
+        return start_round(command, jobs, workspace, options, digest_of_file(task_file), names, Path(task_file).stem)
     if len(jobs) == 1 and options.chain == 1:
         return start_one(jobs[0])
     if swept:
         names = [digest_of_plan(job.plan) for job in jobs]
-        return start_round(command, jobs, place, options, digest_of([], command, options.apart, *swept), names)
-    return start_round(command, jobs, place, options)
+        return start_round(command, jobs, workspace, options, digest_of([], command, options.apart, *swept), names)
+    return start_round(command, jobs, workspace, options)
 
 
 def start_one(job: Job) -> Result:
@@ -227,7 +232,7 @@ def start_one(job: Job) -> Result:
 def start_round(
     command: str,
     jobs: Sequence[Job],
-    place: Workspace,
+    workspace: Workspace,
     options: StartOptions,
     digest: str = "",
     names: Sequence[str] = (),
@@ -242,7 +247,7 @@ def start_round(
     """
     digest = digest or digest_of(jobs, command, options.chain, options.apart)
     with open_round(jobs, digest, again=options.again, say=notice) as this:
-        known = {row.key for row in find_runs(place.install, roots=experiments_of(jobs))} - {""}
+        known = {row.key for row in find_runs(workspace.install, roots=experiments_of(jobs))} - {""}
         if this.begun is not None and not lasting:
             notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
         begin = lasting or f"{command}:{this.name}"
@@ -278,3 +283,95 @@ def _submit_all(jobs: Sequence[Job], options: StartOptions) -> list[tuple[str, R
         links = submit_chain(job.plan, job.recipe_folder, options.chain, job.options)
         results += [(job.plan.experiment_name, record) for record in links]
     return results
+
+
+# Which nodes jobs get: only healthy ones, and repeats of one job different ones.
+
+_UNUSABLE = ("down", "drain", "fail", "maint", "unknown")
+
+
+def on_different_nodes(jobs: Sequence[Job]) -> list[Job]:
+    """``jobs``, each of several repeats kept from the nodes of the others; where there are too few, from some.
+
+    Raises:
+        RequestError: no scheduler chooses nodes here
+        SchedulerError: the scheduler does not say which there are
+    """
+    repeats: dict[tuple[str, str], list[int]] = {}
+    for number, job in enumerate(jobs):
+        repeats.setdefault((job.plan.workload, job.plan.experiment_name), []).append(number)
+    found = list(jobs)
+    for numbers in repeats.values():
+        shares = shares_of(_usable(jobs[numbers[0]].plan), len(numbers), jobs[numbers[0]].plan.nodes)
+        for number, avoided in zip(numbers, shares, strict=True):
+            listed = ",".join(filter(None, (jobs[number].options.exclude, compress(avoided))))
+            found[number] = replace(jobs[number], options=replace(jobs[number].options, exclude=listed))
+    return found
+
+
+def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]]:
+    """For each repeat the nodes that it avoids: all but its own share of ``nodes``, or as many as can be spared."""
+    share = len(nodes) // repeats
+    own = [nodes[number * share : (number + 1) * share] for number in range(repeats)]
+    if share >= needed:
+        return [[node for node in nodes if node not in kept] for kept in own]
+    spare = min(max(share, 1), len(nodes) - needed)
+    if spare < 1:
+        notice(f"--spread-nodes: a job needs {needed} of {len(nodes)} usable nodes, so all repeats have the same")
+        return [[]] * repeats
+    notice(f"--spread-nodes: {repeats} repeats of {needed} nodes share some of {len(nodes)} usable nodes")
+    return [[nodes[(number * spare + at) % len(nodes)] for at in range(spare)] for number in range(repeats)]
+
+
+def _usable(plan: JobPlan) -> list[str]:
+    told = plan.scheduler
+    if told is None:
+        raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
+    states = executor_for(plan.cluster_type).nodes_now(told.nodelist, told.queue)
+    return [name for name, state in states.items() if not state.startswith(_UNUSABLE)]
+
+
+def require_health(plans: Sequence[JobPlan], workspace: Workspace) -> list[NodeVerdict]:
+    """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail.
+
+    Raises:
+        CheckFailed: a node that a job asks for fails, or none is left
+        LLMBError: none can be asked
+    """
+    groups: dict[tuple[str | None, str | None], list[JobPlan]] = {}
+    for plan in plans:
+        told = plan.scheduler or SchedulerPart()
+        groups.setdefault((told.nodelist, told.queue), []).append(plan)
+    verdicts: list[NodeVerdict] = []
+    for (listed, partition), alike in groups.items():
+        needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
+        executor = executor_for(alike[0].cluster_type)
+        asked, left = choose(executor, workspace.require_install(), listed, None if listed else partition)
+        found = look(executor, needs, asked)
+        verdicts += found.verdicts
+        notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
+        keep_out(workspace.install, found, DAYS)
+        for verdict in found.failed:
+            notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
+        if listed and found.failed:
+            raise CheckFailed(
+                f"requested nodes fail: {', '.join(item.node for item in found.failed)}",
+                remedy="choose others, or see llmb-run health --nodes",
+                code="unhealthy-nodes",
+            )
+        healthy, most = len(asked) - len(found.failed), max(plan.nodes for plan in alike)
+        if not healthy and all(why.startswith("excluded") for why in left.values()):
+            raise CheckFailed(
+                f"no node is left for the job: {len(asked)} fail, {len(left)} were excluded before",
+                remedy="see llmb-run health, and llmb-run exclude list",
+                code="unhealthy-nodes",
+            )
+        if healthy < most:
+            notice(f"{healthy} healthy nodes are idle, and {most} are needed")
+    return verdicts
+
+
+def counted_by(states: Mapping[str, str]) -> str:
+    """``3 allocated, 1 drained``, without reasons."""
+    words = Counter(state.partition(" (")[0] for state in states.values())
+    return ", ".join(f"{count} {word}" for word, count in words.most_common())

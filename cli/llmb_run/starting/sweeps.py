@@ -30,7 +30,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_common.site.machine import look_at_machine
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.starting.command_line import FIELDS, check_job_variable, columns_of
-from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, ask_of, names_for, variables_for
+from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, job_spec, names_for, variables_for
 from llmb_run.terminal import split
 from llmb_run.workspace import Workspace
 
@@ -54,11 +54,11 @@ def once_each(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob
             continue
         said = msgspec.structs.replace(outcome.plan, overridden=())
         first = known.setdefault(digest_of_plan(said), outcome)
-        if first.ask.varied == outcome.ask.varied:
+        if first.spec.varied == outcome.spec.varied:
             planned.append(outcome)
         else:
-            error = RequestError(f"the same job as {first.ask.combination}", remedy="leave it out", code="same-job")
-            refused.append(Refused(outcome.ask, error))
+            error = RequestError(f"the same job as {first.spec.combination}", remedy="leave it out", code="same-job")
+            refused.append(Refused(outcome.spec, error))
     return planned, refused
 
 
@@ -106,8 +106,8 @@ def _zipped(group: Dimensions) -> list[dict[str, str]]:
     return rows
 
 
-def changed(ask: JobSpec, changes: Mapping[str, str]) -> JobSpec:
-    """``ask`` with another value in each dimension of ``changes``, which are called as ``dimension`` calls them.
+def changed(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
+    """``spec`` with another value in each dimension of ``changes``, which are called as ``dimension`` calls them.
 
     Raises:
         RequestError: a dimension cannot have that value
@@ -117,7 +117,7 @@ def changed(ask: JobSpec, changes: Mapping[str, str]) -> JobSpec:
             columns_of([f"{name}={value}"])
         elif name not in NAMED and not is_setting(name):
             check_job_variable(name, value, name)
-    return replace(ask.having(changes), varied={**ask.varied, **changes})
+    return replace(spec.having(changes), varied={**spec.varied, **changes})
 
 
 def dimension(text: str) -> str:
@@ -208,12 +208,12 @@ def many_jobs(
         RequestError: a value is not what it should be
     """
     lists = {"workload": workload, "size": size, "dtype": dtype, "scale": scale}
-    return ask_of(**settings), {name: split(values) for name, values in lists.items()}
+    return job_spec(**settings), {name: split(values) for name, values in lists.items()}
 
 
 def sweep(
     base: JobSpec,
-    place: Workspace,
+    workspace: Workspace,
     dimensions: Dimensions,
     zipped: Sequence[Dimensions] = (),
     *,
@@ -222,7 +222,7 @@ def sweep(
     repeats: int = 1,
     spread: int = 0,
 ) -> list[JobSpec]:
-    """One ask per combination and repeat; a dimension without values leaves the choice to the recipe.
+    """One spec per combination and repeat; a dimension without values leaves the choice to the recipe.
 
     The ``workload`` is among the dimensions. Scales are those given, or the documented ones where ``all`` or a bound is
     given. Repeats are spread evenly over ``spread`` days, beginning today.
@@ -232,29 +232,29 @@ def sweep(
     """
     scales = dimensions.get("scale", [])
     _check_scales(scales, bounded=bool(min_scale or max_scale))
-    kind = place.cluster.cluster_type
+    kind = workspace.cluster.cluster_type
     if spread > 1 and kind is not None:
         _require_queue(kind)
-    assert place.install  # without one nothing can be planned: say so once
-    given = _check_names(base, place, {name: values for name, values in dimensions.items() if values})
+    assert workspace.install  # without one nothing can be planned: say so once
+    given = _check_names(base, workspace, {name: values for name, values in dimensions.items() if values})
     for name in sorted(set(given) & {name for group in zipped for name in group}):
         raise RequestError(f"{name} is given, and zipped", remedy="give its values once")
     given.pop("scale", None)
     base = replace(changed(base, {name: values[0] for name, values in given.items()}), varied={})
     several = {name: values for name, values in given.items() if len(values) > 1}
-    asks: list[JobSpec] = []
+    specs: list[JobSpec] = []
     for combination in combinations(several, zipped):
-        ask = changed(base, combination)
-        for gpus in _scales(ask, place, scales, min_scale, max_scale):
-            at = changed(ask, {"scale": gpus}) if len(scales) > 1 and gpus else ask.having({"scale": gpus})
+        spec = changed(base, combination)
+        for gpus in _scales(spec, workspace, scales, min_scale, max_scale):
+            at = changed(spec, {"scale": gpus}) if len(scales) > 1 and gpus else spec.having({"scale": gpus})
             for number in range(1, repeats + 1):
                 day = (number - 1) * spread // repeats
-                asks.append(replace(at, repeat=number, days=day))
-    if not asks:
+                specs.append(replace(at, repeat=number, days=day))
+    if not specs:
         raise RequestError(
             "the recipe has no number of GPUs within the bounds", remedy="llmb-run list shows its numbers of GPUs"
         )
-    return asks
+    return specs
 
 
 def check_apart(repeats: int, apart: bool) -> None:
@@ -281,12 +281,12 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
             )
 
 
-def _check_names(base: JobSpec, place: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
+def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
     """``given`` with workloads by their names, where none of its sizes and dtypes is a slip."""
     if "workload" not in given and not base.workload:
         raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
     names = given.get("workload") or [base.workload]
-    recipes = [_given(base.having({"workload": name}), place).recipe for name in names]
+    recipes = [_given(base.having({"workload": name}), workspace).recipe for name in names]
     for size in given.get("size", ()):
         # A size of one of several workloads is a combination; a size of none is a slip.
         if not any(size.lower() in recipe.sizes for recipe in recipes):
@@ -299,7 +299,7 @@ def _check_names(base: JobSpec, place: Workspace, given: Dimensions) -> dict[str
 
 
 def _scales(
-    ask: JobSpec, place: Workspace, scales: Sequence[str], min_scale: int | None, max_scale: int | None
+    spec: JobSpec, workspace: Workspace, scales: Sequence[str], min_scale: int | None, max_scale: int | None
 ) -> list[str | None]:
     """The scales of one combination. One that cannot be planned keeps its own: planning says why, or leaves it out."""
     if scales and "all" not in [scale.lower() for scale in scales]:
@@ -307,15 +307,15 @@ def _scales(
     found: list[int] = []
     if scales or min_scale is not None or max_scale is not None:
         with suppress(RequestError):
-            found = documented_scales(_given(ask, place))
+            found = documented_scales(_given(spec, workspace))
     if not found:
-        return [ask.settings.get("scale")]
+        return [spec.settings.get("scale")]
     return [str(n) for n in found if (min_scale or 1) <= n and (max_scale is None or n <= max_scale)]
 
 
-def _given(ask: JobSpec, place: Workspace) -> PlanningInput:
-    """What there is to plan ``ask`` with, at any scale: the recipe has the functions of its release."""
-    recipe = place.workload(ask.workload).recipe
-    request = read_request(variables_for(ask.having({"scale": None}), place), names_for(ask))
-    machine = look_at_machine(place.cluster, request)
-    return choose_functions(PlanningInput(recipe=recipe, cluster=place.cluster, request=request, machine=machine))
+def _given(spec: JobSpec, workspace: Workspace) -> PlanningInput:
+    """What there is to plan ``spec`` with, at any scale: the recipe has the functions of its release."""
+    recipe = workspace.workload(spec.workload).recipe
+    request = read_request(variables_for(spec.having({"scale": None}), workspace), names_for(spec))
+    machine = look_at_machine(workspace.cluster, request)
+    return choose_functions(PlanningInput(recipe=recipe, cluster=workspace.cluster, request=request, machine=machine))

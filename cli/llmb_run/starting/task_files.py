@@ -1,4 +1,4 @@
-"""A task file as asks. It has one of two forms.
+"""A task file as specs. It has one of two forms.
 
 The short one: a workload header, then ``(dtype, [scales], repeats[, profile])`` lines.
 
@@ -72,13 +72,13 @@ def is_text_form(text: str) -> bool:
     return any(line.startswith("(") for line in lines[:2])
 
 
-def parse_text(text: str, where: str, place: Workspace) -> list[JobSpec]:
-    """The asks of a file in this form.
+def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
+    """The specs of a file in this form.
 
     Raises:
         ConfigError: something in it is wrong; with ``where`` and the line
     """
-    asks: list[JobSpec] = []
+    specs: list[JobSpec] = []
     base: JobSpec | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = _strip(raw)
@@ -86,7 +86,7 @@ def parse_text(text: str, where: str, place: Workspace) -> list[JobSpec]:
             continue
         at = f"{where}:{number}"
         if header := _HEADER.match(line):
-            base = _header(header["name"], header["size"], at, place)
+            base = _header(header["name"], header["size"], at, workspace)
             continue
         if not line.startswith("("):
             raise ConfigError(
@@ -95,28 +95,28 @@ def parse_text(text: str, where: str, place: Workspace) -> list[JobSpec]:
             )
         if base is None:
             raise ConfigError(f"{at}: a task before the first header", remedy="write  pretrain_llama3.1_405b:  above")
-        asks += [replace(ask, where=at) for ask in _task(line, at, base, place)]
-    return asks
+        specs += [replace(spec, where=at) for spec in _task(line, at, base, workspace)]
+    return specs
 
 
 def _strip(line: str) -> str:
     return line.split("#", 1)[0].strip()
 
 
-def _header(name: str, size: str | None, at: str, place: Workspace) -> JobSpec:
+def _header(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
     """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself."""
     with located(at):
         if size is None:
-            workloads = [entry.recipe.workload for entry in place.catalog]
+            workloads = [entry.recipe.workload for entry in workspace.catalog]
             begins = [workload for workload in workloads if name.lower().startswith(f"{workload}_")]
             if begins and name.lower() not in workloads:
                 workload = max(begins, key=len)
                 name, size = workload, name[len(workload) + 1 :]
-        recipe = place.workload(name).recipe
+        recipe = workspace.workload(name).recipe
         return JobSpec().having({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
 
 
-def _task(line: str, at: str, base: JobSpec, place: Workspace) -> list[JobSpec]:
+def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
     values = _values(line, at)
     if not all(word.strip() for words in values for word in words):
         raise ConfigError(f"{at}: a part of {line!r} is empty", remedy="give it a value")
@@ -133,7 +133,7 @@ def _task(line: str, at: str, base: JobSpec, place: Workspace) -> list[JobSpec]:
         raise ConfigError(f"{at}: profile is {', '.join(profile[0])}", remedy="true or false")
     base = base.having({"profile": words[profile[0][0].lower()] if profile else None})
     with located(at):
-        return sweep(base, place, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
+        return sweep(base, workspace, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
 
 
 def _values(line: str, at: str) -> list[list[str]]:
@@ -155,7 +155,7 @@ Values = dict[str, Value | tuple[Value, ...]]
 """Of each name one value, or a list: a sweep."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every level may say of a job. None: not said here."""
 
     profile: bool | None = None
@@ -177,10 +177,10 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """``when``: the value of dimensions, or values; every condition must hold."""
 
     when: Values
-    use: Settings
+    use: TaskSettings
 
 
-class Sweep(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     size: Words | None = None
     dtype: Words | None = None
     scale: Positive | str | tuple[Positive, ...] | None = None
@@ -200,18 +200,18 @@ class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     defaults: Sweep = Sweep()
 
 
-def parse_yaml(text: str, where: str, place: Workspace) -> list[JobSpec]:
-    """The asks of a file in this form.
+def parse_yaml(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
+    """The specs of a file in this form.
 
     Raises:
         ConfigError: something in it is wrong; with ``where`` and the line
     """
     content, at = read_content(text, where, TaskFile)
-    asks: list[JobSpec] = []
+    specs: list[JobSpec] = []
     for number, task in enumerate(content.tasks):
         path = f"$.tasks[{number}]"
-        asks += [replace(ask, where=at(path)) for ask in asks_of_task(task, content.defaults, place, path, at)]
-    return asks
+        specs += [replace(spec, where=at(path)) for spec in specs_of_task(task, content.defaults, workspace, path, at)]
+    return specs
 
 
 def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
@@ -244,7 +244,7 @@ def _empty(value: Any, path: str) -> Iterator[str]:
                 yield from _empty(item, f"{path}.{key}")
 
 
-def asks_of_task(task: Task, defaults: Sweep, place: Workspace, path: str, at: At) -> list[JobSpec]:
+def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, at: At) -> list[JobSpec]:
     """Every job of the task at ``path`` of its file.
 
     Raises:
@@ -259,9 +259,9 @@ def asks_of_task(task: Task, defaults: Sweep, place: Workspace, path: str, at: A
         # A task that says which scales it runs at says all of it.
         scaled = (task.scale, task.min_scale, task.max_scale) != (None, None, None) or "scale" in zipped
         bounds = task if scaled else defaults
-        asks = sweep(
+        specs = sweep(
             base,
-            place,
+            workspace,
             usual | ({"scale": []} if scaled else {}) | own,
             [zipped] if zipped else [],
             min_scale=bounds.min_scale,
@@ -270,28 +270,28 @@ def asks_of_task(task: Task, defaults: Sweep, place: Workspace, path: str, at: A
         )
     for number, override in enumerate(task.overrides):
         with located(at(f"{path}.overrides[{number}]")):
-            fits = [_fits(ask, override.when) for ask in asks]
+            fits = [_fits(spec, override.when) for spec in specs]
             use = _said(override.use)
             for name in (name for name, values in use.items() if len(values) > 1):
                 raise ConfigError(f"{name}: an override has one value of each", remedy="a list belongs into the task")
             if not any(fits):
                 raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
             said = {name: values[0] for name, values in use.items()}
-            asks = [
-                _with(changed(ask, said), override.use) if fit else ask for ask, fit in zip(asks, fits, strict=True)
+            specs = [
+                _with(changed(ask, said), override.use) if fit else ask for ask, fit in zip(specs, fits, strict=True)
             ]
-    return asks
+    return specs
 
 
 def _words(value: Any) -> list[str]:
     return [as_said(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
-def _fits(ask: JobSpec, when: Values) -> bool:
-    return all(ask.settings.get(dimension(name)) in _words(wanted) for name, wanted in when.items())
+def _fits(spec: JobSpec, when: Values) -> bool:
+    return all(spec.settings.get(dimension(name)) in _words(wanted) for name, wanted in when.items())
 
 
-def _said(settings: Settings) -> dict[str, list[str]]:
+def _said(settings: TaskSettings) -> dict[str, list[str]]:
     found = {name: _words(value) for name in NAMED if (value := getattr(settings, name, None))}
     columns = columns_of([f"{name}={','.join(_words(value))}" for name, value in settings.set.items()])
     found |= {name: values.split(",") for name, values in columns.items()}
@@ -304,15 +304,15 @@ def _said(settings: Settings) -> dict[str, list[str]]:
     return found
 
 
-def _with(ask: JobSpec, settings: Settings) -> JobSpec:
-    """``ask`` with what ``settings`` say besides dimensions."""
+def _with(spec: JobSpec, settings: TaskSettings) -> JobSpec:
+    """``spec`` with what ``settings`` say besides dimensions."""
     named = {name: getattr(settings, name) for name in ("profile", "force", "preflight", "max_steps", "time_limit")}
     said = {name: as_said(value) if value else None for name, value in named.items() if value is not None}
     slurm = slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm")
-    return replace(ask.having(said), slurm={**ask.slurm, **slurm})
+    return replace(spec.having(said), slurm={**spec.slurm, **slurm})
 
 
-def read_tasks(path: Path, place: Workspace) -> list[JobSpec]:
+def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
     """Every job of the file, in its order.
 
     Raises:
@@ -320,7 +320,7 @@ def read_tasks(path: Path, place: Workspace) -> list[JobSpec]:
         RequestError: there is no installation
     """
     text = read_text(path)
-    asks = parse_text(text, str(path), place) if is_text_form(text) else parse_yaml(text, str(path), place)
-    if not asks:
+    specs = parse_text(text, str(path), workspace) if is_text_form(text) else parse_yaml(text, str(path), workspace)
+    if not specs:
         raise ConfigError(f"{path}:1: no task", remedy="cli/README.md shows both forms of a task file")
-    return asks
+    return specs

@@ -38,7 +38,7 @@ from llmb_run.reporting.report import build
 from llmb_run.results.measuring import measure
 from llmb_run.selecting import select_rows
 from llmb_run.starting.command_line import command_for
-from llmb_run.starting.requests import JobSpec, PlannedJob, plan_ask
+from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job
 from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
 from llmb_run.tuning.space import Space, Values, find_space, options_of
@@ -273,10 +273,10 @@ def as_text(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report_of(result: dict[str, Any], runs: Runs, place: Workspace) -> str:
+def report_of(result: dict[str, Any], runs: Runs, workspace: Workspace) -> str:
     """The page on all runs of the tuning, its course first; empty where what draws charts is not installed."""
     measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
-    report = build(measured, place, f"Tuning of {result['base']['title']}")
+    report = build(measured, workspace, f"Tuning of {result['base']['title']}")
     about = {name: result[name] for name in ("conclusion", "trials", "winner")}
     return page_or_notice(msgspec.structs.replace(report, tuning=about))
 
@@ -285,7 +285,7 @@ def report_of(result: dict[str, Any], runs: Runs, place: Workspace) -> str:
 class TuneRequest:
     """What is asked for. ``within`` as a share; ``budget`` in GPU-hours, None: what the plan takes at most."""
 
-    ask: JobSpec
+    spec: JobSpec
     values: Values
     only: bool
     within: float
@@ -296,9 +296,9 @@ class TuneRequest:
     @property
     def about(self) -> str:
         """What makes it another tuning: everything but how far it goes."""
-        ask = {name: value for name, value in asdict(self.ask).items() if name not in ("dry_run", "varied", "where")}
+        spec = {name: value for name, value in asdict(self.spec).items() if name not in ("dry_run", "varied", "where")}
         values = {name: tuple(listed) for name, listed in self.values.items()}
-        return repr(("tune", sorted(ask.items()), sorted(values.items()), self.only, self.trial_steps))
+        return repr(("tune", sorted(spec.items()), sorted(values.items()), self.only, self.trial_steps))
 
 
 def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
@@ -307,23 +307,23 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
     Raises:
         LLMBError: it cannot be planned, begun or continued
     """
-    place = Workspace()
-    base = plan_ask(replace(wanted.ask, dry_run=dry_run), place)
+    workspace = Workspace()
+    base = plan_job(replace(wanted.spec, dry_run=dry_run), workspace)
     _check(base, wanted)
     if dry_run or base.request.dry_run:
-        space = find_space(base, place, wanted.values, only=wanted.only)
+        space = find_space(base, workspace, wanted.values, only=wanted.only)
         said = preview(space, options_of(space, wanted.trial_steps), wanted.budget)
         return Result({"dry_run": True, "space": said}, foreseen(said), remarks=["nothing started (dry run)"])
 
     def searched(campaign: Campaign) -> dict[str, Any]:
         result = campaign.result()
         if result is None or _may_go_on(result, wanted):
-            result = _searched(campaign, _begin_or_go_on(campaign, base, wanted, place), wanted, place)
-        return {**result, "baseline": _set_baseline(result, place)} if wanted.set_baseline else result
+            result = _searched(campaign, _begin_or_go_on(campaign, base, wanted, workspace), wanted, workspace)
+        return {**result, "baseline": _set_baseline(result, workspace)} if wanted.set_baseline else result
 
     name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
     result = answered(
-        *(folder or place.require_install() / "campaigns", "tune", name, wanted.about, searched),
+        *(folder or workspace.require_install() / "campaigns", "tune", name, wanted.about, searched),
         again=again,
         is_over=lambda result: not (_may_go_on(result, wanted) or (wanted.set_baseline and not result["baseline"])),
     )
@@ -358,10 +358,10 @@ def _check(base: PlannedJob, wanted: TuneRequest) -> None:
         )
 
 
-def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, place: Workspace) -> FrozenSpace:
+def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, workspace: Workspace) -> FrozenSpace:
     then = began_with(campaign, FrozenSpace)
     if then is None:
-        space = find_space(base, place, wanted.values, only=wanted.only)
+        space = find_space(base, workspace, wanted.values, only=wanted.only)
         _check_budget(base, preview(space, options_of(space, wanted.trial_steps), wanted.budget), wanted)
         now = _frozen(campaign, space, wanted)
         say_warnings([base])
@@ -387,31 +387,31 @@ def _check_budget(base: PlannedJob, said: dict[str, Any], wanted: TuneRequest) -
 
 def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
     options = options_of(space, wanted.trial_steps)
-    titles = [item.ask.combination or "base" for item in space.arms]
+    titles = [item.spec.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
     each = [
-        {"command": command_for(item.plan, item.entry.recipe), "changes": dict(item.ask.varied), "option": option}
+        {"command": command_for(item.plan, item.entry.recipe), "changes": dict(item.spec.varied), "option": option}
         for item, option in zip(space.arms, options, strict=True)
     ]
     return frozen_now(campaign, arms, FrozenSpace, each, space=preview(space, options, wanted.budget))
 
 
-def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, place: Workspace) -> dict[str, Any]:
+def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
     options, arms = [item.option for item in kept.arms], [item.arm for item in kept.arms]
     tuning = Tuning(options, arms, wanted.trial_steps, wanted.within, wanted.budget, notice)
-    runs = Conduct(campaign, arms, tuning, place, notice).to_the_end()
+    runs = Conduct(campaign, arms, tuning, workspace, notice).to_the_end()
     result = outcome(campaign.id, kept, tuning, runs)
-    if html := report_of(result, runs, place):
+    if html := report_of(result, runs, workspace):
         write_atomic(campaign.folder / "report.html", html)
     return result
 
 
-def _set_baseline(result: dict[str, Any], place: Workspace) -> str | None:
+def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
     """Make the winner's full runs this site's reference; its key."""
     if not result["found"]:
         notice("no baseline was set: nothing was proved to be faster")
         return None
-    rows = select_rows(place, result["winner"]["run_ids"], RunFilter())
-    chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], place)]
-    made = set_baselines(place.require_install(), [(r, t) for r, t in chosen if r is not None and t is not None])
+    rows = select_rows(workspace, result["winner"]["run_ids"], RunFilter())
+    chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], workspace)]
+    made = set_baselines(workspace.require_install(), [(r, t) for r, t in chosen if r is not None and t is not None])
     return made[0].key

@@ -91,8 +91,8 @@ def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
     return catalogue.function(name) if catalogue is not None and name is not None else None
 
 
-def _said(function: Function, columns: Columns[int], asked: Mapping[str, Any]) -> dict[str, str]:
-    known = own_settings(function, columns) | dict(asked)
+def _said(function: Function, columns: Columns[int], planned: Mapping[str, Any]) -> dict[str, str]:
+    known = own_settings(function, columns) | dict(planned)
     backend, modules = (setting_said(known.get(name)) for name in (_BACKEND, _MODULES))
     found = {
         TENSORS: "true" if known[TENSORS] else "false",
@@ -157,7 +157,7 @@ class Space:
     def example(self) -> str:
         """The first that cannot be planned for a reason that has no word of its own; empty where none is."""
         odd = (item for item in self.refused if (item.error.code or "") not in _WORDS)
-        return next((f"{item.ask.combination}: {item.error.message}" for item in odd), "")
+        return next((f"{item.spec.combination}: {item.error.message}" for item in odd), "")
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -168,7 +168,7 @@ class Space:
         return dict(counts.most_common())
 
 
-def find_space(base: PlannedJob, place: Workspace, given: Values, *, only: bool = False) -> Space:
+def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: bool = False) -> Space:
     """Of the job ``base``. ``given``: values in place of those that are found; ``only``: nothing else varies.
 
     Raises:
@@ -181,8 +181,8 @@ def find_space(base: PlannedJob, place: Workspace, given: Values, *, only: bool 
     documented = [{name: _column(row, name) for name in (*_SIZES, *_SAVERS)} | row_said(base, row) for row in rows]
     impossible: list[dict[str, str]] = []
     found = _changes(base.plan, own, values, documented, impossible, everything=only)
-    asks = [changed(base.ask, each_apart(changes)) for changes in islice(found, _PLANNED)]
-    planned, refused = once_each([base, *plan_each(asks, place)])
+    specs = [changed(base.spec, each_apart(changes)) for changes in islice(found, _PLANNED)]
+    planned, refused = once_each([base, *plan_each(specs, workspace)])
     others = sorted(planned[1:], key=lambda item: _order(base.plan, item))
     if not others:
         why = refused[0].error.message if refused else "none divides the GPUs and the batch"
@@ -237,7 +237,7 @@ def _own(base: PlannedJob, name: str) -> str | None:
         return base.plan.image
     known = {"size": base.plan.model_size, "dtype": base.plan.dtype, "scale": str(base.plan.gpus)}
     known["engine"] = base.plan.engine
-    return own_said(base).get(name) or known.get(name) or base.ask.settings.get(name)
+    return own_said(base).get(name) or known.get(name) or base.spec.settings.get(name)
 
 
 def _column(of: JobPlan | Row, name: str) -> str:
@@ -285,7 +285,7 @@ def _divides(plan: JobPlan, changes: Mapping[str, str]) -> bool:
 def _order(base: JobPlan, item: PlannedJob) -> tuple[bool, float, int]:
     """What surely fits and is predicted to be fast first."""
     known = item.plan.preflight
-    return known.fits is False, _predicted(item.plan, base), len(item.ask.varied)
+    return known.fits is False, _predicted(item.plan, base), len(item.spec.varied)
 
 
 def _predicted(plan: JobPlan, base: JobPlan) -> float:
@@ -311,7 +311,7 @@ def options_of(space: Space, trial_steps: int) -> list[Option]:
 def _places(space: Space, item: PlannedJob) -> tuple[float | str, ...]:
     found: list[float | str] = []
     for name, listed in space.values.items():
-        value = own_said(item).get(name) or item.ask.varied.get(name) or _own(space.base, name) or ""
+        value = own_said(item).get(name) or item.spec.varied.get(name) or _own(space.base, name) or ""
         numbers = sorted({int(other) for other in (*listed, value) if other.isdecimal()})
         found.append(float(numbers.index(int(value))) if value.isdecimal() else value)
     return tuple(found)
