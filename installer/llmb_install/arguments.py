@@ -57,7 +57,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=36)
 
 
-class _Parser(argparse.ArgumentParser):
+class _ArgumentParser(argparse.ArgumentParser):
     def _print_message(self, message: str, _: object = None) -> None:
         """Print the help. argparse keeps silent about a disk that is full."""
         print(message, end="", flush=True)
@@ -121,7 +121,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     name = Path(sys.argv[0]).name if Path(sys.argv[0]).name in ("installer.py", "llmb-install") else "llmb-install"
     others = [f"  {word:11}{text}" for word, text in COMMANDS.items() if word != "install"]
     others.insert(0, f"other commands ({name} COMMAND --help):")
-    parser = _Parser(
+    parser = _ArgumentParser(
         prog=name if command == "install" else f"{name} {command}",
         allow_abbrev=False,
         description=_ABOUT if command == "install" else f"{COMMANDS[command][0].upper()}{COMMANDS[command][1:]}.",

@@ -11,8 +11,8 @@ from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.site.cluster import cluster_config
 from llmb_install.answers.detect import Site, detect_site
 from llmb_install.doctor import facts as asking
-from llmb_install.doctor.checks import Check, all_checks
-from llmb_install.doctor.facts import Facts, Workload, ask_one_node, slurm_limits
+from llmb_install.doctor.checks import DoctorCheck, all_checks
+from llmb_install.doctor.facts import SiteFacts, WorkloadNeeds, ask_one_node, slurm_limits
 from support.gpu_nodes import smi_answer
 from support.images import PROGRAMS, build_image
 from support.slurm_cluster import SlurmCluster
@@ -43,12 +43,12 @@ class Place:
         programs = (*PROGRAMS, "stat", "timeout")
         return build_image(self.images / name, programs, files={"usr/bin/nvidia-smi": smi} if smi else None)
 
-    def ask(self, image: Path | None, *, mounts: tuple[str, ...] = (), **slurm: object) -> dict[str, Check]:
+    def ask(self, image: Path | None, *, mounts: tuple[str, ...] = (), **slurm: object) -> dict[str, DoctorCheck]:
         settings = SlurmSettings(**{"gpu_partition": "batch", "gres": True, **slurm})  # type: ignore[arg-type]
         config = cluster_config(cluster_type="slurm", gpu_type="h100", slurm=settings, mounts=mounts)
         found = ask_one_node(config, self.install, self.images, image)
         site = Site(True, "", (), (), (), "", ())
-        facts = Facts(config=config, install=self.install, image_folder=self.images, site=site, image=image, node=found)
+        facts = SiteFacts(config, self.install, self.images, site, image=image, node=found)
         return {check.name: check for check in all_checks(facts)}
 
 
@@ -135,14 +135,14 @@ def test_limits_of_a_real_accounting(slurm_accounting: SlurmCluster, monkeypatch
     limits = slurm_limits(config, has_accounting=True)
     assert limits.walls == (("QOS debug", 10),)
     assert limits.blocks is None
-    facts = Facts(
+    facts = SiteFacts(
         config=config,
         install=Path("/"),
         image_folder=Path("/"),
         site=detect_site(),
         controller_is_up=True,
         slurm_config={"KillWait": "2 sec", "PreemptMode": "REQUEUE"},
-        workloads=(Workload("grok1", 30, 45, 300),),
+        workloads=(WorkloadNeeds("grok1", 30, 45, 300),),
         limits=limits,
     )
     checks = {check.name: check for check in all_checks(facts)}

@@ -15,8 +15,8 @@ import pytest
 
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import load_cluster_config
+from llmb_install.installation import SiteConfig, leaves, write_site_config
 from llmb_install.parts.files import commands
-from llmb_install.parts.site_config import SiteConfig, leaves, write_site_config
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import remove_leftovers
 from support.processes import wait_until

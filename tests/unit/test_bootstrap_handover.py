@@ -18,7 +18,7 @@ from llmb_install.answers.detect import parse_sinfo
 from llmb_install.arguments import KEPT
 from llmb_install.bootstrap import bootstrap
 from llmb_install.parts import uv
-from llmb_install.parts.engine import TOOL_BYTES, Engine
+from llmb_install.parts.engine import TOOL_BYTES, CpuEngine
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
 
@@ -95,7 +95,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         monkeypatch.setenv(name, "")
     for name in ("tool_environment", "shared_tool"):
         monkeypatch.setattr(module, name, lambda clone, home: Tool(home, made))
-    monkeypatch.setattr(Engine, "lacks", lambda self: [])
+    monkeypatch.setattr(CpuEngine, "lacks", lambda self: [])
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**12))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -22,8 +22,7 @@ from llmb_common.results.scatter import STATED
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission import launch
 from llmb_install.commands.quickstart import _answers as quickstart_answers
-from llmb_install.installation import Installation
-from llmb_install.parts.site_config import leaves, write_site_config
+from llmb_install.installation import Installation, leaves, write_site_config
 from support.repository import our_files
 from tools.verdict_simulation import DAYS, KINDS, NOISES, STALLED
 

@@ -16,9 +16,8 @@ from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config
-from llmb_install.installation import engine_values
+from llmb_install.installation import SiteConfig, engine_values
 from llmb_install.parts.engine import KINDS
-from llmb_install.parts.site_config import SiteConfig
 from llmb_train.engine import DOCUMENTED, RELEASES
 from llmb_train.job import FunctionJob, Job, parse_job
 from support import plans

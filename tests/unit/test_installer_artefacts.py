@@ -12,11 +12,10 @@ import pytest
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.answers.answers import complete, load_recipes
-from llmb_install.installation import Installation
+from llmb_install.installation import Installation, SiteConfig
 from llmb_install.parts.credentials import Secrets, hf_token_file, registry_key, registry_reference
 from llmb_install.parts.engine import own_engine
 from llmb_install.parts.files import WorkloadFolders, answers_file, commands
-from llmb_install.parts.site_config import SiteConfig
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 

@@ -14,7 +14,7 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_install.doctor.facts import parse_node
 from llmb_install.parts import environment_build, package_files, uv
 from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
-from llmb_install.parts.package_index import Settings, Unavailable
+from llmb_install.parts.package_index import IndexSettings, Unavailable
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter, Step
 
@@ -197,7 +197,7 @@ def test_what_uv_has_fetched_waits_for_the_next_attempt(world: World) -> None:
 def test_without_uv_on_this_machine_it_comes_from_the_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uv, "BESIDE", world.folder)
 
-    def fetched(folder: Path, told: Settings) -> str:
+    def fetched(folder: Path, told: IndexSettings) -> str:
         folder.mkdir()
         return str(world.program("uv").replace(folder / "uv"))
 
@@ -206,7 +206,7 @@ def test_without_uv_on_this_machine_it_comes_from_the_index(world: World, monkey
     assert [call[0] for call in world.calls()] == ["uv", "uv", "uv", "uv", "python"]
     assert not (world.folder / ".uv-engine").exists()
 
-    def nowhere(folder: Path, told: Settings) -> str:
+    def nowhere(folder: Path, told: IndexSettings) -> str:
         raise Unavailable("no route\nto it")
 
     monkeypatch.setattr(uv, "fetched", nowhere)

@@ -14,15 +14,18 @@ from llmb_common.errors import RequestError
 from llmb_install.parts.credentials import (
     KEPT,
     Secrets,
+    added,
     closed_files,
+    entries,
     from_environment,
     hf_token_file,
+    reached,
     registry_key,
     registry_reference,
     remove_ngc_key,
     stored_hf_token,
+    without,
 )
-from llmb_install.parts.enroot_files import added, entries, reached, without
 from llmb_install.working.reporter import Reporter
 
 KEY = Secret("nvapi-abc")

@@ -11,7 +11,7 @@ import pytest
 from llmb_common.machine.processes import Answer
 from llmb_install.answers import detect
 from llmb_install.answers.detect import Partition, Site, detect_site, mpi_type, mpi_types, parse_sinfo
-from llmb_install.parts import enroot_files
+from llmb_install.parts import credentials
 from llmb_install.parts.credentials import enroot_credentials_path
 
 SAID = {
@@ -148,7 +148,7 @@ def test_what_a_site_knows_of_a_partition(machine: Machine) -> None:
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "enroot.conf"
-    monkeypatch.setattr(enroot_files, "CONFIG", path)
+    monkeypatch.setattr(credentials, "ENROOT_CONFIG", path)
     return path
 
 
@@ -166,13 +166,13 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_administrators_choice_counts(conf: Path, line: str, folder: str) -> None:
     conf.write_text(f"# site\n{line}\n")
-    assert enroot_files.temporary_folder({"USER": "ann"}) == Path(folder)
+    assert credentials.temporary_folder({"USER": "ann"}) == Path(folder)
 
 
 def test_a_variable_wins_over_the_file_and_the_file_over_its_drop_ins(conf: Path) -> None:
     (conf.parent / "enroot.conf.d").mkdir()
     (conf.parent / "enroot.conf.d" / "10-site.conf").write_text("ENROOT_CACHE_PATH /b\nENROOT_CONFIG_PATH /c\n")
     conf.write_text("ENROOT_CACHE_PATH /a\n")
-    assert enroot_files.cache_folder({}) == Path("/a")
-    assert enroot_files.cache_folder({"ENROOT_CACHE_PATH": "/x"}) == Path("/x")
+    assert credentials.cache_folder({}) == Path("/a")
+    assert credentials.cache_folder({"ENROOT_CACHE_PATH": "/x"}) == Path("/x")
     assert enroot_credentials_path({}) == Path("/c/.credentials")

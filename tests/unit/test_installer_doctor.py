@@ -15,8 +15,17 @@ from llmb_common.health.facts import Folder, Needs, Software
 from llmb_common.runs.evidence.nodes import Adapter, Gpu, HostFacts, Snapshot
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import Site, parse_sinfo
-from llmb_install.doctor.checks import Check, all_checks
-from llmb_install.doctor.facts import Facts, Inside, Limits, Node, Workload, ask_one_node, network_of, parse_node
+from llmb_install.doctor.checks import DoctorCheck, all_checks
+from llmb_install.doctor.facts import (
+    ContainerProbe,
+    Limits,
+    NodeReport,
+    SiteFacts,
+    WorkloadNeeds,
+    ask_one_node,
+    network_of,
+    parse_node,
+)
 from support.health_fleets import fleet
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -26,7 +35,7 @@ def smi(*products: str, driver: str | None = "580.65.06", cuda: str | None = "13
     return Snapshot(driver=driver, cuda=cuda, gpus=tuple(Gpu(product=product) for product in products))
 
 
-NODE = Node(
+NODE = NodeReport(
     facts=NodeFacts(
         "gpu1",
         machine=HostFacts(architecture="x86_64", adapters=(Adapter(name="mlx5_0"), Adapter(name="mlx5_1"))),
@@ -34,7 +43,7 @@ NODE = Node(
         software=Software(enroot="4.1.2", unpacked=Folder("/raid", there=True, free=4096000000)),
         folders=dict.fromkeys(("installation", "images", "workload"), Folder(there=True)),
     ),
-    inside=Inside(
+    inside=ContainerProbe(
         parse_node("started=yes\nroot=ext2/ext3\nworkloads=seen\nworkloads=written\ngpu=0\ngpu=1\n"),
         status=0,
         seconds=43.2,
@@ -42,7 +51,7 @@ NODE = Node(
     writes=True,
     skew=0.2,
 )
-GOOD = Facts(
+GOOD = SiteFacts(
     config=cluster_config(
         cluster_type="slurm",
         gpu_type="h100",
@@ -64,7 +73,7 @@ GOOD = Facts(
     mpi_types=("none", "pmix"),
     container_options=("container-image", "container-mount-home", "container-mounts", "container-writable"),
     slurm_config={"TaskPlugin": "task/cgroup,task/affinity", "EnforcePartLimits": "ALL", "KillWait": "30 sec"},
-    workloads=(Workload("grok1", 30, 45, 300), Workload("nemotron4", 30, 30, 120)),
+    workloads=(WorkloadNeeds("grok1", 30, 45, 300), WorkloadNeeds("nemotron4", 30, 30, 120)),
     limits=Limits(walls=(("QOS normal", 120),)),
     image=Path("/images/nemo.sqsh"),
     has_accounting=True,
@@ -76,11 +85,11 @@ GOOD = Facts(
 )
 
 
-def bad(facts: Facts) -> dict[str, Check]:
+def bad(facts: SiteFacts) -> dict[str, DoctorCheck]:
     return {check.name: check for check in all_checks(facts) if check.level != "ok"}
 
 
-def _own_images(there: bool = True) -> Facts:
+def _own_images(there: bool = True) -> SiteFacts:
     """With an image folder outside the installation, which the node sees or does not."""
     config = _config(image_folder="/images", slurm=GOOD.config.slurm)
     return replace(GOOD, config=config, node=folders(images=Folder(there=there)).node)
@@ -91,30 +100,30 @@ def _config(**changes: object) -> ClusterConfig:
     return cluster_config(**{**base, **changes})  # type: ignore[arg-type]
 
 
-def settings(**changes: object) -> Facts:
+def settings(**changes: object) -> SiteFacts:
     base = {"account": "bench", "gpu_partition": "gpu", "gres": True}
     return replace(GOOD, config=_config(slurm=SlurmSettings(**{**base, **changes})))  # type: ignore[arg-type]
 
 
-def looked(**changes: Any) -> Node:
+def looked(**changes: Any) -> NodeReport:
     """The good node, of which these looks gave something else."""
     return replace(NODE, facts=msgspec.structs.replace(NODE.facts, **changes))
 
 
-def node(**changes: Any) -> Facts:
+def node(**changes: Any) -> SiteFacts:
     return replace(GOOD, node=looked(**changes))
 
 
-def folders(**changes: Folder) -> Facts:
+def folders(**changes: Folder) -> SiteFacts:
     return node(folders={**NODE.facts.folders, **changes})
 
 
-def within(**values: list[str]) -> Facts:
+def within(**values: list[str]) -> SiteFacts:
     """In the container something else was said."""
     return replace(GOOD, node=replace(NODE, inside=replace(NODE.inside, values=NODE.inside.values | values)))
 
 
-def network(**changes: object) -> Facts:
+def network(**changes: object) -> SiteFacts:
     """A node with these properties of its system, otherwise healthy."""
     healthy = fleet()["n1"]
     system = msgspec.structs.replace(healthy.system, **{"open_driver": False, **changes})
@@ -123,13 +132,13 @@ def network(**changes: object) -> Facts:
     )
 
 
-def _preempting(grace: int) -> Facts:
+def _preempting(grace: int) -> SiteFacts:
     return replace(
         GOOD, slurm_config=GOOD.slurm_config | {"PreemptMode": "REQUEUE"}, limits=replace(GOOD.limits, grace=grace)
     )
 
 
-def _rack(version: str, *blocks: int) -> Facts:
+def _rack(version: str, *blocks: int) -> SiteFacts:
     """A good site of GB200 under that release of Slurm."""
     config = _config(gpu_type="gb200", slurm=GOOD.config.slurm)
     site = replace(GOOD.site, slurm_version=version)
@@ -170,12 +179,12 @@ def _rack(version: str, *blocks: int) -> Facts:
         (node(hung={"nvidia-smi": "killed"}), "programs of the node", "blocks", "", "drain gpu1"),
         (within(hung=["nvidia-smi"]), "programs of the node", "blocks", "", "kernel log"),
         (replace(GOOD, image=None), "the image on the node", "doubt", "", "llmb-install add"),
-        (replace(GOOD, node=replace(NODE, inside=Inside())), "the image on the node", "blocks",
+        (replace(GOOD, node=replace(NODE, inside=ContainerProbe())), "the image on the node", "blocks",
          "nemo.sqsh did not start in time: nothing is said", "llmb-install verify"),
         (within(gpu=["0"]), "GPUs in the container", "blocks", "", "98-nvidia.sh"),
         (settings(gres=False), "GRES", "doubt", "Slurm has 8 GPUs per node, and jobs do not request them",
          "slurm.gres: true"),
-        (replace(GOOD, node=Node(error="none was free")), "a compute node", "doubt", "", "--no-compute-node"),
+        (replace(GOOD, node=NodeReport(error="none was free")), "a compute node", "doubt", "", "--no-compute-node"),
         (node(machine=HostFacts(architecture="aarch64", adapters=NODE.facts.machine.adapters)), "architecture",
          "blocks", "", "wrong architecture"),
         (node(gpus=smi()), "GPUs of the node", "blocks", "nvidia-smi shows none", "driver"),
@@ -203,7 +212,7 @@ def _rack(version: str, *blocks: int) -> Facts:
         (replace(GOOD, node=replace(NODE, skew=5.1)), "clock of the node", "doubt", "+5.1 s from ours", ""),
     ],
 )  # fmt: skip
-def test_each_fault_is_named_with_its_remedy(facts: Facts, name: str, level: str, found: str, remedy: str) -> None:
+def test_each_fault_is_named_with_its_remedy(facts: SiteFacts, name: str, level: str, found: str, remedy: str) -> None:
     """``found`` is empty where another test looks at it."""
     (check,) = bad(facts).values()
     assert (check.name, check.level) == (name, level)
@@ -263,7 +272,7 @@ def test_time_to_save_matters_where_jobs_are_preempted() -> None:
 
 def _failed(status: int | None, *lines: str) -> str:
     """What is found of an image that did not start."""
-    inside = Inside(lines=lines, status=status)
+    inside = ContainerProbe(lines=lines, status=status)
     return bad(replace(GOOD, node=replace(NODE, inside=inside)))["the image on the node"].found
 
 
@@ -281,10 +290,10 @@ def test_room_to_unpack_an_image(tmp_path: Path) -> None:
     short = looked(software=Software(enroot="4.1.2", unpacked=Folder("/raid", there=True, free=8192)))
     facts = replace(GOOD, image=image, node=short)
     assert bad(facts) == {}, "it has started, so there was room"
-    failed = replace(short, inside=Inside())
+    failed = replace(short, inside=ContainerProbe())
     found = bad(replace(facts, node=failed))["room to unpack the image"]
     assert (found.level, "ENROOT_DATA_PATH" in found.remedy, "/raid" in found.found) == ("blocks", True, True)
-    mounted = replace(facts, node=replace(short, inside=Inside({"root": ["overlayfs"]})))
+    mounted = replace(facts, node=replace(short, inside=ContainerProbe({"root": ["overlayfs"]})))
     assert "room to unpack the image" not in {check.name for check in all_checks(mounted)}
 
 

@@ -25,7 +25,7 @@ from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import parse_sinfo
 from llmb_install.doctor import checks
 from llmb_install.doctor.checks import all_checks, doctor
-from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, Node, ask_one_node, gather, slurm_limits
+from llmb_install.doctor.facts import SLURM_COMMANDS, Limits, NodeReport, SiteFacts, ask_one_node, gather, slurm_limits
 from llmb_train.evidence.ask import frames
 
 GOOD_REPORT = {
@@ -59,11 +59,11 @@ GOOD_REPORT = {
 }
 
 
-def report(facts: Facts) -> dict[str, str]:
+def report(facts: SiteFacts) -> dict[str, str]:
     return {check.name: check.found for check in all_checks(facts)}
 
 
-def on_slurm(**changes: Any) -> Facts:
+def on_slurm(**changes: Any) -> SiteFacts:
     return replace(GOOD, config=cluster_config(**{"cluster_type": "slurm", "slurm": GOOD.config.slurm, **changes}))
 
 
@@ -96,7 +96,7 @@ def test_a_good_site_is_described_check_by_check() -> None:
         replace(on_slurm(gpu_type="cpu"), node=looked(gpus=smi("Tesla V100"))),
     ],
 )
-def test_what_is_just_enough_is_no_finding(facts: Facts) -> None:
+def test_what_is_just_enough_is_no_finding(facts: SiteFacts) -> None:
     assert bad(facts) == {}
 
 
@@ -235,7 +235,7 @@ INSTALL, CLONE = Path("/an/install"), Path("/a/clone")
 def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
     found = gather(CONFIG, INSTALL, CLONE, ask_node=True)
     assert found.site.has_slurm
-    assert replace(found, site=GOOD.site) == Facts(
+    assert replace(found, site=GOOD.site) == SiteFacts(
         config=CONFIG,
         install=INSTALL,
         image_folder=INSTALL / "images",
@@ -310,7 +310,7 @@ def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: 
 )
 def test_why_no_node_answered(machine: Machine, answer: Answer | SchedulerError, error: str) -> None:
     machine.node = answer
-    assert ask_one_node(CONFIG, Path("/i"), Path("/m")) == Node(error=f"no node answered: {error}")
+    assert ask_one_node(CONFIG, Path("/i"), Path("/m")) == NodeReport(error=f"no node answered: {error}")
 
 
 @pytest.mark.parametrize("ended", [None, "soon"])
@@ -357,9 +357,9 @@ def seen(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Any]:
     """The facts that doctor gathers are those of a good site; what it gathers them with."""
     seen: dict[str, Any] = {"facts": GOOD}
 
-    def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> Facts:
+    def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> SiteFacts:
         seen.update(config=config, install=install, clone=clone, ask_node=ask_node)
-        facts: Facts = seen["facts"]
+        facts: SiteFacts = seen["facts"]
         return facts
 
     monkeypatch.setattr(checks, "gather", gather)

@@ -18,7 +18,7 @@ from llmb_install.parts import environment as environments
 from llmb_install.parts import environment_build, uv
 from llmb_install.parts.engine import shared_tool
 from llmb_install.parts.environment import RECEIPT, Environment, installed_packages
-from llmb_install.parts.environment_build import Content, Progress, build
+from llmb_install.parts.environment_build import Content, UvProgress, build
 from llmb_install.working.artefact import read_receipt, require_ready
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
@@ -122,7 +122,7 @@ def test_a_failure_has_its_last_lines(ran, tmp_path, words, end, message, remedy
 
 def test_uvs_lines_become_progress() -> None:
     step = Step("environment")
-    progress = Progress(step, "packages", 7)
+    progress = UvProgress(step, "packages", 7)
     shown = []
     for line in (
         "Resolved 7 packages in 12ms",
@@ -140,7 +140,7 @@ def test_uvs_lines_become_progress() -> None:
         ": packages (7): building antlr4-python3-runtime==4.9.3",
         ": packages (7): compiling",
     ]
-    Progress(step, "the clone")("Downloading six (11KiB)")
+    UvProgress(step, "the clone")("Downloading six (11KiB)")
     assert step.detail_suffix() == ": the clone: downloading six (11KiB)"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import Answer
-from llmb_install.parts import enroot, enroot_files, squashfs
+from llmb_install.parts import credentials, enroot, squashfs
 from llmb_install.parts import image as images
 from llmb_install.parts.hugging_face import PATTERNS
 from llmb_install.parts.image import Image
@@ -192,16 +192,16 @@ def test_tokenizers_of_every_kind_are_fetched_and_weights_never() -> None:
 
 
 def test_where_enroot_works_without_any_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(enroot_files, "CONFIG", tmp_path / "none")
+    monkeypatch.setattr(credentials, "ENROOT_CONFIG", tmp_path / "none")
     monkeypatch.setenv("HOME", "/home/ann")
-    assert enroot_files.temporary_folder({}) == Path("/tmp")
-    assert enroot_files.temporary_folder({"TMPDIR": "/scratch"}) == Path("/scratch")
-    assert enroot_files.cache_folder({"HOME": "/h"}) == Path("/h/.cache/enroot")
-    assert enroot_files.cache_folder({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/enroot")
-    assert enroot_files.cache_folder({}) == Path("/.cache/enroot")
-    assert enroot_files.config_folder({"HOME": "/h"}) == Path("/h/.config/enroot")
-    assert enroot_files.config_folder({}) == Path("/home/ann/.config/enroot")
-    assert enroot_files.config_folder({"XDG_CONFIG_HOME": "/x"}) == Path("/x/enroot")
+    assert credentials.temporary_folder({}) == Path("/tmp")
+    assert credentials.temporary_folder({"TMPDIR": "/scratch"}) == Path("/scratch")
+    assert credentials.cache_folder({"HOME": "/h"}) == Path("/h/.cache/enroot")
+    assert credentials.cache_folder({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/enroot")
+    assert credentials.cache_folder({}) == Path("/.cache/enroot")
+    assert credentials.enroot_credentials_path({"HOME": "/h"}) == Path("/h/.config/enroot/.credentials")
+    assert credentials.enroot_credentials_path({}) == Path("/home/ann/.config/enroot/.credentials")
+    assert credentials.enroot_credentials_path({"XDG_CONFIG_HOME": "/x"}) == Path("/x/enroot/.credentials")
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def test_where_enroot_works_without_any_setting(monkeypatch: pytest.MonkeyPatch,
     ],
 )
 def test_values_of_enroots_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
-    monkeypatch.setattr(enroot_files, "CONFIG", tmp_path / "enroot.conf")
+    monkeypatch.setattr(credentials, "ENROOT_CONFIG", tmp_path / "enroot.conf")
     (tmp_path / "enroot.conf").write_text(f"ENROOT_DATA_PATHS /no\nENROOT_DATA_PATH {value}\n")
-    assert enroot_files.setting("ENROOT_DATA_PATH", {"USER": "ann"}) == text
+    assert credentials.setting("ENROOT_DATA_PATH", {"USER": "ann"}) == text
 
 
 # unsquashfs

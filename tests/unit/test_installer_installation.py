@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_install.answers.answers import complete, load_recipes
-from llmb_install.installation import Installation, engine_values
+from llmb_install.installation import Installation, SiteConfig, engine_values
 from llmb_install.parts import engine as engine_module
 from llmb_install.parts.credentials import (
     Secrets,
@@ -21,12 +21,19 @@ from llmb_install.parts.credentials import (
     registry_key,
     registry_reference,
 )
-from llmb_install.parts.engine import KINDS, TOOL_BYTES, TOOL_IMPORTS, Engine, cpu_engine, own_engine, tool_environment
+from llmb_install.parts.engine import (
+    KINDS,
+    TOOL_BYTES,
+    TOOL_IMPORTS,
+    CpuEngine,
+    cpu_engine,
+    own_engine,
+    tool_environment,
+)
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.files import WorkloadFolders, commands
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
-from llmb_install.parts.site_config import SiteConfig
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
 
@@ -305,7 +312,7 @@ def test_an_engine_has_pythons_of_its_own(release, oldest, newest, monkeypatch):
 
     monkeypatch.setattr(engine_module.uv, "fetch_python", lambda *told: "no route")
 
-    def made(version: tuple[int, int]) -> Engine:
+    def made(version: tuple[int, int]) -> CpuEngine:
         monkeypatch.setattr(engine_module.uv, "running_version", lambda: version)
         return cpu_engine(CLONE, Path("/i"), release=release)
 

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import FILE_NAME, load_cluster_config
 from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
-from llmb_install.parts.site_config import SiteConfig, leaves, write_site_config
+from llmb_install.installation import SiteConfig, leaves, write_site_config
 from llmb_install.working.artefact import problem_in, verify_all
 from llmb_install.working.reporter import Reporter
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from llmb_install.parts import package_index, uv
-from llmb_install.parts.package_index import Settings, Sources, Unavailable, settings
+from llmb_install.parts.package_index import IndexSettings, Sources, Unavailable, settings
 
 NONE = {"PIP_CONFIG_FILE": os.devnull}
 
@@ -50,7 +50,7 @@ def test_uv_looks_where_pip_is_told_to_look() -> None:
             "PIP_RETRIES": "",
         }
     )
-    assert told == Settings(
+    assert told == IndexSettings(
         {
             "UV_DEFAULT_INDEX": "https://pypi.example/simple",
             "UV_INDEX": "https://a.example https://b.example",
@@ -63,10 +63,10 @@ def test_uv_looks_where_pip_is_told_to_look() -> None:
             "UV_HTTP_TIMEOUT": "180",
         }
     )
-    assert settings({**NONE, "PIP_NO_INDEX": "1"}) == Settings(options=("--no-index",))
-    assert settings({**NONE, "PIP_NO_INDEX": "false"}) == Settings()
+    assert settings({**NONE, "PIP_NO_INDEX": "1"}) == IndexSettings(options=("--no-index",))
+    assert settings({**NONE, "PIP_NO_INDEX": "false"}) == IndexSettings()
     for arguments in (["--no-index", "-e", "."], ["six"]):  # uv refuses an option that is given twice
-        argv = uv.install_argv("uv", "python", Path("/c"), Settings(options=("--no-index",)), arguments)
+        argv = uv.install_argv("uv", "python", Path("/c"), IndexSettings(options=("--no-index",)), arguments)
         assert argv.count("--no-index") == 1
 
 
@@ -197,7 +197,7 @@ def index() -> Iterator[Index]:
     server.server_close()
 
 
-def told(index: str, **more: str) -> Settings:
+def told(index: str, **more: str) -> IndexSettings:
     return settings({**NONE, "PIP_INDEX_URL": index, **more})
 
 
@@ -364,7 +364,7 @@ def test_which_wheel_is_for_this_machine(monkeypatch, name, machine, libc, right
     assert uv.is_for_here(name) == right
 
 
-def context(told: Settings, url: str) -> ssl.SSLContext:
+def context(told: IndexSettings, url: str) -> ssl.SSLContext:
     return Sources(told)._tls(package_index.urllib.parse.urlsplit(url))
 
 

@@ -15,9 +15,8 @@ from llmb_common.machine.processes import Answer, ask
 from llmb_common.request.variables import VARIABLES
 from llmb_common.timing.records import iterations_in
 from llmb_install.answers.answers import Answers, complete, load_recipes, stored_answers
-from llmb_install.installation import Installation
+from llmb_install.installation import Installation, write_site_config
 from llmb_install.parts.engine import TOOL
-from llmb_install.parts.site_config import write_site_config
 from llmb_install.working import command
 from llmb_install.working.artefact import make_missing
 from llmb_install.working.reporter import Reporter

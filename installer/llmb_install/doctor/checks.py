@@ -26,7 +26,7 @@ from llmb_common.platform.cluster_types import LOCAL, SLURM, Traits, traits_of
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.site.machine import way_here
 from llmb_install.answers.detect import Partition, detect_site
-from llmb_install.doctor.facts import Facts, Inside, Node, Workload, gather, limit_minutes
+from llmb_install.doctor.facts import ContainerProbe, NodeReport, SiteFacts, WorkloadNeeds, gather, limit_minutes
 from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
 from llmb_install.working.reporter import Reporter
@@ -55,7 +55,7 @@ _NETWORK: dict[str, tuple[str, Level]] = {
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     """One line of the report. ``remedy`` says what to do where it is not ok."""
 
     name: str
@@ -64,9 +64,9 @@ class Check:
     remedy: str = ""
 
 
-def _check(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> Check:
+def _check(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
     """``ok``, or if it is ``bad`` the ``level``, with what to do about it."""
-    return Check(name, level if bad else "ok", found, remedy if bad else "")
+    return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")
 
 
 def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
@@ -98,7 +98,7 @@ def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConf
     return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
 
 
-def _lines(checks: list[Check]) -> list[str]:
+def _lines(checks: list[DoctorCheck]) -> list[str]:
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -110,7 +110,7 @@ def _lines(checks: list[Check]) -> list[str]:
     return lines
 
 
-def all_checks(facts: Facts) -> list[Check]:
+def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
     """Every check that makes sense for these facts, in the order in which one would fix things."""
     checks = [*_space(facts)]
     traits = traits_of(facts.config.cluster_type or SLURM)
@@ -125,7 +125,7 @@ def all_checks(facts: Facts) -> list[Check]:
     return checks
 
 
-def _space(facts: Facts) -> Iterator[Check]:
+def _space(facts: SiteFacts) -> Iterator[DoctorCheck]:
     found, small = f"{size(facts.free_install)} free in {facts.install}", facts.free_install < 5_000_000_000
     yield _check("space for the installation", small, found, "results and checkpoints need more", "doubt")
     if facts.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
@@ -134,45 +134,47 @@ def _space(facts: Facts) -> Iterator[Check]:
         yield _check("space for images", small, found, remedy, "doubt")
 
 
-def _scheduler(facts: Facts, traits: Traits) -> Iterator[Check]:
+def _scheduler(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
     """Of one of which nothing more is known."""
     if facts.missing_commands:
         missing = f"not found: {', '.join(facts.missing_commands)}"
-        yield Check(traits.name, "blocks", missing, "load the scheduler's module, or use a login node")
+        yield DoctorCheck(traits.name, "blocks", missing, "load the scheduler's module, or use a login node")
     else:
-        yield Check(traits.name, "ok", f"{traits.submits_with} found")
+        yield DoctorCheck(traits.name, "ok", f"{traits.submits_with} found")
 
 
-def _gpus_here(facts: Facts) -> Iterator[Check]:
+def _gpus_here(facts: SiteFacts) -> Iterator[DoctorCheck]:
     present = ", ".join(facts.site.local_gpus)
     blocked = facts.config.gpu_type not in (None, "cpu") and not present
     remedy = "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml"
     yield _check("GPUs of this machine", blocked, present or "none", remedy)
 
 
-def _engine_pythons(facts: Facts) -> list[str]:
+def _engine_pythons(facts: SiteFacts) -> list[str]:
     """Those in cluster_config.yaml that jobs without a container train in."""
     engine = facts.config.engine
     return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
 
 
-def _engine(facts: Facts) -> Iterator[Check]:
+def _engine(facts: SiteFacts) -> Iterator[DoctorCheck]:
     pythons = _engine_pythons(facts)
     remedy = "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge"
     yield _check("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
 
 
-def _slurm(facts: Facts) -> Iterator[Check]:
+def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
-        yield Check("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
+        yield DoctorCheck("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
         return
     version, old = facts.site.slurm_version or "unknown", release(facts.site.slurm_version) < _OLDEST_SLURM
     yield _check("Slurm version", old, version, "releases older than 21.08 are untested", "doubt")
     if not facts.controller_is_up:
-        yield Check("Slurm controller", "blocks", "does not answer", "ask the administrator; look at: scontrol ping")
+        yield DoctorCheck(
+            "Slurm controller", "blocks", "does not answer", "ask the administrator; look at: scontrol ping"
+        )
         return
-    yield Check("Slurm controller", "ok", "answers")
+    yield DoctorCheck("Slurm controller", "ok", "answers")
     mpi = facts.slurm.mpi
     remedy = "set slurm.mpi: none in cluster_config.yaml: ranks can find each other without PMIx"
     lacks = mpi != "none" and mpi not in facts.mpi_types
@@ -180,7 +182,7 @@ def _slurm(facts: Facts) -> Iterator[Check]:
     yield from _segments(facts)
 
 
-def _segments(facts: Facts) -> Iterator[Check]:
+def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Whether Slurm keeps the nodes of a rack together; a segment is as many nodes as one has, or fewer."""
     gpu = gpus.GPUS.get(facts.config.gpu_type or "")
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -189,61 +191,65 @@ def _segments(facts: Facts) -> Iterator[Check]:
     spread = "jobs may be spread over more racks than needed, which costs speed"
     if version < SEGMENT_SLURM:
         remedy = f"{spread}; Slurm 24.05 or newer keeps segments together"
-        yield Check(name, "doubt", f"{facts.site.slurm_version} has no --segment", remedy)
+        yield DoctorCheck(name, "doubt", f"{facts.site.slurm_version} has no --segment", remedy)
     elif blocks is None:
         remedy = f"{spread}; configure topology/block, a block for each rack"
-        yield Check(name, "doubt", "no topology/block: --segment has no effect", remedy)
+        yield DoctorCheck(name, "doubt", "no topology/block: --segment has no effect", remedy)
     elif min(blocks) < gpu.nvlink_nodes and version < _LARGE_SEGMENTS:
         remedy = (
             f"before Slurm 25.11 a job with larger segments (one of {min(blocks) + 1} nodes, say) never starts: "
             "take another number of nodes, or ADDITIONAL_SLURM_PARAMS=segment=N with a divisor of it"
         )
-        yield Check(name, "doubt", f"blocks of {min(blocks)} nodes", remedy)
+        yield DoctorCheck(name, "doubt", f"blocks of {min(blocks)} nodes", remedy)
     else:
-        yield Check(name, "ok", f"{len(blocks)} blocks of {min(blocks)} nodes or more")
+        yield DoctorCheck(name, "ok", f"{len(blocks)} blocks of {min(blocks)} nodes or more")
 
 
-def _partition(facts: Facts) -> Iterator[Check]:
+def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
     name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
     if name is None:
-        yield Check("GPU partition", "doubt", "none is set", "set slurm.gpu_partition in cluster_config.yaml")
+        yield DoctorCheck("GPU partition", "doubt", "none is set", "set slurm.gpu_partition in cluster_config.yaml")
         return
     if found is None:
         known = ", ".join(p.name for p in facts.site.partitions)
-        yield Check("GPU partition", "blocks", f"{name} does not exist", f"the partitions are {known}")
+        yield DoctorCheck("GPU partition", "blocks", f"{name} does not exist", f"the partitions are {known}")
         return
     what = f"{name}: {found.nodes} nodes of {found.gpus_per_node} GPUs, limit {found.time_limit}"
     yield _check("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
     yield _gres(facts, found)
 
 
-def _gres(facts: Facts, partition: Partition) -> Check:
+def _gres(facts: SiteFacts, partition: Partition) -> DoctorCheck:
     asks, has = facts.slurm.gres, partition.gpus_per_node > 0
     if asks and not has:
-        return Check("GRES", "blocks", "jobs request GPUs, and Slurm has none configured", "set slurm.gres: false")
+        return DoctorCheck(
+            "GRES", "blocks", "jobs request GPUs, and Slurm has none configured", "set slurm.gres: false"
+        )
     if has and not asks:
         found = f"Slurm has {partition.gpus_per_node} GPUs per node, and jobs do not request them"
-        return Check("GRES", "doubt", found, "set slurm.gres: true, unless whole nodes come with their GPUs here")
-    return Check("GRES", "ok", f"{partition.gpus_per_node} GPUs per node" if has else "not used here")
+        return DoctorCheck("GRES", "doubt", found, "set slurm.gres: true, unless whole nodes come with their GPUs here")
+    return DoctorCheck("GRES", "ok", f"{partition.gpus_per_node} GPUs per node" if has else "not used here")
 
 
-def _account(facts: Facts) -> Iterator[Check]:
+def _account(facts: SiteFacts) -> Iterator[DoctorCheck]:
     account = facts.slurm.account
     if not facts.has_accounting:
-        yield Check("account", "doubt", "Slurm accounting is not enabled", "a wrong account is accepted silently")
+        yield DoctorCheck("account", "doubt", "Slurm accounting is not enabled", "a wrong account is accepted silently")
     elif account is None:
-        yield Check("account", "doubt", "none is set", "set slurm.account in cluster_config.yaml")
+        yield DoctorCheck("account", "doubt", "none is set", "set slurm.account in cluster_config.yaml")
     elif facts.site.accounts and account not in facts.site.accounts:
         yours = ", ".join(facts.site.accounts)
-        yield Check("account", "blocks", f"{account} is not one of your accounts: {yours}", "correct slurm.account")
+        yield DoctorCheck(
+            "account", "blocks", f"{account} is not one of your accounts: {yours}", "correct slurm.account"
+        )
     else:
-        yield Check("account", "ok", account)
+        yield DoctorCheck("account", "ok", account)
 
 
-def _times(facts: Facts) -> Iterator[Check]:
+def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """The shortest limit that Slurm sets against what the workloads ask for, and the time that it leaves for a save."""
-    wanted = facts.workloads or (Workload("a benchmark"),)
+    wanted = facts.workloads or (WorkloadNeeds("a benchmark"),)
     name = facts.slurm.gpu_partition
     partition = next((limit_minutes(p.time_limit) for p in facts.site.partitions if p.name == name), None)
     walls = [*([(f"partition {name}", partition)] if partition is not None else []), *facts.limits.walls]
@@ -270,16 +276,16 @@ def _times(facts: Facts) -> Iterator[Check]:
         )
 
 
-def _settings(facts: Facts) -> Iterator[Check]:
+def _settings(facts: SiteFacts) -> Iterator[DoctorCheck]:
     task = facts.slurm_config.get("TaskPlugin", "") or "unknown"
     unbound = "" if "affinity" in task else ": CPU_PER_TASK_PINNING has no effect; ranks are bound by numactl"
-    yield Check("task plug-in", "ok", f"{task}{unbound}")
+    yield DoctorCheck("task plug-in", "ok", f"{task}{unbound}")
     if facts.slurm_config.get("EnforcePartLimits") == "NO":
         remedy = "a job over a partition's limit is accepted and waits forever: watch the reason in squeue"
-        yield Check("limits", "doubt", "EnforcePartLimits=NO", remedy)
+        yield DoctorCheck("limits", "doubt", "EnforcePartLimits=NO", remedy)
 
 
-def _containers(facts: Facts) -> Iterator[Check]:
+def _containers(facts: SiteFacts) -> Iterator[DoctorCheck]:
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
         lacking = not {*_PYXIS_OPTIONS} <= {*facts.container_options}
@@ -296,19 +302,19 @@ def _containers(facts: Facts) -> Iterator[Check]:
         yield _check(name, unknown, "jobs may", remedy)
     else:
         remedy = "right only where the site forbids it: libraries in the image build and cache files there"
-        yield Check(name, "doubt", "slurm.container_writable is false", remedy)
+        yield DoctorCheck(name, "doubt", "slurm.container_writable is false", remedy)
     remedy = "import images on a compute node: --install-method srun"
     yield _check("Enroot on this machine", not facts.local_enroot, facts.local_enroot or "not found", remedy, "doubt")
     if facts.local_enroot and not facts.has_unsquashfs:
-        yield Check("unsquashfs", "blocks", "not found", "install squashfs-tools: images are checked with it")
+        yield DoctorCheck("unsquashfs", "blocks", "not found", "install squashfs-tools: images are checked with it")
 
 
-def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
+def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     if node.error:
         remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
-        yield Check("a compute node", "doubt", node.error, remedy)
+        yield DoctorCheck("a compute node", "doubt", node.error, remedy)
         return
-    yield Check("a compute node", "ok", node.facts.node)
+    yield DoctorCheck("a compute node", "ok", node.facts.node)
     expected, found = facts.config.arch, node.facts.machine.architecture or ""
     remedy = f"cluster_config.yaml says {expected}: images would be built for the wrong architecture"
     yield _check("architecture", expected not in (None, found), found, remedy)
@@ -332,7 +338,9 @@ def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
         yield from _engine_on(facts, node)
     elif facts.image is None:
         remedy = "import one: llmb-install add WORKLOAD, or update"
-        yield Check("the image on the node", "doubt", f"no image of these workloads in {facts.image_folder}", remedy)
+        yield DoctorCheck(
+            "the image on the node", "doubt", f"no image of these workloads in {facts.image_folder}", remedy
+        )
     else:
         yield from _image_on(facts, facts.image, node)
     if node.skew is not None:
@@ -340,12 +348,14 @@ def node_checks(facts: Facts, node: Node) -> Iterator[Check]:
         yield _check("clock of the node", abs(node.skew) > 5, f"{node.skew:+.1f} s from ours", remedy, "doubt")
 
 
-def _workload_folder(facts: Facts, node: Node) -> Iterator[Check]:
+def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """The folder of runs, in which doctor made one: who sees that sees the same file system."""
     if not node.writes:
         if facts.install.is_dir():
             remedy = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
-            yield Check("workload folder", "doubt", "not yours to write to, so not looked for on the node", remedy)
+            yield DoctorCheck(
+                "workload folder", "doubt", "not yours to write to, so not looked for on the node", remedy
+            )
         return
     remedy = "jobs write their runs there: it must be on a file system that all nodes mount read-write"
     folder, inside = node.folder("workload"), node.inside.values.get("workloads", [])
@@ -357,15 +367,15 @@ def _workload_folder(facts: Facts, node: Node) -> Iterator[Check]:
         yield _check(f"workload folder {where}", state != "writable", state, remedy)
 
 
-def _hung(node: Node) -> Iterator[Check]:
+def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
     silent = ["nvidia-smi"] if "did not answer" in (node.facts.gpus.missing or "") else []
     hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", [])])
     if hung:
         remedy = f"drain {node.facts.node} and look at its kernel log: a driver that hangs stops every job there"
-        yield Check("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
+        yield DoctorCheck("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
 
 
-def _engine_on(facts: Facts, node: Node) -> Iterator[Check]:
+def _engine_on(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Without containers jobs train in the Pythons of cluster_config.yaml."""
     wanted = _engine_pythons(facts)
     lost = [python for python in wanted if python not in node.facts.software.starts]
@@ -374,13 +384,13 @@ def _engine_on(facts: Facts, node: Node) -> Iterator[Check]:
     yield _check("training engine on the node", lost or not wanted, found, remedy)
 
 
-def _image_on(facts: Facts, image: Path, node: Node) -> Iterator[Check]:
+def _image_on(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
     inside, started, name = node.inside, node.inside.started, "the image on the node"
     if started:
-        yield Check(name, "ok", f"{image.name} started, {inside.seconds:.0f} s in all")
+        yield DoctorCheck(name, "ok", f"{image.name} started, {inside.seconds:.0f} s in all")
     else:
         remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
-        yield Check(name, "blocks", f"{image.name} {_failure(inside)}", remedy)
+        yield DoctorCheck(name, "blocks", f"{image.name} {_failure(inside)}", remedy)
     # Only Pyxis unpacks where Enroot says.
     room = node.facts.software.unpacked if facts.slurm.runtime == "pyxis" else None
     needed = image.stat().st_size if image.is_file() else 0
@@ -394,7 +404,7 @@ def _image_on(facts: Facts, image: Path, node: Node) -> Iterator[Check]:
         yield _check("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)
 
 
-def _failure(inside: Inside) -> str:
+def _failure(inside: ContainerProbe) -> str:
     """What became of a container that did not start; srun's own lines only where nobody else says anything."""
     own = [line for line in inside.lines if not line.startswith("srun: ")] or inside.lines
     late = inside.status in (None, 124, 137)
@@ -402,12 +412,14 @@ def _failure(inside: Inside) -> str:
     return f"did not start{' in time' if late else ''}: {'; '.join(lines) or 'nothing is said'}"
 
 
-def _node_gpus(facts: Facts, node: Node) -> Iterator[Check]:
+def _node_gpus(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     shown, expected = node.facts.gpus, facts.config.gpu_type
     if not shown.gpus and expected == gpus.CPU:
         return
     if not shown.gpus:
-        yield Check("GPUs of the node", "blocks", "nvidia-smi shows none", "check the driver, or set slurm.gres: true")
+        yield DoctorCheck(
+            "GPUs of the node", "blocks", "nvidia-smi shows none", "check the driver, or set slurm.gres: true"
+        )
         return
     name, cuda = shown.gpus[0].product or "?", shown.cuda or ""
     wrong = expected not in (None, gpus.type_of(name) or gpus.CPU)
@@ -418,12 +430,12 @@ def _node_gpus(facts: Facts, node: Node) -> Iterator[Check]:
     yield _check("CUDA of the driver", old, cuda or "unknown", remedy, "doubt")
 
 
-def _node_network(node: Node) -> Iterator[Check]:
+def _node_network(node: NodeReport) -> Iterator[DoctorCheck]:
     devices = [port.name for port in node.facts.machine.adapters]
     remedy = "NCCL would use TCP between nodes, which is many times slower; clouds: docs/clouds.md"
     yield _check("InfiniBand or RoCE", not devices, ", ".join(devices) or "no device", remedy, "doubt")
     for name, found, remedy in node.network:
-        yield Check(*_NETWORK[name], found, remedy)
+        yield DoctorCheck(*_NETWORK[name], found, remedy)
 
 
 def release(text: str) -> tuple[int, int]:

@@ -43,7 +43,7 @@ _QUEUE_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class Inside:
+class ContainerProbe:
     """The container that jobs run in, on a node: what ``probe.sh`` said there, by name, and the other lines.
     ``status``: None where it did not end in time."""
 
@@ -58,13 +58,13 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeReport:
     """What one compute node reported; ``error`` if it could not be asked. ``writes``: whether it was to write where
     runs go."""
 
     error: str = ""
     facts: NodeFacts = field(default_factory=lambda: NodeFacts(""))
-    inside: Inside = Inside()
+    inside: ContainerProbe = ContainerProbe()
     writes: bool = False
     network: tuple[tuple[str, str, str], ...] = ()
     """What ``llmb-run health`` finds of its way to other nodes: check, finding, remedy."""
@@ -75,7 +75,7 @@ class Node:
         return self.facts.folders.get(name, Folder())
 
 
-def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> Node:
+def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> NodeReport:
     """Have one node of the GPU partition looked at as ``llmb-run health`` does, with GPUs where jobs ask for them, then
     run ``probe.sh`` in ``image``.
 
@@ -91,10 +91,10 @@ def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image
         with _folder_to_write(install) as probe, hold(wanted) as held:
             return _asked(held, needs, config, (install, image_folder, image, probe))
     except SchedulerError as error:
-        return Node(error=f"no node answered: {error.message.removeprefix('Slurm gives no nodes: ')}")
+        return NodeReport(error=f"no node answered: {error.message.removeprefix('Slurm gives no nodes: ')}")
 
 
-def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, Path, Path | None, str]) -> Node:
+def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, Path, Path | None, str]) -> NodeReport:
     install, image_folder, image, probe = places
     folders = {"installation": str(install), "images": str(image_folder), **({"workload": probe} if probe else {})}
     pythons = [*needs.pythons, *(config.engine.releases.values() if config.engine else ())]
@@ -105,17 +105,17 @@ def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, 
     (node,) = held.nodes
     said = parse_frames(answer.output).get(node)
     if not isinstance(said, dict):
-        return Node(
+        return NodeReport(
             error=f"no node answered: {'no Python there' if 'no-python' in answer.output else answer.complaint}"
         )
-    facts, inside = read_facts(node, said), Inside()
+    facts, inside = read_facts(node, said), ContainerProbe()
     if image is not None and config.scheduler(SLURM).runtime != "none":
         mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
         run = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), probe]
         begun = time.monotonic()
         answer = held.run(run, _IMAGE_SECONDS, inside=Container(str(image), mounts))
         inside = _inside(answer, time.monotonic() - begun)
-    return Node("", facts, inside, bool(probe), network_of(facts, needs), _skew(said, now))
+    return NodeReport("", facts, inside, bool(probe), network_of(facts, needs), _skew(said, now))
 
 
 def network_of(facts: NodeFacts, needs: Needs) -> tuple[tuple[str, str, str], ...]:
@@ -124,12 +124,12 @@ def network_of(facts: NodeFacts, needs: Needs) -> tuple[tuple[str, str, str], ..
     return tuple((check.name, text, check.remedy) for check in asked for _, text in check.look(facts, several))
 
 
-def _inside(answer: Answer, seconds: float) -> Inside:
+def _inside(answer: Answer, seconds: float) -> ContainerProbe:
     """What the probe said, and what else was said."""
     values = {name: known for name, known in parse_node(answer.output).items() if name in _SAID_INSIDE}
     rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
     lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
-    return Inside(values, lines, answer.status, seconds)
+    return ContainerProbe(values, lines, answer.status, seconds)
 
 
 _SAID_INSIDE = ("started", "root", "workloads", "gpu", "hung")
@@ -169,7 +169,7 @@ SLURM_COMMANDS = ("sbatch", "srun", "salloc", "squeue", "sinfo", "scontrol", "sc
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadNeeds:
     """What the jobs of a workload need here: minutes, seconds to save its largest model, image files."""
 
     name: str
@@ -191,7 +191,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Facts:
+class SiteFacts:
     """Everything that doctor's checks look at: settings, folders, Slurm and one node."""
 
     config: ClusterConfig
@@ -208,11 +208,11 @@ class Facts:
     has_unsquashfs: bool = False
     free_install: int = 0
     free_images: int = 0
-    workloads: tuple[Workload, ...] = ()
+    workloads: tuple[WorkloadNeeds, ...] = ()
     limits: Limits = Limits()
     image: Path | None = None
     """An image that jobs run in, and that is there."""
-    node: Node | None = None
+    node: NodeReport | None = None
 
     @property
     def slurm(self) -> SlurmSettings:
@@ -221,7 +221,7 @@ class Facts:
         return settings
 
 
-def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> Facts:
+def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> SiteFacts:
     """Gather all facts, each with a time limit. ``ask_node``: run one small job on a node of the GPU partition.
 
     ``clone``: where the recipes are.
@@ -237,7 +237,7 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
     workloads = workloads_here(clone, config)
     images = [image_folder / name for workload in workloads for name in workload.images]
     image = next(filter(Path.is_file, images), None)
-    return Facts(
+    return SiteFacts(
         config=config,
         install=install,
         image_folder=image_folder,
@@ -259,7 +259,7 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
     )
 
 
-def workloads_here(clone: Path, config: ClusterConfig) -> tuple[Workload, ...]:
+def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, ...]:
     """The workloads of the installation, or all recipes where there is none yet, on this site's GPUs. None without a
     clone, which doctor does not need."""
     try:
@@ -275,7 +275,7 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[Workload, ...]:
         parameters = [recipe.model(size).parameters or 0 for size in {row.size for row in rows}]
         saving = save_seconds(max(parameters), config.checkpoint_gb_per_second)
         images = tuple(image_file_name(image) for image in recipe.engines.values())
-        found.append(Workload(name, min(limits), max(limits), saving, images))
+        found.append(WorkloadNeeds(name, min(limits), max(limits), saving, images))
     return tuple(found)
 
 

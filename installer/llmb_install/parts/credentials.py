@@ -1,19 +1,27 @@
 """Secrets: where they come from, and on disk Enroot's own credentials file and one file of the installation, both mode
-0600. Only what was given to LLMB (flag, play file, dialogue) is kept; what the environment has is used from there."""
+0600. Only what was given to LLMB (flag, play file, dialogue) is kept; what the environment has is used from there.
+
+Enroot's settings are read as Enroot 4.1.2 reads them (``config::init`` in ``enroot.in``): ``/etc/enroot/enroot.conf``,
+then the files of ``enroot.conf.d``, ``NAME VALUE`` or ``NAME=VALUE`` a line; a variable that is set already wins.
+Enroot lets a shell evaluate the values; here variables are put in, and a value that runs a program is left out. Its
+credentials are a netrc file, whose entries are found as curl finds them: words on any number of lines; everything else
+keeps its place.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.machine.files import read_json, write_atomic, write_json
-from llmb_install.parts import enroot_files
-from llmb_install.parts.enroot_files import config_folder, expanded
 from llmb_install.working.artefact import Artefact, Small
 
 NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
@@ -50,18 +58,61 @@ class Secrets:
         )
 
 
+ENROOT_CONFIG = Path("/etc/enroot/enroot.conf")
+
+_LINE = re.compile(r"(ENROOT_[A-Z_]+)[ \t=]+(.*\S)")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^{}]*))?\}|([A-Za-z_]\w*))")
+
+
+def setting(name: str, env: Mapping[str, str]) -> str:
+    """The value of an ``ENROOT_`` variable for a caller with ``env``; empty where nobody sets it."""
+    if env.get(name):
+        return env[name]
+    files = [ENROOT_CONFIG, *sorted(ENROOT_CONFIG.with_name(f"{ENROOT_CONFIG.name}.d").glob("*.conf"))]
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        for line in text.splitlines():
+            found = _LINE.match(line)
+            if found and found[1] == name and (value := _expanded(found[2], env)):
+                return value
+    return ""
+
+
+def temporary_folder(env: Mapping[str, str]) -> Path:
+    """Where layers are unpacked."""
+    return Path(setting("ENROOT_TEMP_PATH", env) or env.get("TMPDIR") or "/tmp")
+
+
+def cache_folder(env: Mapping[str, str]) -> Path:
+    """Where downloaded layers are kept."""
+    base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
+    return Path(setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
+
+
+def _expanded(value: str, env: Mapping[str, str]) -> str:
+    """A value with its variables put in; empty where it would run a program."""
+    if "$(" in value or "`" in value:
+        return ""
+    text = value.strip("\"'")
+    return _VARIABLE.sub(lambda found: env.get(found[1] or found[3]) or found[2] or "", text)
+
+
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
     """Where Enroot looks for credentials."""
-    return config_folder(env) / ".credentials"
+    base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
+    return Path(setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
 
 
 def enroot_login(host: str, env: Mapping[str, str]) -> tuple[str, str] | None:
     """Login and password that Enroot has for a host, whose port it does not look at."""
     name = host.partition(":")[0]
-    entry = next((e for e in enroot_files.entries(_read(enroot_credentials_path(env))) if e.host == name), None)
+    entry = next((e for e in entries(_read(enroot_credentials_path(env))) if e.host == name), None)
     if entry is None:
         return None
-    password = expanded(entry.password, env) if entry.password.startswith("$") else entry.password
+    password = _expanded(entry.password, env) if entry.password.startswith("$") else entry.password
     return (entry.login, password) if password else None
 
 
@@ -76,10 +127,10 @@ def remove_ngc_key(install: Path) -> Path | None:
         text = _read(path)
     except (RecordError, KeyError, TypeError, OSError):
         return None
-    ours = [e.host for e in enroot_files.entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
+    ours = [e.host for e in entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
     if not ours:
         return None
-    rest = enroot_files.without(text, ours)
+    rest = without(text, ours)
     if rest.strip():
         write_atomic(path, _bytes(rest), mode=0o600)
     else:
@@ -88,22 +139,13 @@ def remove_ngc_key(install: Path) -> Path | None:
 
 
 def _write_ngc_lines(password: str, path: Path, install: Path, hosts: Sequence[str]) -> None:
-    kept = enroot_files.without(_read(path), hosts)
+    kept = without(_read(path), hosts)
     # One line each: Enroot itself looks for "machine HOST login USER " in one line.
     lines = "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
     (install / _NOTE).parent.mkdir(parents=True, exist_ok=True)
     write_json(install / _NOTE, {"schema": 1, "path": str(path), "sha256": _digest(password)}, mode=0o600)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(path, _bytes(enroot_files.added(kept, lines)), mode=0o600)
-
-
-def _require_ngc_key(key: Secret) -> None:
-    value = key.reveal()
-    if not value or value.startswith("$") or any(c.isspace() for c in value):
-        raise RequestError(
-            "this is not an NGC API key: it is empty, contains a space or begins with $ (which Enroot would evaluate)",
-            remedy="copy the key again from https://org.ngc.nvidia.com/setup/api-keys",
-        )
+    write_atomic(path, _bytes(added(kept, lines)), mode=0o600)
 
 
 def _digest(text: str) -> str:
@@ -128,36 +170,22 @@ def hf_token_path(install: Path) -> Path:
 
 
 def stored_hf_token(install: Path) -> Secret | None:
-    path = hf_token_path(install)
-    text = _read(path).strip()
+    text = _read(hf_token_path(install)).strip()
     return Secret(text) if text else None
-
-
-def _is_loose(path: Path) -> bool:
-    try:
-        status = path.stat()
-    except OSError:
-        return False  # not there, or in a folder that is closed to us
-    return status.st_uid == os.geteuid() and bool(status.st_mode & 0o077)
 
 
 def from_environment() -> Secrets:
     """Secrets that the caller's environment offers. Those that came as flags are to be kept; others are used, and
     stored nowhere: a token that every shell of the user exports was not given to this installation."""
     kept = os.environ.get(KEPT, "").split(",")
-    token, key = _variable("hf_token"), _variable("ngc_api_key")
+    token = next(filter(os.environ.get, ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")), "")
+    key = next(filter(os.environ.get, ("NGC_API_KEY", "NGC_CLI_API_KEY")), "")
     return Secrets(
         hf_token=Secret(os.environ[token]) if token else None,
         ngc_api_key=Secret(os.environ[key]) if key else None,
         keep=frozenset(field for field, name in (("hf_token", token), ("ngc_api_key", key)) if name and name in kept),
         ngc_variable=key,
     )
-
-
-def _variable(field: str) -> str:
-    """The variable that carries a secret now, by the name of its field; empty where none does."""
-    candidates = {"hf_token": ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), "ngc_api_key": ("NGC_API_KEY", "NGC_CLI_API_KEY")}
-    return next((name for name in candidates[field] if os.environ.get(name)), "")
 
 
 def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Iterator[Artefact]:
@@ -194,13 +222,19 @@ def registry_key(install: Path, key: Secret) -> Small:
     path = enroot_credentials_path(os.environ)
 
     def look() -> str | None:
-        found = {entry.host: entry.password for entry in enroot_files.reached(_read(path))}
+        found = {entry.host: entry.password for entry in reached(_read(path))}
         known = _is_private(path) and all(found.get(host) == key.reveal() for host in NGC_HOSTS)
         return None if known else f"{path} does not have the NGC key"
 
     def write() -> None:
-        _require_ngc_key(key)
-        _write_ngc_lines(key.reveal(), path, install, NGC_HOSTS)
+        value = key.reveal()
+        if not value or value.startswith("$") or any(c.isspace() for c in value):
+            raise RequestError(
+                "this is not an NGC API key: it is empty, contains a space or begins with $ (which Enroot would "
+                "evaluate)",
+                remedy="copy the key again from https://org.ngc.nvidia.com/setup/api-keys",
+            )
+        _write_ngc_lines(value, path, install, NGC_HOSTS)
 
     return Small(REGISTRY, f"write {path} (mode 0600)", look, write)
 
@@ -211,7 +245,7 @@ def registry_reference(install: Path, variable: str) -> Small:
     path = enroot_credentials_path(os.environ)
 
     def missing() -> list[str]:
-        known = {entry.host for entry in enroot_files.reached(_read(path))}
+        known = {entry.host for entry in reached(_read(path))}
         return [host for host in NGC_HOSTS if host not in known]
 
     return Small(
@@ -226,11 +260,15 @@ def closed_files(install: Path) -> Small:
     """The check that nobody else can read the files with secrets that this installation has written."""
 
     def loose() -> list[Path]:
-        paths = [hf_token_path(install)]
         # Not Path.exists, which raises where a colleague may not look.
-        if os.path.exists(install / _NOTE):  # noqa: PTH110
-            paths.append(enroot_credentials_path(os.environ))
-        return [path for path in paths if _is_loose(path)]
+        noted = os.path.exists(install / _NOTE)  # noqa: PTH110
+        found = []
+        for path in (hf_token_path(install), *([enroot_credentials_path(os.environ)] if noted else [])):
+            with contextlib.suppress(OSError):  # it is not there, or in a folder that is closed to us
+                status = path.stat()
+                if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+                    found.append(path)
+        return found
 
     def look() -> str | None:
         found = loose()
@@ -241,3 +279,88 @@ def closed_files(install: Path) -> Small:
             path.chmod(0o600)
 
     return Small("secret-files", "make the files with secrets readable by you only", look, close)
+
+
+_WITH_VALUE = ("login", "password", "account")
+
+
+@dataclass(frozen=True)
+class NetrcEntry:
+    """One ``machine``: its host (empty for ``default``), its login and password, and where its text begins and ends."""
+
+    host: str
+    login: str
+    password: str
+    start: int
+    end: int
+
+
+def entries(text: str) -> list[NetrcEntry]:
+    """All entries, in their order. An entry ends where the next one, or a macro, begins."""
+    words = _words(text)
+    found: list[NetrcEntry] = []
+    host: str | None = None
+    start, login, password = 0, "", ""
+    position = 0
+
+    def close(end: int) -> None:
+        if host is not None:
+            found.append(NetrcEntry(host, login, password, start, end))
+
+    while position < len(words):
+        at, word = words[position]
+        value = words[position + 1][1] if position + 1 < len(words) else ""
+        if word in ("machine", "default"):
+            close(at)
+            host, start, login, password = (value if word == "machine" else ""), at, "", ""
+            position += 2 if word == "machine" else 1
+        elif word == "macdef":
+            close(at)
+            host = None
+            # A macro ends with an empty line.
+            end = text.find("\n\n", at)
+            position = next((i for i, (place, _) in enumerate(words) if end >= 0 and place > end), len(words))
+        else:
+            if word == "password":
+                password = value
+            elif word == "login":
+                login = value
+            position += 2 if word in _WITH_VALUE else 1
+    close(len(text))
+    return found
+
+
+def reached(text: str) -> list[NetrcEntry]:
+    """The entries that curl finds: none after ``default``, which fits every host."""
+    return list(takewhile(lambda entry: entry.host, entries(text)))
+
+
+def added(text: str, lines: str) -> str:
+    """The text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
+    place = next((entry.start for entry in entries(text) if not entry.host), len(text))
+    before = text[:place]
+    return f"{before}\n{lines}{text[place:]}" if before and before[-1] != "\n" else before + lines + text[place:]
+
+
+def without(text: str, hosts: Collection[str]) -> str:
+    """``text`` without the entries of ``hosts``; comments between them stay."""
+    for entry in reversed(entries(text)):
+        if entry.host in hosts:
+            inside = text[entry.start : entry.end].splitlines(keepends=True)
+            comments = "".join(line for line in inside if line.lstrip().startswith("#"))
+            before = text[: entry.start]
+            text = (
+                (before if not before or before.endswith("\n") else before.rstrip() + "\n")
+                + comments
+                + text[entry.end :]
+            )
+    return text
+
+
+def _words(text: str) -> list[tuple[int, str]]:
+    """Position and text of every word outside comment lines."""
+    found: list[tuple[int, str]] = []
+    for line in re.finditer(r"[^\n]+", text):
+        if not line[0].lstrip().startswith("#"):
+            found += [(line.start() + word.start(), word[0]) for word in re.finditer(r"\S+", line[0])]
+    return found

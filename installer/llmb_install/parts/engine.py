@@ -68,7 +68,7 @@ ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
 
 
 @dataclass(frozen=True)
-class Engine(Environment):
+class CpuEngine(Environment):
     """An engine of an installation. ``python`` is empty where none fits; nothing is then made."""
 
     release: str = DEFAULT_ENGINE
@@ -140,10 +140,10 @@ def own_engine(python: Path) -> Small:
     return Small("engine", f"use the engine {python}", look, refuse)
 
 
-def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE) -> Engine:
+def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE) -> CpuEngine:
     """The environment with Megatron-Bridge ``release``; ``kind`` of environment as ``Content`` names them."""
     engine = KINDS[release]
-    return Engine(
+    return CpuEngine(
         link=install / "venvs" / engine.name,
         python=python_for(release) or "",
         lock=clone / "installer" / "locks" / f"{engine.name}.txt",

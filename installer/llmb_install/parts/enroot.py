@@ -27,8 +27,13 @@ from urllib.error import HTTPError
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import ask
-from llmb_install.parts.credentials import enroot_credentials_path, enroot_login
-from llmb_install.parts.enroot_files import cache_folder, setting, temporary_folder
+from llmb_install.parts.credentials import (
+    cache_folder,
+    enroot_credentials_path,
+    enroot_login,
+    setting,
+    temporary_folder,
+)
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Step, duration
 

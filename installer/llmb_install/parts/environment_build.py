@@ -18,7 +18,7 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import ask
 from llmb_install.parts import uv
 from llmb_install.parts.package_files import link_packages
-from llmb_install.parts.package_index import Settings, Sources, Unavailable, settings, unreached
+from llmb_install.parts.package_index import IndexSettings, Sources, Unavailable, settings, unreached
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
 
@@ -75,7 +75,7 @@ class Build:
         return self.folder.with_name(cache_name(self.environment.name))
 
     @cached_property
-    def settings(self) -> Settings:
+    def settings(self) -> IndexSettings:
         """Indexes and links that this machine's pip and uv are configured to use."""
         return settings(child_environment())
 
@@ -295,10 +295,10 @@ def _add(build: Build, arguments: list[str], what: str, total: int = 0, **env: s
 
 def _run(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
     argv = uv.install_argv(build.uv, build.python, build.cache, build.settings, arguments)
-    return build.run(argv, Progress(build.step, what, total), **env)
+    return build.run(argv, UvProgress(build.step, what, total), **env)
 
 
-class Progress:
+class UvProgress:
     """What uv prints while it works, as something short for the progress line.
 
     Called with each line; ``total`` packages are expected, 0: unknown.

@@ -25,8 +25,8 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name, write_json
 from llmb_common.machine.processes import ask
 from llmb_install.parts import enroot
+from llmb_install.parts.credentials import cache_folder, temporary_folder
 from llmb_install.parts.enroot import Manifest
-from llmb_install.parts.enroot_files import cache_folder, temporary_folder
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room, free_bytes, read_receipt

@@ -49,7 +49,7 @@ _ANSWER_SECONDS = 10.0
 _MACHINES_FILE = Path("/etc/pip.conf")
 
 
-class Settings(NamedTuple):
+class IndexSettings(NamedTuple):
     """What pip and uv are told on this machine, in uv's terms."""
 
     variables: Mapping[str, str] = {}
@@ -70,7 +70,7 @@ def unreached(silent: Mapping[str, str]) -> Unavailable:
     return Unavailable(told, silent=told)
 
 
-def settings(env: Mapping[str, str]) -> Settings:
+def settings(env: Mapping[str, str]) -> IndexSettings:
     """What pip is told by its files and by ``env``; variables of uv's own win."""
     chosen = _pip_settings(env)
     variables = {}
@@ -87,7 +87,7 @@ def settings(env: Mapping[str, str]) -> Settings:
         # A site's own authority is known to its machines, and not to uv.
         variables["UV_SYSTEM_CERTS"] = "true"
     no_index = chosen.get("no-index", "").lower() in ("1", "true", "yes", "on")
-    return Settings(variables, ("--no-index",) if no_index else ())
+    return IndexSettings(variables, ("--no-index",) if no_index else ())
 
 
 def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
@@ -135,7 +135,7 @@ class Link(NamedTuple):
 class Sources:
     """The places from which packages come: folders and pages of links, then indexes."""
 
-    def __init__(self, told: Settings) -> None:
+    def __init__(self, told: IndexSettings) -> None:
         given = told.variables
         self._env = given
         self._pages = [page for page in given.get("UV_FIND_LINKS", "").split(",") if page]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Callable, Iterable, Iterator, List, Mapping, Optional, TextIO, Tuple
 
 from llmb_install.parts import package_index
-from llmb_install.parts.package_index import Settings, Sources, Unavailable
+from llmb_install.parts.package_index import IndexSettings, Sources, Unavailable
 
 _PYTHON_SECONDS = 600
 
@@ -46,7 +46,7 @@ def on_path() -> Optional[str]:
     return shutil.which("uv")
 
 
-def fetched(folder: Path, told: Settings) -> str:
+def fetched(folder: Path, told: IndexSettings) -> str:
     """The locked uv, which is in ``folder`` from now on.
 
     Raises:
@@ -78,7 +78,7 @@ def is_for_here(name: str) -> bool:
     return re.fullmatch(tag, name) is not None
 
 
-def obtained(folder: Path, told: Settings) -> str:
+def obtained(folder: Path, told: IndexSettings) -> str:
     """uv at hand, or fetched into ``folder``, or the one on PATH.
 
     Raises:
@@ -124,7 +124,7 @@ def cause(line: str) -> str:
     return re.sub(r"^(cause|Caused by): ", "", line.strip())
 
 
-def install_argv(program: str, python: str, cache: Path, told: Settings, arguments: Iterable[str]) -> List[str]:
+def install_argv(program: str, python: str, cache: Path, told: IndexSettings, arguments: Iterable[str]) -> List[str]:
     """As pip does it: byte code for those who cannot write there, and the best file of all indexes.
 
     uv calls the latter unsafe, because a package may come from another index than expected; here the hashes decide.
