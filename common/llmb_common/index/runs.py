@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,25 +71,6 @@ def row_of(record: RunRecord) -> RunRow:
     return RunRow(executor=record.plan.cluster_type, **values)
 
 
-def unreadable(folder: Path, problem: str) -> RunRow:
-    """The run in ``folder``, whose record is damaged: it is shown, not hidden.
-
-    Raises:
-        OSError: the folder has gone
-    """
-    made = folder.stat().st_mtime
-    return RunRow(
-        name=folder.name,
-        folder=folder,
-        experiment_name=folder.parent.name,
-        workload=folder.parents[2].name,
-        state=UNREADABLE,
-        state_time=made,
-        detail=problem,
-        created=made,
-    )
-
-
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which runs: every condition given must hold. Empty tuples and None: no condition."""
 
@@ -121,22 +102,17 @@ _COARSE_NS = 2_000_000_000
 def insert(connection: sqlite3.Connection, record: RunRecord, stamp: str = "") -> None:
     """``stamp`` is the one that run.json had before it was read; empty where ``record`` was not just read."""
     row, root = row_of(record), record.paths.experiments
-    (known,) = add_roots(connection, [str(root)])
+    known = add_root(connection, str(root))
     if known != str(root):
         row = msgspec.structs.replace(row, folder=Path(known) / row.folder.relative_to(root))
     _put(connection, row, stamp)
 
 
-def add_roots(connection: sqlite3.Connection, roots: Iterable[str]) -> list[str]:
-    """Folders of experiments to look into from now on, also outside the installation; what the index calls each."""
-    known = _known_roots(connection)
-    names = []
-    for root in roots:
-        names.append(_name_of(root, known))
-        if names[-1] not in known:
-            connection.execute("INSERT INTO roots VALUES (?)", (root,))
-            known.add(root)
-    return names
+def add_root(connection: sqlite3.Connection, root: str) -> str:
+    """Look into a folder of experiments from now on, also one outside the installation; what the index calls it."""
+    name = _name_of(root, _known_roots(connection))
+    connection.execute("INSERT OR IGNORE INTO roots VALUES (?)", (name,))
+    return name
 
 
 def _known_roots(connection: sqlite3.Connection) -> set[str]:
@@ -156,10 +132,19 @@ def is_same_folder(one: str | Path, other: str | Path) -> bool:
         return False
 
 
+def _is_elsewhere(root: str, install: Path) -> bool:
+    """Whether a folder of experiments lies in another installation, as the original's do for the index of a copy: its
+    runs are not ours."""
+    workloads = Path(root).parent.parent
+    other = workloads.parent
+    return workloads.name == "workloads" and (other / ".llmb").is_dir() and not is_same_folder(other, install)
+
+
 def _roots(connection: sqlite3.Connection, install: Path) -> set[str]:
     """All folders of experiments, those of the installation among them, each by one name."""
     known = _known_roots(connection)
-    return known | {_name_of(str(folder), known) for folder in _experiments_in(install)}
+    ours = (workload / "experiments" for workload in _subfolders(install / "workloads"))
+    return known | {_name_of(str(folder), known) for folder in ours if folder.is_dir()}
 
 
 def is_current(connection: sqlite3.Connection, install: Path, roots: Sequence[str]) -> bool:
@@ -167,6 +152,7 @@ def is_current(connection: sqlite3.Connection, install: Path, roots: Sequence[st
     known = _known_roots(connection)
     return (
         known.issuperset(_name_of(root, known) for root in roots)
+        and not any(_is_elsewhere(root, install) for root in known)
         and not stale_folders(connection, install)
         and not changed_runs(connection)
     )
@@ -174,7 +160,14 @@ def is_current(connection: sqlite3.Connection, install: Path, roots: Sequence[st
 
 def update(connection: sqlite3.Connection, install: Path, roots: Iterable[str]) -> None:
     """Read again what changed, and ``roots`` that are new."""
-    add_roots(connection, roots)
+    for root in _known_roots(connection):
+        if _is_elsewhere(root, install):
+            connection.execute("DELETE FROM roots WHERE folder = ?", (root,))
+            for table, column in (("runs", "parent"), ("folders", "folder")):
+                query = f"DELETE FROM {table} WHERE substr({column} || '/', 1, ?) = ?"
+                connection.execute(query, (len(root) + 1, f"{root}/"))
+    for root in roots:
+        add_root(connection, root)
     for folder in changed_runs(connection):
         read_run(connection, folder)
     # A root that is read for the first time brings its experiments; what is too young to be trusted stays stale.
@@ -198,28 +191,21 @@ def row_from(values: Sequence[Any]) -> RunRow:
 def stale_folders(connection: sqlite3.Connection, install: Path) -> dict[str, int]:
     """Experiment folders and their parents whose time is not the one that was read; folder to present time, or -1."""
     known: dict[str, int] = dict(connection.execute("SELECT folder, mtime_ns FROM folders"))
+
+    def changed(folders: Iterable[str]) -> dict[str, int]:
+        return {folder: now for folder in folders if (now := _modified(folder)) != known.get(folder, 0)}
+
     roots = _roots(connection, install)
-    stale: dict[str, int] = {}
-    for root in roots:
-        # The root may have new experiments; each experiment may have new runs.
-        _compare(root, known, stale)
-    for folder in known:
-        if folder not in roots:
-            _compare(folder, known, stale)
-    for root in roots & stale.keys():
-        for experiment in _subfolders(Path(root)):
-            if str(experiment) not in known:
-                _compare(str(experiment), known, stale)
-    return stale
+    stale = changed(roots | known.keys())
+    experiments = (str(folder) for root in roots & stale.keys() for folder in _subfolders(Path(root)))
+    return stale | changed(folder for folder in experiments if folder not in known)
 
 
-def _compare(folder: str, known: dict[str, int], stale: dict[str, int]) -> None:
+def _modified(folder: str) -> int:
     try:
-        present = Path(folder).stat().st_mtime_ns
+        return Path(folder).stat().st_mtime_ns
     except OSError:
-        present = -1
-    if known.get(folder, 0) != present:
-        stale[folder] = present
+        return -1
 
 
 def changed_runs(connection: sqlite3.Connection) -> list[Path]:
@@ -249,24 +235,20 @@ def read_folders(connection: sqlite3.Connection, install: Path, stale: dict[str,
             connection.execute("DELETE FROM folders WHERE folder = ?", (folder,))
             continue
         if folder in roots:
-            add_roots(connection, [folder])
+            add_root(connection, folder)
         else:
-            _read_experiment(connection, folder)
+            present = {str(path) for path in _subfolders(Path(folder))}
+            known = {path for (path,) in connection.execute("SELECT folder FROM runs WHERE parent = ?", (folder,))}
+            connection.executemany("DELETE FROM runs WHERE folder = ?", [(gone,) for gone in known - present])
+            for new in sorted(present - known):
+                read_run(connection, Path(new))
         trusted = mtime if now - mtime > _COARSE_NS else 0
         connection.execute("INSERT OR REPLACE INTO folders VALUES (?, ?)", (folder, trusted))
 
 
-def _read_experiment(connection: sqlite3.Connection, folder: str) -> None:
-    present = {str(path) for path in _subfolders(Path(folder))}
-    known = {path for (path,) in connection.execute("SELECT folder FROM runs WHERE parent = ?", (folder,))}
-    for gone in known - present:
-        connection.execute("DELETE FROM runs WHERE folder = ?", (gone,))
-    for new in sorted(present - known):
-        read_run(connection, Path(new))
-
-
 def read_run(connection: sqlite3.Connection, folder: Path) -> None:
-    """Put the run in ``folder`` into the index as its run.json says; a folder without one is not a run of ours."""
+    """Put the run in ``folder`` into the index as its run.json says; a folder without one is not a run of ours, and one
+    with a damaged one is shown, not hidden."""
     stamp = _stamp(folder)
     if not stamp:
         connection.execute("DELETE FROM runs WHERE folder = ?", (str(folder),))
@@ -277,13 +259,18 @@ def read_run(connection: sqlite3.Connection, folder: Path) -> None:
             raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}")
         insert(connection, record, stamp)
     except RecordError as error:
-        _put(connection, unreadable(folder, error.message), stamp)
-
-
-def _experiments_in(install: Path) -> Iterator[Path]:
-    for workload in _subfolders(install / "workloads"):
-        if (workload / "experiments").is_dir():
-            yield workload / "experiments"
+        made = folder.stat().st_mtime
+        row = RunRow(
+            name=folder.name,
+            folder=folder,
+            experiment_name=folder.parent.name,
+            workload=folder.parents[2].name,
+            state=UNREADABLE,
+            state_time=made,
+            detail=error.message,
+            created=made,
+        )
+        _put(connection, row, stamp)
 
 
 def _subfolders(folder: Path) -> Iterable[Path]:

@@ -16,7 +16,7 @@ from llmb_common.index.runs import (
     UNREADABLE,
     RunFilter,
     RunRow,
-    add_roots,
+    add_root,
     insert,
     is_current,
     is_same_folder,
@@ -111,7 +111,8 @@ def rebuild(install: Path) -> int:
         roots = _outside_roots(install)
         discard(install)
         with open_index(install) as connection:
-            add_roots(connection, roots)
+            for root in roots:
+                add_root(connection, root)
         _heal(install)
         with read_index(install) as connection:
             (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
