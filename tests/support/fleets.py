@@ -20,7 +20,7 @@ import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.account import EXPECTATION, held_against, setup_of, summarize
-from llmb_common.runs.evidence.nodes import Adapter, Gpu, HostFacts, NcclLog, Node, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import Adapter, GpuState, HostFacts, NcclLog, NodeRecord, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
 
 SIZES = (8, 64, 128, 512, 1024)
@@ -29,7 +29,7 @@ _PER_NODE = {H100: 8, GB200: 4}
 _BOOST = 1980.0
 _RATE = 400.0
 
-Change = Callable[[list[Node], int, random.Random], list[Node]]
+Change = Callable[[list[NodeRecord], int, random.Random], list[NodeRecord]]
 """Nodes with a fault, in the node of that number."""
 
 
@@ -55,11 +55,11 @@ class Cluster:
         self.share = dice.uniform(0.05, 0.9)
         self.domain = f"{dice.getrandbits(64):x}1" if gpu_type == GB200 else None
 
-    def run(self) -> list[Node]:
+    def run(self) -> list[NodeRecord]:
         """Its nodes in a run, others of the same kind each time."""
         return [self.node(f"n{number}") for number in range(self.nodes)]
 
-    def node(self, host: str) -> Node:
+    def node(self, host: str) -> NodeRecord:
         dice, per_node = self.dice, _PER_NODE[self.gpu_type]
         inlet = self.inlet + dice.gauss(0, 3)
         starts = [self.gpu(index, inlet) for index in range(per_node)]
@@ -68,13 +68,13 @@ class Cluster:
         after = tuple(msgspec.structs.replace(gpu, throttled_us=self.counted(gpu)) for gpu in before)
         taken = tuple(Snapshot(time=1100.0 + at, gpus=gpus) for at, gpus in enumerate(samples))
         ends = (Snapshot(time=1000.0, gpus=before), Snapshot(time=2000.0, gpus=after))
-        return Node(host, self.machine(), ends[0], taken[0], ends[1], self.nccl(), None, samples=taken)
+        return NodeRecord(host, self.machine(), ends[0], taken[0], ends[1], self.nccl(), None, samples=taken)
 
-    def gpu(self, index: int, inlet: float) -> Gpu:
+    def gpu(self, index: int, inlet: float) -> GpuState:
         dice = self.dice
         own = self.mhz * (1 + dice.gauss(0, self.making)) if self.capped else _BOOST
         temperature = inlet + dice.gauss(0, 3)
-        return Gpu(
+        return GpuState(
             index=index,
             product="NVIDIA H100 80GB HBM3" if self.gpu_type == H100 else "NVIDIA GB200",
             vbios=dice.choice(("96.00.89.00.01", "96.00.A5.00.01")),
@@ -102,11 +102,11 @@ class Cluster:
             },
         )
 
-    def look(self, gpu: Gpu, at: float) -> Gpu:
+    def look(self, gpu: GpuState, at: float) -> GpuState:
         dice = self.dice
         idle = dice.random() < 0.05
         mhz = min(_BOOST, (gpu.sm_mhz or 0) * (1 + dice.gauss(0, 0.04))) if self.capped else _BOOST
-        return Gpu(
+        return GpuState(
             index=gpu.index,
             sm_mhz=345.0 if idle else 15 * round(mhz / 15),
             utilization=dice.uniform(0, 40) if idle else dice.uniform(70, 100),
@@ -116,7 +116,7 @@ class Cluster:
             throttle=("sw_power_cap",) if self.capped and not idle else (),
         )
 
-    def counted(self, gpu: Gpu) -> dict[str, float]:
+    def counted(self, gpu: GpuState) -> dict[str, float]:
         grown = self.share * 1e9 if self.capped else 0.0
         heat = grown if self.follows else 0.0
         return {
@@ -167,7 +167,7 @@ def _snapshot(look: Snapshot, index: int, changes: dict[str, Any]) -> Snapshot:
 def _gpu(start: dict[str, Any] | None = None, load: Any = None, end: dict[str, Any] | None = None) -> Change:
     """One GPU of the node: at the start and the end, in each look under load (also a function of it), at the end."""
 
-    def change(nodes: list[Node], number: int, dice: random.Random) -> list[Node]:
+    def change(nodes: list[NodeRecord], number: int, dice: random.Random) -> list[NodeRecord]:
         node, index = nodes[number], dice.randrange(len(nodes[number].gpus))
         looks = []
         for look in node.samples:
@@ -181,10 +181,10 @@ def _gpu(start: dict[str, Any] | None = None, load: Any = None, end: dict[str, A
     return change
 
 
-def _one(**changes: Callable[[Node], Any]) -> Change:
+def _one(**changes: Callable[[NodeRecord], Any]) -> Change:
     """The node's fields, each by a function of the node."""
 
-    def change(nodes: list[Node], number: int, dice: random.Random) -> list[Node]:
+    def change(nodes: list[NodeRecord], number: int, dice: random.Random) -> list[NodeRecord]:
         values = {name: value(nodes[number]) for name, value in changes.items()}
         return [msgspec.structs.replace(node, **values) if at == number else node for at, node in enumerate(nodes)]
 
@@ -194,7 +194,7 @@ def _one(**changes: Callable[[Node], Any]) -> Change:
 def _every(change: Change) -> Change:
     """On all nodes."""
 
-    def everywhere(nodes: list[Node], number: int, dice: random.Random) -> list[Node]:
+    def everywhere(nodes: list[NodeRecord], number: int, dice: random.Random) -> list[NodeRecord]:
         for at in range(len(nodes)):
             nodes = change(nodes, at, dice)
         return nodes
@@ -202,29 +202,29 @@ def _every(change: Change) -> Change:
     return everywhere
 
 
-def _ports(**changes: Any) -> Callable[[Node], HostFacts]:
-    def machine(node: Node) -> HostFacts:
+def _ports(**changes: Any) -> Callable[[NodeRecord], HostFacts]:
+    def machine(node: NodeRecord) -> HostFacts:
         ports = tuple(msgspec.structs.replace(p, **changes) if p.name == "mlx5_1" else p for p in node.machine.adapters)
         return msgspec.structs.replace(node.machine, adapters=ports)
 
     return machine
 
 
-def _log(**changes: Any) -> Callable[[Node], NcclLog | None]:
+def _log(**changes: Any) -> Callable[[NodeRecord], NcclLog | None]:
     return lambda node: msgspec.structs.replace(node.nccl, **changes) if node.nccl else None
 
 
-def _gone(node: Node) -> HostFacts:
+def _gone(node: NodeRecord) -> HostFacts:
     ports = tuple(port for port in node.machine.adapters if port.name != "mlx5_1")
     return msgspec.structs.replace(node.machine, adapters=ports)
 
 
-def _all_ports(node: Node) -> HostFacts:
+def _all_ports(node: NodeRecord) -> HostFacts:
     ports = tuple(msgspec.structs.replace(port, rate_gbps=_RATE / 2) for port in node.machine.adapters)
     return msgspec.structs.replace(node.machine, adapters=ports)
 
 
-def _all_gpus(nodes: list[Node], number: int, dice: random.Random) -> list[Node]:
+def _all_gpus(nodes: list[NodeRecord], number: int, dice: random.Random) -> list[NodeRecord]:
     def slower(look: Snapshot) -> Snapshot:
         gpus = tuple(msgspec.structs.replace(gpu, sm_mhz=0.8 * (gpu.sm_mhz or 0)) for gpu in look.gpus)
         return msgspec.structs.replace(look, gpus=gpus)

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.executors.slurm.words import SlurmPlan
-from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Needs, Nvlink, Port, Software, System
+from llmb_common.health.facts import Folder, Imex, KernelLog, Links, Needs, NodeFacts, Nvlink, Port, Software, System
 from llmb_common.health.judge import NodeVerdict, judge
 from support.fleets import GB200, H100, Cluster
 
@@ -64,7 +64,7 @@ def needs(gpu_type: str = H100, **changes: Any) -> Needs:
 PLANNED = needs(dispatcher="deepep", image_bytes=20_000_000_000)
 
 
-def fleet(gpu_type: str = H100, nodes: int = 4, dice: random.Random | None = None) -> dict[str, Facts]:
+def fleet(gpu_type: str = H100, nodes: int = 4, dice: random.Random | None = None) -> dict[str, NodeFacts]:
     """Healthy nodes by name."""
     dice = dice or random.Random(1)
     cluster = Cluster(gpu_type, nodes, dice)
@@ -72,7 +72,7 @@ def fleet(gpu_type: str = H100, nodes: int = 4, dice: random.Random | None = Non
     return {f"n{number}": _facts(cluster, f"n{number}", idle, dice) for number in range(1, nodes + 1)}
 
 
-def _facts(cluster: Cluster, name: str, idle: float, dice: random.Random) -> Facts:
+def _facts(cluster: Cluster, name: str, idle: float, dice: random.Random) -> NodeFacts:
     node = cluster.node(name)
     quiet = {"throttle": (), "utilization": 0.0, "uncorrected": 0.0, "memory_used_mib": dice.uniform(1, 600)}
     gpus = tuple(
@@ -82,7 +82,7 @@ def _facts(cluster: Cluster, name: str, idle: float, dice: random.Random) -> Fac
     rate = "26.562 GB/s" if cluster.gpu_type == H100 else "50 GB/s"
     noise = dice.sample(NOISE, dice.randint(0, len(NOISE)))
     machine = msgspec.structs.replace(node.machine, memory_gib=dice.choice((2015.0, 2015.5)), cpus=224)
-    return Facts(
+    return NodeFacts(
         node=name,
         machine=machine,
         gpus=msgspec.structs.replace(node.before, gpus=gpus, driver="580.95.05", cuda="13.0"),
@@ -125,13 +125,13 @@ def verdicts(gpu_type: str, nodes: int, seed: str) -> list[NodeVerdict]:
     return judge(list(found), found, needs(gpu_type))
 
 
-Change = Callable[[Facts], Facts]
+Change = Callable[[NodeFacts], NodeFacts]
 
 
 def gpu(**changes: Any) -> Change:
     """GPU 2 of the node is otherwise."""
 
-    def change(facts: Facts) -> Facts:
+    def change(facts: NodeFacts) -> NodeFacts:
         gpus = tuple(msgspec.structs.replace(g, **(changes if g.index == 2 else {})) for g in facts.gpus.gpus)
         return msgspec.structs.replace(facts, gpus=msgspec.structs.replace(facts.gpus, gpus=gpus))
 
@@ -149,7 +149,7 @@ def whole(**changes: Any) -> Change:
 
 
 def port(name: str, **changes: Any) -> Change:
-    def change(facts: Facts) -> Facts:
+    def change(facts: NodeFacts) -> NodeFacts:
         ports = tuple(msgspec.structs.replace(p, **(changes if p.name == name else {})) for p in facts.machine.adapters)
         return msgspec.structs.replace(facts, machine=msgspec.structs.replace(facts.machine, adapters=ports))
 
@@ -157,7 +157,7 @@ def port(name: str, **changes: Any) -> Change:
 
 
 def links(**changes: Any) -> Change:
-    def change(facts: Facts) -> Facts:
+    def change(facts: NodeFacts) -> NodeFacts:
         first, *rest = facts.nvlink.gpus
         return whole(nvlink=Nvlink(gpus=(msgspec.structs.replace(first, **changes), *rest)))(facts)
 

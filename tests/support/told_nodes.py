@@ -8,7 +8,7 @@ import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.findings import find
-from llmb_common.runs.evidence.nodes import Gpu, HostFacts, NcclLog, Node, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import GpuState, HostFacts, NcclLog, NodeRecord, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
 
 IB = NcclLog(version="2.27.3", networks=("IB",), transports={"NET/IB/GDRDMA": 8})
@@ -20,7 +20,7 @@ def two_nodes() -> JobPlan:
     return msgspec.structs.replace(plan, device="cuda", nodes=2, gpus_per_node=8, gpu_type="h100")
 
 
-def gpu(index: int, **changes: Any) -> Gpu:
+def gpu(index: int, **changes: Any) -> GpuState:
     usual = {
         "product": "NVIDIA H100 80GB HBM3",
         "memory_mib": 81559.0,
@@ -28,20 +28,20 @@ def gpu(index: int, **changes: Any) -> Gpu:
         "power_limit_w": 700.0,
         "vbios": "96",
     }
-    return Gpu(index=index, **{**usual, **changes})
+    return GpuState(index=index, **{**usual, **changes})
 
 
-def gpus(odd: dict[str, Any] | None = None, count: int = 8) -> tuple[Gpu, ...]:
+def gpus(odd: dict[str, Any] | None = None, count: int = 8) -> tuple[GpuState, ...]:
     """GPU 3 is the ``odd`` one."""
     return tuple(gpu(index, **(odd or {}) if index == 3 else {}) for index in range(count))
 
 
-def node(host: str, **changes: Any) -> Node:
+def node(host: str, **changes: Any) -> NodeRecord:
     looks = [Snapshot(time=at, gpus=gpus()) for at in (1000.0, 1100.0, 2000.0)]
-    healthy = Node(host, HostFacts(kernel="6.8", driver="580"), *looks, nccl=IB, nccl_missing=None)
+    healthy = NodeRecord(host, HostFacts(kernel="6.8", driver="580"), *looks, nccl=IB, nccl_missing=None)
     changed = msgspec.structs.replace(healthy, **changes)
     return changed if "samples" in changes else msgspec.structs.replace(changed, samples=(changed.load,) * 5)
 
 
-def said(plan: JobPlan, *nodes: Node, unreadable: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
+def said(plan: JobPlan, *nodes: NodeRecord, unreadable: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
     return [(item.kind, item.severity, item.text) for item in find(plan, Nodes(nodes, unreadable))]

@@ -12,10 +12,10 @@ import pytest
 
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.diagnosis import diagnose_logs
-from llmb_common.causes.lines import parse, place_of
+from llmb_common.causes.lines import location_of, parse
 from llmb_common.causes.places import short_bus
 from llmb_common.causes.reading import LONGEST
-from llmb_common.causes.table import Signature, signature_of, signatures
+from llmb_common.causes.table import FailureSignature, signature_of, signatures
 from support.failed_logs import PREFIXES, TORCHRUN_KILLED, FailedLog, why
 from support.runs import ROOT
 
@@ -108,7 +108,7 @@ EXAMPLES = [(item, line) for item in signatures() for line in item.examples]
 
 
 @pytest.mark.parametrize(("item", "line"), EXAMPLES, ids=[item.id for item, _ in EXAMPLES])
-def test_every_signature_knows_its_examples(item: Signature, line: str) -> None:
+def test_every_signature_knows_its_examples(item: FailureSignature, line: str) -> None:
     found = signature_of(parse(line).text)
     assert found is not None
     assert (found.what, found.role) == (item.what, item.role) or found.id.startswith(("xid-79", "sxid-20034"))
@@ -134,7 +134,7 @@ def test_a_root_is_named_in_a_long_log_of_many_ranks(tmp_path: Path, number: int
 
 
 @pytest.mark.parametrize("item", [item for item in signatures() if item.role != "root"], ids=lambda item: item.id)
-def test_what_follows_a_failure_is_never_its_cause(tmp_path: Path, item: Signature) -> None:
+def test_what_follows_a_failure_is_never_its_cause(tmp_path: Path, item: FailureSignature) -> None:
     for number, text in enumerate(item.examples):
         found = why(tmp_path, FailedLog(number).failed([text]))
         assert found.cause is None or found.cause.kind == "hang"
@@ -409,8 +409,8 @@ def test_prefixes_are_taken_off_in_any_order() -> None:
     assert parse(" 3: gpu12:4711:4735 [3] NCCL WARN x")[:5] == ("NCCL WARN x", 3, None, "gpu12", 3)
     assert parse("12: 2026-11-22 10:05:22 ValueError: x").time == "2026-11-22 10:05:22"
     assert parse("python3: can't open file '/x.py'").host is None
-    assert place_of("srun: error: gpu1: tasks 0-2,5: Killed")[:2] == ((0, 1, 2, 5), "gpu1")
-    assert place_of("[PG ID 5 PG GUID 35(TENSOR) Rank 1] Process group watchdog").ranks == (), "the rank in a group"
+    assert location_of("srun: error: gpu1: tasks 0-2,5: Killed")[:2] == ((0, 1, 2, 5), "gpu1")
+    assert location_of("[PG ID 5 PG GUID 35(TENSOR) Rank 1] Process group watchdog").ranks == (), "the rank in a group"
     assert {short_bus(bus) for bus in ("00000000:5D:00.0", "0000:5d:00", "5d000")} == {"5d:00"}
 
 

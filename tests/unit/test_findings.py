@@ -14,7 +14,7 @@ import pytest
 
 from llmb_common.runs.evidence.account import EXPECTATION, NodeSummary, account_of, as_plain, make_account
 from llmb_common.runs.evidence.findings import KINDS, NodeFinding
-from llmb_common.runs.evidence.nodes import Adapter, Gpu, HostFacts
+from llmb_common.runs.evidence.nodes import Adapter, GpuState, HostFacts
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord
 from llmb_train.evidence import gpus, machine
@@ -135,7 +135,7 @@ def test_what_a_node_writes_is_what_is_read_of_it(tmp_path: Path) -> None:
     port.mkdir(parents=True)
     wrote = machine.facts({}, tmp_path)
     (gpu,) = gpus.parse(smi_answer(1).encode())["gpus"]
-    for kind, said in ((Gpu, gpu), (HostFacts, wrote), (Adapter, wrote["adapters"][0])):
+    for kind, said in ((GpuState, gpu), (HostFacts, wrote), (Adapter, wrote["adapters"][0])):
         assert {field.name for field in msgspec.structs.fields(kind)} <= set(said)
 
 

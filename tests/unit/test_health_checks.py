@@ -14,12 +14,12 @@ from llmb_common.health import judge as judge_module
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import (
-    Facts,
     Folder,
     Imex,
     KernelLog,
     Links,
     Needs,
+    NodeFacts,
     Nvlink,
     Port,
     Process,
@@ -28,7 +28,7 @@ from llmb_common.health.facts import (
 )
 from llmb_common.health.judge import NodeVerdict, drift, judge, kernel_trouble, unlike, with_remarks
 from llmb_common.runs.evidence.findings import KINDS
-from llmb_common.runs.evidence.nodes import Gpu, Snapshot
+from llmb_common.runs.evidence.nodes import GpuState, Snapshot
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_train.evidence.ask import Hangs, call_all
 from llmb_train.health import looks
@@ -43,7 +43,7 @@ FAILS: list[tuple[str, Change]] = [
     ("gpu-modes", gpu(mig="Enabled")),
     ("gpu-modes", gpu(compute_mode="Prohibited")),
     ("gpu-in-use", gpu(memory_used_mib=30_000.0)),
-    ("gpu-answers", gpu(**msgspec.to_builtins(Gpu(index=2)))),
+    ("gpu-answers", gpu(**msgspec.to_builtins(GpuState(index=2)))),
     ("nvlink", links(up=17, down=(5,))),
     ("nvlink", links(up=17)),
     ("nvlink", whole(nvlink=Nvlink(gpus=(Links(up=17),) * 8))),
@@ -165,7 +165,7 @@ def test_what_of_a_runs_evidence_counts_is_found_by_it() -> None:
 
 
 def _all_gpus_are(product: str) -> Change:
-    def change(facts: Facts) -> Facts:
+    def change(facts: NodeFacts) -> NodeFacts:
         gpus = tuple(msgspec.structs.replace(g, product=product) for g in facts.gpus.gpus)
         return part("gpus", gpus=gpus)(facts)
 
@@ -220,7 +220,7 @@ def test_ports_that_a_job_is_told_to_use_are_those_that_count() -> None:
     assert checked(port("mlx5_1", state="DOWN"), needs(adapters="mlx5_0,mlx5_1:1"))["n2"].status == "fail"
 
 
-def alike(facts: Facts, nodes: int, change: Change) -> set[tuple[str, str]]:
+def alike(facts: NodeFacts, nodes: int, change: Change) -> set[tuple[str, str]]:
     """What is said of so many nodes that are all the same, by design: check and level."""
     fleet = {f"n{n}": change(msgspec.structs.replace(facts, node=f"n{n}")) for n in range(1, nodes + 1)}
     return {(r.check, r.level) for v in judge(list(fleet), fleet, needs()) for r in v.remarks}

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from llmb_common.health.ask import PYTHONS, command, parse_frames
-from llmb_common.health.facts import Facts, Imex, KernelLog, Links, Nvlink, read_facts
+from llmb_common.health.facts import Imex, KernelLog, Links, NodeFacts, Nvlink, read_facts
 from llmb_common.health.judge import judge
 from llmb_train.health import looks
 from support.health_fleets import needs
@@ -200,7 +200,7 @@ def ill_gb200(trees: NodeTrees) -> None:
     trees.smi("g2", "gb200", {1: {"pending": "Yes", "compute": "Prohibited"}})
 
 
-def looked_at(trees: NodeTrees, folder: Path) -> dict[str, Facts]:
+def looked_at(trees: NodeTrees, folder: Path) -> dict[str, NodeFacts]:
     """The program's own answers, of all nodes at once: each takes four seconds, in which counters may grow."""
     spec = {"stage": "look", "folders": {"workload": str(folder)}, "written": ["workload"]}
     names = sorted(path.name for path in trees.folder.iterdir() if (path / "root").is_dir())
@@ -218,7 +218,7 @@ def looked_at(trees: NodeTrees, folder: Path) -> dict[str, Facts]:
 
 
 @pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Facts]:
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NodeFacts]:
     """Three nodes of each kind, the second of which is ill; divided ones, ``m1`` and ``m2``; a healthy one, ``g9``."""
     trees = NodeTrees(tmp_path_factory.mktemp("trees"))
     for kind, letter, ill, _ in CASES:
@@ -273,13 +273,15 @@ DIVIDED = {"m1": "20400 MiB", "m2": "N/A"}
 
 
 @pytest.mark.parametrize("name", DIVIDED)
-def test_gpus_that_are_divided_say_that_and_nothing_that_follows_from_it(facts: dict[str, Facts], name: str) -> None:
+def test_gpus_that_are_divided_say_that_and_nothing_that_follows_from_it(
+    facts: dict[str, NodeFacts], name: str
+) -> None:
     """Whether it works is not known, and NVLinks are down."""
     (found,) = judge([name], {name: facts[name]}, needs())
     assert [(it.level, it.check, it.text) for it in found.remarks] == [("fail", "gpu-modes", "GPU 0-7: divided (MIG)")]
 
 
-def test_what_a_healthy_node_says_to_the_letter(facts: dict[str, Facts]) -> None:
+def test_what_a_healthy_node_says_to_the_letter(facts: dict[str, NodeFacts]) -> None:
     healthy = facts["g9"]
     assert healthy.nvlink == Nvlink(gpus=(Links(up=18, rates=("50 GB/s",)),) * 4)
     assert healthy.imex == Imex(domain="UP", channels=1)

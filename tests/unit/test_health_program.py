@@ -25,7 +25,7 @@ from llmb_common.executors import NodeRequest
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
 from llmb_common.health.ask import PYTHONS, choose, command, look, parse_frames, said_by
-from llmb_common.health.facts import Facts, Folder, Needs, needs_of, needs_of_site, read_facts
+from llmb_common.health.facts import Folder, Needs, NodeFacts, needs_of, needs_of_site, read_facts
 from llmb_common.machine.processes import Answer
 from llmb_common.platform.cluster_types import traits_of
 from llmb_common.site.cluster import Engine, cluster_config
@@ -63,13 +63,13 @@ def test_answers_are_not_believed_to_be_of_the_right_kind() -> None:
     assert facts.kernel.lines == ((1, "x"),)
     assert facts.gpus.missing == "no answer"
     assert list(facts.errors) == ["gpus"]
-    assert read_facts("n1", {"looks": []}) == Facts("n1")
+    assert read_facts("n1", {"looks": []}) == NodeFacts("n1")
     said = {
         "machine": {"hung": "killed", "seconds": 10},
         "stuck": {"error": "OSError: x"},
         "folder w": {"value": {"path": "/w", "there": True}, "seconds": 0.5},
     }
-    assert read_facts("n1", {"begun": 7, "looks": said}) == Facts(
+    assert read_facts("n1", {"begun": 7, "looks": said}) == NodeFacts(
         "n1",
         begun=7.0,
         folders={"w": Folder("/w", there=True)},

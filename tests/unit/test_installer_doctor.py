@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.health.facts import Facts as NodeFacts
-from llmb_common.health.facts import Folder, Needs, Software
-from llmb_common.runs.evidence.nodes import Adapter, Gpu, HostFacts, Snapshot
+from llmb_common.health.facts import Folder, Needs, NodeFacts, Software
+from llmb_common.runs.evidence.nodes import Adapter, GpuState, HostFacts, Snapshot
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.doctor.checks import DoctorCheck, all_checks
@@ -32,7 +31,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def smi(*products: str, driver: str | None = "580.65.06", cuda: str | None = "13.0") -> Snapshot:
-    return Snapshot(driver=driver, cuda=cuda, gpus=tuple(Gpu(product=product) for product in products))
+    return Snapshot(driver=driver, cuda=cuda, gpus=tuple(GpuState(product=product) for product in products))
 
 
 NODE = NodeReport(

@@ -10,7 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from llmb_common.causes.answer import Diagnosis, Evidence, count
+from llmb_common.causes.answer import Diagnosis, Symptom, count
 from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.table import signatures
 from llmb_common.command.outcome import Result
@@ -55,14 +55,14 @@ def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
     return lines
 
 
-def _suspect(item: Evidence | None) -> list[str]:
+def _suspect(item: Symptom | None) -> list[str]:
     if item is None:
         return []
     remedy = next((known.remedy for known in signatures() if known.id == item.signature), "")
     return [_witness(item), *([f"next: {remedy}"] if remedy else [])]
 
 
-def _witness(item: Evidence) -> str:
+def _witness(item: Symptom) -> str:
     ranks = f", rank {item.ranks[0]}" if item.ranks else ""
     if len(item.ranks) > 1:
         ranks = f", {counted(len(item.ranks), 'rank')}"

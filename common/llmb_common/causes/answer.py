@@ -15,7 +15,7 @@ from llmb_common.runs.hostlist import compress
 UNKNOWN = "unknown"
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """A line that a run left. ``file`` is empty where the scheduler or the record says it; ``number`` counts from 1."""
 
     signature: str
@@ -66,8 +66,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None
     summary: str
     """One line for a table."""
-    witnesses: tuple[Evidence, ...] = ()
-    suspect: Evidence | None = None
+    witnesses: tuple[Symptom, ...] = ()
+    suspect: Symptom | None = None
     """Where there is no cause: what ended first, such as a rank that was killed by somebody."""
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from llmb_common.causes.lines import Line
+from llmb_common.causes.lines import LogLine
 
 PAIR = " p2p"
 """Ends the name of what a group sends from rank to rank: each pair of ranks counts for itself."""
@@ -115,7 +115,7 @@ class TimedOutCollectives:
     """Of each group, rank by number in the group."""
     names: dict[str, str] = field(default_factory=dict)
 
-    def note(self, line: Line) -> None:
+    def note(self, line: LogLine) -> None:
         """Take note of a line of a witness."""
         found, own = _GROUP.search(line.text), _OWN.search(line.text)
         group = (found[2] or found[1]) if found else ""

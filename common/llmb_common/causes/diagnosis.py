@@ -1,17 +1,27 @@
-"""Why a run failed: everything that it left is read, and one answer is given."""
+"""Why a run failed: everything that it left is read, and one answer is given.
+
+Of all complaints the earliest root wins, the surer kind before the less sure one; a cascade never does. What ranks
+print after a collective has timed out is believed only of ranks that did not wait. Where nothing is left, nobody knows.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os.path
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from llmb_common.causes.answer import Diagnosis
-from llmb_common.causes.deciding import Outcome, decide, outcome_of
+import msgspec
+
+from llmb_common.causes.answer import Cause, Diagnosis, Symptom
 from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
+from llmb_common.causes.lines import LogLine
 from llmb_common.causes.places import Places
-from llmb_common.causes.reading import Complaint, Reading, read_complaints
+from llmb_common.causes.reading import Complaint, Reading, number_of, read_complaints
+from llmb_common.causes.table import FailureSignature, signatures
+from llmb_common.command.printable import counted, printable
 from llmb_common.errors import LLMBError
 from llmb_common.runs.evidence.nodes import FOLDER, read_nodes
 from llmb_common.runs.finding import attempts_of
@@ -20,6 +30,37 @@ from llmb_common.runs.record import RunRecord
 from llmb_common.timing.job_events import read_events
 
 _MOST_KERNEL_LOGS = 8192
+_MOST_WITNESSES = 8
+_STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
+_TASK = re.compile(r"srun: error: \S+: task \d+: ")
+_CLOSE = 16 << 10
+"""Bytes within which the lines of one failure of one rank stand."""
+
+_LATE = 60.0
+"""Seconds by which a line may arrive after later ones: by more than that, it is the clocks of two nodes that differ."""
+
+_STATES = {
+    "NODE_FAIL": "node-failed",
+    "BOOT_FAIL": "node-failed",
+    "OUT_OF_MEMORY": "host-memory",
+    "TIMEOUT": "time-limit",
+    "DEADLINE": "time-limit",
+    "PREEMPTED": "preempted",
+    "CANCELLED": "cancelled-by",
+}
+"""The signature that a job's state stands for."""
+
+
+class Outcome(NamedTuple):
+    """How the scheduler says that the run ended. ``kind`` is the signature that its state stands for, or empty.
+
+    ``problem`` is what the job itself noticed, in words; ``nodes`` are those that failed.
+    """
+
+    kind: str = ""
+    said: str = ""
+    problem: str = ""
+    nodes: Sequence[str] = ()
 
 
 def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
@@ -32,12 +73,18 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     places, ranks = Places(plan.gpus, plan.gpus_per_node), read_ranks(paths.folder)
     places.add_order(events.nodes)
     places.add_nodes(read_nodes(paths.folder))
-    _add_ranks(places, ranks)
     logs = [(paths.log, max(0, events.log_from - 1)), (paths.batch_log, max(0, events.batch_from - 1))]
-    readings = [read_complaints(*log) for log in logs] + list(_kernel_logs(paths.folder, places))
-    outcome = outcome_of(record.state, record.detail, events.problem, _failed(record))
+    readings = [read_complaints(*log) for log in logs]
+    _add_ranks(places, ranks)  # by their processes the kernel's lines are known as ours
+    readings += _kernel_logs(paths.folder, places)
+    failed: list[str] = []
+    with contextlib.suppress(LLMBError):
+        failed = [node for attempt in attempts_of(record)[-1:] for node in expand(attempt.failed or "")]
+    said = f"{record.state}, {record.detail}" if record.detail else record.state
+    outcome = Outcome(_STATES.get(record.state.split(" ")[0], ""), said, events.problem, failed)
     if events.full:
-        outcome = Outcome("disk-full", f"{events.problem}; it is on {_file_system(paths.folder)}")
+        disk = next((path for path in (paths.folder, *paths.folder.parents) if os.path.ismount(path)), paths.folder)
+        outcome = Outcome("disk-full", f"{events.problem}; it is on {disk}")
     outcome = Outcome("nan", not_finite) if not_finite else outcome
     return _diagnose(readings, outcome, places, paths.folder, ranks)
 
@@ -51,21 +98,6 @@ def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
     return _diagnose([read_complaints(log) for log in logs], Outcome(), places, folder, ranks)
 
 
-def _diagnose(
-    readings: Sequence[Reading],
-    outcome: Outcome,
-    places: Places,
-    folder: Path | None,
-    ranks: Sequence[RankFile],
-) -> Diagnosis:
-    for reading in readings:
-        places.add_complaints(reading.complaints)
-    if readings and (places.world is None or not places.hosts):
-        places.add_log(readings[0].log)
-    hang = find_stuck(folder, ranks, readings, places)
-    return decide(readings, outcome, hang, places)
-
-
 def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
     for item in ranks:
         places.hosts[item.rank] = item.host
@@ -75,27 +107,288 @@ def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
 
 
 def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
-    """What the kernel of each node said, where the job could read it."""
+    """What the kernel of each node said, where the job could read it. A GPU is the job's; a process that crashed or was
+    killed may be anybody's."""
     for file in sorted((folder / FOLDER).glob("*.kernel.log"))[:_MOST_KERNEL_LOGS]:
         reading = read_complaints(file)
         host = file.name.removesuffix(".kernel.log")
-        ours = (item for item in reading.complaints if _is_ours(item, places))
-        reading.complaints = [item._replace(line=item.line._replace(host=host)) for item in ours]
+        reading.complaints = [
+            item._replace(line=item.line._replace(host=host))
+            for item in reading.complaints
+            if item.signature.id not in ("segfault", "host-memory") or item.location.pid in places.processes
+        ]
         reading.last = ""
         yield reading
 
 
-def _is_ours(item: Complaint, places: Places) -> bool:
-    """A GPU is the job's; a process that crashed or was killed may be anybody's."""
-    return item.signature.id not in ("segfault", "host-memory") or (item.place.pid or 0) in places.processes
+def _diagnose(
+    readings: Sequence[Reading], outcome: Outcome, places: Places, folder: Path | None, ranks: Sequence[RankFile]
+) -> Diagnosis:
+    """The cause with rank, node and remedy, or unknown. ``readings``: the logs, the ranks' own first."""
+    for reading in readings:
+        places.add_complaints(reading.complaints)
+    if readings and (places.world is None or not places.hosts):
+        places.add_log(readings[0].log)
+    hang = find_stuck(folder, ranks, readings, places)
+    first = _earliest(readings)
+    said = _by_state(outcome, places)
+    chosen: Cause | None = None
+    if first is not None and (said is None or _strength(first) >= _STRENGTH[said.sure]):
+        chosen = _cause(first, readings, places)
+        if said is not None and chosen.node is None and chosen.kind == said.kind:  # the scheduler knows where
+            chosen = msgspec.structs.replace(chosen, node=said.node, keep_out=said.keep_out)
+    elif said is not None:
+        chosen = said
+    if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
+        chosen = hang
+    step = next((reading.step for reading in readings if reading.step is not None), None)
+    chosen = chosen and msgspec.structs.replace(chosen, step=step)
+    witnesses = _witnesses(readings, places, chosen)
+    suspect = None if chosen else _suspect(witnesses)
+    return Diagnosis(cause=chosen, summary=_summary(chosen, suspect, outcome), witnesses=witnesses, suspect=suspect)
 
 
-def _file_system(folder: Path) -> Path:
-    return next((path for path in (folder, *folder.parents) if os.path.ismount(path)), folder)
+def _all(readings: Sequence[Reading]) -> Iterator[Complaint]:
+    return (item for reading in readings for item in reading.complaints)
 
 
-def _failed(record: RunRecord) -> list[str]:
-    """The nodes that the scheduler says have failed."""
-    with contextlib.suppress(LLMBError):
-        return [node for attempt in attempts_of(record)[-1:] for node in expand(attempt.failed or "")]
-    return []
+def _reading_of(item: Complaint, readings: Sequence[Reading]) -> Reading:
+    return next(reading for reading in readings if reading.log == item.log)
+
+
+def _strength(item: Complaint) -> int:
+    return _STRENGTH[item.signature.sure]
+
+
+def _earliest(readings: Sequence[Reading]) -> Complaint | None:
+    """The root that counts: the surest kind first, then the order of files, lines and, where printed, of times."""
+    roots = [item for item in _all(readings) if item.signature.role == "root"]
+    believed = [item for item in roots if (not item.survived or _strength(item) == 3) and not _caught(item, roots)]
+    for strength in (3, 2, 1):
+        kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
+        kept = [item for item in kept if not _outlived(item, believed, readings)]
+        if strength == 1:  # nobody is killed because of a mere complaint
+            specific = [item for item in kept if "vague" not in item.signature.traits] or kept
+            kept = [item for item in kept if item.raised] or ([] if _lost_in_silence(readings) else specific)
+        if kept:
+            return _with_node(_more_specific(_first_by_time(kept), kept), kept)
+    return None
+
+
+def _caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
+    """Whether a traceback that may have been logged was: its rank has raised another after it."""
+    return item.logged and any(
+        other.raised and not other.logged and other.line.rank == item.line.rank and other.offset > item.offset
+        for other in roots
+        if other.log == item.log
+    )
+
+
+def _outlived(item: Complaint, believed: Sequence[Complaint], readings: Sequence[Reading]) -> bool:
+    """Whether another rank had raised, and others complained that one was gone, before this one raised: it lived on."""
+    if not item.raised or _strength(item) < 3:
+        return False
+    complaints = _reading_of(item, readings).complaints
+    gone = [other.offset for other in complaints if other.signature.role in ("cascade", "ended")]
+    first = min((offset for offset in gone if offset < item.offset), default=0)
+    return any(
+        other.raised and not other.logged and other.line.rank not in (None, item.line.rank) and other.offset < first
+        for other in believed
+        if other.log == item.log and _strength(other) == 2
+    )
+
+
+def _lost_in_silence(readings: Sequence[Reading]) -> bool:
+    """Whether a rank was killed before any ended otherwise, for what is left of a job that fails is killed, too; or the
+    rank that ended first has said nothing, where others' complaints have their ranks: they lost it."""
+    roles = ("ended", "killed")
+    ends = ([item for item in reading.complaints if item.signature.role in roles] for reading in readings)
+    if any(items[0].signature.role == "killed" for items in ends if items):
+        return True
+    rank, _ = _ended_first(readings, Places())
+    known = {item.signature.id for item in _all(readings) if item.signature.role not in roles}
+    spoken = {one for reading in readings for kind, ranks in reading.ranks.items() if kind in known for one in ranks}
+    return rank is not None and len(spoken) > 1 and rank not in spoken
+
+
+def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
+    """Whether nothing that stands before it says that it follows something else."""
+    if _strength(item) == 3:
+        return True
+    reading = _reading_of(item, readings)
+    before = [other for other in reading.complaints if other.offset < item.offset]
+    if any(other.signature.role == "witness" for other in before):
+        own = item.line.rank
+        return _strength(item) == 2 and own is not None and own not in reading.waits.waiting
+    if item.signature.fault == "network":  # NCCL complains in any order of a network that failed
+        before = [other for other in before if "NCCL WARN" not in other.line.text]
+    follows = any(other.signature.role in ("cascade", "killed", "ended") and not other.line.mild for other in before)
+    return _strength(item) == 2 or not follows
+
+
+def _first_by_time(items: Sequence[Complaint]) -> Complaint:
+    """The first in the file, unless another of the same style of time is a little earlier by the clock."""
+
+    def style(item: Complaint) -> str:
+        return re.sub(r"\d", "0", (item.line.time or "")[:19])
+
+    def clock(item: Complaint) -> float:
+        found = re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", item.line.time or "")
+        return int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3].replace(",", ".")) if found else 0.0
+
+    first = items[0]
+    earlier = [(clock(first) - clock(item)) % 86_400 for item in items]
+    alike = [item.log == first.log and style(item) == style(first) for item in items]
+    candidates = [(by, item) for by, item, same in zip(earlier, items, alike, strict=True) if same and by <= _LATE]
+    return max(candidates, key=lambda found: found[0])[1]
+
+
+def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
+    """The same rank's next line where that is of a kind that says more than a mere exception."""
+    if first.signature.id not in ("exception", "cuda", "error", "nccl", "shell"):
+        return first
+    same = [
+        item
+        for item in items
+        if item.line.rank == first.line.rank and item.log == first.log and 0 < item.offset - first.offset < _CLOSE
+    ]
+    return next((item for item in same if item.signature.id not in ("exception", "error", "shell")), first)
+
+
+def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
+    """Another line of the same kind, where that one says where and ``first`` does not: slurmstepd says of a job that a
+    node failed, srun says which; of a loss that is no number, the iteration's line says less than the assertion."""
+    if (first.signature.fault != "node" and first.signature.id != "nan") or any(locate(first, Places())):
+        return first
+    alike = (item for item in items if item.signature is first.signature and any(locate(item, Places())))
+    return next(alike, first)
+
+
+def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Cause:
+    found, kind = item.signature, item.signature.id
+    reading = _reading_of(item, readings)
+    said_by = reading.ranks.get(kind, set())
+    rank, node, gpu = locate(item, places)
+    if rank is None and not item.location.ranks:
+        ended, host = _ended_first(readings, places)
+        rank, node = (ended, host) if node in (None, host) else (None, node)
+    ranks = tuple(sorted(item.location.ranks if len(item.location.ranks) > 1 else said_by))[:64]
+    hosts = reading.hosts.get(kind, set()) | {places.host_of(one) for one in said_by}
+    everywhere = len(hosts) > 1 or (found.fault in ("site", "storage") and not places.several)
+    return _of_kind(
+        found,
+        rank=rank,
+        ranks=ranks,
+        node=node,
+        gpu=gpu,
+        time=item.line.time,
+        line=printable(item.raw),
+        file=str(item.log),
+        number=number_of(item),
+        keep_out=found.keep_out and node is not None and not everywhere,
+    )
+
+
+def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
+    """The rank that ended first by the word of what started it, for a line that does not say whose it is."""
+    says = (
+        item for item in _all(readings) if item.signature.role in ("ended", "killed") or _TASK.match(item.line.text)
+    )
+    first = next((item for item in says if "Terminated" not in item.line.text), None)
+    return locate(first, places)[:2] if first is not None else (None, None)
+
+
+def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
+    """Rank, node and GPU of a complaint, from what stands before the line, in it, and what is known of places."""
+    line, location = item.line, item.location
+    if "named" in item.signature.traits and location.ranks:
+        line = LogLine(line.text, location.ranks[0])
+    host = line.host or location.host
+    rank = line.rank if line.rank is not None else location.ranks[0] if len(location.ranks) == 1 else None
+    if rank is None and location.bus is not None:
+        rank = places.rank_of_bus(host, location.bus)
+    if rank is None and location.pid is not None:
+        rank = places.processes.get(location.pid)
+    local = line.local if line.local is not None else location.local if location.local is not None else line.gpu
+    if rank is None and local is not None:
+        rank = places.rank_at(host, local)
+    gpu = location.bus or (
+        str(location.gpu) if location.gpu is not None else str(line.gpu) if line.gpu is not None else None
+    )
+    return rank, places.host_of(rank) if host is None else host, gpu
+
+
+def _by_state(outcome: Outcome, places: Places) -> Cause | None:
+    found = next((item for item in signatures() if item.id == outcome.kind), None)
+    if found is None:
+        return None
+    sure = "likely" if found.id in ("time-limit", "cancelled-by") else found.sure
+    nodes = outcome.nodes or places.order
+    node = nodes[0] if len(nodes) == 1 and found.fault == "node" else None
+    keep_out = found.keep_out and node is not None
+    return _of_kind(found, sure=sure, node=node, line=printable(outcome.said), keep_out=keep_out)
+
+
+def _of_kind(found: FailureSignature, **known: Any) -> Cause:
+    """The cause that ``found`` stands for, with what else is ``known``."""
+    words = {name: getattr(found, name) for name in ("what", "fault", "sure", "cause", "remedy")}
+    return Cause(kind=found.id, **{**words, **known})
+
+
+def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None) -> tuple[Symptom, ...]:
+    """The first line of each kind, roots that were not chosen among them."""
+    found: list[Symptom] = []
+    for reading in readings:
+        firsts = {item.signature.id: item for item in reversed(reading.complaints)}
+        for kind in dict.fromkeys(item.signature.id for item in reading.complaints):
+            item = firsts[kind]
+            if chosen is not None and printable(item.raw) == chosen.line:
+                continue
+            rank, node, gpu = locate(item, places)
+            ranks = reading.ranks.get(kind, set()) | (set() if rank is None else {rank})
+            symptom = Symptom(
+                signature=kind,
+                role=item.signature.role,
+                line=printable(item.raw),
+                file=str(item.log),
+                number=number_of(item),
+                ranks=tuple(sorted(ranks))[:64],
+                node=node,
+                gpu=gpu,
+                time=item.line.time,
+                count=reading.counts[kind],
+            )
+            found.append(symptom)
+        if not reading.complaints and reading.last and chosen is None:
+            found.append(Symptom(signature="", role="noise", line=printable(reading.last), file=str(reading.log)))
+    return tuple(found[:_MOST_WITNESSES])
+
+
+def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
+    """What ended first: a rank that was killed, else one that ended by itself, else whoever complains."""
+    alone = next((item for item in witnesses if item.role == "ended" and len(item.ranks) == 1), None)
+    killed = next((item for item in witnesses if item.role == "killed"), None)
+    if alone and killed and alone.file == killed.file and (alone.number or 0) < (killed.number or 0):
+        killed = None
+    roles = ("witness", "root", "cascade", "ended", "teardown", "noise")
+    others = (item for role in roles for item in witnesses if item.role == role)
+    return killed or alone or next(others, None)
+
+
+def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
+    if chosen is not None:
+        where = [f"rank {chosen.rank}"] if chosen.rank is not None and chosen.kind != "hang" else []
+        where += [f"on {chosen.node}"] if chosen.node else []
+        return f"{chosen.what}{f' ({chr(32).join(where)})' if where else ''}"
+    # A job that hung was ended by its own supervisor: whoever was killed then is no riddle.
+    if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):
+        return f"unknown: {outcome.problem or outcome.said or 'no output'}"
+    rank = f"rank {suspect.ranks[0]}" if suspect.ranks else "a rank"
+    on = f" on {suspect.node}" if suspect.node else ""
+    if suspect.role == "witness":
+        return (
+            f"unknown: {counted(len(suspect.ranks), 'rank')} waited in vain, and nothing says for which: {suspect.line}"
+        )
+    if suspect.role == "killed":
+        return f"unknown: {rank}{on} was killed (SIGKILL), by whom the logs do not say"
+    return f"unknown: {'the last line is ' if suspect.role == 'noise' else ''}{suspect.line}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from llmb_common.timing.records import ANSI
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """``text`` is what remains; ``mild``: a logger calls it a warning or less."""
 
     text: str
@@ -59,7 +59,7 @@ _MOST_PREFIXES = 6
 
 
 @functools.lru_cache(maxsize=4096)
-def parse(line: str) -> Line:
+def parse(line: str) -> LogLine:
     """A log line, split into what its prefixes say (time, host, rank) and its text."""
     known: dict[str, str] = {}
     rest = line.lstrip()
@@ -72,7 +72,7 @@ def parse(line: str) -> Line:
     number = {name: int(known[name]) for name in ("rank", "local", "gpu") if name in known}
     place = (number.get("rank"), number.get("local"), known.get("host"), number.get("gpu"))
     mild = known.get("level", "")[:1] in ("W", "I", "D")
-    return Line(rest.strip() if known else line.strip(), *place, known.get("time"), mild)
+    return LogLine(rest.strip() if known else line.strip(), *place, known.get("time"), mild)
 
 
 def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
@@ -127,7 +127,7 @@ class Location(NamedTuple):
     pid: int | None = None
 
 
-def place_of(text: str) -> Location:
+def location_of(text: str) -> Location:
     """Ranks, host, GPU and process that ``text`` names."""
     tasks, on, bus = (
         _TASKS.match(text),

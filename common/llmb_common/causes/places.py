@@ -91,11 +91,11 @@ class Places:
         for item in complaints:
             if item.line.rank is not None and item.line.host:
                 self.hosts.setdefault(item.line.rank, item.line.host)
-            if item.line.rank is not None and item.place.pid is not None:
-                self.processes.setdefault(item.place.pid, item.line.rank)
-            if item.line.text.startswith("srun: ") and item.place.host:
-                for rank in item.place.ranks:
-                    self.hosts.setdefault(rank, item.place.host)
+            if item.line.rank is not None and item.location.pid is not None:
+                self.processes.setdefault(item.location.pid, item.line.rank)
+            if item.line.text.startswith("srun: ") and item.location.host:
+                for rank in item.location.ranks:
+                    self.hosts.setdefault(rank, item.location.host)
 
     def add_log(self, log: Path) -> None:
         """What NCCL says of its largest communicator, as far as it prints to ``log``: hosts, addresses, how many."""

@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from llmb_common.causes.collectives import TimedOutCollectives
-from llmb_common.causes.lines import Line, Location, parse, place_of, plain, printer_of
-from llmb_common.causes.table import Signature, signature_of
+from llmb_common.causes.lines import Location, LogLine, location_of, parse, plain, printer_of
+from llmb_common.causes.table import FailureSignature, signature_of
 from llmb_common.timing.log_files import find_markers, open_log
 from llmb_common.timing.records import MARKERS
 
@@ -97,15 +97,15 @@ _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing
 
 
 class Complaint(NamedTuple):
-    """A log line that matches a signature, and its place.
+    """A log line that matches a signature, and its location.
 
     ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught;
     ``logged``: or that was logged, if its rank raises another later.
     """
 
-    signature: Signature
-    line: Line
-    place: Location
+    signature: FailureSignature
+    line: LogLine
+    location: Location
     raw: str
     log: Path
     offset: int
@@ -142,7 +142,7 @@ class Reading:
         self.counts[kind] += 1
         if complaint.line.rank is not None:
             self.ranks.setdefault(kind, set()).add(complaint.line.rank)
-        if host := complaint.line.host or complaint.place.host:
+        if host := complaint.line.host or complaint.location.host:
             self.hosts.setdefault(kind, set()).add(host)
         if complaint.signature.role == "witness":
             self.waits.note(complaint.line)
@@ -186,7 +186,7 @@ def _revive(reading: Reading) -> None:
     """A rank that raised and then ended by itself survived nothing, whatever the log has of others in between."""
     ends = [item for item in reading.complaints if item.signature.role == "ended"]
     own = [item for item in ends if "Terminated" not in item.line.text]
-    ended = {rank for item in own for rank in (item.line.rank, *item.place.ranks) if rank is not None}
+    ended = {rank for item in own for rank in (item.line.rank, *item.location.ranks) if rank is not None}
     later, reading.complaints = reading.complaints, []
     for item in reading.overtaken:
         if item.line.rank in ended:
@@ -242,17 +242,17 @@ def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Compla
     looks = found.role == "root" and reading.counts[found.id] < _EACH and _PYTHON.match(line.text)
     above, of = _above(file, start, text) if looks else (None, None)
     if of is not None:
-        line = Line(line.text, of, time=line.time)
+        line = LogLine(line.text, of, time=line.time)
     found = _believed(found, line, above)
     if found and found.role in ("ended", "killed") and _SUMMARY.match(line.text):
         line = _with_place(file, start, line)
     if found is None:
         return None
     said, how = text[:LONGEST].strip(), {"raised": above in ("uncaught", "logged"), "logged": above == "logged"}
-    return Complaint(found, line, place_of(line.text), said, reading.log, start, **how)
+    return Complaint(found, line, location_of(line.text), said, reading.log, start, **how)
 
 
-def _with_place(file: FileIO, start: int, line: Line) -> Line:
+def _with_place(file: FileIO, start: int, line: LogLine) -> LogLine:
     """A line of torchrun's summary, with the rank and host that stand above it."""
     begin = max(0, start - 400)
     above = os.pread(file.fileno(), start - begin, begin)
@@ -260,7 +260,7 @@ def _with_place(file: FileIO, start: int, line: Line) -> Line:
     return line._replace(rank=int(ranks[-1]) if ranks else line.rank, host=hosts[-1].decode() if hosts else line.host)
 
 
-def _believed(found: Signature, line: Line, above: Above | None) -> Signature | None:
+def _believed(found: FailureSignature, line: LogLine, above: Above | None) -> FailureSignature | None:
     """``found`` as far as the line can be believed; None where it only warns, advises, or tries again. ``above``: what
     stands above an exception."""
     if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:

@@ -21,7 +21,7 @@ Fault: TypeAlias = Literal["run", "node", "network", "storage", "site", "schedul
 Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named"]
 
 
-class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of line; the fields are explained at the head of the file."""
 
     id: str
@@ -39,7 +39,7 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    signatures: tuple[Signature, ...]
+    signatures: tuple[FailureSignature, ...]
 
 
 class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.cache
-def signatures() -> tuple[Signature, ...]:
+def signatures() -> tuple[FailureSignature, ...]:
     """All of them, in the order in which they are tried."""
     return load_struct(SIGNATURES, _Table).signatures
 
@@ -77,7 +77,7 @@ def numbers() -> _Numbers:
 
 
 @functools.cache
-def _patterns() -> tuple[tuple[re.Pattern[str], Signature], ...]:
+def _patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
     return tuple((re.compile("|".join(map(_scoped, item.pattern))), item) for item in signatures())
 
 
@@ -86,7 +86,7 @@ def _scoped(pattern: str) -> str:
 
 
 @functools.lru_cache(maxsize=8192)  # a thousand ranks say the same
-def signature_of(text: str) -> Signature | None:
+def signature_of(text: str) -> FailureSignature | None:
     """The signature of a line without its prefix; None where it is none."""
     found = next((item for pattern, item in _patterns() if pattern.search(text)), None)
     if found is None or found.id not in ("xid", "sxid"):
@@ -101,7 +101,7 @@ _DECODED = re.compile(r"(\w+) .*?\((0x[0-9a-fA-F]{8}) (0x[0-9a-fA-F]{8})")
 _OF_NUMBERS: dict[str, Role] = {"context": "noise", "teardown": "teardown", "cascade": "cascade"}
 
 
-def _numbered(found: Signature, text: str) -> Signature:
+def _numbered(found: FailureSignature, text: str) -> FailureSignature:
     """``found`` as the number in ``text`` makes it."""
     match = _XID.search(text)
     if match is None:
@@ -155,7 +155,7 @@ def _fits(bits: str, form: str) -> bool:
     return all(wanted in ("-", bit) for bit, wanted in zip(bits, form.rjust(32, "-"), strict=True))
 
 
-def _sxid(found: Signature, number: int, rest: str) -> Signature:
+def _sxid(found: FailureSignature, number: int, rest: str) -> FailureSignature:
     known = next((item for item in numbers().sxids if item[0] == number), None)
     name, severity = (known[1], known[2]) if known else ("", "fatal" if rest.startswith("Fatal") else "not fatal")
     role: Role = "noise" if severity == "not fatal" else "root"

@@ -16,7 +16,7 @@ from typing import Any
 
 from llmb_common.errors import CheckFailed, RequestError, SchedulerError
 from llmb_common.executors import Container, Executor, Held, NodeRequest
-from llmb_common.health.facts import Facts, Needs, read_facts
+from llmb_common.health.facts import Needs, NodeFacts, read_facts
 from llmb_common.health.judge import NodeVerdict, drift, judge
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer
@@ -112,7 +112,7 @@ class Health:
     """What nodes were found to be."""
 
     verdicts: Sequence[NodeVerdict]
-    facts: Mapping[str, Facts] = field(default_factory=dict)
+    facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     seconds: float = 0.0
     measured: Mapping[str, Any] = field(default_factory=dict)
     """Under load."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from llmb_common.command.printable import size
-from llmb_common.health.facts import Facts, Level, Links, Needs
+from llmb_common.health.facts import Level, Links, Needs, NodeFacts
 from llmb_common.platform.gpus import GPUS
-from llmb_common.runs.evidence.nodes import Gpu
+from llmb_common.runs.evidence.nodes import GpuState
 from llmb_common.runs.hostlist import compress
 
 GIB = 1 << 30
@@ -41,14 +41,14 @@ class Check(NamedTuple):
 
     name: str
     what: str
-    look: Callable[[Facts, Needs], Said]
+    look: Callable[[NodeFacts, Needs], Said]
     remedy: str
 
 
 class _At(NamedTuple):
     """One GPU of a node, and its NVLinks, of which it should have ``wanted``."""
 
-    gpu: Gpu
+    gpu: GpuState
     links: Links
     wanted: int
     needs: Needs
@@ -93,11 +93,11 @@ _OF_GPU: tuple[_Rule, ...] = (
 _OF_WHOLE = ("gpu-in-use", "nvlink")
 
 
-def _gpus(check: str) -> Callable[[Facts, Needs], Said]:
+def _gpus(check: str) -> Callable[[NodeFacts, Needs], Said]:
     """A check of each GPU, said once of all of which the same is true."""
     rules = [(level, says) for name, level, says in _OF_GPU if name == check]
 
-    def look(facts: Facts, needs: Needs) -> Said:
+    def look(facts: NodeFacts, needs: Needs) -> Said:
         found: dict[tuple[Level, object], list[int]] = {}
         for at in _each(facts, needs):
             if check in _OF_WHOLE and _DIVIDED[2](at):
@@ -113,39 +113,39 @@ def _ranges(numbers: Iterable[int]) -> str:
     return compress(map(str, numbers)).strip("[]")
 
 
-def _each(facts: Facts, needs: Needs) -> Iterator[_At]:
+def _each(facts: NodeFacts, needs: Needs) -> Iterator[_At]:
     links, known = facts.nvlink.gpus, GPUS.get(needs.gpu_type)
     most = max(link.up for link in (*links, Links()))
     wanted = LINKS if known and known.generation in ("hopper", "blackwell") else most
-    for gpu in facts.gpus.gpus or [Gpu(index=number) for number in range(len(links))]:
+    for gpu in facts.gpus.gpus or [GpuState(index=number) for number in range(len(links))]:
         yield _At(gpu, links[gpu.index] if gpu.index < len(links) else Links(up=wanted), wanted, needs)
 
 
-def _silent(facts: Facts, needs: Needs) -> Said:
+def _silent(facts: NodeFacts, needs: Needs) -> Said:
     """nvidia-smi lists a lost GPU, with ``Unknown Error`` for whatever it is asked."""
     if silent := [gpu.index for gpu in facts.gpus.gpus if not gpu.product and not gpu.uuid]:
         yield "fail", f"GPU {_ranges(silent)}: it does not even say what it is"
 
 
-def _nvlink(facts: Facts, needs: Needs) -> Said:
+def _nvlink(facts: NodeFacts, needs: Needs) -> Said:
     if facts.nvlink.missing or not facts.nvlink.gpus:
         yield "unknown", f"NVLinks: {facts.nvlink.missing or 'nvidia-smi nvlink -s shows none'}"
     else:
         yield from _gpus("nvlink")(facts, needs)
 
 
-def _link_errors(facts: Facts, needs: Needs) -> Said:
+def _link_errors(facts: NodeFacts, needs: Needs) -> Said:
     if facts.nvlink.errors:
         yield "warn", f"bit errors on NVLinks: {', '.join(facts.nvlink.errors)}"
 
 
-def _fabric_manager(facts: Facts, needs: Needs) -> Said:
+def _fabric_manager(facts: NodeFacts, needs: Needs) -> Said:
     state = facts.services.get("fabric_manager", {})
     if state.get("LoadState") == "loaded" and state.get("ActiveState") != "active" and needs.domain_nodes == 1:
         yield "fail", f"nvidia-fabricmanager is {state.get('ActiveState', 'not active')}"
 
 
-def _imex(facts: Facts, needs: Needs) -> Said:
+def _imex(facts: NodeFacts, needs: Needs) -> Said:
     if needs.domain_nodes == 1:
         return
     if not facts.imex.channels:
@@ -157,7 +157,7 @@ def _imex(facts: Facts, needs: Needs) -> Said:
         yield "warn" if domain.upper() == "DEGRADED" else "fail", f"the IMEX domain is {domain}"
 
 
-def _port_errors(facts: Facts, needs: Needs) -> Said:
+def _port_errors(facts: NodeFacts, needs: Needs) -> Said:
     for port in facts.ports:
         grown = {name: count for name, count in port.errors.items() if count}
         if grown.get("link_downed"):
@@ -166,7 +166,7 @@ def _port_errors(facts: Facts, needs: Needs) -> Said:
             yield "warn", f"{port.name}: {', '.join(f'{count} {name}' for name, count in grown.items())}"
 
 
-def _direct(facts: Facts, needs: Needs) -> Said:
+def _direct(facts: NodeFacts, needs: Needs) -> Said:
     system, version = facts.system, re.match(r"(\d+)\.(\d+)", facts.machine.kernel or "")
     dmabuf = system.open_driver and version and (int(version[1]), int(version[2])) >= DMABUF
     verbs = any(port.layer in ("InfiniBand", "Ethernet") for port in facts.machine.adapters)  # EFA is neither
@@ -174,18 +174,18 @@ def _direct(facts: Facts, needs: Needs) -> Said:
         yield "warn", "neither nvidia_peermem nor the open driver: no GPUDirect RDMA"
 
 
-def _gpu_initiated(facts: Facts, needs: Needs) -> Said:
+def _gpu_initiated(facts: NodeFacts, needs: Needs) -> Said:
     if needs.dispatcher and facts.system.peer_mapping is False and not facts.system.gdrcopy:
         yield "fail", f"{needs.dispatcher} needs PeerMappingOverride=1 of the driver, or GDRCopy, and there is neither"
 
 
-def _memlock(facts: Facts, needs: Needs) -> Said:
+def _memlock(facts: NodeFacts, needs: Needs) -> Said:
     limit = facts.system.memlock
     if limit is not None and limit < MEMLOCK and facts.machine.adapters:
         yield "fail", f"a process may lock {size(limit)}"
 
 
-def _shm(facts: Facts, needs: Needs) -> Said:
+def _shm(facts: NodeFacts, needs: Needs) -> Said:
     system = facts.system
     if system.shm_size is None or system.shm_free is None:
         return
@@ -196,18 +196,18 @@ def _shm(facts: Facts, needs: Needs) -> Said:
         yield level, f"/dev/shm has {size(system.shm_free)} free: something was left there"
 
 
-def _files(facts: Facts, needs: Needs) -> Said:
+def _files(facts: NodeFacts, needs: Needs) -> Said:
     if facts.system.nofile is not None and facts.system.nofile < FILES:
         yield "warn", f"a process may open {facts.system.nofile} files"
 
 
-def _outgoing(facts: Facts, needs: Needs) -> Said:
+def _outgoing(facts: NodeFacts, needs: Needs) -> Said:
     first = facts.system.first_outgoing_port
     if first is not None and first < RENDEZVOUS_END:
         yield "warn", f"outgoing connections take ports from {first} on, and so perhaps that of a job's rendezvous"
 
 
-def _frequency(facts: Facts, needs: Needs) -> Said:
+def _frequency(facts: NodeFacts, needs: Needs) -> Said:
     system = facts.system
     if other := [name for name in system.governors if name != "performance"]:
         yield "warn", f"CPU frequency governor {', '.join(other)}"
@@ -222,12 +222,12 @@ def _frequency(facts: Facts, needs: Needs) -> Said:
         yield "warn", "kernel.numa_balancing is on"
 
 
-def _time(facts: Facts, needs: Needs) -> Said:
+def _time(facts: NodeFacts, needs: Needs) -> Said:
     if facts.services.get("time", {}).get("NTPSynchronized") == "no":
         yield "warn", "nothing keeps its clock"
 
 
-def _folders(facts: Facts, needs: Needs) -> Said:
+def _folders(facts: NodeFacts, needs: Needs) -> Said:
     for what, folder in facts.folders.items():
         if not folder.there and what != "/tmp":
             yield "fail", f"the folder {what}, {folder.path}, is not there"
@@ -241,13 +241,13 @@ def _folders(facts: Facts, needs: Needs) -> Said:
         yield level, f"{room.path} has {size(room.free)} free for an image of {size(needs.image_bytes)}"
 
 
-def _stuck(facts: Facts, needs: Needs) -> Said:
+def _stuck(facts: NodeFacts, needs: Needs) -> Said:
     for process in facts.stuck:
         level: Level = "fail" if process.name.startswith("nvidia") else "warn"
         yield level, f"{process.name} ({process.pid}) hangs in the kernel (state D)"
 
 
-def _runtime(facts: Facts, needs: Needs) -> Said:
+def _runtime(facts: NodeFacts, needs: Needs) -> Said:
     if needs.containers and facts.software.enroot is None and "software" not in facts.hung:
         yield "fail", "enroot is not installed, and containers need it"
 

@@ -18,7 +18,7 @@ from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.cluster_types import Traits
 from llmb_common.platform.gpus import GPUS, per_node
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
-from llmb_common.runs.evidence.nodes import HostFacts, Node, Snapshot
+from llmb_common.runs.evidence.nodes import HostFacts, NodeRecord, Snapshot
 from llmb_common.site.cluster import ClusterConfig
 
 Level = Literal["fail", "warn", "unknown"]
@@ -118,7 +118,7 @@ class Process(msgspec.Struct, frozen=True):
     name: str
 
 
-class Facts(msgspec.Struct, frozen=True):
+class NodeFacts(msgspec.Struct, frozen=True):
     """One node. A look that gave nothing is as by default, and in ``hung`` or ``errors`` with the reason."""
 
     node: str
@@ -139,16 +139,16 @@ class Facts(msgspec.Struct, frozen=True):
     seconds: dict[str, float] = {}
 
     @property
-    def evidence(self) -> Node:
+    def evidence(self) -> NodeRecord:
         """As a run's account of a node, taken at one moment."""
-        return Node(self.node, self.machine, before=self.gpus, after=self.gpus)
+        return NodeRecord(self.node, self.machine, before=self.gpus, after=self.gpus)
 
 
 _LOOKS = ("machine", "gpus", "nvlink", "imex", "services", "ports", "kernel", "system", "software", "stuck")
-_KINDS = {field.name: field.type for field in msgspec.structs.fields(Facts) if field.name in _LOOKS}
+_KINDS = {field.name: field.type for field in msgspec.structs.fields(NodeFacts) if field.name in _LOOKS}
 
 
-def read_facts(node: str, said: Mapping[str, Any]) -> Facts:
+def read_facts(node: str, said: Mapping[str, Any]) -> NodeFacts:
     """What a node said, by what of it is as it should be."""
     found: dict[str, Any] = {"folders": {}, "hung": {}, "errors": {}, "seconds": {}}
     looks, begun = said.get("looks"), said.get("begun")
@@ -171,7 +171,7 @@ def read_facts(node: str, said: Mapping[str, Any]) -> Facts:
             found["folders"][name.removeprefix("folder ")] = value
         else:
             found[name] = value
-    return Facts(node, float(begun) if isinstance(begun, float | int) else 0.0, **found)
+    return NodeFacts(node, float(begun) if isinstance(begun, float | int) else 0.0, **found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from llmb_common.causes.table import Signature, numbers, signature_of
+from llmb_common.causes.table import FailureSignature, numbers, signature_of
 from llmb_common.command.printable import printable
 from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Facts, KernelLog, Level, Needs, Remark
+from llmb_common.health.facts import KernelLog, Level, Needs, NodeFacts, Remark
 from llmb_common.platform.gpus import GPUS, type_of
 from llmb_common.runs.evidence.findings import NodeFinding, find_on_nodes, outliers
-from llmb_common.runs.evidence.nodes import Adapter, Node, Nodes
+from llmb_common.runs.evidence.nodes import Adapter, NodeRecord, Nodes
 
 RECENT = 2 * 3600
 """Seconds for which an error of a GPU counts against its node, as in Azure's health checks: later it was reset, or
@@ -67,7 +67,7 @@ def _meaning(age: float, text: str) -> Iterator[tuple[str, Level, str]]:
         yield check, level if check != "xid" or age <= RECENT else "warn", known.id
 
 
-def _of_driver(known: Signature, number: int, text: str) -> Level | None:
+def _of_driver(known: FailureSignature, number: int, text: str) -> Level | None:
     """What an error of a GPU or an NVSwitch means for its node; None: nothing, an application's fault for instance."""
     if known.id.startswith("sxid-"):
         return "fail" if "(always fatal)" in known.what else "warn" if known.role == "root" else None
@@ -92,11 +92,11 @@ class _Number(NamedTuple):
     check: str
     level: Level
     text: str
-    value: Callable[[Facts], float | None]
+    value: Callable[[NodeFacts], float | None]
     wrong: Callable[[float, float], bool]
 
 
-def _coldest(facts: Facts) -> float | None:
+def _coldest(facts: NodeFacts) -> float | None:
     """Of the node: its hottest GPU, while all are idle."""
     return max((gpu.temperature_c for gpu in facts.gpus.gpus if gpu.temperature_c is not None), default=None)
 
@@ -116,7 +116,7 @@ _NUMBERS = (
     ),
 )
 
-_DRIFT: dict[str, Callable[[Facts], object]] = {
+_DRIFT: dict[str, Callable[[NodeFacts], object]] = {
     "driver": lambda f: f.gpus.driver or f.machine.driver,
     "CUDA of the driver": lambda f: f.gpus.cuda,
     "kernel": lambda f: f.machine.kernel,
@@ -135,7 +135,7 @@ _DRIFT: dict[str, Callable[[Facts], object]] = {
 """What should be the same on all nodes."""
 
 
-def drift(fleet: Sequence[Facts]) -> dict[str, dict[str, list[str]]]:
+def drift(fleet: Sequence[NodeFacts]) -> dict[str, dict[str, list[str]]]:
     """What differs: by its name each value with its nodes, the commonest first."""
     found: dict[str, dict[str, list[str]]] = {}
     for name, value in _DRIFT.items():
@@ -148,7 +148,7 @@ def drift(fleet: Sequence[Facts]) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def unlike(fleet: Sequence[Facts], needs: Needs) -> Iterator[tuple[str, Remark]]:
+def unlike(fleet: Sequence[NodeFacts], needs: Needs) -> Iterator[tuple[str, Remark]]:
     """Nodes whose numbers are far from the median of all, each with a remark that says which."""
     for rule in _NUMBERS:
         known = [(facts.node, value) for facts in fleet if (value := rule.value(facts)) is not None]
@@ -164,7 +164,7 @@ def unlike(fleet: Sequence[Facts], needs: Needs) -> Iterator[tuple[str, Remark]]
     yield from _ports(fleet, needs)
 
 
-def _ports(fleet: Sequence[Facts], needs: Needs) -> Iterator[tuple[str, Remark]]:
+def _ports(fleet: Sequence[NodeFacts], needs: Needs) -> Iterator[tuple[str, Remark]]:
     """Ports of the adapters that serve GPUs: down or slow where the others' of that name are not."""
     for facts in fleet:
         serving = _serving(facts, needs)
@@ -207,7 +207,7 @@ def _level(same: Sequence[Adapter], active: int, gpus: int) -> Level | None:
     return "warn" if len(same) == 1 or active < gpus else None
 
 
-def _serving(facts: Facts, needs: Needs) -> list[Adapter]:
+def _serving(facts: NodeFacts, needs: Needs) -> list[Adapter]:
     """The ports that a job uses: those that NCCL_IB_HCA names, else those of the commonest kind, if there are as many
     as half the GPUs; a node's adapters for storage may be among them, and its DPU is not."""
     ports = facts.machine.adapters
@@ -259,7 +259,7 @@ class NodeVerdict(msgspec.Struct, frozen=True):
         return "; ".join(remark.text for remark in worst[:3])[:300]
 
 
-def judge(asked: Sequence[str], said: Mapping[str, Facts | None], needs: Needs) -> list[NodeVerdict]:
+def judge(asked: Sequence[str], said: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:
     """A verdict on each node that was ``asked``; ``said`` has None for one on which nothing could run."""
     fleet = [facts for node in asked if (facts := said.get(node))]
     needs = _completed(needs, fleet)
@@ -273,7 +273,7 @@ def judge(asked: Sequence[str], said: Mapping[str, Facts | None], needs: Needs) 
     return [_verdict(node, said, remarks[node]) for node in asked]
 
 
-def evidence_remarks(nodes: Sequence[Node], needs: Needs) -> Iterator[tuple[str, Remark]]:
+def evidence_remarks(nodes: Sequence[NodeRecord], needs: Needs) -> Iterator[tuple[str, Remark]]:
     """What a run on these nodes would find in their accounts, by node."""
     if needs.device == "cuda":
         for node, finding in find_on_nodes(replace(needs, nodes=len(nodes)), Nodes(tuple(nodes))):
@@ -288,7 +288,7 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
     ]
 
 
-def _verdict(node: str, said: Mapping[str, Facts | None], remarks: Sequence[Remark]) -> NodeVerdict:
+def _verdict(node: str, said: Mapping[str, NodeFacts | None], remarks: Sequence[Remark]) -> NodeVerdict:
     if node not in said:
         return NodeVerdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
     if said[node] is None:
@@ -304,7 +304,7 @@ def _judged(node: str, remarks: Iterable[Remark]) -> NodeVerdict:
     return NodeVerdict(node, "fail" if "fail" in levels else "warn" if "warn" in levels else "ok", tuple(shown))
 
 
-def _own(facts: Facts, needs: Needs) -> Iterator[Remark]:
+def _own(facts: NodeFacts, needs: Needs) -> Iterator[Remark]:
     """What a node says of itself, without a look at the others."""
     for check in CHECKS:
         if needs.device == "cuda" or check.name in _WITHOUT_GPUS:
@@ -328,7 +328,7 @@ def _taken(finding: NodeFinding) -> Iterator[Remark]:
         yield Remark(finding.kind, level, finding.text)
 
 
-def _completed(needs: Needs, fleet: Sequence[Facts]) -> Needs:
+def _completed(needs: Needs, fleet: Sequence[NodeFacts]) -> Needs:
     """With the type and the number of GPUs that most nodes have, where nobody has said."""
     types = Counter(kind for f in fleet for gpu in f.gpus.gpus if (kind := type_of(gpu.product or "")) in GPUS)
     counts = Counter(len(facts.gpus.gpus) for facts in fleet if facts.gpus.gpus)

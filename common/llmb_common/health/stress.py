@@ -18,7 +18,7 @@ from llmb_common.health.facts import Level, Needs, Remark
 from llmb_common.health.judge import evidence_remarks, with_remarks
 from llmb_common.results.references import baselines, unlike_site
 from llmb_common.runs.evidence.account import summarize
-from llmb_common.runs.evidence.nodes import Node, Nodes, Snapshot, parse_nccl_log
+from llmb_common.runs.evidence.nodes import NodeRecord, Nodes, Snapshot, parse_nccl_log
 from llmb_common.site.cluster import HealthSettings, load_cluster_config
 
 MINUTES = 10
@@ -67,7 +67,7 @@ class NodeGroup:
         return "pair" if len(self.nodes) > 1 else "node"
 
 
-class _Usual:
+class _UsualSpeeds:
     """What all gave in the first pass, by measurement, and what the site expects."""
 
     def __init__(self, needs: Needs, expected: HealthSettings, values: Mapping[str, Sequence[float]]) -> None:
@@ -123,7 +123,7 @@ def stressed(held: Held, needs: Needs, found: Health, install: Path) -> Health:
     pairs = list(zip(nodes[::2], nodes[1::2], strict=False))
     said = _ask(held, needs, nodes, [*(((node,) for node in nodes) if _ranks(needs) > 1 else ()), *pairs], alone=True)
     groups = _groups(nodes, said)
-    usual = _Usual(needs, load_cluster_config(install).health, _values(said, groups))
+    usual = _UsualSpeeds(needs, load_cluster_config(install).health, _values(said, groups))
     remarks = {node: [*_alone(node, said.get(node)), *_slow(usual, node, said, groups)] for node in nodes}
     good = [group for group in groups if group.kind == "pair" and not _is_slow(usual, group)]
     healthy = [node for group in good for node in group.nodes if not _fails(remarks[node])]
@@ -206,7 +206,7 @@ def _values(said: Mapping[str, Any], groups: Sequence[NodeGroup]) -> dict[str, l
     }
 
 
-def _slow(usual: _Usual, node: str, said: Mapping[str, Any], groups: Sequence[NodeGroup]) -> Iterator[Remark]:
+def _slow(usual: _UsualSpeeds, node: str, said: Mapping[str, Any], groups: Sequence[NodeGroup]) -> Iterator[Remark]:
     for name in _OF_GPU:
         for at, index, value in _of_gpus(said, name):
             if at == node and (level := usual.level(name, value)):
@@ -237,7 +237,7 @@ def _group(members: tuple[str, ...], results: Sequence[tuple[str, Any]], nodes: 
     return NodeGroup(members, min(float(it["value"]["gbps"]) for _, it in results))
 
 
-def _is_slow(usual: _Usual, group: NodeGroup) -> bool:
+def _is_slow(usual: _UsualSpeeds, group: NodeGroup) -> bool:
     return group.gbps is None or usual.level("pair", group.gbps) == "fail"
 
 
@@ -251,7 +251,7 @@ def _blamed(
     suspects: Sequence[str],
     healthy: Sequence[str],
     groups: Sequence[NodeGroup],
-    usual: _Usual,
+    usual: _UsualSpeeds,
 ) -> Iterator[tuple[str, Remark]]:
     """The suspects that also a healthy partner gets nothing out of. Without one, both of a pair that fails."""
     first = {node: group for group in groups if group.kind == "pair" for node in group.nodes}
@@ -286,7 +286,7 @@ def _blamed(
                 yield node, Remark("pair", "warn", text)
 
 
-def _evidence(found: Health, node: str, said: Mapping[str, Any]) -> Node:
+def _evidence(found: Health, node: str, said: Mapping[str, Any]) -> NodeRecord:
     """The node as a run's account would have it."""
     looks = said.get(node, {})
     try:

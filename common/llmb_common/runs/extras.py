@@ -33,7 +33,7 @@ _MOST_SAVED = 3
 """Checkpoints that have a line each, the newest."""
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
     """``files`` are the reports in ``folder``, ``bytes`` their size; ``ranks`` None: all."""
 
     tool: str
@@ -45,7 +45,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A finished checkpoint. ``seconds`` on the slowest rank; ``bytes`` None: it is not there any more."""
 
     step: int
@@ -54,7 +54,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """``loss_before`` is that of ``step`` in the run that saved it, where its log is there, ``loss_after`` the next."""
 
     source: str
@@ -69,9 +69,9 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints and profiles of a run. ``folder``: the run's."""
 
     folder: str = ""
-    profile: Profile | None = None
-    saved: tuple[Saved, ...] = ()
-    loaded: tuple[Loaded, ...] = ()
+    profile: ProfileFiles | None = None
+    saved: tuple[SavedCheckpoint, ...] = ()
+    loaded: tuple[LoadedCheckpoint, ...] = ()
     missing: tuple[str, ...] = ()
     """What was asked for and is not there, of a run that has ended; in words."""
 
@@ -95,8 +95,8 @@ def extras_of(record: RunRecord) -> Extras:
     loads = checkpoint.load is not None or checkpoint.resume
     if not (profile or checkpoint.enabled or loads):
         return Extras()
-    saved: dict[int, Saved] = {}
-    loaded: dict[tuple[str, int], Loaded] = {}
+    saved: dict[int, SavedCheckpoint] = {}
+    loaded: dict[tuple[str, int], LoadedCheckpoint] = {}
     with contextlib.suppress(OSError):  # the run's status says so
         _read(record, saved, loaded)
     missing = []
@@ -116,14 +116,14 @@ def extras_of(record: RunRecord) -> Extras:
     )
 
 
-def _profile(record: RunRecord) -> Profile | None:
+def _profile(record: RunRecord) -> ProfileFiles | None:
     plan = record.plan.profile
     if plan is None:
         return None
     folder = record.paths.profiles if plan.tool == "nsys" else record.paths.output / "torch_profile"
     suffix = ".nsys-rep" if plan.tool == "nsys" else ".trace.json"
     files = {path.name: number for path, number in _files(folder) if suffix in path.name}
-    return Profile(
+    return ProfileFiles(
         tool=plan.tool,
         start=plan.start,
         stop=plan.stop,
@@ -134,7 +134,9 @@ def _profile(record: RunRecord) -> Profile | None:
     )
 
 
-def _read(record: RunRecord, saved: dict[int, Saved], loaded: dict[tuple[str, int], Loaded]) -> None:
+def _read(
+    record: RunRecord, saved: dict[int, SavedCheckpoint], loaded: dict[tuple[str, int], LoadedCheckpoint]
+) -> None:
     folder = Path(record.plan.checkpoint.save or record.paths.checkpoints)
     newest: int | None = None
     with open_log(record.paths.log) as file:
@@ -144,7 +146,7 @@ def _read(record: RunRecord, saved: dict[int, Saved], loaded: dict[tuple[str, in
                 newest = int(found[1])
                 at = folder / f"iter_{newest:07d}"
                 held = sum(number for _, number in _files(at)) if at.is_dir() else None
-                saved[newest] = Saved(step=newest, seconds=None, bytes=held, folder=str(at))
+                saved[newest] = SavedCheckpoint(step=newest, seconds=None, bytes=held, folder=str(at))
             elif marker == _SAVE_TIME and newest is not None and (found := _SLOWEST.match(line)):
                 saved[newest] = msgspec.structs.replace(saved[newest], seconds=float(found[1]) / 1000)
             elif marker == _LOADED and (found := _SOURCE.match(line)):
@@ -152,7 +154,7 @@ def _read(record: RunRecord, saved: dict[int, Saved], loaded: dict[tuple[str, in
                 loaded[source, step] = _continued(source, step, _iterations(record.paths.log))
 
 
-def _continued(source: str, step: int, iterations: Sequence[Iteration]) -> Loaded:
+def _continued(source: str, step: int, iterations: Sequence[Iteration]) -> LoadedCheckpoint:
     """The losses around the checkpoint: before it in this log, where a job was started again, else in that of the run
     that saved it. The loss goes on where it is nearer to the one before than to that of untrained weights."""
     after = _loss(iterations, step + 1)
@@ -161,7 +163,7 @@ def _continued(source: str, step: int, iterations: Sequence[Iteration]) -> Loade
     continued = None
     if after is not None and before is not None and first is not None and before < first:
         continued = abs(after - before) < abs(after - first)
-    return Loaded(source=source, step=step, loss_before=before, loss_after=after, continued=continued)
+    return LoadedCheckpoint(source=source, step=step, loss_before=before, loss_after=after, continued=continued)
 
 
 def _loss(iterations: Iterable[Iteration], index: int) -> float | None:
@@ -193,7 +195,7 @@ def _files(folder: Path) -> list[tuple[Path, int]]:
         return []
 
 
-def _loaded_line(item: Loaded) -> str:
+def _loaded_line(item: LoadedCheckpoint) -> str:
     words = f"loaded the checkpoint of step {item.step} from {printable(item.source)}"
     if item.loss_after is None:
         return words
@@ -203,13 +205,13 @@ def _loaded_line(item: Loaded) -> str:
     return words + after + before + judged
 
 
-def _saved_line(item: Saved) -> str:
+def _saved_line(item: SavedCheckpoint) -> str:
     took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
     held = size(item.bytes) if item.bytes is not None else "not there any more"
     return f"saved the checkpoint of step {item.step}{took}, {held}: {printable(item.folder)}"
 
 
-def _profile_line(item: Profile) -> str:
+def _profile_line(item: ProfileFiles) -> str:
     of = "all ranks" if item.ranks is None else f"rank{'s' * (len(item.ranks) != 1)} {', '.join(map(str, item.ranks))}"
     files = f"{counted(len(item.files), 'file')}, {size(item.bytes)}"
     where = f"{item.folder}/{item.files[0]}" if len(item.files) == 1 else item.folder

@@ -22,8 +22,7 @@ from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.ask import PYTHONS, command, parse_frames
 from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Facts as NodeFacts
-from llmb_common.health.facts import Folder, Needs, needs_of_site, read_facts
+from llmb_common.health.facts import Folder, Needs, NodeFacts, needs_of_site, read_facts
 from llmb_common.machine.files import me, shell_part, user_name
 from llmb_common.machine.processes import Answer
 from llmb_common.planning.outlook import limit_seconds, save_seconds

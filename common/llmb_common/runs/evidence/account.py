@@ -18,7 +18,7 @@ from llmb_common.decoding.structs import from_plain
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.evidence.findings import NodeFinding, Severity, domains_of, find, used_adapters
 from llmb_common.runs.evidence.gpu_run import EvidenceCase, Expected, GpuRun, held_clock
-from llmb_common.runs.evidence.nodes import GIB, Node, Nodes, read_nodes
+from llmb_common.runs.evidence.nodes import GIB, NodeRecord, Nodes, read_nodes
 from llmb_common.runs.record import RunRecord
 
 _MOST_DOMAINS = 4
@@ -132,7 +132,7 @@ def summarize(plan: Expected, found: Nodes) -> NodeSummary:
     )
 
 
-def _memory(nodes: tuple[Node, ...]) -> dict[str, Any]:
+def _memory(nodes: tuple[NodeRecord, ...]) -> dict[str, Any]:
     peaks = [peak for node in nodes for peak in node.peaks]
     if not peaks:
         return {}
@@ -161,12 +161,12 @@ def as_plain(account: object) -> dict[str, Any]:
     return plain
 
 
-def _gpus_of(node: Node) -> str | None:
+def _gpus_of(node: NodeRecord) -> str | None:
     products = Counter(gpu.product or "unknown GPU" for gpu in node.gpus)
     return ", ".join(f"{count} x {name}" for name, count in products.items()) or None
 
 
-def _adapters_of(node: Node) -> str | None:
+def _adapters_of(node: NodeRecord) -> str | None:
     used = used_adapters(node)
     rates = {port.rate_gbps for port in used.values() if port and port.rate_gbps}
     rate = f" at {'/'.join(f'{rate:g}' for rate in sorted(rates))} Gbit/s" if rates else ""

@@ -16,13 +16,13 @@ from llmb_common.command.printable import first_few, printable
 from llmb_common.platform.gpus import GPUS, type_of
 from llmb_common.runs.evidence import gpu_run
 from llmb_common.runs.evidence.gpu_run import EvidenceCase, Expected, GpuRun
-from llmb_common.runs.evidence.nodes import Adapter, Node, Nodes
+from llmb_common.runs.evidence.nodes import Adapter, NodeRecord, Nodes
 
 _UP = "ACTIVE"
 """The state of a port that carries data."""
 
 
-def used_adapters(node: Node) -> dict[str, Adapter | None]:
+def used_adapters(node: NodeRecord) -> dict[str, Adapter | None]:
     """The adapters that NCCL uses there, with what the system says of them; all of EFA, of which it names none."""
     ports = {port.name: port for port in node.machine.adapters}
     if node.nccl is None:
@@ -35,7 +35,7 @@ def used_adapters(node: Node) -> dict[str, Adapter | None]:
     }
 
 
-def adapter_count(node: Node) -> int | None:
+def adapter_count(node: NodeRecord) -> int | None:
     return len(used_adapters(node)) or None
 
 
@@ -62,7 +62,7 @@ def _together(plan: Expected) -> int:
     return (plan.scheduler and plan.scheduler.nvlink_nodes) or min(plan.nodes, known.nvlink_nodes)
 
 
-def domains_of(nodes: Iterable[Node]) -> Counter[str]:
+def domains_of(nodes: Iterable[NodeRecord]) -> Counter[str]:
     """How many nodes each NVLink domain has GPUs of."""
     return Counter(domain for node in nodes for domain in {gpu.domain for gpu in node.gpus if gpu.domain})
 
@@ -277,7 +277,7 @@ def _port_rule(severity: Severity, what: str, word: str, *, known: bool = True) 
     return _Rule("adapter", severity, text, lambda case: (f"{value} on {where}" for where, value in values(case)))
 
 
-def _node_rule(kind: str, severity: Severity, word: str, value: Callable[[Node], object]) -> _Same:
+def _node_rule(kind: str, severity: Severity, word: str, value: Callable[[NodeRecord], object]) -> _Same:
     text = f"{word} {{}}; elsewhere {{}}"
     return _Same(kind, severity, text, lambda case: ((node.host, value(node)) for node in case.nodes))
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Protocol
 
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.runs.evidence.nodes import Gpu, Node, Nodes, Snapshot
+from llmb_common.runs.evidence.nodes import GpuState, NodeRecord, Nodes, Snapshot
 
 LONG_SHARE = 0.01
 """Clocks held down for longer than this share of the time between the looks before and after training."""
@@ -46,15 +46,15 @@ class GpuRun:
     """``gpu`` is as at the start; ``samples`` are the looks under load."""
 
     where: str
-    gpu: Gpu
-    end: Gpu | None
-    samples: tuple[Gpu, ...]
+    gpu: GpuState
+    end: GpuState | None
+    samples: tuple[GpuState, ...]
     elapsed: float
     """Seconds between the looks before and after training."""
-    before: Gpu | None
+    before: GpuState | None
 
     @cached_property
-    def busy(self) -> tuple[Gpu, ...]:
+    def busy(self) -> tuple[GpuState, ...]:
         """The looks that met it at work, as far as is known."""
         return tuple(look for look in self.samples if look.utilization is None or look.utilization >= _BUSY)
 
@@ -80,7 +80,7 @@ class GpuRun:
         return any(margin is not None and margin <= _HOT for look in looks for margin in _margins(look, self.gpu))
 
 
-def runs_of(node: Node) -> Iterator[GpuRun]:
+def runs_of(node: NodeRecord) -> Iterator[GpuRun]:
     """The node's GPUs."""
     before, end = _by_index(node.before), _by_index(node.after)
     looks = [_by_index(look) for look in node.samples]
@@ -114,7 +114,7 @@ class EvidenceCase:
     found: Nodes
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[NodeRecord, ...]:
         return self.found.nodes
 
     @cached_property
@@ -206,7 +206,7 @@ def old_memory_errors(run: GpuRun) -> str:
     return f"{old:.0f} uncorrectable errors" if old else ""
 
 
-def _margins(look: Gpu, gpu: Gpu) -> Iterator[float | None]:
+def _margins(look: GpuState, gpu: GpuState) -> Iterator[float | None]:
     yield look.temperature_margin_c
     for now, limit in (
         (look.temperature_c, gpu.temperature_limit_c),
@@ -221,5 +221,5 @@ def _lanes(width: str | None) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _by_index(snapshot: Snapshot) -> dict[int, Gpu]:
+def _by_index(snapshot: Snapshot) -> dict[int, GpuState]:
     return {gpu.index: gpu for gpu in snapshot.gpus}

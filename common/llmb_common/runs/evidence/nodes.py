@@ -215,7 +215,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     adapters: tuple[Adapter, ...] = ()
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class GpuState(msgspec.Struct, frozen=True):
     """Numbers in the unit that the name says; null where the driver says nothing."""
 
     index: int = 0
@@ -268,10 +268,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     missing: str | None = None
     driver: str | None = None
     cuda: str | None = None
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
 
 
-class Node(msgspec.Struct, frozen=True):
+class NodeRecord(msgspec.Struct, frozen=True):
     """What one node recorded about itself at the run's last start. ``nccl`` and ``peaks`` have files of their own."""
 
     host: str
@@ -297,7 +297,7 @@ class Node(msgspec.Struct, frozen=True):
         return self.before.driver or self.machine.driver
 
     @property
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self) -> tuple[GpuState, ...]:
         """The GPUs as they were at the start, or later where nothing was found out then."""
         return self.before.gpus or self.load.gpus or self.after.gpus
 
@@ -306,7 +306,7 @@ class Node(msgspec.Struct, frozen=True):
 class Nodes:
     """``unreadable``: names of files that are not what they should be."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
     unreadable: tuple[str, ...] = ()
 
 
@@ -326,10 +326,10 @@ def read_nodes(run_folder: Path) -> Nodes:
     return Nodes(tuple(kept), tuple(name for name, node in read.items() if node is None))
 
 
-def _read(file: Path) -> Node | None:
+def _read(file: Path) -> NodeRecord | None:
     try:
         content = read_plain(file, _MOST_OF_A_NODE)  # a larger one is cut, and no JSON
-        found: Node = from_plain(json.loads(content, parse_constant=_refuse), Node)
+        found: NodeRecord = from_plain(json.loads(content, parse_constant=_refuse), NodeRecord)
     except (OSError, ValueError, RecursionError, msgspec.ValidationError):
         return None
     stem = file.with_suffix("")  # not by what the file says: that may lead elsewhere
