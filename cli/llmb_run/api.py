@@ -49,9 +49,9 @@ def submit(planned: JobPlan) -> str:
     Raises:
         LLMBError: it cannot be submitted
     """
-    place = _workspace(planned.install)
-    place.require_install()
-    return submit_job(planned, place.workload(planned.workload).folder, Options(detach=True)).paths.run_id
+    workspace = _workspace(planned.install)
+    workspace.require_install()
+    return submit_job(planned, workspace.workload(planned.workload).folder, Options(detach=True)).paths.run_id
 
 
 def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: float | None = None) -> dict[str, str]:
@@ -62,8 +62,8 @@ def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: flo
     Raises:
         LLMBError: there is no such run, or the scheduler has not answered for a quarter of an hour
     """
-    place = _workspace(install)
-    records = [load_record(one_folder(place, run)) for run in runs]
+    workspace = _workspace(install)
+    records = [load_record(one_folder(workspace, run)) for run in runs]
     ended = observe.wait(records, timeout=timeout) if records else []
     return {run: record.state for run, record in zip(runs, ended, strict=True)}
 

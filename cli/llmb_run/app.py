@@ -41,7 +41,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Follow": {
         "jobs": "List runs and their states.",
         "watch": "Watch runs live: state, step, time left, reason for waiting.",
-        "show": "Show one run: state, place, plan, result, and what went wrong.",
+        "show": "Show one run: state, workspace, plan, result, and what went wrong.",
         "why": "Say why runs failed: the first cause, its rank and node, and what to do.",
         "logs": "Print a run's log, and follow it.",
         "wait": "Wait until runs have ended.",

@@ -1,8 +1,7 @@
 """Columns of what commands list: each figure once, for the terminal, CSV, Markdown, JSON, the page and the docs.
 
 A list of columns is all that a table knows of its rows. A further figure is one more ``Column`` in such a list;
-``docs/columns.md`` is made from the same lists. What
-every command says of a run is here, too.
+``docs/columns.md`` is made from the same lists. What every command says of a run is here, too.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ class Column(Generic[Row]):
         return self.text(row) if self.text else formatted(self.value(row), self.spec)
 
 
-def at(path: str) -> Callable[[Any], Any]:
-    """The attribute at a dotted path; None where one on the way is None."""
+def at(path: str, then: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
+    """The attribute at a dotted path, or what ``then`` makes of it; None where one on the way is None."""
     names = path.split(".")
 
     def value(item: Any) -> Any:
@@ -79,9 +78,14 @@ def at(path: str) -> Callable[[Any], Any]:
             if item is None:
                 return None
             item = getattr(item, name)
-        return item
+        return item if then is None or item is None else then(item)
 
     return value
+
+
+def less_one(ratio: float) -> float:
+    """A ratio as a difference."""
+    return ratio - 1
 
 
 def item(name: str) -> Callable[[dict[str, Any]], Any]:
@@ -138,8 +142,14 @@ def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.csv_name or column.key for column in shown])
     for row in rows:
+        values = [column.value(row) for column in shown]
         # Numbers in full: the shortest text that reads back as the same number.
-        writer.writerow([_csv_cell(column.value(row)) for column in shown])
+        writer.writerow(
+            str(value).lower()
+            if isinstance(value, bool)
+            else csv_cell("; ".join(value) if isinstance(value, list) else value)
+            for value in values
+        )
     return text.getvalue()
 
 
@@ -174,12 +184,6 @@ class View(Generic[Row]):
     def csv(self) -> str:
         """The rows as CSV."""
         return csv_of(self.columns, self.rows)
-
-
-def _csv_cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return csv_cell("; ".join(value) if isinstance(value, list) else value)
 
 
 RUN_KEYS = {

@@ -21,7 +21,7 @@ from llmb_run.workspace import Workspace
 
 
 def run_filter(
-    place: Workspace,
+    workspace: Workspace,
     *,
     workload: Sequence[str] = (),
     size: Sequence[str] = (),
@@ -43,7 +43,7 @@ def run_filter(
         if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
             raise RequestError(f"--scale {text} is not a number of GPUs", remedy="for example --scale 128")
     return RunFilter(
-        workloads=tuple(place.workload(name).recipe.workload for name in split(workload)),
+        workloads=tuple(workspace.workload(name).recipe.workload for name in split(workload)),
         model_sizes=tuple(name.lower() for name in split(size)),
         dtypes=tuple(name.lower() for name in split(dtype)),
         gpus=tuple(int(text) for text in scales),
@@ -112,12 +112,12 @@ def seconds_of(text: str, option: str) -> float:
     return float(seconds)
 
 
-def select_rows(place: Workspace, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
+def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
     """The runs that ``words`` name, in their order; without words those that match the filter, newest first.
 
     ``others``: what a command does not do with runs of other users unless they are named, as it says then.
     """
-    install = place.require_install()
+    install = workspace.require_install()
     if words:
         return list({row.folder: row for row in (find_run(install, word) for word in words)}.values())
     rows = find_runs(install, wanted)
@@ -141,15 +141,15 @@ def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, 
     return [item for _, item in loaded if not isinstance(item, LLMBError)], problems
 
 
-def one_folder(place: Workspace, word: str | None) -> Path:
+def one_folder(workspace: Workspace, word: str | None) -> Path:
     """The run that ``word`` names, or the newest.
 
     Raises:
         RequestError: there is none
     """
     if word is not None:
-        return find_run(place.require_install(), word).folder
-    newest = find_runs(place.require_install(), RunFilter(limit=1))
+        return find_run(workspace.require_install(), word).folder
+    newest = find_runs(workspace.require_install(), RunFilter(limit=1))
     if not newest:
         raise RequestError(
             "no run has been recorded yet", remedy="llmb-run single starts one; llmb-run list shows what"

@@ -97,12 +97,12 @@ def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
 
     The same plan, script, training code, recipe, image and version of LLMB. Exit status 1 where something differs.
     """
-    place = Workspace()
-    folder = one_folder(place, run)
+    workspace = Workspace()
+    folder = one_folder(workspace, run)
     if not check:
         require_own([folder])
     record = load_record(folder)
-    entry = place.workload(record.plan.workload)
+    entry = workspace.workload(record.plan.workload)
     found = differences(record, entry.folder)
     compared = Result(
         {"same": not found, "differences": [vars(difference) for difference in found]},
@@ -154,9 +154,9 @@ def retry_command(
 
     Uses today's training code and site settings; repeat insists on the original ones.
     """
-    how, place = StartOptions.taken(settings), Workspace()
+    how, workspace = StartOptions.taken(settings), Workspace()
     check_apart(repeats, how.apart)
-    rows = select_rows(place, runs, RunFilter())
+    rows = select_rows(workspace, runs, RunFilter())
     require_own(row.folder for row in rows)
     records = refresh(load_record(row.folder) for row in rows)
     alive = [record for record in records if is_live(record.state)]
@@ -177,17 +177,19 @@ def retry_command(
                     remedy="leave out --repeats",
                 )
             check_resumable(plan)
-            _require_alone(plan, place)
-        folder = place.workload(plan.workload).folder
+            _require_alone(plan, workspace)
+        folder = workspace.workload(plan.workload).folder
         plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
         jobs += [Job(begun, folder, each) for begun in plans]
     say_doubts(job.plan for job in jobs)
-    return start_round("retry", jobs, place, how) if len(jobs) > 1 else start_one(jobs[0])
+    return start_round("retry", jobs, workspace, how) if len(jobs) > 1 else start_one(jobs[0])
 
 
-def _require_alone(plan: JobPlan, place: Workspace) -> None:
+def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
     """Raise RequestError where another run saves in the same folder: the next of a chain, or an earlier retry."""
-    rows = find_runs(place.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True))
+    rows = find_runs(
+        workspace.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True)
+    )
     others = [
         record for row in rows if (record := load_record(row.folder)).plan.checkpoint.save == plan.checkpoint.save
     ]

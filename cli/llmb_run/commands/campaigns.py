@@ -145,15 +145,15 @@ def ab_command(
         raise RequestError(
             f"--change: {several[0]} has several values", remedy="one at a time; llmb-run sweep tries several"
         )
-    place = Workspace()
+    workspace = Workspace()
     spec = job_spec(workload=workload or "", dry_run=dry_run, **settings)
     if base is not None:
-        record = load_record(one_folder(place, base))
-        spec = with_base(record, place.workload(record.plan.workload).recipe, spec)
-        say_what_changed(record, plan_job(spec, place).plan)
+        record = load_record(one_folder(workspace, base))
+        spec = with_base(record, workspace.workload(record.plan.workload).recipe, spec)
+        say_what_changed(record, plan_job(spec, workspace).plan)
     rule = rule_of(resolution, pairs, budget)
     changes = {name: values[0] for name, values in dimensions.items()}
-    return ab(spec, changes, rule, place, again=again, folder=folder, dry_run=dry_run)
+    return ab(spec, changes, rule, workspace, again=again, folder=folder, dry_run=dry_run)
 
 
 @click.command(cls=Command)

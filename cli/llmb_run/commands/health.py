@@ -77,9 +77,9 @@ def health_command(
     One short job checks all of them at once. With --stress it takes some minutes, in the workload's image. Exit status
     1 if a node fails or does not answer.
     """
-    place, patience = Workspace(), round(seconds_of(wait, "--wait"))
-    install = place.require_install()
-    executor, needs, nodes, partition = _meant(place, runs, **settings)
+    workspace, patience = Workspace(), round(seconds_of(wait, "--wait"))
+    install = workspace.require_install()
+    executor, needs, nodes, partition = _meant(workspace, runs, **settings)
     asked, left = choose(executor, install, nodes, partition)
     if left:
         notice(f"not asked: {counted_by(left)}")
@@ -95,7 +95,7 @@ def health_command(
 
 
 def _meant(
-    place: Workspace,
+    workspace: Workspace,
     runs: Sequence[str],
     *,
     nodes: str | None,
@@ -107,22 +107,22 @@ def _meant(
     if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
     if workload:
-        plan = plan_job(job_spec(workload=workload, **job), place).plan
+        plan = plan_job(job_spec(workload=workload, **job), workspace).plan
         told = plan.scheduler or SchedulerPart()
         return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue
     if any(job.values()):
         raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
     if runs:
-        return _of_runs(place, runs)
-    kind = place.cluster.cluster_type or way_here()
-    needs = needs_of_site(place.cluster, place.install, traits_of(kind), partition)
+        return _of_runs(workspace, runs)
+    kind = workspace.cluster.cluster_type or way_here()
+    needs = needs_of_site(workspace.cluster, workspace.install, traits_of(kind), partition)
     if nodes is None and partition is None and not traits_of(kind).this_machine:
-        partition = place.cluster.scheduler(kind).queue
+        partition = workspace.cluster.scheduler(kind).queue
     return executor_for(kind), needs, nodes, partition
 
 
-def _of_runs(place: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
-    records = [load_record(find_run(place.install, word).folder) for word in runs]
+def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
+    records = [load_record(find_run(workspace.install, word).folder) for word in runs]
     hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
     plan = records[-1].plan
     if plan.scheduler and not hosts:

@@ -60,11 +60,11 @@ def jobs_command(
 
     Asks the scheduler about runs that have not ended.
     """
-    place = Workspace()
+    workspace = Workspace()
     count = limit or (None if everything or live else DEFAULT_LIMIT)
     # States of live runs are known only after the question: they are filtered below.
-    wanted = run_filter(place, **filters, live=True if live else None, limit=None if state else count)
-    lines = _ask(select_rows(place, runs, wanted))
+    wanted = run_filter(workspace, **filters, live=True if live else None, limit=None if state else count)
+    lines = _ask(select_rows(workspace, runs, wanted))
     if live:
         lines = [line for line in lines if line["live"]]  # the index knew them alive; some have ended since
     if state:

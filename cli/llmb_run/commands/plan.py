@@ -44,9 +44,9 @@ _NODES = 3
 class Outlook:
     """What a planned job will take. ``watts`` of a GPU; None where nobody says them, like ``energy`` and ``money``."""
 
-    def __init__(self, asked: PlannedJob, place: Workspace) -> None:
-        self.plan, cluster = asked.plan, place.cluster
-        measured = measured_here(place.install_or_none)(self.plan).watts
+    def __init__(self, asked: PlannedJob, workspace: Workspace) -> None:
+        self.plan, cluster = asked.plan, workspace.cluster
+        measured = measured_here(workspace.install_or_none)(self.plan).watts
         self.sources = sources(self.plan, asked.entry.recipe, cluster, asked.request)
         self.watts = measured or cluster.watts_per_gpu
         self.watts_from = "measured here" if measured else FILE_NAME
@@ -169,15 +169,15 @@ def plan_command(**settings: Any) -> Result:
     Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
     """
     spec = one_job(dry_run=True, **settings)
-    place, refused = Workspace(), None
+    workspace, refused = Workspace(), None
     try:
-        asked = plan_job(spec, place)
+        asked = plan_job(spec, workspace)
     except RequestError as error:
         if error.code != "does-not-fit":
             raise
         refused = error
-        asked = plan_job(spec.having({"preflight": "warn"}), place)
+        asked = plan_job(spec.having({"preflight": "warn"}), workspace)
     if refused is None:
         say_warnings([asked])
-    outlook = Outlook(asked, place)
+    outlook = Outlook(asked, workspace)
     return Result(outlook.as_dict, outlook.text, error=refused)

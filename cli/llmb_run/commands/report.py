@@ -61,8 +61,8 @@ def report_command(
     wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
     if list(wanted.values()).count("-") > 1:
         raise RequestError("only one form can go to standard output", remedy="name a file for the others")
-    place = Workspace()
-    report = build(selected(place, runs, filters), place, title)
+    workspace = Workspace()
+    report = build(selected(workspace, runs, filters), workspace, title)
     text, said = "", []
     for form, file in wanted.items():
         written = _WRITERS[form](report)
@@ -128,8 +128,8 @@ def archive_command(
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
     out. llmb-run archive verify PACK checks an archive.
     """
-    place = Workspace()
-    rows = select_rows(place, runs, run_filter(place, **filters), others="not packed")
+    workspace = Workspace()
+    rows = select_rows(workspace, runs, run_filter(workspace, **filters), others="not packed")
     folders = [row.folder for row in rows]
     if not folders:
         raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run jobs lists the recorded runs")
@@ -137,10 +137,10 @@ def archive_command(
     written = write_archive(
         path,
         folders,
-        [as_dict(item) for item in measure(folders, place)],
+        [as_dict(item) for item in measure(folders, workspace)],
         profiles=profiles,
         unmasked=unmasked,
-        secrets=stored_secrets(place.install),
+        secrets=stored_secrets(workspace.install),
         overwrite=overwrite,
     )
     for name in written.masked:

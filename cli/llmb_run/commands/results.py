@@ -20,11 +20,11 @@ from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, completion, options, terminal
 from llmb_run.app import Command, refuse_beside_json
 from llmb_run.results import groups, series
-from llmb_run.results.groups import boards, ranking_as_dict, ranking_csv, ranking_text
+from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, listing, listing_as_dict
 from llmb_run.results.measuring import MeasuredRun, measure, reference_lines, selected
-from llmb_run.results.run_columns import RUN, say_remarks, steps_as_dict, steps_csv
-from llmb_run.results.series import alarms, history_lines
+from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
+from llmb_run.results.series import history_lines, shift_text
 from llmb_run.selecting import one_folder
 from llmb_run.terminal import table
 from llmb_run.workspace import Workspace
@@ -80,38 +80,48 @@ def results_command(
         )
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
-    place, measured = Workspace(), read_window(window) if window else None
+    workspace, measured = Workspace(), read_window(window) if window else None
     if alarm:
-        return _alarm(output, place, runs, filters, measured)
-    found = selected(place, runs, filters, measured)
+        return _alarm(output, workspace, runs, filters, measured)
+    found = selected(workspace, runs, filters, measured)
     if rank:
-        return _ranking(output, found, place)
+        return _ranking(output, found, workspace)
     status = 0 if all(item.timing.status.state == "Success" for item in found) else 1
     if group or scaling or history:
-        return _in_form(output, *_view(found, place, group=group, scaling=scaling), status)
+        return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
     if iterations:  # every step, which is no table for a terminal
-        csv = partial(steps_csv, found)
-        return _in_form(output, partial(steps_as_dict, found), csv, csv, status)
+        csv = partial(columns.csv_of, STEP, measured_steps(found))
+        return _in_form(
+            output,
+            lambda: {"steps": [columns.as_dict(STEP, step) for step in measured_steps(found)]},
+            *(csv, csv, status),
+        )
     most = None if everything else last or filters["limit"] or MOST
     shown = partial(listing, found, most, full_names=full_names)
     return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
 
 
-def _ranking(output: str, found: list[MeasuredRun], place: Workspace) -> Result:
+def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
     """Configurations by their speed. One that failed is an outcome, as long as another one has a time."""
-    made = boards(found, place)
+    made = boards(found, workspace)
     status = 0 if all(board.command for board in made) else 1
-    data = {"boards": ranking_as_dict(made)}
-    return _in_form(output, lambda: data, partial(ranking_text, made), partial(ranking_csv, made), status)
+    return _in_form(
+        output,
+        lambda: {"boards": ranking_as_dict(made)},
+        partial(ranking_text, made),
+        lambda: "\n".join(columns.csv_of(board.columns, board.configurations) for board in made),
+        status,
+    )
 
 
 def _alarm(
-    output: str, place: Workspace, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None
+    output: str, workspace: Workspace, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None
 ) -> Result:
     """Nothing, or a line for each configuration that became slower: cron mails whatever is printed."""
     with contextlib.redirect_stderr(io.StringIO()):
-        found = selected(place, runs, filters, window)
-        lines = alarms(history_lines(found, ALARM_RATE))
+        found = selected(workspace, runs, filters, window)
+        histories = history_lines(found, ALARM_RATE)
+    lines = [f"{line.title}: {shift_text(shift)}" for line in histories for shift in line.shifts if shift.stands]
     text = "".join(f"{line}\n" for line in lines)
     return _in_form(output, lambda: {"alarms": lines}, lambda: text, lambda: text, 1 if lines else 0)
 
@@ -126,7 +136,7 @@ def _in_form(
 
 
 def _view(
-    found: list[MeasuredRun], place: Workspace, *, group: bool, scaling: bool
+    found: list[MeasuredRun], workspace: Workspace, *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
     """Runs together: as data, table and CSV."""
     together = groups.group(found) if group else []
@@ -134,7 +144,7 @@ def _view(
     if group:
         view = groups.group_view(together)
     elif scaling:
-        view = series.scaling_view(series.scaling_lines(found, place))
+        view = series.scaling_view(series.scaling_lines(found, workspace))
     else:
         view = series.history_view(series.history_lines(found))
 
@@ -157,8 +167,8 @@ def compare_command(first: str, second: str) -> Result:
 
     The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run.
     """
-    place = Workspace()
-    one, other = _Side(first, place), _Side(second, place)
+    workspace = Workspace()
+    one, other = _Side(first, workspace), _Side(second, workspace)
     if both := sorted({*one.run_ids} & {*other.run_ids}):
         raise RequestError(f"{', '.join(both)} is on both sides", remedy="name different runs")
     change = None
@@ -188,10 +198,10 @@ def compare_command(first: str, second: str) -> Result:
 class _Side:
     """The runs of one side, measured; at least one."""
 
-    def __init__(self, words: str, place: Workspace) -> None:
+    def __init__(self, words: str, workspace: Workspace) -> None:
         # Whoever names a run twice has not repeated it.
-        folders = dict.fromkeys(one_folder(place, word) for word in words.split(",") if word)
-        self.runs = [item for item in measure(folders, place) if item.record is not None]
+        folders = dict.fromkeys(one_folder(workspace, word) for word in words.split(",") if word)
+        self.runs = [item for item in measure(folders, workspace) if item.record is not None]
         if not self.runs:
             raise RequestError(f"{words!r} names no recorded run", remedy="llmb-run jobs lists them")
         self.records = [item.record for item in self.runs if item.record is not None]

@@ -34,8 +34,8 @@ def show_command(run: str | None, script: bool) -> Result:
 
     Without RUN: the newest one.
     """
-    place = Workspace()
-    record = load_record(one_folder(place, run))
+    workspace = Workspace()
+    record = load_record(one_folder(workspace, run))
     word = record.paths.run_id
     if script:
         text = record.paths.script.read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def show_command(run: str | None, script: bool) -> Result:
     seen = observe([record])[0]
     if seen.finding.unknown:
         notice(f"the last known state is shown: {seen.finding.unknown}")
-    measured = measure_run(seen.record, place)
+    measured = measure_run(seen.record, workspace)
     data = {
         "record": seen.record.as_dict(),
         "nodes": seen.finding.nodes,

@@ -50,15 +50,15 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     Repeats of one configuration with the same software become one baseline, which replaces the previous one. Only
     successful runs count, measured over their recipe's iterations.
     """
-    place = Workspace()
-    install = place.require_install()
+    workspace = Workspace()
+    install = workspace.require_install()
     if not runs and not any(filters.values()):
         raise RequestError("no run is named", remedy="llmb-run baseline set RUN..., or filters such as -w and -s")
-    rows = select_rows(place, list(runs), run_filter(place, **filters))
+    rows = select_rows(workspace, list(runs), run_filter(workspace, **filters))
     if not rows:
         raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run results lists successful runs")
     chosen = []
-    measured = measure([row.folder for row in rows], place)
+    measured = measure([row.folder for row in rows], workspace)
     for item in measured:
         if item.record is None or item.good is None:
             raise RequestError(

@@ -76,13 +76,13 @@ def submit_command(min_scale: int | None, max_scale: int | None, repeats: int, s
     \b
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
     """
-    how, place = StartOptions.taken(settings), Workspace()
+    how, workspace = StartOptions.taken(settings), Workspace()
     base, lists = many_jobs(**settings)
     check_apart(repeats, how.apart)
     if how.chain > 1:
         base = base.having({"ENABLE_CHECKPOINT": "true", **base.settings})
-    specs = sweep(base, place, lists, min_scale=min_scale, max_scale=max_scale, repeats=repeats, spread=spread)
-    return start("submit", specs, place, how)
+    specs = sweep(base, workspace, lists, min_scale=min_scale, max_scale=max_scale, repeats=repeats, spread=spread)
+    return start("submit", specs, workspace, how)
 
 
 def dimensions_said(
@@ -106,13 +106,13 @@ def dimensions_said(
     return {**lists, **groups[0]}, groups[1:]
 
 
-def start_sweep(specs: Sequence[JobSpec], place: Workspace, how: StartOptions) -> Result:
+def start_sweep(specs: Sequence[JobSpec], workspace: Workspace, how: StartOptions) -> Result:
     """Plan all, show what will run and what will not, and start the former, the first repeats of all before the second.
 
     Raises:
         RequestError: nothing of it can be planned
     """
-    planned, refused = once_each(plan_each([replace(spec, dry_run=how.dry_run) for spec in specs], place))
+    planned, refused = once_each(plan_each([replace(spec, dry_run=how.dry_run) for spec in specs], workspace))
     if not planned:
         raise RequestError(
             f"none of {counted(len(refused), 'combination')} can be planned:\n{_reasons(refused)}".rstrip(),
@@ -125,12 +125,12 @@ def start_sweep(specs: Sequence[JobSpec], place: Workspace, how: StartOptions) -
     }
     shown = _table(planned) + _reasons(refused)
     if planned[0].request.dry_run:
-        check_followed(planned, place, how)
+        check_followed(planned, workspace, how)
         remark = f"{counted(len(planned), 'job')}, nothing started (dry run)"
         return Result({"dry_run": True, **found}, shown, remarks=[remark])
     say(shown)
     in_turn = sorted(planned, key=lambda item: item.spec.repeat)
-    done = start_planned("sweep", in_turn, place, how, swept=specs)
+    done = start_planned("sweep", in_turn, workspace, how, swept=specs)
     hint = f"{done.hint}\nwhen they are over: llmb-run results --rank".lstrip()
     return replace(done, data={**found, **done.data}, hint=hint)
 
@@ -199,11 +199,11 @@ def sweep_command(vary: tuple[str, ...], zipped: tuple[str, ...], repeats: int, 
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
     llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
     """
-    how, place = StartOptions.taken(settings), Workspace()
+    how, workspace = StartOptions.taken(settings), Workspace()
     base, lists = many_jobs(**settings)
     dimensions, groups = dimensions_said(vary, zipped, base, lists)
     check_apart(repeats, how.apart)
-    return start_sweep(sweep(base, place, dimensions, groups, repeats=repeats), place, how)
+    return start_sweep(sweep(base, workspace, dimensions, groups, repeats=repeats), workspace, how)
 
 
 @click.command(cls=Command)
@@ -220,5 +220,7 @@ def bulk_command(file: Path, **settings: Any) -> Result:
     After an interruption run it again: recorded jobs are not started twice, and tasks added to the file
     since then are started.
     """
-    place = Workspace()
-    return start("bulk", read_tasks(file, place), place, StartOptions.taken(settings), task_file=str(file.resolve()))
+    workspace = Workspace()
+    return start(
+        "bulk", read_tasks(file, workspace), workspace, StartOptions.taken(settings), task_file=str(file.resolve())
+    )

@@ -137,31 +137,31 @@ class _Explained(msgspec.Struct):
     why: Diagnosis | None
 
 
-def _chosen(place: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
+def _chosen(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
     """Those that are named or match; without any wish the newest."""
-    wanted = names or ([] if any(filters.values()) else [str(one_folder(place, None))])
-    return select_rows(place, wanted, run_filter(place, **filters))
+    wanted = names or ([] if any(filters.values()) else [str(one_folder(workspace, None))])
+    return select_rows(workspace, wanted, run_filter(workspace, **filters))
 
 
-def _slow(place: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
+def _slow(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
     """Who kept the others waiting, and what each run has otherwise than the best of the same work here."""
     found, text = [], ""
-    for record in load_rows(_chosen(place, names, filters))[0]:
+    for record in load_rows(_chosen(workspace, names, filters))[0]:
         folder = record.paths.folder
         item = straggler_in(folder, record.plan)
         nobody = "no rank kept the others waiting" if (folder / FILE).exists() else "its ranks recorded no waits"
         text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
         text += labelled("slow", [item.text if item else nobody])
-        gap = find_gap(record, place).gap
+        gap = find_gap(record, workspace).gap
         text += "".join(labelled(name, lines) for name, lines in lines_of(gap))
         found.append(msgspec.to_builtins({"run": record.paths.run_id, "straggler": item, "gap": gap}))
     return Result({"runs": found}, text)
 
 
 def _tested(run: str, rule: Rule, *, again: bool, folder: Path | None) -> Result:
-    place = Workspace()
-    record = load_record(one_folder(place, run))
-    found = attribute(record, rule, place, again=again, folder=folder)
+    workspace = Workspace()
+    record = load_record(one_folder(workspace, run))
+    found = attribute(record, rule, workspace, again=again, folder=folder)
     text = table(["what would change", "its step time then"], [*as_table(found)])
     text += f"95 % intervals, all together; {found['gpu_hours']:.3g} GPU-hours\n"
     status = status_of_all(found)
@@ -182,8 +182,8 @@ def _of_logs(path: Path) -> _Explained:
     return _Explained(str(path), "", diagnose_logs(sorted(logs, key=lambda log: not is_log_name(log.name))))
 
 
-def _of_runs(place: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
-    measured = measure([row.folder for row in _chosen(place, names, filters)], place)
+def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
+    measured = measure([row.folder for row in _chosen(workspace, names, filters)], workspace)
     return [
         _Explained(item.record.paths.run_id if item.record else item.timing.files.name, _status(item), item.why)
         for item in measured

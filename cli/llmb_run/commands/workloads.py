@@ -33,17 +33,17 @@ def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str
             remedy=f"one of {', '.join(gpus.gpu_types())}",
             field="GPU_TYPE",
         )
-    place = Workspace()
-    entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
-    here = set(place.cluster.workloads)
+    workspace = Workspace()
+    entries = [workspace.workload(name) for name in split(workload)] or list(workspace.catalog)
+    here = set(workspace.cluster.workloads)
     if installed:
         entries = [entry for entry in entries if entry.recipe.workload in here]
-    wanted = gpu_type.lower() if gpu_type else place.cluster.gpu_type
+    wanted = gpu_type.lower() if gpu_type else workspace.cluster.gpu_type
     words = [word.lower() for word in split(size)]
     data = [_describe(entry, wanted, words, entry.recipe.workload in here) for entry in entries]
     if words:
         data = [item for item in data if item["configurations"]] or _nothing(entries, words, wanted)
-    if not place.install_or_none:
+    if not workspace.install_or_none:
         notice("no installation here (LLMB_INSTALL is not set): these are the workloads that LLMB knows")
     shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
     text = table(["workload", "", "size", "GPU", "dtype", "GPUs", "variant", "layout", "s/step"], shown)
@@ -51,7 +51,7 @@ def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str
         releases = sorted({known["release"] or "" for item in data for known in item["configurations"]} - {""})
         held = ", ".join(releases)
         notice(f"* not in the workload's image: set RUN_CONF_IMAGE to one with Megatron-Bridge {held}, and --engine")
-    return Result(data, text, hint=_next_step(data, wanted, place.cluster.gpu_type))
+    return Result(data, text, hint=_next_step(data, wanted, workspace.cluster.gpu_type))
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:

@@ -218,8 +218,8 @@ def junit(report: Report) -> str:
     suite.set("time", "0")
     suite.set("timestamp", datetime.fromtimestamp(report.made, timezone.utc).isoformat(timespec="seconds")[:19])
     for case in cases:
-        place = f"llmb.{_text(case.software).replace('.', '_')}"  # servers split the class's name at dots
-        element = ElementTree.SubElement(suite, "testcase", name=_text(case.name), classname=place, time="0")
+        class_name = f"llmb.{_text(case.software).replace('.', '_')}"  # servers split the class's name at dots
+        element = ElementTree.SubElement(suite, "testcase", name=_text(case.name), classname=class_name, time="0")
         if case.kind != "pass":
             ElementTree.SubElement(element, case.kind, message=_text(case.message))
         if case.output:

@@ -57,24 +57,24 @@ class Conclusion(msgspec.Struct, frozen=True):
     text: str
 
 
-def facts_of_site(found: Sequence[MeasuredRun], place: Workspace) -> tuple[tuple[str, str], ...]:
+def facts_of_site(found: Sequence[MeasuredRun], workspace: Workspace) -> tuple[tuple[str, str], ...]:
     """Cluster, GPUs, software, dates, who: what is known of each, with its name."""
     records = [item.record for item in found if item.record]
     lines = (
-        ("Cluster", _cluster(records, place)),
+        ("Cluster", _cluster(records, workspace)),
         ("GPUs", _gpus(found)),
         ("Software", _software(found)),
         ("Measured", _dates(records)),
-        ("By", place.cluster.operator or _owners(records)),
+        ("By", workspace.cluster.operator or _owners(records)),
     )
     return tuple((name, printable(text)) for name, text in lines if text)
 
 
-def _cluster(records: Sequence[RunRecord], place: Workspace) -> str:
+def _cluster(records: Sequence[RunRecord], workspace: Workspace) -> str:
     told = [record.plan.scheduler for record in records if record.plan.scheduler and record.plan.scheduler.queue]
     asked = f"{told[0].queue_word} {_listed(item.queue or '' for item in told)}" if told else ""
     hosts = _listed(str(record.manifest.get("host") or "") for record in records)
-    words = [place.cluster.cluster_name, asked]
+    words = [workspace.cluster.cluster_name, asked]
     return ", ".join(word for word in (*words, f"submitted from {hosts}" if hosts else "") if word)
 
 
@@ -354,21 +354,21 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return all(run.result["status"] == "Success" for run in self.runs)
 
 
-def build(found: Sequence[MeasuredRun], place: Workspace, title: str = "LLMB report") -> Report:
+def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
     """The report on measured runs, in their order."""
     most = max(30, MOST_POINTS // max(1, len(found)))
     groups = tuple(columns.as_dict(GROUP, item) for item in group(found))
     runs = tuple(_run(item, most) for item in found)
-    hosts, lines = host_lines(found), scaling_lines(found, place)
+    hosts, lines = host_lines(found), scaling_lines(found, workspace)
     return Report(
         title=title,
         made=round(time.time()),
         version=__version__,
-        facts=facts_of_site(found, place),
+        facts=facts_of_site(found, workspace),
         conclusion=conclude(groups, [run.result for run in runs], hosts),
         groups=groups,
         runs=runs,
-        sweeps=_sweeps(found, place),
+        sweeps=_sweeps(found, workspace),
         scaling=tuple(lines),
         scales=tuple([columns.as_dict(SCALING, row) for row in scales_of(line)] for line in lines),
         histories=tuple(history_lines(found)),
@@ -382,8 +382,8 @@ _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}
 """What configurations differ in that nobody varied."""
 
 
-def _sweeps(found: Sequence[MeasuredRun], place: Workspace) -> tuple[dict[str, Any], ...]:
-    made = ranking_as_dict(boards(found, place))
+def _sweeps(found: Sequence[MeasuredRun], workspace: Workspace) -> tuple[dict[str, Any], ...]:
+    made = ranking_as_dict(boards(found, workspace))
     return tuple(board for board in made if board["command"] and not {*board["differing"]} <= _DOCUMENTED)
 
 

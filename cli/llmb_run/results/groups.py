@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from llmb_common.command.printable import counted
@@ -14,10 +16,9 @@ from llmb_common.platform.run_states import is_live
 from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
 from llmb_common.results.decision import CONFIDENCE, level, look
-from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at, csv_of, table
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at, less_one, table
 from llmb_run.results.measuring import MeasuredRun
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
 from llmb_run.workspace import Workspace
@@ -65,70 +66,57 @@ def group(found: Sequence[MeasuredRun]) -> list[Group]:
 
 
 def _group(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Group:
-    record = items[0][1]
+    members, (first, record) = tuple(item for item, _ in items), items[0]
     good = sorted(
         ((item, record, item.good) for item, record in items if item.good is not None), key=lambda run: run[1].created
     )
-    first = _first_verdict(good)
-    reference = first.reference if first else None
+    if good:  # a baseline's reference before a published one's, before a reason why there is none
+        verdict = min(
+            (item.verdict for item, *_ in good if item.verdict),
+            key=lambda said: (said.reference is None, said.reference is None or said.reference.kind != "baseline"),
+            default=None,
+        )
+    else:  # of runs that succeeded and did not train
+        verdict = next((item.verdict for item in members if item.timing.status.state == "Success"), None)
+    reference = verdict.reference if verdict else None
     able = [run for run in good if reference is None or (run[0].verdict and run[0].verdict.reference == reference)]
     judged = able[: look(len(able))] if reference else able  # what is not judged is not looked at
     times = [time for *_, time in judged]
-    configuration = items[0][0].configuration
-    scatter = items[0][0].past.scatter(configuration)
-    earlier = items[0][0].earlier([record.paths.run_id for _, record, _ in judged])
-    verdict = first if good else _why_none(items)
+    scatter = first.past.scatter(first.configuration)
+    earlier = first.earlier([record.paths.run_id for _, record, _ in judged])
     if times and reference:
-        verdict = judge_runs(
-            record.plan,
-            times,
-            reference,
-            scatter=scatter,
-            earlier=earlier,
-            waiting=[time for *_, time in able[len(judged) :]],
-        )
+        waiting = [time for *_, time in able[len(judged) :]]
+        verdict = judge_runs(record.plan, times, reference, scatter=scatter, earlier=earlier, waiting=waiting)
+    odd = [item.not_training for item in members if item.not_training]
+    if verdict and odd and len(odd) < len(members):  # no run may have ended without having trained, or met NaN
+        verdict = with_training(verdict, (f"{len(odd)} of {counted(len(members), 'run')}: {'; '.join(odd[0])}",))
     return Group(
         key=configuration_key(record.plan),
         title=title_of(record.plan),
-        software=items[0][0].software,
+        software=first.software,
         runs=tuple(record for _, record, _ in judged),
         seconds=tuple(time.seconds for time in times),
         others=len(items) - len(good),
         waiting=len(able) - len(judged),
         in_reference=len(good) - len(able),
-        verdict=_with_training(verdict, [item for item, _ in items]),
+        verdict=verdict,
         interval=math.expm1(level(times, scatter, earlier).half) if times else None,
-        members=tuple(item for item, _ in items),
+        members=members,
     )
 
 
-def _with_training(verdict: Verdict | None, items: Sequence[MeasuredRun]) -> Verdict | None:
-    """A configuration passes only if no run of it ended without having trained, or met NaN."""
-    odd = [item.not_training for item in items if item.not_training]
-    if verdict is None or not odd or len(odd) == len(items):
-        return verdict
-    return with_training(verdict, (f"{len(odd)} of {counted(len(items), 'run')}: {'; '.join(odd[0])}",))
-
-
-def _why_none(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Verdict | None:
-    """Of runs that succeeded, and that nothing can be said of together: none of them trained."""
-    return next((item.verdict for item, _ in items if item.timing.status.state == "Success"), None)
-
-
-def _first_verdict(good: Sequence[tuple[MeasuredRun, RunRecord, StepTime]]) -> Verdict | None:
-    """Whose reference is the group's: a baseline's before a published one's, before a reason why there is none."""
-    verdicts = [item.verdict for item, *_ in good if item.verdict is not None]
-    baselines = [verdict for verdict in verdicts if verdict.reference and verdict.reference.kind == "baseline"]
-    return next(iter([*baselines, *(verdict for verdict in verdicts if verdict.reference), *verdicts]), None)
+def _runs(item: Group) -> str:
+    """How many, and what the others are."""
+    others = [(item.others, "failed"), (item.waiting, "for the next look"), (item.in_reference, "in the baseline")]
+    told = ", ".join(f"{count} {what}" for count, what in others if count)
+    return f"{len(item.runs)}" + (f" ({told})" if told else "")
 
 
 GROUP: tuple[Column[Group], ...] = (
     Column("title", at("title"), ALL & ~Form.PAGE, "the configuration", "configuration"),
     Column("key", at("key"), DATA, "the same for the same work at the same place"),
     Column("software", at("software"), ALL & ~Form.PAGE, "container and engine", "software"),
-    Column(
-        "runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=lambda it: _runs(it)
-    ),
+    Column("runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=_runs),
     Column("run_ids", lambda group: [record.paths.run_id for record in group.runs], Form.JSON, "judged"),
     Column("unsuccessful", at("others"), DATA, "runs without a step time"),
     Column("waiting", at("waiting"), DATA, "successful runs that count at the next look"),
@@ -172,13 +160,6 @@ def group_remarks(items: Sequence[Group]) -> list[str]:
     ]
 
 
-def _runs(item: Group) -> str:
-    """How many, and what the others are."""
-    others = [(item.others, "failed"), (item.waiting, "for the next look"), (item.in_reference, "in the baseline")]
-    told = ", ".join(f"{count} {what}" for count, what in others if count)
-    return f"{len(item.runs)}" + (f" ({told})" if told else "")
-
-
 RULE = (
     "ordered by time per token and GPU; configurations share a place if the runs do not show them to be slower than "
     f"its first ({CONFIDENCE:.1%} interval of the ratio)"
@@ -186,8 +167,8 @@ RULE = (
 
 
 @dataclass(frozen=True)
-class Line:
-    """One configuration. ``place`` None: no run has a time, ``outcome`` says why; ``shared``: others have it, too.
+class RankedConfiguration:
+    """``place`` None: no run has a time, ``outcome`` says why; ``shared``: others have the same place.
 
     ``values`` are those in which the board's configurations differ.
     """
@@ -208,73 +189,89 @@ class Board:
 
     title: str
     names: tuple[str, ...]
-    lines: tuple[Line, ...]
+    configurations: tuple[RankedConfiguration, ...]
     command: str
     """Of the fastest; empty where none has a time."""
 
     @property
-    def columns(self) -> list[Column[Line]]:
-        return _columns(self.names)
+    def columns(self) -> list[Column[RankedConfiguration]]:
+        """``place``, the values that differ, and the figures."""
+        figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
+        return [
+            Column("place", at("place"), ALL, "1 is the fastest", "place", text=_place),
+            *(
+                Column(name, at("values", itemgetter(number)), ALL & ~Form.JSON, "", name)
+                for number, name in enumerate(self.names)
+            ),
+            Column(
+                "runs",
+                lambda entry: sum(run.good is not None for run in entry.group.members),
+                *(ALL, "", "runs"),
+                spec="d",
+            ),
+            *(replace(it, value=at("group", it.value), forms=ALL) for it in figures),
+            Column("tokens_per_second_per_gpu", at("tokens"), ALL, "", "tokens/s/GPU", spec=".0f"),
+            Column("behind", at("behind.ratio", less_one), ALL, "", "behind", "%", ".1%"),
+            Column("behind_low", at("behind.low", less_one), DATA),
+            Column("behind_high", at("behind.high", less_one), DATA),
+            Column("memory_gib", _memory, ALL, "", "memory", "GiB", ".1f", optional=True),
+            Column("outcome", _failed, ALL, "", "outcome", optional=True),
+            Column("run_ids", lambda entry: [it.record.paths.run_id for it in entry.group.members if it.record], DATA),
+        ]
 
 
-def boards(found: Sequence[MeasuredRun], place: Workspace) -> list[Board]:
+def boards(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
     """One for each model with its sequence length, in the order of the first runs."""
     together: dict[str, list[Group]] = {}
-    for item in map(_whole, group(found)):
+    for item in group(found):
         plan = _record(item).plan
         work = aspects(plan, "work") | {"gbs": None, "kind": plan.variant if plan.function else None}
         together.setdefault(json.dumps(work, sort_keys=True, default=str), []).append(item)
-    return [_board(items, place) for items in together.values()]
+    return [_board(items, workspace) for items in together.values()]
 
 
-def _whole(item: Group) -> Group:
-    """With figures of all its runs: a verdict looks after fixed numbers of them, an order is of all."""
-    good = {run.record.paths.run_id: run.good for run in item.members if run.record and run.good}
-    if not good:
-        return item
-    first, times = item.members[0], [*good.values()]
-    known = level(times, first.past.scatter(first.configuration), first.earlier([*good]))
-    return replace(item, seconds=tuple(time.seconds for time in times), interval=math.expm1(known.half))
-
-
-def _board(items: Sequence[Group], place: Workspace) -> Board:
+def _board(items: Sequence[Group], workspace: Workspace) -> Board:
     from llmb_run.starting.command_line import command_for  # of no other table
 
-    records = [_record(item) for item in items]
-    differing = told_apart([record.plan for record in records])
-    if len({item.software for item in items if item.seconds}) > 1 and not {"image", "engine"} & differing.keys():
+    plans = [_record(item).plan for item in items]
+    differing = told_apart(plans)
+    if len({item.software for item in items if any(run.good for run in item.members)}) > 1 and not (
+        {"image", "engine"} & differing.keys()
+    ):
         differing["software"] = [item.software for item in items]
-    lines = [Line(item, tuple(values[at] for values in differing.values())) for at, item in enumerate(items)]
-    placed = ranked([contender for line in lines if (contender := _contender(line)) is not None])
-    often = [place for _, place, _ in placed]
-    without = [replace(line, outcome=_outcome(line.group.members)) for line in lines if not _times(line.group)]
-    lines = [
-        replace(item.of, place=place, shared=often.count(place) > 1, behind=behind, tokens=1 / item.seconds)
-        for item, place, behind in placed
-    ]
-    first = _record(lines[0].group) if lines else None
-    plan = records[0].plan
-    same = len({kind_of_job(record.plan) for record in records}) == 1
+    contenders, without = [], []
+    for number, item in enumerate(items):
+        values = tuple(of_each[number] for of_each in differing.values())
+        good = {run.record.paths.run_id: run.good for run in item.members if run.record and run.good}
+        if not good:
+            without.append(RankedConfiguration(item, values, outcome=_outcome(item.members)))
+            continue
+        # A verdict looks after fixed numbers of runs; an order is of all.
+        first, times = item.members[0], [*good.values()]
+        scatter = first.past.scatter(first.configuration)
+        interval = math.expm1(level(times, scatter, first.earlier([*good])).half)
+        whole = replace(item, seconds=tuple(time.seconds for time in times), interval=interval)
+        contenders.append(Contender(RankedConfiguration(whole, values), times, plans[number].tokens_per_gpu, scatter))
+    placed = ranked(contenders)
+    often = Counter(place for _, place, _ in placed)
+    fastest = _record(placed[0][0].of.group).plan if placed else None
+    same = len({kind_of_job(plan) for plan in plans}) == 1
     return Board(
-        title=kind_of_job(plan) if same else f"{plan.recipe} {plan.model_size}",
+        title=kind_of_job(plans[0]) if same else f"{plans[0].recipe} {plans[0].model_size}",
         names=tuple(differing),
-        lines=(*lines, *without),
-        command=command_for(first.plan, place.workload(first.plan.workload).recipe) if first else "",
+        configurations=(
+            *(
+                replace(item.of, place=place, shared=often[place] > 1, behind=behind, tokens=1 / item.seconds)
+                for item, place, behind in placed
+            ),
+            *without,
+        ),
+        command=command_for(fastest, workspace.workload(fastest.workload).recipe) if fastest else "",
     )
 
 
 def _record(item: Group) -> RunRecord:
     return next(run.record for run in item.members if run.record is not None)
-
-
-def _times(item: Group) -> list[StepTime]:
-    return [run.good for run in item.members if run.good is not None]
-
-
-def _contender(line: Line) -> Contender | None:
-    first, times = line.group.members[0], _times(line.group)
-    scatter = first.past.scatter(first.configuration)
-    return Contender(line, times, _record(line.group).plan.tokens_per_gpu, scatter) if times else None
 
 
 def _outcome(members: Iterable[MeasuredRun]) -> str:
@@ -286,62 +283,32 @@ def _outcome(members: Iterable[MeasuredRun]) -> str:
     return "; ".join(found)
 
 
-def _columns(names: Sequence[str]) -> list[Column[Line]]:
-    """``place``, the values that differ, and the figures."""
-    figures = [column for column in GROUP if column.key in ("step_seconds", "interval", "spread")]
-    return [
-        Column("place", at("place"), ALL, "1 is the fastest", "place", text=_place),
-        *(Column(name, _value(number), ALL & ~Form.JSON, "", name) for number, name in enumerate(names)),
-        Column("runs", lambda line: sum(run.good is not None for run in line.group.members), ALL, "", "runs", spec="d"),
-        *(_of_group(column) for column in figures),
-        Column("tokens_per_second_per_gpu", at("tokens"), ALL, "", "tokens/s/GPU", spec=".0f"),
-        Column("behind", lambda line: line.behind.ratio - 1 if line.behind else None, ALL, "", "behind", "%", ".1%"),
-        Column("behind_low", lambda line: line.behind.low - 1 if line.behind else None, DATA),
-        Column("behind_high", lambda line: line.behind.high - 1 if line.behind else None, DATA),
-        Column("memory_gib", _memory, ALL, "", "memory", "GiB", ".1f", optional=True),
-        Column("outcome", _failed, ALL, "", "outcome", optional=True),
-        Column("run_ids", lambda line: [run.record.paths.run_id for run in line.group.members if run.record], DATA),
-    ]
+def _place(entry: RankedConfiguration) -> str:
+    return "-" if entry.place is None else f"{entry.place}{'=' if entry.shared else ''}"
 
 
-def _of_group(column: Column[Group]) -> Column[Line]:
-    return Column(
-        column.key, lambda line: column.value(line.group), ALL, column.means, column.head, column.unit, column.spec
-    )
+def _memory(entry: RankedConfiguration) -> float | None:
+    return max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None)
 
 
-def _value(number: int) -> Any:
-    return lambda line: line.values[number]
-
-
-def _place(line: Line) -> str:
-    return "-" if line.place is None else f"{line.place}{'=' if line.shared else ''}"
-
-
-def _memory(line: Line) -> float | None:
-    return max((run.memory_gib for run in line.group.members if run.memory_gib), default=None)
-
-
-def _failed(line: Line) -> str | None:
+def _failed(entry: RankedConfiguration) -> str | None:
     """Of those without a time why; of others what became of runs that have none."""
-    others = [run for run in line.group.members if run.good is None]
-    if line.place is None or not others:
-        return line.outcome or None
-    return f"{len(others)} of {counted(len(line.group.members), 'run')}: {_outcome(others)}"
+    others = [run for run in entry.group.members if run.good is None]
+    if entry.place is None or not others:
+        return entry.outcome or None
+    return f"{len(others)} of {counted(len(entry.group.members), 'run')}: {_outcome(others)}"
 
 
 def ranking_text(found: Sequence[Board]) -> str:
     """The tables of ``--rank``, one for each model."""
-    if not found:
-        return "no run is of a configuration\n"
-    return "\n".join([*(_text(board) for board in found), f"{RULE}\n"])
-
-
-def _text(board: Board) -> str:
-    ties = sum(line.shared and line.place == 1 for line in board.lines)
-    tie = f" ({counted(ties, 'configuration')} share the first place)" if ties else ""
-    fastest = f"fastest{tie}: {board.command}\n" if board.command else "none has a time\n"
-    return f"{board.title}: {counted(len(board.lines), 'configuration')}\n{table(board.columns, board.lines)}{fastest}"
+    parts = []
+    for board in found:
+        ties = sum(item.shared and item.place == 1 for item in board.configurations)
+        tie = f" ({counted(ties, 'configuration')} share the first place)" if ties else ""
+        fastest = f"fastest{tie}: {board.command}\n" if board.command else "none has a time\n"
+        title = f"{board.title}: {counted(len(board.configurations), 'configuration')}\n"
+        parts.append(title + table(board.columns, board.configurations) + fastest)
+    return "\n".join([*parts, f"{RULE}\n"]) if parts else "no run is of a configuration\n"
 
 
 def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
@@ -351,15 +318,10 @@ def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
             "title": board.title,
             "differing": list(board.names),
             "lines": [
-                {"values": dict(zip(board.names, line.values, strict=True)), **as_dict(board.columns, line)}
-                for line in board.lines
+                {"values": dict(zip(board.names, item.values, strict=True)), **as_dict(board.columns, item)}
+                for item in board.configurations
             ],
             "command": board.command or None,
         }
         for board in found
     ]
-
-
-def ranking_csv(found: Sequence[Board]) -> str:
-    """For programs: the boards one after the other, each with a header."""
-    return "\n".join(csv_of(board.columns, board.lines) for board in found)

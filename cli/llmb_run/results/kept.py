@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -86,7 +87,10 @@ class KeptFigures:
         if kept and kept.stamp == stamp and (found := _unpacked(kept.content, _Content)):
             return found.of(files), found.steps, kept.configuration
         read = analyse(files, window, state, own_steps=wanted is None)
-        steps = _placed(steps_of(read), record)
+        steps = steps_of(read)
+        if steps.time is not None:  # with when and where the run was, which its repeats may share
+            timed = replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts))
+            steps = replace(steps, time=timed)
         repeats = ""
         # A log that could not be read may be readable for the next who asks.
         if stamp and stamp == stamp_of(files, state, _code()) and read.status.reason != "unreadable_log":
@@ -125,11 +129,10 @@ def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
 
 def past_runs(install: Path | None) -> list[PastRun]:
     """The successful runs that the installation's index knows, the newest of them."""
-    known = ((item, _unpacked(item.content, _Content)) for item in (past_figures(install, _code()) if install else ()))
     return [
         PastRun(item.configuration, item.run_id, found.steps.time)
-        for item, found in known
-        if found and found.steps.time
+        for item in (past_figures(install, _code()) if install else ())
+        if (found := _unpacked(item.content, _Content)) and found.steps.time
     ]
 
 
@@ -140,13 +143,6 @@ def _unpacked(content: bytes, kind: type[T]) -> T | None:
     except msgspec.DecodeError:
         return None
     return found
-
-
-def _placed(steps: Steps, record: RunRecord) -> Steps:
-    """With when and where the run was, which its repeats may share."""
-    if steps.time is None:
-        return steps
-    return replace(steps, time=replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts)))
 
 
 def stamp_of(files: RunFiles, state: RecordedState, code: str) -> str:
@@ -168,14 +164,17 @@ def stamp_of(files: RunFiles, state: RecordedState, code: str) -> str:
 
 
 @functools.cache
+def _hash_of(pattern: str, *packages: ModuleType) -> str:
+    """Of code and tables: others may read other figures from the same log, or say something else of it."""
+    return " ".join(sha256_of_tree(Path(package.__file__ or "").parent, pattern)[:16] for package in packages)
+
+
 def _code() -> str:
-    """Other code may read other figures from the same log."""
-    folders = [Path(package.__file__ or "").parent for package in (timing, results)]
-    return " ".join(sha256_of_tree(folder, "*.py")[:16] for folder in folders)
+    return _hash_of("*.py", timing, results)
 
 
 _WINDOW = "why"
-"""In the place of the window that figures are of."""
+"""Instead of the window that figures are of."""
 
 
 def reasons(
@@ -186,20 +185,26 @@ def reasons(
     ``judged`` are verdicts over logs by run id: a run that its scheduler calls complete may have failed all the same.
     """
     statuses = judged or {}
-    failed = [record for record in records if _failed(record, statuses.get(record.paths.run_id))]
+    failed = []
+    for record in records:
+        status = statuses.get(record.paths.run_id)
+        badly = status.state == "Failed" if status else record.state != COMPLETED
+        if badly and not is_live(record.state):
+            failed.append(record)
     if not failed:
         return {}
     from llmb_common.causes.answer import Diagnosis  # all of ``causes`` comes with them, and most runs end well
     from llmb_common.causes.diagnosis import diagnose
 
     known = kept_figures(install, {str(record.paths.log) for record in failed}) if install else {}
+    code = _hash_of("*.[pyj]*", causes)
     new: list[CachedFigures] = []
     found: dict[str, Diagnosis] = {}
     for record in failed:
         status = statuses.get(record.paths.run_id)
         not_finite = status.message if status and status.reason.startswith(("nan_", "inf_")) else ""
         files = RunFiles(record.paths.name, record.paths.folder, record.paths.log)
-        stamp = stamp_of(files, RecordedState(record.state, f"{record.detail}\n{not_finite}"), _code_of_causes())
+        stamp = stamp_of(files, RecordedState(record.state, f"{record.detail}\n{not_finite}"), code)
         kept = known.get((str(record.paths.log), _WINDOW))
         diagnosis = _unpacked(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
         if diagnosis is None:
@@ -210,15 +215,3 @@ def reasons(
     if install and new:
         keep_figures(install, new)
     return found
-
-
-def _failed(record: RunRecord, status: Status | None) -> bool:
-    if is_live(record.state):
-        return False
-    return status.state == "Failed" if status else record.state != COMPLETED
-
-
-@functools.cache
-def _code_of_causes() -> str:
-    """Other code and another table may say something else of the same logs."""
-    return sha256_of_tree(Path(causes.__file__ or "").parent, "*.[pyj]*")[:16]

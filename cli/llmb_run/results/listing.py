@@ -114,14 +114,27 @@ _MOST_NAMED = 3
 def listing(found: Sequence[MeasuredRun], most: int | None, *, full_names: bool) -> str:
     """The verdicts over all runs, the ``most`` newest of these (None: all), and the next step."""
     groups = group(found)
-    shown = _by_group(_newest(found, most), groups)
-    text = _verdicts(groups[:most]) + _documented(shown, full_names=full_names)
+    judged = groups[:most]
+    shown = list(found)
+    if most is not None and len(found) > most:
+        shown = sorted(found, key=lambda item: item.record.created if item.record else 0.0, reverse=True)[:most]
+    order = {id(member): number for number, item in enumerate(groups) for member in item.members}
+    shown.sort(key=lambda item: order.get(id(item), len(groups)))  # repeats together
+    text = columns.table(GROUP, judged) + "\n" if groups else ""
+    analyses: dict[tuple[str, str], list[MeasuredRun]] = {}
+    for item in shown:
+        analyses.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
+    for first, *others in analyses.values():
+        timings = [item.timing for item in (first, *others)]
+        text += render(timings, first.style, first.timing.window, "table", full_names=full_names) + "\n"
     text += _runs(shown, groups, full_names=full_names)
-    text += _not_listed(len(found) - len(shown), len(groups) - len(groups[:most]))
+    rest = ((len(found) - len(shown), "run"), (len(groups) - len(judged), "group"))
+    if hidden := " and ".join(counted(count, noun) for count, noun in rest if count):
+        text += f"{hidden} not listed: --all lists everything\n"
     say_remarks(shown)
-    for line in (*group_remarks(groups[:most]), *reference_lines(found)):
+    for line in (*group_remarks(judged), *reference_lines(found)):
         notice(line)
-    return f"{text}\nnext: {next_step(groups[:most])}\n"
+    return f"{text}\nnext: {next_step(judged)}\n"
 
 
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
@@ -133,34 +146,6 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
         "groups": [columns.as_dict(GROUP, item) for item in groups],
         "next": {"command": step.command, "why": step.why},
     }
-
-
-def _newest(found: Sequence[MeasuredRun], most: int | None) -> Sequence[MeasuredRun]:
-    if most is None or len(found) <= most:
-        return found
-    return sorted(found, key=lambda item: item.record.created if item.record else 0.0, reverse=True)[:most]
-
-
-def _by_group(found: Iterable[MeasuredRun], groups: Sequence[Group]) -> list[MeasuredRun]:
-    """Runs of one group together, in the order of the groups."""
-    order = {id(member): place for place, item in enumerate(groups) for member in item.members}
-    return sorted(found, key=lambda item: order.get(id(item), len(groups)))
-
-
-def _verdicts(groups: Sequence[Group]) -> str:
-    return columns.table(GROUP, groups) + "\n" if groups else ""
-
-
-def _documented(found: Iterable[MeasuredRun], *, full_names: bool) -> str:
-    """One table for each analysis and window."""
-    tables: dict[tuple[str, str], list[MeasuredRun]] = {}
-    for item in found:
-        tables.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
-    text = ""
-    for items in tables.values():
-        timings = [item.timing for item in items]
-        text += render(timings, items[0].style, items[0].timing.window, "table", full_names=full_names) + "\n"
-    return text
 
 
 def _runs(found: Sequence[MeasuredRun], groups: Sequence[Group], *, full_names: bool) -> str:
@@ -175,24 +160,16 @@ def _runs(found: Sequence[MeasuredRun], groups: Sequence[Group], *, full_names: 
 
     def marks(item: MeasuredRun) -> str:
         held = item.record is not None and item.record.paths.run_id in in_baseline
-        said = (_trouble(item), chosen[id(item)], differing.get(id(item)), "in the baseline" * held)
+        status = item.timing.status
+        if status.state != "Success":
+            trouble = [f"{status.state}: {status.message}", item.why.short if item.why else ""]
+        else:
+            trouble = [item.unfit if item.record else "not an LLMB run: no figures"]
+        said = (*trouble, chosen[id(item)], differing.get(id(item)), "in the baseline" * held)
         return "; ".join(filter(None, said))
 
     beside = (Column("name", name, Form.TABLE, head="name"), Column("marks", marks, Form.TABLE, head="what differs"))
     return columns.table((*RUN, *beside), found)
-
-
-def _trouble(item: MeasuredRun) -> str:
-    """Why the run counts in no verdict; empty where it does."""
-    status = item.timing.status
-    if status.state != "Success":
-        return f"{status.state}: {status.message}" + (f"; {item.why.short}" if item.why and item.why.short else "")
-    return item.unfit if item.record else "not an LLMB run: no figures"
-
-
-def _not_listed(runs: int, groups: int) -> str:
-    parts = [counted(count, noun) for count, noun in ((runs, "run"), (groups, "group")) if count > 0]
-    return f"{' and '.join(parts)} not listed: --all lists everything\n" if parts else ""
 
 
 def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict[int, str]:
@@ -201,27 +178,31 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
     found: dict[int, str] = {}
     for item in groups:
         known = {id(run): facts(run.record) for run in item.members if run.record and id(run) in wanted}
-        found |= _unusual(known)
+        if len(known) > 1:
+            found |= _unusual(known)
     return found
 
 
 def _unusual(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
-    if len(known) < 2:
-        return {}
     names = dict.fromkeys(name for of_run in known.values() for name in of_run if name != "hosts")
     usual = {name: _usual(name, list(known.values())) for name in names}
-    counts = Counter(host for of_run in known.values() for host in _hosts(of_run))
-    often = {host for host, count in counts.items() if 2 * count > sum("hosts" in of_run for of_run in known.values())}
+    hosts = {run: set(filter(None, of_run.get("hosts", "").split(", "))) for run, of_run in known.items()}
+    counts = Counter(host for of_run in hosts.values() for host in of_run)
+    told_hosts = sum("hosts" in of_run for of_run in known.values())
+    often = {host for host, count in counts.items() if 2 * count > told_hosts}
     found = {}
     for run, of_run in known.items():
-        told = [f"{name} {of_run.get(name, '-')}" for name in names if not _is_usual(name, of_run, usual[name])]
-        nodes = ", ".join(sorted(_hosts(of_run) - often))
-        found[run] = _named([*told, *([f"on {nodes}"] if nodes else [])])
+        told = [
+            f"{name} {of_run.get(name, '-')}"
+            for name in names
+            if of_run.get(name, "-") != usual[name] and (name in of_run or name not in EVIDENCE)
+        ]
+        if nodes := ", ".join(sorted(hosts[run] - often)):
+            told.append(f"on {nodes}")
+        shown = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in told[:_MOST_NAMED]]
+        more = [f"{len(told) - _MOST_NAMED} more"] if len(told) > _MOST_NAMED else []
+        found[run] = "; ".join([*shown, *more])
     return found
-
-
-def _is_usual(name: str, of_run: Mapping[str, str], usual: str | None) -> bool:
-    return of_run.get(name, "-") == usual or (name in EVIDENCE and name not in of_run)
 
 
 def _usual(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
@@ -229,12 +210,3 @@ def _usual(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
     told = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
     (value, count), *others = Counter(of_run.get(name, "-") for of_run in told).most_common(2)
     return None if others and others[0][1] == count else value
-
-
-def _hosts(of_run: Mapping[str, str]) -> set[str]:
-    return set(filter(None, of_run.get("hosts", "").split(", ")))
-
-
-def _named(told: Sequence[str]) -> str:
-    shown = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in told[:_MOST_NAMED]]
-    return "; ".join([*shown, *([f"{len(told) - len(shown)} more"] if len(told) > len(shown) else [])])

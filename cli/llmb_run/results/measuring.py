@@ -144,7 +144,7 @@ class MeasuredRun:
 
 def measure(
     folders: Iterable[Path],
-    place: Workspace,
+    workspace: Workspace,
     window: Window | None = None,
     known: Mapping[Path | None, RunRecord] | None = None,
 ) -> list[MeasuredRun]:
@@ -156,20 +156,34 @@ def measure(
         found = list(dict.fromkeys(files for folder in folders for files in find_runs(folder, _remark(folder))))
         known = known or {}
         records = {**_records(files.folder for files in found if files.folder not in known), **known}
-        found = _without_copies(found, records, place)
-        known_baselines = _baselines(place)
-        figures = KeptFigures(place.install_or_none, found)
+        found = _without_copies(found, records, workspace)
+        known_baselines = _baselines(workspace)
+        figures = KeptFigures(workspace.install_or_none, found)
         try:
             read = [_read_one(files, _record_of(files, records, found), window, figures) for files in found]
         finally:
             figures.close()
-        past = _past(place, read)
-        judged = _diagnosed([_judged(item, place, known_baselines, past) for item in read], place)
-        return beside_repeats(_with_images(judged))
+        just_read = (
+            PastRun(item.configuration, item.record.paths.run_id, item.good)
+            for item in read
+            if item.record is not None and item.good and item.timing.window == window_of(item.record.plan)
+        )
+        past = PastRuns(itertools.chain(past_runs(workspace.install_or_none), just_read))
+        judged = [_judged(item, workspace, known_baselines, past) for item in read]
+        of_runs = {item.record.paths.run_id: item.record for item in read if item.record}
+        statuses = {item.record.paths.run_id: item.timing.status for item in read if item.record}
+        why = reasons(workspace.install_or_none, of_runs.values(), statuses)
+        marks = iter(image_marks([item.record for item in read if item.record]))
+        return beside_repeats(
+            [
+                replace(item, why=why.get(item.record.paths.run_id), image=next(marks)) if item.record else item
+                for item in judged
+            ]
+        )
 
 
 def selected(
-    place: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
+    workspace: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
 ) -> list[MeasuredRun]:
     """The runs that ``runs`` name, or without any all that match the options; at least one.
 
@@ -179,28 +193,14 @@ def selected(
     folders = [Path(word) for word in runs if Path(word).exists()]
     names = [word for word in runs if not Path(word).exists()]
     if names or not runs:
-        folders += [row.folder for row in select_rows(place, names, run_filter(place, **filters))]
-    found = measure(folders, place, window)
+        folders += [row.folder for row in select_rows(workspace, names, run_filter(workspace, **filters))]
+    found = measure(folders, workspace, window)
     if not found:
         raise RequestError(
             f"no run matches{in_words(filters)}",
             remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
         )
     return found
-
-
-def _with_images(found: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """With what tells images of one name apart."""
-    marks = iter(image_marks([item.record for item in found if item.record]))
-    return [replace(item, image=next(marks)) if item.record else item for item in found]
-
-
-def _diagnosed(read: Sequence[MeasuredRun], place: Workspace) -> list[MeasuredRun]:
-    """Those that failed, with why."""
-    records = {item.record.paths.run_id: item.record for item in read if item.record}
-    statuses = {item.record.paths.run_id: item.timing.status for item in read if item.record}
-    found = reasons(place.install_or_none, records.values(), statuses)
-    return [replace(item, why=found.get(item.record.paths.run_id)) if item.record else item for item in read]
 
 
 def _remark(folder: Path) -> Callable[[], None]:
@@ -216,10 +216,10 @@ def _remark(folder: Path) -> Callable[[], None]:
     return looked
 
 
-def measure_run(record: RunRecord, place: Workspace) -> MeasuredRun:
+def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
     """The run of ``record``, which is up to date, whatever other logs lie in its folder."""
     folder: Path = record.paths.folder
-    found = measure([folder], place, known={folder: record})
+    found = measure([folder], workspace, known={folder: record})
     return next((item for item in found if item.record is not None), found[0])
 
 
@@ -234,12 +234,12 @@ def _record_of(
     return record if len(beside) == 1 else None
 
 
-def _baselines(place: Workspace) -> list[Baseline]:
+def _baselines(workspace: Workspace) -> list[Baseline]:
     """The installation's; none where there is no installation, or they cannot be read."""
-    if place.install_or_none is None:
+    if workspace.install_or_none is None:
         return []
     try:
-        return baselines(place.install_or_none)
+        return baselines(workspace.install_or_none)
     except (OSError, RecordError) as error:
         notice(f"no baselines: {error}")
         return []
@@ -265,13 +265,13 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
 
 
 def _without_copies(
-    found: Iterable[RunFiles], records: Mapping[Path | None, RunRecord], place: Workspace
+    found: Iterable[RunFiles], records: Mapping[Path | None, RunRecord], workspace: Workspace
 ) -> list[RunFiles]:
     """Each run once: who copies its folder has not repeated it. The one in the installation counts, else the first."""
     together: dict[str, list[Path | None]] = {}
     for folder, record in records.items():
         together.setdefault(record.paths.run_id, []).append(folder)
-    ours, copies = place.install_or_none, set[Path | None]()
+    ours, copies = workspace.install_or_none, set[Path | None]()
     for same in together.values():
         if len(same) > 1:
             first, *others = sorted(same, key=lambda folder: not (ours and folder and folder.is_relative_to(ours)))
@@ -294,23 +294,13 @@ def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, 
     return MeasuredRun(timing, style, record, steps=steps, repeats=repeats)
 
 
-def _past(place: Workspace, read: Iterable[MeasuredRun]) -> PastRuns:
-    """The runs on record, and those that were just read."""
-    new = (
-        PastRun(item.configuration, item.record.paths.run_id, item.good)
-        for item in read
-        if item.record is not None and item.good and item.timing.window == window_of(item.record.plan)
-    )
-    return PastRuns(itertools.chain(past_runs(place.install_or_none), new))
-
-
-def _judged(item: MeasuredRun, place: Workspace, known: Sequence[Baseline], past: PastRuns) -> MeasuredRun:
+def _judged(item: MeasuredRun, workspace: Workspace, known: Sequence[Baseline], past: PastRuns) -> MeasuredRun:
     record, timing = item.record, item.timing
     if record is None:
         return item
     item = replace(item, baselines=known, past=past, repeats=item.configuration)
     try:
-        recipe = place.workload(record.plan.workload).recipe
+        recipe = workspace.workload(record.plan.workload).recipe
         seconds = measured_seconds(record.plan, timing) if timing.status.state == "Success" else None
         return replace(
             item,

@@ -5,57 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
+from operator import methodcaller, not_
+from typing import Any, NamedTuple
 
 import msgspec
 
 from llmb_common.command.printable import printable
 from llmb_common.index.runs import row_of
-from llmb_common.recipes.rows import FIGURES
+from llmb_common.recipes.rows import FIGURES, PublishedResult
 from llmb_common.results.references import Reference
 from llmb_common.timing.records import Iteration
 from llmb_run import columns
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, run_as_json
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, less_one, run_as_json
 from llmb_run.results.measuring import MeasuredRun
 from llmb_run.terminal import notice
 
-_Value = Callable[[Any], Any]
 
-
-def _less_one(path: str) -> _Value:
-    """A ratio as a difference."""
-    value = at(path)
-    return lambda row: None if (ratio := value(row)) is None else ratio - 1
-
-
-def _times_100(path: str) -> _Value:
-    value = at(path)
-    return lambda row: None if (share := value(row)) is None else share * 100
-
-
-def _text_at(path: str) -> _Value:
+def _text(value: object) -> str | None:
     """Text that a log or a file says; None for an empty one."""
-    value = at(path)
-    return lambda row: printable(str(text)) if (text := value(row)) else None
+    return printable(str(value)) if value else None
 
 
-def _texts(path: str) -> _Value:
+def _texts(path: str) -> Callable[[Any], list[str]]:
     value = at(path)
     return lambda row: [printable(text) for text in value(row) or ()]
 
 
-def _published(figure: str) -> _Value:
-    result = at("verdict.reference.result")
-    return lambda row: published.value(figure) if (published := result(row)) else None
-
-
-_reference = at("verdict.reference")
-
-
-def _indication(row: Any) -> bool | None:
-    """Of a verdict whose reference has other software than the runs."""
-    reference = _reference(row)
-    return None if reference is None else not reference.same_software
+def _percent(share: float) -> float:
+    return share * 100
 
 
 def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
@@ -82,21 +59,28 @@ DIFFERENCE = Column[Any](
 )
 TOLERANCE = Column[Any](
     "tolerance",
-    _less_one("verdict.decision.limit"),
+    at("verdict.decision.limit", less_one),
     DATA,
     "`difference` up to which it passes",
     *("passes up to", "%", "+.1%"),
 )
 VERDICT: tuple[Column[Any], ...] = (
     Column("verdict", at("verdict.kind"), DATA, "pass, fail, inconclusive, no reference or not judged"),
-    Column("indication", _indication, DATA, "the reference has other software: pass and fail mean less"),
+    Column(
+        "indication",
+        at("verdict.reference.same_software", not_),
+        DATA,
+        "the reference has other software: pass and fail mean less",
+    ),
     DIFFERENCE,
-    Column("difference_low", _less_one("verdict.decision.low"), DATA, "lower bound of `difference`"),
-    Column("difference_high", _less_one("verdict.decision.high"), DATA, "upper bound of `difference`"),
+    Column("difference_low", at("verdict.decision.low", less_one), DATA, "lower bound of `difference`"),
+    Column("difference_high", at("verdict.decision.high", less_one), DATA, "upper bound of `difference`"),
     TOLERANCE,
     Column("more_runs", at("verdict.decision.more_runs"), DATA, "about how many more runs would decide"),
     Column("not_training", _texts("verdict.not_training"), DATA, "why it did not train as planned"),
-    Column("steady_difference", _less_one("verdict.decision.steady"), DATA, "`difference` of the steady steps alone"),
+    Column(
+        "steady_difference", at("verdict.decision.steady", less_one), DATA, "`difference` of the steady steps alone"
+    ),
     Column("stall_share", at("verdict.decision.stall_share"), DATA, "time that stalls cost, over that of steady steps"),
     Column("rarest_stall_steps", at("verdict.decision.rarest_stall"), DATA, "stalls rarer than one in so many steps"),
     Column("scatter", at("verdict.decision.source"), DATA, "which scatter was used: stated, site or runs"),
@@ -107,7 +91,7 @@ VERDICT: tuple[Column[Any], ...] = (
         Form.JSON,
         "no number of runs would decide",
     ),
-    Column("reference", lambda row: reference_as_dict(_reference(row)), Form.JSON, "what it was compared with"),
+    Column("reference", at("verdict.reference", reference_as_dict), Form.JSON, "what it was compared with"),
     Column("remarks", _texts("verdict.remarks"), Form.JSON, "what a reader must know of the steps"),
 )
 """The columns of anything that has a ``verdict``: a run or several."""
@@ -161,42 +145,31 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
         "FLOPs counted as the reference's source does",
         *("TFLOPS/GPU", "", ".2f"),
     ),
-    Column("mfu_percent", _times_100("figures.mfu"), ALL, "of the peak of the precision", *("MFU", "%", ".2f")),
-    Column("log_mfu_percent", _times_100("figures.log_mfu"), DATA | TEXT, "by the log", *("log MFU", "%", ".2f")),
+    Column("mfu_percent", at("figures.mfu", _percent), ALL, "of the peak of the precision", *("MFU", "%", ".2f")),
+    Column("log_mfu_percent", at("figures.log_mfu", _percent), DATA | TEXT, "by the log", *("log MFU", "%", ".2f")),
     Column("days_1t", at("figures.days_1t"), DATA | TEXT, "days to train on 1T tokens", "days/1T", spec=".2f"),
 )
 _CORRECTED = "published, corrected where wrong"
 _PUBLISHED: tuple[Column[MeasuredRun], ...] = (
     Column("published_step_s", at("verdict.reference.result.step_seconds"), Form.CSV, _CORRECTED),
     *(
-        Column(f"published_{figure}", _published(figure), Form.CSV, _CORRECTED)
+        Column(
+            f"published_{figure}", at("verdict.reference.result", methodcaller("value", figure)), Form.CSV, _CORRECTED
+        )
         for figure in ("tokens_per_second", "mfu_percent", "tflops_per_gpu")
     ),
 )
 
 
-def _run_id(run: MeasuredRun) -> str | None:
-    return run.record.paths.run_id if run.record else None
-
-
 def _named(run: MeasuredRun) -> str:
-    return _run_id(run) or printable(run.timing.files.name)
+    return run.record.paths.run_id if run.record else printable(run.timing.files.name)
 
 
-def _date(run: MeasuredRun) -> str | None:
-    when = run.record.created if run.record else None
+def _date(when: float) -> str | None:
     return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds") if when else None
 
 
-def _window(run: MeasuredRun) -> dict[str, int]:
-    window = run.timing.window
-    return {"first": window.first, "last": window.last}
-
-
-def _published_dict(run: MeasuredRun) -> dict[str, Any] | None:
-    result = run.verdict.reference.result if run.verdict and run.verdict.reference else None
-    if result is None:
-        return None
+def _published(result: PublishedResult) -> dict[str, Any]:
     figures: dict[str, float | None] = {name: result.value(name) for name in FIGURES}
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
 
@@ -206,28 +179,24 @@ def _predicted_memory(run: MeasuredRun) -> float | None:
     return run.record.plan.preflight.memory_gib if run.record and run.memory_gib else None
 
 
-def _why(run: MeasuredRun) -> Any:
-    return msgspec.to_builtins(run.why) if run.why else None
-
-
 RUN: tuple[Column[MeasuredRun], ...] = (
     *_LOG,
-    Column("run_id", _run_id, DATA | TEXT, "", "run", text=_named),
+    Column("run_id", at("record.paths.run_id"), DATA | TEXT, "", "run", text=_named),
     *_PLAN,
     Column("job_id", at("record.job_id"), DATA, "of the scheduler"),
     Column("state", at("record.state"), DATA, "of the job"),
-    Column("date", _date, Form.CSV, "when it was made, UTC"),
+    Column("date", at("record.created", _date), Form.CSV, "when it was made, UTC"),
     *_FIGURES,
     *_PUBLISHED,
     replace(REFERENCE, csv_name="reference_step_s"),
     Column("reference_software", at("verdict.reference.software"), Form.CSV, "what the reference was measured with"),
     *VERDICT,
-    Column("reason", _text_at("timing.status.reason"), DATA, "why it did not succeed, as a code"),
+    Column("reason", at("timing.status.reason", _text), DATA, "why it did not succeed, as a code"),
     Column("iteration", at("timing.status.iteration"), DATA, "the iteration that `reason` is about"),
-    Column("message", _text_at("timing.status.message"), DATA, "why it did not succeed, in words"),
+    Column("message", at("timing.status.message", _text), DATA, "why it did not succeed, in words"),
     Column("cause", at("why.kind"), DATA, "the cause, by [its id](failures.md); `unknown`: nothing names one"),
-    Column("cause_text", _text_at("why.short"), DATA, "the same in words, with rank and node"),
-    Column("why", _why, Form.JSON, "the whole diagnosis, as `why --json` has it"),
+    Column("cause_text", at("why.short", _text), DATA, "the same in words, with rank and node"),
+    Column("why", at("why", msgspec.to_builtins), Form.JSON, "the whole diagnosis, as `why --json` has it"),
     Column(
         "own_tflops_per_gpu",
         at("figures.own_tflops_per_gpu"),
@@ -271,14 +240,12 @@ RUN: tuple[Column[MeasuredRun], ...] = (
     Column("memory_reserved_gib", at("memory_reserved_gib"), DATA, "peak of what the allocator held"),
     Column("step_seconds_last", at("timing.last.seconds"), DATA, "last step of the log"),
     Column("verdict_text", at("verdict.text"), DATA, "the verdict in words"),
-    Column("folder", _text_at("timing.files.folder"), Form.JSON, "of the run"),
-    Column("log", _text_at("timing.files.log"), Form.JSON, "the training log"),
-    Column("window", _window, Form.JSON, "the measured iterations"),
-    Column("published", _published_dict, Form.JSON, "the published result"),
+    Column("folder", at("timing.files.folder", _text), Form.JSON, "of the run"),
+    Column("log", at("timing.files.log", _text), Form.JSON, "the training log"),
+    Column("window", at("timing.window", msgspec.to_builtins), Form.JSON, "the measured iterations"),
+    Column("published", at("verdict.reference.result", _published), Form.JSON, "the published result"),
     Column("notices", _texts("timing.notices"), Form.JSON, "what a reader must know of the log"),
-    Column(
-        "findings", lambda run: msgspec.to_builtins(run.findings), Form.JSON, "what its nodes say against the result"
-    ),
+    Column("findings", at("findings", msgspec.to_builtins), Form.JSON, "what its nodes say against the result"),
     Column("extras", lambda run: run.extras.as_dict(), Form.JSON, "checkpoints and profiles"),
 )
 
@@ -288,36 +255,30 @@ def as_dict(run: MeasuredRun) -> dict[str, Any]:
     return {**(run_as_json(row_of(run.record)) if run.record else {}), **columns.as_dict(RUN, run)}
 
 
-def _of_step(name: str) -> Callable[[tuple[MeasuredRun, Iteration]], Any]:
-    return lambda row: getattr(row[1], name)
+class MeasuredStep(NamedTuple):
+    """One iteration of a run."""
+
+    run: MeasuredRun
+    step: Iteration
 
 
-STEP: tuple[Column[tuple[MeasuredRun, Iteration]], ...] = (
-    Column("run", lambda row: _named(row[0]), DATA, "run id, or the log's name"),
-    Column("measured", lambda row: row[1].index in row[0].timing.window, DATA, "whether it is in the window"),
-    Column("iteration", _of_step("index"), DATA, "from 1"),
-    Column("seconds", _of_step("seconds"), DATA),
-    Column("tflops_per_gpu", _of_step("tflops"), DATA, "by the log"),
-    Column("loss", _of_step("loss"), DATA),
-    Column("grad_norm", _of_step("grad_norm"), DATA),
-    Column("joules_per_gpu", _of_step("joules"), DATA),
-    Column("watts_per_gpu", _of_step("watts"), DATA),
-    Column("skipped", _of_step("skipped"), DATA, "by the optimizer"),
+STEP: tuple[Column[MeasuredStep], ...] = (
+    Column("run", at("run", _named), DATA, "run id, or the log's name"),
+    Column("measured", lambda row: row.step.index in row.run.timing.window, DATA, "whether it is in the window"),
+    Column("iteration", at("step.index"), DATA, "from 1"),
+    Column("seconds", at("step.seconds"), DATA),
+    Column("tflops_per_gpu", at("step.tflops"), DATA, "by the log"),
+    Column("loss", at("step.loss"), DATA),
+    Column("grad_norm", at("step.grad_norm"), DATA),
+    Column("joules_per_gpu", at("step.joules"), DATA),
+    Column("watts_per_gpu", at("step.watts"), DATA),
+    Column("skipped", at("step.skipped"), DATA, "by the optimizer"),
 )
 
 
-def steps_csv(runs: Iterable[MeasuredRun]) -> str:
-    """A line for each iteration of each run."""
-    return columns.csv_of(STEP, _steps(runs))
-
-
-def steps_as_dict(runs: Iterable[MeasuredRun]) -> dict[str, Any]:
-    """Every step of the runs, as JSON."""
-    return {"steps": [columns.as_dict(STEP, step) for step in _steps(runs)]}
-
-
-def _steps(runs: Iterable[MeasuredRun]) -> Iterator[tuple[MeasuredRun, Iteration]]:
-    return ((run, step) for run in runs for step in run.timing.iterations)
+def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
+    """Every step of the runs."""
+    return (MeasuredStep(run, step) for run in runs for step in run.timing.iterations)
 
 
 def remarks_of(found: dict[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -11,23 +11,23 @@ import msgspec
 from llmb_common.command.printable import counted, first_few, printable
 from llmb_common.results.configuration import configuration_of
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, Changed, DatedRun, History, Shift, histories
+from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, History, Shift, histories
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at, less_one
 from llmb_run.results.measuring import MeasuredRun
 from llmb_run.workspace import Workspace
 
 _LONGEST_VALUE = 40
 
 
-def scaling_lines(found: Iterable[MeasuredRun], place: Workspace) -> list[ScalingLine]:
+def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
     """The scaling lines of the successful runs with figures."""
     runs = []
     for item in found:
         if item.record and item.good and item.figures:
             plan = item.record.plan
-            recipe, scatter = place.workload(plan.workload).recipe, item.past.scatter(item.configuration)
+            recipe, scatter = workspace.workload(plan.workload).recipe, item.past.scatter(item.configuration)
             runs.append(ScaledRun(plan, recipe, item.software, item.good.seconds, item.good, scatter))
     return scaling(runs)
 
@@ -39,44 +39,20 @@ def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> li
     return histories(runs, rate, lambda record: past.scatter(configuration_of(record)))
 
 
-def alarms(lines: Iterable[History]) -> list[str]:
-    """A line for each configuration whose last change to the worse stands."""
-    return [f"{line.title}: {shift_text(shift)}" for line in lines for shift in line.shifts if shift.stands]
-
-
 def shift_text(shift: Shift) -> str:
     """``slower by 4.1 ± 0.6% since 12 November 2026: driver 580.82 to 580.95``."""
     way = "slower" if shift.ratio > 1 else "faster"
     size = f"{100 * abs(shift.ratio - 1):.1f} ± {50 * (shift.high - shift.low):.1f}%"
-    days = [_day(when) for when in (shift.earliest, shift.latest)]
-    between = f" (between {days[0]} and {days[1]})" if days[0] != days[1] else ""
-    return f"{way} by {size} since {_day(shift.since)}{between}: {_changed_text(shift.changed)}"
-
-
-def _day(when: float) -> str:
-    date = _date(when)
-    return f"{date.day} {date:%B %Y}"
-
-
-def _changed_text(changed: Sequence[Changed]) -> str:
-    if not changed:
-        return "nothing on record changed"
-    return first_few([f"{item.name} {_short(item.before)} to {_short(item.after)}" for item in changed])
+    dates = [_date(when) for when in (shift.since, shift.earliest, shift.latest)]
+    since, first, last = (f"{date.day} {date:%B %Y}" for date in dates)
+    between = f" (between {first} and {last})" if first != last else ""
+    changed = first_few([f"{item.name} {_short(item.before)} to {_short(item.after)}" for item in shift.changed])
+    return f"{way} by {size} since {since}{between}: {changed or 'nothing on record changed'}"
 
 
 def _short(value: str) -> str:
     shown = printable(value)
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
-
-
-def _conclusions(line: History) -> list[str]:
-    """Its changes of level, or that there is none."""
-    if line.shifts:
-        return [f"{line.title}: {shift_text(shift)}" for shift in line.shifts]
-    seen = f"{line.title}: {counted(len(line.moments), 'run')} on {counted(line.days, 'day')}"
-    if line.days < LEAST_DAYS:
-        return [f"{seen}, and a change of level shows from {LEAST_DAYS} days on"]
-    return [f"{seen}, no change of level"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +63,11 @@ class Scale:
     point: ScalePoint
 
 
-_PUBLISHED = "point.published"
+def _interval(row: Scale) -> str:
+    low, high = row.point.efficiency_low, row.point.efficiency_high
+    return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
+
+
 SCALING: tuple[Column[Scale], ...] = (
     Column("configuration", at("line.title"), TEXT | Form.CSV, "without its number of GPUs", "configuration"),
     Column("software", at("line.software"), TEXT | Form.CSV, "container and engine", "software"),
@@ -119,23 +99,23 @@ SCALING: tuple[Column[Scale], ...] = (
         head="interval",
         unit=f"% ({CONFIDENCE:.1%})",
         spec=".1%",
-        text=lambda row: _interval(row.point.efficiency_low, row.point.efficiency_high),
+        text=_interval,
         optional=True,
     ),
     Column(
         "published_efficiency",
-        at(f"{_PUBLISHED}.efficiency"),
+        at("point.published.efficiency"),
         ALL,
         "the same of the published results",
         *("published", "%", ".1%"),
     ),
     Column(
         "published_tokens_per_second",
-        at(f"{_PUBLISHED}.tokens_per_second"),
+        at("point.published.tokens_per_second"),
         ALL,
         *("of all GPUs", "published tokens/s", "", ".0f"),
     ),
-    Column("published_source", at(f"{_PUBLISHED}.source"), DATA, "where it is published"),
+    Column("published_source", at("point.published.source"), DATA, "where it is published"),
 )
 
 
@@ -151,10 +131,6 @@ def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
     return View("scaling", msgspec.to_builtins(lines), SCALING, rows, empty)
 
 
-def _interval(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
-
-
 @dataclass(frozen=True)
 class HistoryRow:
     """One run of a configuration's history; ``shift``: the change of level that begins with it."""
@@ -167,10 +143,6 @@ class HistoryRow:
     def ratio(self) -> float:
         """Step time over that of the oldest run."""
         return self.moment.seconds / self.line.moments[0].seconds
-
-
-def _bound(name: str) -> Callable[[HistoryRow], float | None]:
-    return lambda row: getattr(row.shift, name) - 1 if row.shift else None
 
 
 HISTORY: tuple[Column[HistoryRow], ...] = (
@@ -201,19 +173,24 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
         *(TEXT | Form.CSV, "what is not as it was in the run before", "changed since"),
         text=lambda row: ", ".join(item.name for item in row.moment.changes),
     ),
-    Column("level_change", _bound("ratio"), Form.CSV, "change of level that begins here"),
-    Column("level_change_low", _bound("low"), Form.CSV, "lower bound of `level_change`"),
-    Column("level_change_high", _bound("high"), Form.CSV, "upper bound of `level_change`"),
+    Column("level_change", at("shift.ratio", less_one), Form.CSV, "change of level that begins here"),
+    Column("level_change_low", at("shift.low", less_one), Form.CSV, "lower bound of `level_change`"),
+    Column("level_change_high", at("shift.high", less_one), Form.CSV, "upper bound of `level_change`"),
 )
 
 
 def history_view(lines: Sequence[History]) -> View[HistoryRow]:
     """A row for each run of each configuration, the oldest first."""
-    rows = []
+    rows, said = [], []
     for line in lines:
         shifts = {shift.run_id: shift for shift in line.shifts}
         rows += [HistoryRow(line, moment, shifts.get(moment.run_id)) for moment in line.moments]
-    said = [text for line in lines for text in _conclusions(line)]
+        said += [f"{line.title}: {shift_text(shift)}" for shift in line.shifts]
+        if not shifts:
+            seen = f"{line.title}: {counted(len(line.moments), 'run')} on {counted(line.days, 'day')}"
+            short = line.days < LEAST_DAYS
+            told = f"and a change of level shows from {LEAST_DAYS} days on" if short else "no change of level"
+            said.append(f"{seen}, {told}")
     return View("history", msgspec.to_builtins(lines), HISTORY, rows, "no run ended with success", said)
 
 
