@@ -96,12 +96,13 @@ _BASE_IS_SMALLEST = ("llama3_8b", "nemotronh_56b", "qwen3_30b_a3b")
 """Models of which the smallest function is the base of other scales (Megatron-Bridge 0.6.0,
 scripts/performance/utils/utils.py: _DEFAULT_GPU_COUNT_OVERRIDES)."""
 
-_BLACKWELL_TYPES = ("b200", "b300", "gb200", "gb300")
-
 _ALIASES = {
     *(f"llama31_405b_pretrain_256gpu_b200_{precision}_config" for precision in ("bf16", "fp8cs", "fp8mx")),
     *(f"llama31_405b_pretrain_256gpu_b300_{precision}_config" for precision in ("fp8cs", "fp8mx", "nvfp4")),
-    *(f"qwen3_235b_a22b_pretrain_256gpu_{gpu}_nvfp4_full_iteration_config" for gpu in _BLACKWELL_TYPES),
+    *(
+        f"qwen3_235b_a22b_pretrain_256gpu_{gpu}_nvfp4_full_iteration_config"
+        for gpu in ("b200", "b300", "gb200", "gb300")
+    ),
 }
 """Names of functions that are defined elsewhere, which NVIDIA's launcher does not see when it looks for a base."""
 
@@ -115,18 +116,19 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     recipe, request, say = given.recipe, given.request, given.request.say
     gpu_type = choose_gpu_type(given)
     here = row_types(gpu_type)
-    model = recipe.model(_size(given, gpu_type), among=(c.size for c in recipe.configurations if c.gpu in here))
+    size = request.model_size or ("smoke" if gpu_type == CPU else recipe.defaults.model_size)
+    model = recipe.model(size, among=(c.size for c in recipe.configurations if c.gpu in here))
     rows = recipe.rows_for(gpu_type, size=model.size)
     if not rows:
         said = gpu_said(given, gpu_type)
         if request.gpu_type:
             said = say("GPU_TYPE", said)
-        raise RequestError(
-            f"{recipe.name} {model.size} has no configuration for {said}",
-            field="GPU_TYPE",
-            remedy=f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
-            + (f"; {_without_gpus(given, model.size)}" if gpu_type == CPU else ""),
-        )
+        remedy = f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
+        if gpu_type == CPU:
+            small = recipe.smoke_of(model.size)
+            remedy += f"; {say('MODEL_SIZE', small)} runs without GPUs" if small else f"; {NO_COPY.format(model.size)}"
+        message = f"{recipe.name} {model.size} has no configuration for {said}"
+        raise RequestError(message, remedy=remedy, field="GPU_TYPE")
     if request.variant:
         name = recipe.variant(request.variant, among=(row.variant for row in rows)).name
         rows = [row for row in rows if row.variant == name]
@@ -153,7 +155,9 @@ def choose(given: PlanningInput) -> Case:
     rows = _of_scaling(given, gpu_type, model, rows)
     gpus = _gpus(given, gpu_type, rows)
     here_documented = any(gpus in row.scales for row in rows)
-    row = (None if here_documented else _base(rows)) or _nearest(rows, gpus)
+    row = None if here_documented else _base(rows)
+    if row is None:  # the row that documents so many GPUs, else the one whose range is nearest
+        row = min(rows, key=lambda row: (gpus not in row.scales, max(row.gpus_min - gpus, gpus - row.gpus_max, 0)))
     if row.layers and model.architecture is not None:
         architecture = msgspec.structs.replace(model.architecture, layers=row.layers)
         model = msgspec.structs.replace(model, architecture=architecture)
@@ -170,8 +174,7 @@ def choose(given: PlanningInput) -> Case:
         function=recipe.function(row),
     )
     if gpus not in row.scales and not request.force:
-        instead = f"{_smaller_model(case)}{_named_variants(case)}"
-        remedy = f"{instead}{say('FORCE', 'true')} accepts other numbers of GPUs that the layout divides"
+        remedy = f"{_instead(case)}{say('FORCE', 'true')} accepts other numbers of GPUs that the layout divides"
         raise RequestError(
             f"{say('JOB_TOTAL_GPUS', gpus)}: no configuration of {case.what} has that number of GPUs",
             remedy=f"the recipe has {_scales(rows)}; {remedy}",
@@ -211,7 +214,8 @@ def documented_scales(given: PlanningInput) -> list[int]:
         RequestError: no row is meant.
     """
     scaling = given.request.fp8_recipe
-    return _all_scales([row for row in _narrowed(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)])
+    rows = [row for row in _narrowed(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)]
+    return sorted({scale for row in rows for scale in row.scales})
 
 
 def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
@@ -280,15 +284,6 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
     return [name for name in gpu_types() if known & {*row_types(name)}]
 
 
-def _size(given: PlanningInput, gpu_type: str) -> str:
-    return given.request.model_size or ("smoke" if gpu_type == CPU else given.recipe.defaults.model_size)
-
-
-def _without_gpus(given: PlanningInput, size: str) -> str:
-    own = given.recipe.smoke_of(size)
-    return f"{given.request.say('MODEL_SIZE', own)} runs without GPUs" if own else NO_COPY.format(size)
-
-
 def _dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
     recipe, asked, say = given.recipe, given.request.dtype, given.request.say
     available = list(dict.fromkeys(dtype for row in rows for dtype in row.dtypes))
@@ -323,13 +318,20 @@ def _not_by_name(given: PlanningInput, gpu_type: str, model: Model, rows: list[R
     )
 
 
-def _named_variants(case: Case) -> str:
-    """The variants that have what is asked for at this scale, and are chosen by name only."""
-    rows = case.recipe.rows_for(case.gpu_type, size=case.model.size, dtype=case.dtype)
+def _instead(case: Case) -> str:
+    """What runs on so many GPUs: a stand-in (``405b-proxy`` for ``405b``), and variants chosen by name only."""
+    recipe, say, said = case.recipe, case.request.say, ""
+    for row in recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.dtype):
+        if row.size.startswith(f"{case.model.size}-") and case.gpus in row.scales:
+            said = f"{say('MODEL_SIZE', row.size)}, {recipe.model(row.size).title}, runs on {case.gpus}; "
+            break
+    rows = recipe.rows_for(case.gpu_type, size=case.model.size, dtype=case.dtype)
     names = dict.fromkeys(
-        row.variant for row in rows if case.gpus in row.scales and case.recipe.variant(row.variant).by_name
+        row.variant for row in rows if case.gpus in row.scales and recipe.variant(row.variant).by_name
     )
-    return f"on {case.gpus} GPUs there is {case.request.say('CONFIG_VARIANT')} {', '.join(names)}; " if names else ""
+    if names:
+        said += f"on {case.gpus} GPUs there is {say('CONFIG_VARIANT')} {', '.join(names)}; "
+    return said
 
 
 def _of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
@@ -370,26 +372,8 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
     return max(row.gpus_min for row in rows)
 
 
-def _nearest(rows: Sequence[Row], gpus: int) -> Row:
-    """The row that documents so many GPUs, else the one whose range is nearest."""
-    return min(rows, key=lambda row: (gpus not in row.scales, max(row.gpus_min - gpus, gpus - row.gpus_max, 0)))
-
-
-def _all_scales(rows: Sequence[Row]) -> list[int]:
-    return sorted({scale for row in rows for scale in row.scales})
-
-
 def _scales(rows: Sequence[Row]) -> str:
-    return ", ".join(map(str, _all_scales(rows)))
-
-
-def _smaller_model(case: Case) -> str:
-    """The stand-in for the model on so many GPUs (``405b-proxy`` for ``405b``), where the recipe has one."""
-    for row in case.recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.dtype):
-        if row.size.startswith(f"{case.model.size}-") and case.gpus in row.scales:
-            size = case.request.say("MODEL_SIZE", row.size)
-            return f"{size}, {case.recipe.model(row.size).title}, runs on {case.gpus}; "
-    return ""
+    return ", ".join(map(str, sorted({scale for row in rows for scale in row.scales})))
 
 
 def _base(rows: Sequence[Row]) -> Row | None:

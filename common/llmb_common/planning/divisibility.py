@@ -57,7 +57,10 @@ def refuse_first(broken: Broken) -> None:
 def broken_rules(layout: Layout, model: AnyShape, sequence_length: int, family: str) -> Broken:
     """Every rule. What a CUDA graph captures differs by the recipe's ``family`` (see ``llmb_train.settings``)."""
     yield from of_numbers(layout, model, sequence_length)
-    yield from _of_stages(layout, model)
+    if pipeline_slots(model.layers, layout.pp, layout.vp) is None:
+        parts = f"PP*VP = {layout.pp}*{layout.vp}" if layout.vp else f"PP = {layout.pp}"
+        layers = f"neither {model.layers} layers nor {model.layers + 2} (with embedding and loss)"
+        yield f"{layers} are divisible by {parts}", "choose other PP, VP"
     yield from of_memory_savers(layout, model)
     yield from _of_graphs(layout, whole_iteration=captures_iterations(family))
 
@@ -123,13 +126,6 @@ def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
     30 layers divide. None: it divides neither way.
     """
     return next((slots for slots in (layers, layers + 2) if slots % (pp * (vp or 1)) == 0), None)
-
-
-def _of_stages(c: Layout, a: AnyShape) -> Broken:
-    if pipeline_slots(a.layers, c.pp, c.vp) is None:
-        parts = f"PP*VP = {c.pp}*{c.vp}" if c.vp else f"PP = {c.pp}"
-        layers = f"neither {a.layers} layers nor {a.layers + 2} (with embedding and loss)"
-        yield f"{layers} are divisible by {parts}", "choose other PP, VP"
 
 
 def _of_batches(c: Layout) -> Broken:
@@ -206,22 +202,20 @@ def with_nearest(
     """``error`` with the nearest valid values of each column that was ``asked`` for, or of the number of GPUs."""
     said = []
     for name in [name for name in asked if name not in ("fsdp", "cuda_graph")] or ["gpus"]:
-        values = sorted(islice(_valid(layout, name, check), 2))
+        own: int = getattr(layout, name) or 1
+        least = 0 if name in ("recompute_layers", "offload_layers") else 1
+        unit = {"gbs": layout.mbs * max(layout.dp, 1), "gpus": layout.tp * layout.pp * layout.cp}.get(name, 1)
+        below = range(own - own % unit - unit * (own % unit == 0), least - 1, -unit)
+        above = range(own - own % unit + unit, own + unit * _FURTHEST, unit)
+        values: list[str] = []
+        for side in (below, above):
+            valid = (str(value) for value in side[:_FURTHEST] if _is_valid(layout, name, value, check))
+            values += islice(valid, 1)
         if values:
-            said.append(f"{'JOB_TOTAL_GPUS' if name == 'gpus' else name.upper()} {' or '.join(map(str, values))}")
+            said.append(f"{'JOB_TOTAL_GPUS' if name == 'gpus' else name.upper()} {' or '.join(values)}")
     if said:
         error.remedy += f" (nearest: {', '.join(said)})"
     return error
-
-
-def _valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
-    """The next one below and the next one above."""
-    own: int = getattr(layout, name) or 1
-    least = 0 if name in ("recompute_layers", "offload_layers") else 1
-    unit = {"gbs": layout.mbs * max(layout.dp, 1), "gpus": layout.tp * layout.pp * layout.cp}.get(name, 1)
-    below = range(own - own % unit - unit * (own % unit == 0), least - 1, -unit)
-    for values in (below, range(own - own % unit + unit, own + unit * _FURTHEST, unit)):
-        yield from islice((value for value in values[:_FURTHEST] if _is_valid(layout, name, value, check)), 1)
 
 
 def _is_valid(layout: Layout, name: str, value: int, check: Callable[[Layout], None]) -> bool:

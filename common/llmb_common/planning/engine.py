@@ -4,7 +4,6 @@ site's, of which LLMB need not know anything."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
@@ -35,6 +34,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
 
     Raises:
         RequestError: the recipe has no functions of that release, or the image has another one.
+        ConfigError: the site's catalogue is of another release than its configuration says.
     """
     recipe, request = given.recipe, given.request
     if request.engine and not re.fullmatch(RELEASE, request.engine):
@@ -43,7 +43,15 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
             f"write {', '.join(recipe.engines)}, or a newer one, as 0.7 or 0.7.0",
         )
     if (own := _own_release(given)) is not None:
-        return replace(given, recipe=_of_site(recipe, *own))
+        name, site = own
+        recipe = _with_release(recipe, name, site)
+        written = recipe.catalogue.release if recipe.catalogue and site.catalogue else name
+        if not _is_of(written, name):
+            raise ConfigError(
+                f'{FILE_NAME}: releases."{name}": {site.catalogue} is of Megatron-Bridge {written}',
+                remedy="name it under its own release, or write one in the image: python -m llmb_train.catalogue FILE",
+            )
+        return replace(given, recipe=recipe)
     if not recipe.releases:
         return given
     asked = request.engine if request.engine and request.engine.count(".") == 2 else None
@@ -74,19 +82,17 @@ def _no_engine(message: str, remedy: str, field: str = "LLMB_ENGINE") -> Request
 def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
     """The release that the site's configuration has for LLMB_ENGINE or the image; or that is newer than all known."""
     recipe, asked, image = given.recipe, given.request.engine, given.request.image
-    own = {name: one for name, one in given.cluster.releases.items() if _may_run(recipe, name, one)}
+    own = {  # those that there can be jobs of the recipe in
+        name: one
+        for name, one in given.cluster.releases.items()
+        if is_newer(name) or minor(name) in recipe.engines or (recipe.catalogue_file and one.catalogue)
+    }
     if asked is None:
         return next(((name, one) for name, one in own.items() if image is not None and one.image == image), None)
     if (name := next((name for name in own if asked in (name, minor(name))), None)) is not None:
         return name, own[name]
     later = asked.count(".") == 2 and recipe.releases and order(asked) > max(map(order, recipe.releases))
     return (asked, SiteRelease()) if is_newer(asked) or later else None
-
-
-def _may_run(recipe: Recipe, name: str, own: SiteRelease) -> bool:
-    """Whether there can be jobs of the recipe in a release of the site's."""
-    functions = recipe.catalogue_file is not None and own.catalogue is not None
-    return is_newer(name) or functions or minor(name) in recipe.engines
 
 
 def _with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
@@ -106,26 +112,6 @@ def _is_of(release: str, name: str) -> bool:
     return order(release)[: len(order(name))] == order(name)
 
 
-def _of_site(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
-    """As ``_with_release``; a catalogue of another release than the site's configuration says is refused."""
-    recipe = _with_release(recipe, name, own)
-    release = recipe.catalogue.release if recipe.catalogue and own.catalogue else name
-    if not _is_of(release, name):
-        raise ConfigError(
-            f'{FILE_NAME}: releases."{name}": {own.catalogue} is of Megatron-Bridge {release}',
-            remedy="name it under its own release, or write one in the image: python -m llmb_train.catalogue FILE",
-        )
-    return recipe
-
-
-def _releases(given: PlanningInput) -> Iterator[tuple[str, Recipe]]:
-    """The recipe with the functions of each release that there are functions of."""
-    yield from given.recipe.releases.items()
-    for name, own in given.cluster.releases.items():
-        if own.catalogue is not None and given.recipe.catalogue_file is not None:
-            yield name, _with_release(given.recipe, name, own)
-
-
 def choose_in_release(given: PlanningInput) -> Case:
     """The row that is meant, of the functions that the job's image has.
 
@@ -136,17 +122,21 @@ def choose_in_release(given: PlanningInput) -> Case:
     try:
         return choose(chosen)
     except RequestError:
-        for release, recipe in _releases(given):
-            if recipe is not chosen.recipe and (case := _chosen(replace(given, recipe=recipe))) is not None:
-                raise _elsewhere(chosen, case, release) from None
+        others = [*given.recipe.releases.items()]
+        others += [
+            (name, _with_release(given.recipe, name, own))
+            for name, own in given.cluster.releases.items()
+            if own.catalogue is not None and given.recipe.catalogue_file is not None
+        ]
+        for release, recipe in others:
+            if recipe is chosen.recipe:
+                continue
+            try:
+                case = choose(replace(given, recipe=recipe))
+            except (RequestError, RecipeError):
+                continue
+            raise _elsewhere(chosen, case, release) from None
         raise
-
-
-def _chosen(given: PlanningInput) -> Case | None:
-    try:
-        return choose(given)
-    except (RequestError, RecipeError):
-        return None
 
 
 def _elsewhere(chosen: PlanningInput, case: Case, release: str) -> RequestError:
@@ -190,31 +180,40 @@ def choose_engine(case: Case) -> str:
             f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{asked}".image in {FILE_NAME}',
             field="RUN_CONF_IMAGE",
         )
-    _check_image(case, engine)
+    # An image that is known to have another engine, which the job could be planned for.
+    wanted = request.engine or engine
+    held = bridge_release(request.image) or wanted
+    if request.checks_engine and not _is_of(held, wanted) and (minor(held) in recipe.engines or is_newer(engine)):
+        has = held if minor(held) == engine else minor(held)
+        raise RequestError(
+            f"{request.say('RUN_CONF_IMAGE', request.image)} has Megatron-Bridge {has}, "
+            f"and the job is planned for {wanted}",
+            remedy=f"set {request.say('LLMB_ENGINE', has)}, or leave {request.say('RUN_CONF_IMAGE')} out",
+            field="RUN_CONF_IMAGE",
+        )
     return engine
 
 
 def engine_notices(recipe: Recipe, case: Case, engine: str, published: PublishedResult | None) -> list[str]:
     """That a job does not run on the recipe's own engine, and what its result will be compared with."""
-    catalogue = case.recipe.catalogue_file
-    notices = []
+    catalogue, request, notices = case.recipe.catalogue_file, case.request, []
+    by_site = _own_release(case) is not None
+    unknown = case.containers and request.image is not None and bridge_release(request.image) is None
     if is_newer(engine):
         notices.append(_of_newer(case, engine, own=catalogue != recipe.catalogue_file or engine == recipe.engine))
     elif catalogue not in (None, *(one.catalogue_file for one in (recipe, *recipe.releases.values()))):
         notices.append(f"its functions are those of {catalogue}")
-    elif _is_assumed(recipe, case):
+    elif unknown and case.function and recipe.releases and not by_site and (request.engine or "").count(".") != 2:
         notices.append(
-            f"it is not known which Megatron-Bridge {case.request.image} has: planned with the functions of "
+            f"it is not known which Megatron-Bridge {request.image} has: planned with the functions of "
             f"{recipe.catalogue.release if recipe.catalogue else engine}, and the job stops at its start if the "
-            f"image has another one; {case.request.say('LLMB_ENGINE')} gives the release"
+            f"image has another one; {request.say('LLMB_ENGINE')} gives the release"
         )
-    image = case.request.image or case.recipe.engines[engine]
+    image = request.image or case.recipe.engines[engine]
     if engine == recipe.engine:
         return notices
     if not is_newer(engine):
-        notices.append(
-            f"{case.request.say('LLMB_ENGINE', engine)}: it trains with Megatron-Bridge {engine}, in {image}"
-        )
+        notices.append(f"{request.say('LLMB_ENGINE', engine)}: it trains with Megatron-Bridge {engine}, in {image}")
     if published is None or same_release(container_release(image), recipe.document(published).container):
         return notices
     document = recipe.document(published)
@@ -223,14 +222,6 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
         *notices[:-1],
         f"{notices[-1]}; the published result was measured with {measured}, and is an indication only",
     ]
-
-
-def _is_assumed(recipe: Recipe, case: Case) -> bool:
-    """Whether the image that is asked for is taken to have the newest functions, because nothing says what it has."""
-    request = case.request
-    told = (request.engine or "").count(".") == 2 or _own_release(case) is not None
-    asked = case.containers and case.function is not None and bool(recipe.releases) and request.image is not None
-    return asked and not told and bridge_release(request.image) is None
 
 
 def _of_newer(case: Case, engine: str, *, own: bool) -> str:
@@ -260,18 +251,3 @@ def _why_not(case: Case, engine: str) -> str:
         )
     what = "its functions are" if recipe.catalogue_file else "its settings are"
     return f"{recipe.name} does not run on Megatron-Bridge {engine}: {what} of {recipe.engine}"
-
-
-def _check_image(case: Case, engine: str) -> None:
-    """Refuse an image that is known to have another engine that the job could be planned for."""
-    request = case.request
-    wanted = request.engine or engine
-    held = bridge_release(request.image) or wanted
-    if request.checks_engine and not _is_of(held, wanted) and (minor(held) in case.recipe.engines or is_newer(engine)):
-        has = held if minor(held) == engine else minor(held)
-        image = request.say("RUN_CONF_IMAGE", request.image)
-        raise RequestError(
-            f"{image} has Megatron-Bridge {has}, and the job is planned for {wanted}",
-            remedy=f"set {request.say('LLMB_ENGINE', has)}, or leave {request.say('RUN_CONF_IMAGE')} out",
-            field="RUN_CONF_IMAGE",
-        )

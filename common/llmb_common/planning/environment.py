@@ -18,10 +18,8 @@ from llmb_common.planning.functions import HYBRID_DOMAIN
 from llmb_common.planning.job_plan import EnvironmentValue
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import DEFAULT_ENGINE
-from llmb_common.recipes.catalogue import Entry, Function
+from llmb_common.recipes.catalogue import Function
 from llmb_common.site.cluster import ClusterConfig
-
-_BLACKWELL = ("b200", "b300", "gb200", "gb300")
 
 _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
     "70b": (("b300",), (), 512),
@@ -29,7 +27,7 @@ _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
     "llama3_70b": (("b300",), (), 512),
     "llama31_405b": (("b300",), (), 512),
     "nemotronh_56b": (("gb200", "gb300", "b300"), (), 512),
-    "qwen3_235b_a22b": (_BLACKWELL, ("bf16",), 1),
+    "qwen3_235b_a22b": (("b200", "b300", "gb200", "gb300"), ("bf16",), 1),
 }
 """By size: GPU types, dtypes (none: all) and the number of GPUs from which NCCL gets four queue pairs a connection."""
 
@@ -50,16 +48,12 @@ def fast_cores(case: Case) -> tuple[int, int] | None:
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
     if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
         return None
-    return None if _any_core(entry) else gpu.fast_cores
-
-
-def _any_core(entry: Entry) -> bool:
-    """Models for which the launcher leaves the cores alone (setup_experiment.py: main)."""
-    return (
+    any_core = (  # models for which the launcher leaves the cores alone (setup_experiment.py: main)
         (entry.model == "nemotron_3_super" and entry.dtype == "bf16")
         or (entry.model == "deepseek_v3" and entry.suffix != "large_scale")
         or (entry.model.startswith(("llama", "kimi")) and entry.task == "pretrain")
     )
+    return None if any_core else gpu.fast_cores
 
 
 def memory_clock(case: Case) -> int | None:
@@ -95,10 +89,8 @@ _CUDNN_NORMS_0_6 = {
 }
 """The same for 0.6 by size, GPU of the row and precision: from how many GPUs on."""
 
-Environment = dict[str, str]
 
-
-def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engine: str) -> Environment:
+def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engine: str) -> dict[str, str]:
     """The variables that the recipe asks for, before the site and the caller have their say."""
     values = {
         # Synthetic data and a null tokenizer: nothing may reach for a hub.
@@ -126,7 +118,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
     return values | bridge_0_6_environment(case.model.size, case.gpu_type, precision, layout)  # a newer one's, too
 
 
-def _of_0_3(case: Case, layout: Layout, precision: str) -> Environment:
+def _of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, str]:
     """As the performance scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them."""
     size = case.model.size
     row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
@@ -146,7 +138,7 @@ def _of_0_3(case: Case, layout: Layout, precision: str) -> Environment:
     return values
 
 
-def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Layout) -> Environment:
+def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Layout) -> dict[str, str]:
     """As Megatron-Bridge 0.6.0's functions of Llama have them (``perf_recipes/llama``, ``env_vars``).
 
     Where a row has other columns than the function, as its launcher sets them for such columns
@@ -181,7 +173,7 @@ _LARGE_MESSAGES = {"NCCL_P2P_NET_CHUNKSIZE": "2097152"}
 _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 
 
-def _margins(streaming_multiprocessors: int) -> Environment:
+def _margins(streaming_multiprocessors: int) -> dict[str, str]:
     """SMs left free for overlapped communication while normalization kernels run."""
     names = ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
     return dict.fromkeys(names, str(streaming_multiprocessors))
@@ -194,7 +186,7 @@ def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_
     return "1" if (layout.tp > 1 or layout.cp > 1) and not exchange_overlapped else str(otherwise)
 
 
-def _of_function(case: Case, function: Function, layout: Layout) -> Environment:
+def _of_function(case: Case, function: Function, layout: Layout) -> dict[str, str]:
     """The variables that the function wants set before torch is imported.
 
     Other columns than the function's change three of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
@@ -202,7 +194,14 @@ def _of_function(case: Case, function: Function, layout: Layout) -> Environment:
     """
     values, own, settings = dict(function.env), function.columns, function.settings
     if HYBRID_DOMAIN in values and layout.ep != own.ep:
-        values[HYBRID_DOMAIN] = _ranks_of_domain(case, layout.ep or 1)
+        gpu, ranks = gpus.GPUS[case.gpu_type], layout.ep or 1
+        if gpu.nvlink_nodes > 1 and ranks > gpu.nvlink_gpus:
+            raise RequestError(
+                f"EP={ranks}: {case.row.function} exchanges tokens by NVLink, which joins {gpu.nvlink_gpus} GPUs",
+                remedy=f"choose an EP of at most {gpu.nvlink_gpus}",
+                field="EP",
+            )
+        values[HYBRID_DOMAIN] = str(min(ranks, gpu.nvlink_gpus))
     if (layout.tp, layout.cp) != (own.tp, own.cp) and not layout.fsdp:
         values["CUDA_DEVICE_MAX_CONNECTIONS"] = _max_connections(
             case.gpu_type,
@@ -212,28 +211,14 @@ def _of_function(case: Case, function: Function, layout: Layout) -> Environment:
         )
     if layout.pp != own.pp:
         values.pop("NCCL_P2P_NET_CHUNKSIZE", None)
-        if layout.pp > 1 and case.entry is not None and _sends_large(case.entry):
+        entry = case.entry
+        large = entry is not None and (
+            (entry.task == "pretrain" and entry.model in ("llama3_70b", "llama31_405b"))
+            or (entry.task == "sft" and entry.model.startswith("llama"))
+        )
+        if layout.pp > 1 and large:
             values |= _LARGE_MESSAGES
     return values
-
-
-def _ranks_of_domain(case: Case, ranks: int) -> str:
-    gpu = gpus.GPUS[case.gpu_type]
-    domain = gpu.per_node * gpu.nvlink_nodes
-    if gpu.nvlink_nodes > 1 and ranks > domain:
-        raise RequestError(
-            f"EP={ranks}: {case.row.function} exchanges tokens by NVLink, which joins {domain} GPUs",
-            remedy=f"choose an EP of at most {domain}",
-            field="EP",
-        )
-    return str(min(ranks, domain))
-
-
-def _sends_large(entry: Entry) -> bool:
-    large = ("llama3_70b", "llama31_405b")
-    return (entry.task == "pretrain" and entry.model in large) or (
-        entry.task == "sft" and entry.model.startswith("llama")
-    )
 
 
 def job_environment(

@@ -17,7 +17,7 @@ from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout, broken_rules, of_memory_savers, of_numbers, of_ranks, refuse_first
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.platform.gpus import GPUS
-from llmb_common.recipes.catalogue import Catalogue, Function
+from llmb_common.recipes.catalogue import Function
 
 _IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")
 """Data of which ranks may get none that counts."""
@@ -49,8 +49,9 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
         remedy = "unset FSDP, or choose a CONFIG_VARIANT with (or without) fsdp"
         yield f"{does} its state, which decides more settings than one column", remedy
     if not divides_stages(function, c):
-        ends = " and ".join(_ends(function))
-        counted = f"{_slots(function)} layers" + (f" ({ends} counted)" if ends else "")
+        ends = _ends(function)
+        counted = f"{function.architecture.layers + len(ends)} layers"
+        counted += f" ({' and '.join(ends)} counted)" if ends else ""
         by = f"PP*VP = {c.pp}*{c.vp}" if (c.vp or 1) > 1 else f"PP = {c.pp}"
         yield f"{counted} are not divisible by {by}", "choose other PP, VP"
     if overlap and (c.ep or 1) == 1:
@@ -144,11 +145,7 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
 
 def divides_stages(function: Function, c: Layout) -> bool:
     """Whether the layers fill stages and chunks, or the function itself says which are where."""
-    return function.stages or _slots(function) % (c.pp * (c.vp or 1)) == 0
-
-
-def _slots(function: Function) -> int:
-    return function.architecture.layers + len(_ends(function))
+    return function.stages or (function.architecture.layers + len(_ends(function))) % (c.pp * (c.vp or 1)) == 0
 
 
 def _ends(function: Function) -> list[str]:
@@ -156,24 +153,28 @@ def _ends(function: Function) -> list[str]:
     return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
 
 
-_SAVERS = ("recompute_layers", "offload_layers", "pp")
-
-
 def planned_function(case: Case) -> PlannedFunction | None:
     """The function that the job calls; None where the training code builds the model from its architecture."""
     function, name, catalogue = case.function, case.row.function, case.recipe.catalogue
     if function is None or name is None or catalogue is None:
         return None
-    if case.model.reduced is None:
-        case.note(*_function_notices(case, name, function, catalogue))
+    whole = case.model.reduced is None
+    if whole:  # what is written of it
+        written = (notice for notice in case.recipe.notices if notice.functions in name)
+        case.note(*(f"{name}: {notice.says} ({notice.source})" for notice in written))
+        if (assumed := catalogue.assumed.get(function.hugging_face or "")) is not None:
+            case.note(f"numbers of {function.hugging_face} that were not read from its config.json: {assumed}")
+        if (refused := _refused(case, function)) is not None:
+            release = f"Megatron-Bridge {catalogue.release}"
+            case.note(f"{name} is refused by the Megatron of the recipe's image ({release}): {refused}")
     return PlannedFunction(
         name=name,
         release=catalogue.release,
         catalogue=catalogue.sha256,
         columns=function.columns,
         sequence_length=function.sequence_length,
-        flops_per_token=function.flops_per_token if case.model.reduced is None else None,
-        own_flops_per_token=function.own_flops_per_token if case.model.reduced is None else None,
+        flops_per_token=function.flops_per_token if whole else None,
+        own_flops_per_token=function.own_flops_per_token if whole else None,
         experts=function.architecture.moe is not None,
         reduced=case.model.reduced,
         adapters=case.adapters,
@@ -181,20 +182,16 @@ def planned_function(case: Case) -> PlannedFunction | None:
 
 
 def check_columns(case: Case, layout: Layout) -> None:
-    """Check ``layout`` by the rules of what builds the model.
+    """Check ``layout`` by the rules of what builds the model. A function's own columns are NVIDIA's, and checked by
+    arithmetic only.
 
     Raises:
         RequestError: a number does not divide, or a column cannot be changed.
     """
-    if case.function is None:
+    function, asked = case.function, case.request.columns
+    if function is None:
         refuse_first(broken_rules(layout, case.shape, case.model.sequence_length, case.recipe.family))
-    else:
-        _check_function_layout(case, case.function, layout)
-
-
-def _check_function_layout(case: Case, function: Function, layout: Layout) -> None:
-    """What the user changes; the function's own columns are NVIDIA's, and checked by arithmetic only."""
-    asked = case.request.columns
+        return
     if case.adapters and case.request.load_checkpoint is None:
         # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
         raise RequestError(
@@ -223,25 +220,17 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
     refuse_first(of_numbers(layout, case.shape, case.model.sequence_length))
     refused = _refused(case, function)
     if refused is not None and case.request.image is None:
+        release = case.recipe.catalogue.release if case.recipe.catalogue else ""
         raise RequestError(
-            f"{case.row.function} is refused by Megatron itself ({_engine(case)}): {refused}",
+            f"{case.row.function} is refused by Megatron itself (Megatron-Bridge {release}): {refused}",
             remedy=f"choose another {case.request.say('CONFIG_VARIANT')}, or set "
             f"{case.request.say('RUN_CONF_IMAGE')} to an image in which it is right",
             code="refused-by-megatron",
         )
     check_combinations(case.row.function, function, layout)
-    if any(name in asked and asked[name] != getattr(function.columns, name) for name in _SAVERS):
+    of_memory = ("recompute_layers", "offload_layers", "pp")
+    if any(name in asked and asked[name] != getattr(function.columns, name) for name in of_memory):
         refuse_first(of_memory_savers(layout, case.shape))
-
-
-def _function_notices(case: Case, name: str, function: Function, catalogue: Catalogue) -> list[str]:
-    """What is written of the function that the job calls."""
-    found = [f"{name}: {notice.says} ({notice.source})" for notice in case.recipe.notices if notice.functions in name]
-    if (assumed := catalogue.assumed.get(function.hugging_face or "")) is not None:
-        found.append(f"numbers of {function.hugging_face} that were not read from its config.json: {assumed}")
-    if (refused := _refused(case, function)) is not None:
-        found.append(f"{name} is refused by the Megatron of the recipe's image ({_engine(case)}): {refused}")
-    return found
 
 
 def _refused(case: Case, function: Function) -> str | None:
@@ -253,8 +242,3 @@ def _refused(case: Case, function: Function) -> str | None:
     own = Layout(gpus=case.row.gpus_min, **msgspec.structs.asdict(function.columns))
     divides = next(of_numbers(own, case.shape, function.sequence_length), None) is None
     return refused if divides and divides_stages(function, own) else None
-
-
-def _engine(case: Case) -> str:
-    assert case.recipe.catalogue is not None
-    return f"Megatron-Bridge {case.recipe.catalogue.release}"
