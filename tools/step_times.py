@@ -28,7 +28,7 @@ from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.step_time import (
     CLASSES,
     FILE,
-    Known,
+    Residual,
     Learned,
     Width,
     Work,
@@ -226,7 +226,7 @@ def solved(matrix: list[list[float]], right: list[float]) -> list[float]:
     return found
 
 
-def left_over(known: Sequence[Point], weights: dict[str, float]) -> list[Known]:
+def left_over(known: Sequence[Point], weights: dict[str, float]) -> list[Residual]:
     """What each result has left."""
     bare = Learned((), weights, {}, ())
     return [step_time.known_of(p.work, round(math.log(p.seconds / step_time.modelled(p.work, bare)), 4)) for p in known]
@@ -264,7 +264,7 @@ def misses(known: Sequence[Point], containers: Sequence[str]) -> dict[tuple[str,
     return {key: list(errors) for key, errors in found.items()}
 
 
-def _known_then(point: Point, every: Sequence[tuple[Point, Known]]) -> Iterable[Sequence[tuple[Point, Known]]]:
+def _known_then(point: Point, every: Sequence[tuple[Point, Residual]]) -> Iterable[Sequence[tuple[Point, Residual]]]:
     """What is known of a model when a job like ``point`` is planned: in a new container, in the newest, in an old one.
 
     Of its own configuration nothing later: such a job would have a result of its own.
@@ -275,7 +275,7 @@ def _known_then(point: Point, every: Sequence[tuple[Point, Known]]) -> Iterable[
 
 
 def _misses_of(
-    point: Point, row: Known, others: Sequence[tuple[Point, Known]], containers: Sequence[str]
+    point: Point, row: Residual, others: Sequence[tuple[Point, Residual]], containers: Sequence[str]
 ) -> Iterable[tuple[str, float]]:
     """``row``: what the point has left; ``others``: other results of its model, with what these have left."""
     elsewhere = [left for other, left in others if other.work.gpu_type != point.work.gpu_type]

@@ -7,7 +7,7 @@ Formulas, their measured errors and how these came about: docs/planning.md. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -15,7 +15,6 @@ from msgspec import structs
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
-from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import check_columns
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate
 from llmb_common.planning.memory_estimate import MemoryInput, chunks_of, stages_memory
@@ -23,8 +22,6 @@ from llmb_common.planning.memory_layers import body_of, storage_of
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import is_newer
 from llmb_common.recipes.model import layers_of
-
-Knowledge = Literal["validated", "validated here", "not validated"]
 
 ENOUGH = 5
 """Pairs of one site and software from which on its own residual counts."""
@@ -36,11 +33,11 @@ _T = 2.13
 """Student's t of 5 % and four degrees of freedom, those of the fewest runs that count."""
 
 
-class Known(NamedTuple):
+class Accuracy(NamedTuple):
     """How well a kind of job is known: the lowest and the highest error in percent (None: nobody measured), of so many
     pairs of a measured and a predicted peak."""
 
-    knowledge: Knowledge
+    knowledge: Literal["validated", "validated here", "not validated"]
     low: float | None = None
     high: float | None = None
     pairs: int = 0
@@ -49,18 +46,18 @@ class Known(NamedTuple):
 
 
 MEASURED = {
-    "dense, bf16": Known("validated", -0.3, 0.1, 27),
+    "dense, bf16": Accuracy("validated", -0.3, 0.1, 27),
     # Latent attention, one micro-batch or two, experts of a fixed capacity: DeepSeek on one node only.
-    "experts, bf16": Known("not validated", -0.3, 0.1, 12),
-    "experts, bf16, CUDA graphs": Known("not validated", -17.3, -10.0, 2),
-    "experts, bf16, recomputation, CUDA graphs": Known("not validated", -11.2, -11.2, 1),
-    "experts, bf16, recomputation, heads for further tokens": Known("not validated", -19.7, -19.7, 1),
-    "experts, bf16, CUDA graphs, heads for further tokens": Known("not validated", -15.6, -15.6, 1),
-    "experts, bf16, recomputation, offload, CUDA graphs, heads for further tokens": Known(
+    "experts, bf16": Accuracy("not validated", -0.3, 0.1, 12),
+    "experts, bf16, CUDA graphs": Accuracy("not validated", -17.3, -10.0, 2),
+    "experts, bf16, recomputation, CUDA graphs": Accuracy("not validated", -11.2, -11.2, 1),
+    "experts, bf16, recomputation, heads for further tokens": Accuracy("not validated", -19.7, -19.7, 1),
+    "experts, bf16, CUDA graphs, heads for further tokens": Accuracy("not validated", -15.6, -15.6, 1),
+    "experts, bf16, recomputation, offload, CUDA graphs, heads for further tokens": Accuracy(
         "not validated", -19.3, -19.3, 1
     ),
-    "experts, fp8 (mx), FSDP, heads for further tokens": Known("not validated", -12.1, -12.1, 1),
-    "dense, fp8 (cs), VP": Known("not validated", -4.6, 16.4, 4),
+    "experts, fp8 (mx), FSDP, heads for further tokens": Accuracy("not validated", -12.1, -12.1, 1),
+    "dense, fp8 (cs), VP": Accuracy("not validated", -4.6, 16.4, 4),
 }
 
 
@@ -77,11 +74,11 @@ def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, s
         "adapters": adapters,
         "settings": settings,
     }
-    found = [word for word, there in words.items() if there]
-    return ", ".join(["experts" if job.body.has_experts else "dense", precision, *found])
+    model = "experts" if job.body.has_experts else "dense"
+    return ", ".join([model, precision, *(word for word, there in words.items() if there)])
 
 
-def known_here(ratios: Sequence[float]) -> Known | None:
+def known_here(ratios: Sequence[float]) -> Accuracy | None:
     """What a site's runs say of their kind: peaks over predictions. None where they are too few, or contradict.
 
     The errors are those between which a further run lies in 9 of 10 cases, and never nearer than a percent: repeats of
@@ -96,12 +93,12 @@ def known_here(ratios: Sequence[float]) -> Known | None:
     if half > math.log(_APART):
         return None
     low, high = (100 * (math.exp(error) - 1) for error in (-middle - half, -middle + half))
-    return Known("validated here", round(low, 1), round(high, 1), len(ratios), math.exp(middle))
+    return Accuracy("validated here", round(low, 1), round(high, 1), len(ratios), math.exp(middle))
 
 
-def known(kind: str) -> Known:
+def known(kind: str) -> Accuracy:
     """How well jobs of ``kind`` are known from published peaks."""
-    found = MEASURED.get(kind, Known("not validated"))
+    found = MEASURED.get(kind, Accuracy("not validated"))
     if found.knowledge == "validated" or found.low is None:
         return found
     return found._replace(factor=max(1.0, 1 / (1 + found.low / 100)))
@@ -174,7 +171,7 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     )
 
 
-def _at_least(job: MemoryInput, kind: str, measured: Known) -> float | None:
+def _at_least(job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
     """A validated lower bound: interleaved stages hold at least what the same stages hold without interleaving."""
     if measured.knowledge != "not validated":
         peak = max(stage.total for stage in stages_memory(job))
@@ -194,8 +191,20 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     mode = case.request.preflight or "default"
     if estimate is None or estimate.fits:
         return []
-    certain = estimate.certain
-    said = _said(case, estimate, certain=certain)
+    certain, fullest = estimate.certain, estimate.fullest
+    largest, name = max((part, name) for name, part in fullest.parts.items())
+    where = f"pipeline stage {fullest.first}" if len(estimate.stages) > 1 else "each rank"
+    bound = estimate.at_least or estimate.peak
+    here = " as runs here measured" if estimate.knowledge == "validated here" else ""
+    least = f"at least {bound:.0f} GiB{here}, {estimate.peak:.0f} predicted,"
+    needs = f"{bound:.0f} GiB" if bound == estimate.peak else least
+    more = f", and needed up to {estimate.factor - 1:.0%} more" if estimate.factor > 1 else ""
+    doubt = "" if certain or here else f" (jobs of this kind, {estimate.kind}, are not validated{more})"
+    said = (
+        f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs {needs} and "
+        f"{estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{doubt}; "
+        f"the largest part: {name.replace('_', ' ')}, {largest:.0f} GiB"
+    )
     if mode == "strict" or (mode == "default" and certain):
         raise RequestError(
             said,
@@ -206,57 +215,34 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     return [f"{said}; {estimate.knob}" if estimate.knob else said]
 
 
-def _said(case: Case, estimate: MemoryEstimate, *, certain: bool) -> str:
-    fullest = estimate.fullest
-    largest, name = max((part, name) for name, part in fullest.parts.items())
-    where = f"pipeline stage {fullest.first}" if len(estimate.stages) > 1 else "each rank"
-    bound = estimate.at_least or estimate.peak
-    here = " as runs here measured" if estimate.knowledge == "validated here" else ""
-    least = f"at least {bound:.0f} GiB{here}, {estimate.peak:.0f} predicted,"
-    needs = f"{bound:.0f} GiB" if bound == estimate.peak else least
-    more = f", and needed up to {estimate.factor - 1:.0%} more" if estimate.factor > 1 else ""
-    doubt = "" if certain or here else f" (jobs of this kind, {estimate.kind}, are not validated{more})"
-    return (
-        f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs {needs} and "
-        f"{estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{doubt}; "
-        f"the largest part: {name.replace('_', ' ')}, {largest:.0f} GiB"
-    )
-
-
 def _knob(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
     """The change that would help most: ``PP 8 instead of 4 saves 13 GiB``; empty where none saves any.
 
-    Of those that are enough, the one that saves most without computing twice or on more GPUs.
+    A change is of one column, or of the number of GPUs with its batch. Of those that are enough, it is the one that
+    saves most without computing twice or on more GPUs.
     """
-    found = []
-    for name, layout in _others(case, job.layout):
+    found, own = [], job.layout
+    changes: dict[str, dict[str, int]] = {
+        **{name: {name: 2 * (getattr(own, name) or 1)} for name in ("pp", "tp", "cp", "ep")},
+        "mbs": {"mbs": max(own.mbs // 2, 1)},
+        "recompute_layers": {"recompute_layers": case.shape.layers // own.pp // (own.vp or 1)},  # a whole chunk
+        "gpus": {"gpus": 2 * own.gpus, "gbs": 2 * own.gbs},
+    }
+    for name, change in changes.items():
+        layout = structs.replace(own, **change)
+        if not layout.dp:
+            continue
+        try:  # only what divides everything
+            asked = replace(case.request, columns={**case.request.columns, **change})
+            check_columns(replace(case, request=asked), layout)
+        except RequestError:
+            continue
         saved = estimate.peak - max(stage.total for stage in stages_memory(structs.replace(job, layout=layout)))
         enough = (estimate.peak - saved) * estimate.factor + estimate.reserve <= estimate.limit
         rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)
-        found.append((rank, name, getattr(layout, name), getattr(job.layout, name)))
+        found.append((rank, name, getattr(layout, name), getattr(own, name)))
     if not found or max(found)[0][-1] < 1:
         return ""
     (enough, *_, saved), name, new, old = max(found)
     called = case.request.say("JOB_TOTAL_GPUS") if name == "gpus" else name.upper()
     return f"{called} {new} instead of {old} saves {saved:.0f} GiB" + ("" if enough else ", which is not enough")
-
-
-def _others(case: Case, own: Layout) -> Iterator[tuple[str, Layout]]:
-    """Layouts that differ in one column, or in the number of GPUs with its batch, and divide everything."""
-    chunk = case.shape.layers // own.pp // (own.vp or 1)
-    changes: dict[str, dict[str, int]] = {
-        **{name: {name: 2 * (getattr(own, name) or 1)} for name in ("pp", "tp", "cp", "ep")},
-        "mbs": {"mbs": max(own.mbs // 2, 1)},
-        "recompute_layers": {"recompute_layers": chunk},
-        "gpus": {"gpus": 2 * own.gpus, "gbs": 2 * own.gbs},
-    }
-    for name, change in changes.items():
-        layout = structs.replace(own, **change)
-        asked = replace(case.request, columns={**case.request.columns, **change})
-        if not layout.dp:
-            continue
-        try:
-            check_columns(replace(case, request=asked), layout)
-        except RequestError:
-            continue
-        yield name, layout

@@ -34,8 +34,17 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
 
     ``early``: micro-batches that a schedule starts before its usual ones.
     """
-    parts = layout.pp * (layout.vp or 1)
-    sizes = list(counts) if counts is not None and len(counts) == parts else _even(len(body.layers), layout)
+    layers, parts = len(body.layers), layout.pp * (layout.vp or 1)
+    slots = pipeline_slots(layers, layout.pp, layout.vp)
+    if counts is not None and len(counts) == parts:
+        sizes = list(counts)
+    elif slots is None:  # where a function divides them in its own way
+        sizes = [layers * (part + 1) // parts - layers * part // parts for part in range(parts)]
+    else:
+        sizes = [slots // parts] * parts
+        if slots > layers:  # of 126 layers in 128 slots the first and the last chunk have one less
+            sizes[0] -= 1
+            sizes[-1] -= 1
     ends = list(accumulate(sizes))
     pieces = [body.layers[end - size : end] for size, end in zip(sizes, ends, strict=True)]
     return [
@@ -47,19 +56,6 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
         )
         for rank in range(layout.pp)
     ]
-
-
-def _even(layers: int, layout: Layout) -> list[int]:
-    """Equal chunks; of 126 layers in 128 slots the first and the last have one less."""
-    parts = layout.pp * (layout.vp or 1)
-    slots = pipeline_slots(layers, layout.pp, layout.vp)
-    if slots is None:  # where a function divides them in its own way
-        return [layers * (part + 1) // parts - layers * part // parts for part in range(parts)]
-    sizes = [slots // parts] * parts
-    if slots > layers:
-        sizes[0] -= 1
-        sizes[-1] -= 1
-    return sizes
 
 
 def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple[int, ...] | None:
@@ -125,23 +121,26 @@ def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
     """Every stage; neighbours that are alike are one entry."""
     found: list[StageMemory] = []
     for index, stage in enumerate(stages_of(job.body, job.layout, job.counts, early=job.early)):
-        own = _stage(job, stage, index)
+        weights, gradients, optimizer, copies = _state(job, stage)
+        activations = _activations(job, stage)
+        logits, moment = _moment(job, stage)
+        own = StageMemory(
+            first=index,
+            last=index,
+            layers=len(stage.layers),
+            weights=weights / GIB,
+            gradients=gradients / GIB,
+            optimizer=optimizer / GIB,
+            activations=activations / GIB,
+            logits=logits / GIB,
+            dummy_gradients=_dummies(job, stage) / GIB,
+            # The optimizer's step comes when activations are gone: its copies may be more than these.
+            transient=max(moment, copies - activations - logits) / GIB,
+        )
         if found and (found[-1].layers, found[-1].parts) == (own.layers, own.parts):
             own = replace(found.pop(), last=index)
         found.append(own)
     return tuple(found)
-
-
-def _stage(job: MemoryInput, stage: Stage, index: int) -> StageMemory:
-    weights, gradients, optimizer, copies = _state(job, stage)
-    activations = _activations(job, stage)
-    logits, moment = _moment(job, stage)
-    # The optimizer's step comes when activations are gone: its copies are the peak where they are more than these.
-    moment = max(moment, copies - activations - logits)
-    parts = (weights, gradients, optimizer, activations, logits, _dummies(job, stage), moment)
-    names = ("weights", "gradients", "optimizer", "activations", "logits", "dummy_gradients", "transient")
-    gib = {name: part / GIB for name, part in zip(names, parts, strict=True)}
-    return StageMemory(first=index, last=index, layers=len(stage.layers), **gib)
 
 
 def _layers(job: MemoryInput, stage: Stage) -> tuple[Layer, ...]:

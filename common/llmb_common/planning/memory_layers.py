@@ -91,46 +91,35 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
     saved, shapes = _MIXERS[kind.mixer](a, s) if kind.mixer else ((), frozenset())
     if kind.mlp == "dense":
         ffn = a.ffn or 0
-        return Layer(kind, (*saved, *_mlp(a.hidden, ffn, s)), shapes | _shapes(s, a.hidden, ffn), s.first(ffn))
+        mlp = (
+            Saved(plain=a.hidden),
+            Saved(inputs=a.hidden, modules=("mlp", "layernorm")),
+            Saved(plain=s.first(ffn), inputs=ffn, modules=("mlp",)),
+        )
+        return Layer(kind, (*saved, *mlp), shapes | _shapes(s, a.hidden, ffn), s.first(ffn))
     if kind.mlp != "experts" or a.moe is None:
         return Layer(kind, saved, shapes)
-    shared, hidden = a.moe.shared_ffn or 0, s.expert_hidden or a.hidden
-    return Layer(
-        kind,
-        (*saved, *_beside_experts(a.hidden, a.moe.experts, shared, s)),
-        shapes | (_shapes(s, a.hidden, shared) if shared else frozenset()),
-        s.first(shared),
-        a.moe.top_k,
-        _expert(a.moe.ffn, s),
-        _shapes(s, hidden, a.moe.ffn),
-        s.first(a.moe.ffn),
-        hidden,
-    )
-
-
-def _mlp(hidden: int, ffn: int, s: Layers) -> tuple[Saved, ...]:
-    return (
-        Saved(plain=hidden),
-        Saved(inputs=hidden, modules=("mlp", "layernorm")),
-        Saved(plain=s.first(ffn), inputs=ffn, modules=("mlp",)),
-    )
-
-
-def _beside_experts(hidden: int, experts: int, shared: int, s: Layers) -> tuple[Saved, ...]:
-    """The norm, whose output is not only a product's input; the router's logits and probabilities; a shared expert."""
-    return (
-        Saved(plain=hidden),
-        Saved(plain=hidden, modules=("layernorm",)),
-        Saved(single=2 * experts, modules=("moe",)),
+    ffn, shared, hidden = a.moe.ffn, a.moe.shared_ffn or 0, s.expert_hidden or a.hidden
+    beside_experts = (  # the norm, whose output is not only a product's input; the router's logits and probabilities
+        Saved(plain=a.hidden),
+        Saved(plain=a.hidden, modules=("layernorm",)),
+        Saved(single=2 * a.moe.experts, modules=("moe",)),
         Saved(plain=s.first(shared), inputs=shared, modules=("moe", "shared_experts")),
     )
-
-
-def _expert(ffn: int, s: Layers) -> tuple[Saved, ...]:
-    """Of one copy of a token, beside the input of the first product."""
-    return (
+    expert = (  # of one copy of a token, beside the input of the first product
         Saved(plain=s.first(ffn), modules=("moe",), offload=("fused_group_mlp",)),
         Saved(inputs=ffn, modules=("moe", "moe_act"), offload=("fused_group_mlp", "moe_act")),
+    )
+    return Layer(
+        weights=kind,
+        saved=(*saved, *beside_experts),
+        shapes=shapes | (_shapes(s, a.hidden, shared) if shared else frozenset()),
+        wide=s.first(shared),
+        copies=a.moe.top_k,
+        expert=expert,
+        expert_shapes=_shapes(s, hidden, ffn),
+        expert_wide=s.first(ffn),
+        expert_hidden=hidden,
     )
 
 

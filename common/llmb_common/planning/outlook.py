@@ -196,10 +196,6 @@ def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
     return found
 
 
-_SET = "set"
-"""The source of columns that the user chose, each of which is a variable of its own name."""
-
-
 class Source(NamedTuple):
     """``value`` is for people; ``source`` is an option, a variable, a file, or the line of a document."""
 
@@ -229,7 +225,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
         ("dtype", plan.precision, "DTYPE", request.dtype, default),
         ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
-        *((name.upper(), value, _SET, asked or None, document) for name, value, asked in _columns(plan)),
+        *_columns(plan, document),
         *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
         ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
@@ -244,15 +240,10 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     ]
 
 
-def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
-    """Name and value of each column that says something, and whether the user chose it."""
+def _columns(plan: JobPlan, document: str) -> Iterator[tuple[str, object, str, bool | None, str]]:
+    """Name and value, as a user writes it, of each column that says something; ``set`` where the user chose it."""
     for name in Columns.__struct_fields__:
         value, asked = getattr(plan, name), name in plan.overridden
         if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
-            yield name, _word(value), asked
-
-
-def _word(value: int | None) -> object:
-    """As a user writes it."""
-    switches = {True: "yes", False: "no"}
-    return "NA" if value is None else switches[value] if isinstance(value, bool) else value
+            written = ("yes" if value else "no") if isinstance(value, bool) else "NA" if value is None else value
+            yield name.upper(), written, "set", asked or None, document

@@ -46,7 +46,6 @@ from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.loading import recipes_root
 from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.rows import Variant
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request
 from llmb_common.site import DEFAULT_FOLDER, FILE_NAME
@@ -83,7 +82,10 @@ def experiment_name(
     if request.moe_routing == "balanced":
         # Its graphs are off, whether or not the user asked for that.
         documented = msgspec.structs.replace(documented, cuda_graph=layout.cuda_graph)
-    name += _overridden(variant, documented, layout)
+    for column in Layout.__struct_fields__:  # _tp4_cg0: those that differ from the row's, and that it does not hold
+        value = getattr(layout, column)
+        if value != getattr(documented, column) and f"{{{column}}}" not in variant.experiment_name:
+            name += f"_{_SHORT.get(column, column)}{0 if value is None else int(value)}"
     if request.moe_routing == "balanced":
         name += "_balanced"  # another benchmark than the published one: never under one name
     name += _set(settings)
@@ -101,24 +103,10 @@ def experiment_name(
 
 def _set(settings: Mapping[str, object]) -> str:
     """``_model.moe_token_dispatcher_type-flex``; with a digest where that is long, or has had to be changed."""
-    said = "".join(f"_{name}-{_plain(value)}" for name, value in sorted(settings.items()))
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
+    said = "".join(f"_{name}-{word}" for name, word in sorted(words.items()))
     kept = re.sub(r"[^A-Za-z0-9_.+-]+", "-", said)[:_LONGEST]
     return kept if kept == said else f"{kept}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
-
-
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _overridden(variant: Variant, documented: Layout, layout: Layout) -> str:
-    """``_tp4_cg0`` for columns that differ from the row's and that the name does not hold already."""
-    suffix = ""
-    for column in Layout.__struct_fields__:
-        value = getattr(layout, column)
-        if value == getattr(documented, column) or f"{{{column}}}" in variant.experiment_name:
-            continue
-        suffix += f"_{_SHORT.get(column, column)}{0 if value is None else int(value)}"
-    return suffix
 
 
 _TRIED = 8
@@ -140,7 +128,9 @@ def make_plan(
     Raises:
         RequestError: there can be no such job.
     """
-    install = _install(request)
+    if request.install is None:
+        raise no_install("LLMB_INSTALL is not set")
+    install = request.install
     try:
         case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=request, machine=machine))
     except RequestError as error:
@@ -151,7 +141,10 @@ def make_plan(
     case.note(*ineffective(case))
     moe_routing, layout = routing_for(case, _layout(case))
     architecture, function = case.model.architecture, planned_function(case)
-    _check(case, layout)
+    try:
+        check_columns(case, layout)
+    except RequestError as error:
+        raise with_nearest(error, layout, request.columns, lambda c: check_columns(case, c)) from None
     nodes, gpus_per_node = _nodes(case)
     fp8_recipe = fp8_recipe_for(case)
     steps, exit_after = steps_for(case)
@@ -223,14 +216,15 @@ def make_plan(
         *check_time_limit(plan, band, request.say),
         *check_memory(case, memory),
     ]
+    seconds, low, high = (float(f"{value:.4g}") for value in band[:3]) if band is not None else (None, None, None)
     preflight = Preflight(
         memory_gib=round(memory.peak, 2) if memory is not None else None,
         memory_limit_gib=round(memory.limit, 1) if memory is not None else None,
         fits=memory.fits if memory is not None else None,
         memory=memory,
-        predicted_step_seconds=_rounded(band.seconds) if band is not None else None,
-        predicted_low=_rounded(band.low) if band is not None else None,
-        predicted_high=_rounded(band.high) if band is not None else None,
+        predicted_step_seconds=seconds,
+        predicted_low=low,
+        predicted_high=high,
         knowledge=band.knowledge if band is not None else None,
         reference_step_seconds=published.step_seconds if published is not None else None,
         reference_software=recipe.document(published).software if published is not None else None,
@@ -256,29 +250,6 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
         if len(found) == _NEAREST:
             break
     return f", such as {', '.join(found)}" if found else ""
-
-
-def _check(case: Case, layout: Layout) -> None:
-    """Check ``layout``; a refusal names the nearest values that are valid.
-
-    Raises:
-        RequestError: a rule is broken.
-    """
-    try:
-        check_columns(case, layout)
-    except RequestError as error:
-        raise with_nearest(error, layout, case.request.columns, lambda c: check_columns(case, c)) from None
-
-
-def _rounded(seconds: float) -> float:
-    """To the digits that mean something."""
-    return float(f"{seconds:.4g}")
-
-
-def _install(request: Request) -> Path:
-    if request.install is None:
-        raise no_install("LLMB_INSTALL is not set")
-    return request.install
 
 
 def no_install(problem: str) -> RequestError:

@@ -65,11 +65,7 @@ _OF_FUNCTION = {
 _NOTHING: tuple[Any, ...] = (None, False, 0, "none", [], {})
 """What a catalogue leaves out."""
 
-_RECOMPUTED = ("recompute_granularity", "recompute_modules")
-
-_WORDS = {"true": True, "false": False}
-_UNSET = ("none", "null")
-_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
 def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
@@ -83,14 +79,22 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
     if asked and not fields_of_release(engine):
         case.note(f"the settings of Megatron-Bridge {engine} are not known: the ranks check {', '.join(asked)}")
     for name, text in asked.items():
-        _refuse_planned(name, said)
+        instead = next((instead for pattern, instead in _PLANNED.items() if re.fullmatch(pattern, name)), None)
+        if column := _COLUMNS.get(name):
+            raise RequestError(f"{said}: {name} is planned", remedy=f"use --set {column}=VALUE ({column.upper()})")
+        if instead is not None:
+            raise RequestError(f"{said}: {name} is planned", remedy=f"{instead}, or leave it out")
         kinds = _kinds(name, engine, said, strict=case.request.checks_engine)
         found[name] = value_of(text, kinds, f"{said}: {name}")
     _refuse_contradictions(found, layout, said)
     if case.function is None or case.on_cpu or case.model.reduced is not None:
         return found
     own = own_settings(case.function, layout)
-    anyway = [name for name, value in found.items() if name in own and not _differ(value, own[name])]
+    anyway = []
+    for name, value in found.items():
+        one, other = (sorted(v, key=str) if isinstance(v, list) else v for v in (value, own.get(name)))
+        if name in own and (one == other or (one in _NOTHING and other in _NOTHING)):
+            anyway.append(name)
     case.note(*(f"{name}={asked[name]} is what {case.row.function} has anyway" for name in anyway))
     found = {name: value for name, value in found.items() if name not in anyway}
     check_settings(case.row.function, case.function, layout, found, case.gpu_type)
@@ -106,15 +110,12 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
         f"{section}{name}": function.settings.get(name) for section, names in _OF_FUNCTION.items() for name in names
     }
     if layout.recompute_layers == function.columns.recompute_layers:
-        known |= {f"model.{name}": function.settings.get(name) for name in _RECOMPUTED}
+        known |= {
+            f"model.{name}": function.settings.get(name) for name in ("recompute_granularity", "recompute_modules")
+        }
     if layout.tp == 1:  # Megatron-Bridge switches it off (0.6.0, training/comm_overlap.py:442-451)
         known["comm_overlap.tp_comm_overlap"] = False
     return known
-
-
-def _differ(one: Any, other: Any) -> bool:
-    one, other = (sorted(value, key=str) if isinstance(value, list) else value for value in (one, other))
-    return one != other and (one not in _NOTHING or other not in _NOTHING)
 
 
 @lru_cache
@@ -125,14 +126,6 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
     text = (Path(__file__).parent / "fields" / f"{engine}.json").read_text(encoding="utf-8")
     sections: dict[str, dict[str, str]] = json.loads(text)["sections"]
     return sections
-
-
-def _refuse_planned(name: str, said: str) -> None:
-    if column := _COLUMNS.get(name):
-        raise RequestError(f"{said}: {name} is planned", remedy=f"use --set {column}=VALUE ({column.upper()})")
-    for pattern, instead in _PLANNED.items():
-        if re.fullmatch(pattern, name):
-            raise RequestError(f"{said}: {name} is planned", remedy=f"{instead}, or leave it out")
 
 
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) -> None:
@@ -187,11 +180,9 @@ def value_of(text: str, kinds: list[str], said: str) -> Any:
 
 def _readings(text: str) -> Iterator[Any]:
     """What ``text`` may mean, the narrowest first."""
-    if text.lower() in _UNSET:
-        yield None
     if text.lower() in _WORDS:
         yield _WORDS[text.lower()]
-    if _NUMBER.fullmatch(text):
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         yield int(text)
     with contextlib.suppress(ValueError):
         if math.isfinite(number := float(text)):

@@ -27,11 +27,11 @@ import msgspec
 import llmb_common.recipes
 from llmb_common.decoding.structs import read_generated
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, PlannedFunction
+from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release, release_order, same_release
-from llmb_common.platform.gpus import GPUS, Gpu
-from llmb_common.recipes.model import AnyShape, Architecture, Shape, model_flops
+from llmb_common.platform.gpus import GPUS
+from llmb_common.recipes.model import AnyShape, Architecture, model_flops
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import precision
 
@@ -75,11 +75,14 @@ class Work(msgspec.Struct, frozen=True):
 
 def work_of(plan: JobPlan, recipe: Recipe) -> Work | None:
     """The work of the plan's steps; None where no published result is like it: CPUs, small models, fine-tuning."""
-    if plan.function is None:
-        shape: AnyShape | None = plan.architecture
-        per_token = model_flops(plan.architecture, plan.seq_len).total / plan.seq_len if plan.architecture else None
-    else:
-        shape, per_token = _pretrained(plan.function, recipe), plan.function.flops_per_token
+    shape: AnyShape | None = plan.architecture
+    per_token = model_flops(plan.architecture, plan.seq_len).total / plan.seq_len if plan.architecture else None
+    if plan.function is not None:
+        name, shape, per_token = plan.function.name, None, plan.function.flops_per_token
+        catalogue = recipe.of_release(plan.function.release).catalogue
+        # Only a function for pretraining, and none of a release that only the site has.
+        if catalogue is not None and any(one.name == name and one.task == "pretrain" for one in catalogue.index):
+            shape = catalogue.function(name).architecture
     gpu = GPUS.get(plan.gpu_type)
     if shape is None or per_token is None or shape.hidden < _LEAST_HIDDEN:
         return None
@@ -97,25 +100,20 @@ def work_of(plan: JobPlan, recipe: Recipe) -> Work | None:
     )
 
 
-def _pretrained(function: PlannedFunction, recipe: Recipe) -> Shape | None:
-    """The model of a function for pretraining; None of one that only a site's own release has."""
-    catalogue = recipe.of_release(function.release).catalogue
-    entries = catalogue.index if catalogue is not None else ()
-    known = any(entry.name == function.name and entry.task == "pretrain" for entry in entries)
-    return catalogue.function(function.name).architecture if catalogue is not None and known else None
-
-
 def seconds_by_part(work: Work) -> dict[str, float]:
     """Seconds of a step at full rate, by what needs them; parts that a job does not have are missing or 0."""
     layout, shape, gpu = work.layout, work.shape, GPUS[work.gpu_type]
     tokens = layout.gbs * work.sequence_length / layout.gpus
     half, dense = (gpu.sustained(dtype) * 1e12 for dtype in ("bf16", work.dtype))
-    in_bf16 = tokens * (
-        6 * work.sequence_length * attention_columns(shape) + 6 * shape.hidden * (shape.vocabulary or 0)
-    )
     products = tokens * work.flops_per_token
-    in_bf16 = min(in_bf16, products / 2)
-    experts, routed = _experts(shape, tokens, products - in_bf16)
+    per_token = 6 * work.sequence_length * attention_columns(shape) + 6 * shape.hidden * (shape.vocabulary or 0)
+    in_bf16 = min(tokens * per_token, products / 2)
+    experts = routed = 0.0  # FLOPs of the routed experts, and what is routed: tokens times columns, of all layers
+    if shape.moe is not None:
+        layers = shape.layers // shape.moe.every
+        counted = 18 * shape.hidden * shape.moe.ffn * shape.moe.top_k * layers * tokens
+        experts = min(counted, _MOST_OF_EXPERTS * (products - in_bf16))
+        routed = experts / (18 * shape.moe.ffn)
     generation = f"{gpu.generation} {work.dtype}"
     found = {generation: (products - in_bf16 - experts) / dense, "experts": experts / dense, "bf16": in_bf16 / half}
     found["tensor"] = 20 * tokens * shape.layers * shape.hidden * (layout.tp - 1) / gpu.nvlink
@@ -133,7 +131,10 @@ def seconds_by_part(work: Work) -> dict[str, float]:
     found = {name: seconds * bubble for name, seconds in found.items()}
     if layout.fsdp:
         weights = (products - experts) / tokens / 6 / (layout.tp * layout.pp)
-        found["FSDP"] = layout.ga * weights * (6 if work.dtype == "bf16" else 4) / _between_ranks(gpu, layout)
+        between = gpu.nvlink  # bytes/s of a rank among those that share weights
+        if layout.gpus > gpu.nvlink_gpus:
+            between = min(gpu.nvlink, gpu.network * max(1, min(8, gpu.nvlink_gpus // layout.tp)))
+        found["FSDP"] = layout.ga * weights * (6 if work.dtype == "bf16" else 4) / between
     return found
 
 
@@ -142,22 +143,6 @@ def attention_columns(shape: AnyShape) -> int:
     if isinstance(shape, Architecture):
         return shape.layers * shape.heads * shape.head_dim
     return 0 if shape.provider.startswith("Hybrid") else shape.layers * shape.heads * _HEAD
-
-
-def _experts(shape: AnyShape, tokens: float, products: float) -> tuple[float, float]:
-    """FLOPs of the routed experts, and what is routed: tokens times columns, of all layers."""
-    if shape.moe is None:
-        return 0.0, 0.0
-    layers = shape.layers // shape.moe.every
-    counted = min(18 * shape.hidden * shape.moe.ffn * shape.moe.top_k * layers * tokens, _MOST_OF_EXPERTS * products)
-    return counted, counted / (18 * shape.moe.ffn)
-
-
-def _between_ranks(gpu: Gpu, layout: Layout) -> float:
-    """Bytes/s of a rank among those that share weights."""
-    if layout.gpus <= gpu.nvlink_gpus:
-        return gpu.nvlink
-    return min(gpu.nvlink, gpu.network * max(1, min(8, gpu.nvlink_gpus // layout.tp)))
 
 
 FILE = Path(llmb_common.recipes.__file__).with_name("step_times.json")
@@ -191,8 +176,8 @@ class Band(NamedTuple):
     knowledge: str
 
 
-class Known(msgspec.Struct, frozen=True, array_like=True):
-    """A result, and ``left``: the natural logarithm of its time over what the weights make of its work."""
+class Residual(msgspec.Struct, frozen=True, array_like=True):
+    """A result by its job, and ``left``: the natural logarithm of its time over what the weights make of its work."""
 
     model: str
     gpu: str
@@ -223,7 +208,7 @@ class Learned(msgspec.Struct, frozen=True):
     containers: tuple[str, ...]
     weights: dict[str, float]
     bands: dict[str, dict[str, Width]]
-    rows: tuple[Known, ...]
+    rows: tuple[Residual, ...]
 
 
 @lru_cache(maxsize=1)
@@ -267,11 +252,11 @@ def banded(seconds: float, knowledge: str, kind: str, what: Learned) -> Band | N
     return Band(seconds, seconds * math.exp(-width.half), seconds * math.exp(width.half), knowledge)
 
 
-def known_of(work: Work, left: float) -> Known:
+def known_of(work: Work, left: float) -> Residual:
     """``work`` as a result."""
     layout = work.layout
     columns = (layout.tp, layout.pp, layout.cp, layout.vp or 1, layout.ep or 1, layout.mbs, int(layout.fsdp))
-    return Known(work.model, work.gpu_type, work.precision, work.container or "", columns, left)
+    return Residual(work.model, work.gpu_type, work.precision, work.container or "", columns, left)
 
 
 def modelled(work: Work, what: Learned) -> float:
@@ -279,7 +264,7 @@ def modelled(work: Work, what: Learned) -> float:
     return math.fsum(seconds * what.weights[name] for name, seconds in seconds_by_part(work).items())
 
 
-def anchor(mine: Known, rows: Sequence[Known], containers: Sequence[str]) -> float:
+def anchor(mine: Residual, rows: Sequence[Residual], containers: Sequence[str]) -> float:
     """What results of the same model have left, the nearest most: to add to the logarithm of a prediction."""
     if not rows:
         return 0.0
@@ -287,12 +272,15 @@ def anchor(mine: Known, rows: Sequence[Known], containers: Sequence[str]) -> flo
     return math.fsum(a * row.left for a, row in zip(near, rows, strict=True)) / (math.fsum(near) + _SHRINK * max(near))
 
 
-def _distance(one: Known, other: Known, containers: Sequence[str]) -> float:
+def _distance(one: Residual, other: Residual, containers: Sequence[str]) -> float:
     apart = abs(place_of(one.container, containers) - place_of(other.container, containers))
     columns = sum(a != b for a, b in zip(one.columns, other.columns, strict=True))
-    found = _DISTANCES["container"] * apart + _DISTANCES["column"] * columns
-    found += _DISTANCES["precision"] * (one.precision != other.precision)
-    return found + _DISTANCES["gpu"] * (one.gpu != other.gpu)
+    return (
+        _DISTANCES["container"] * apart
+        + _DISTANCES["column"] * columns
+        + _DISTANCES["precision"] * (one.precision != other.precision)
+        + _DISTANCES["gpu"] * (one.gpu != other.gpu)
+    )
 
 
 def place_of(container: str, containers: Sequence[str]) -> int:

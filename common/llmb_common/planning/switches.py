@@ -13,7 +13,6 @@ from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
 from llmb_common.planning.outlook import save_seconds
 from llmb_common.platform.gpus import GPUS, generation_of
-from llmb_common.recipes.model import Checkpoint
 
 
 def fp8_recipe_for(case: Case) -> str | None:
@@ -96,26 +95,40 @@ def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
             f"profiling stops at step {stop}, and the job has {steps}",
             remedy=f"raise {say('MAX_STEPS')}, or set PROFILE_START_STEP and PROFILE_STOP_STEP",
         )
+    known = {"MODEL": case.recipe.name, "MODEL_SIZE": case.model.size, "DTYPE": case.dtype, "NUM_GPUS": str(case.gpus)}
     return ProfilePlan(
         tool=_profiler(case),
         start=start,
         stop=stop,
         ranks=_profiled_ranks(case),
-        file=_profile_file(case),
+        # With the job's values in it; what only a rank knows is left to it.
+        file=re.sub(r"\$\{(\w+)\}", lambda found: known.get(found[1], found[0]), defaults.file),
         gpu_metrics=request.gpu_metrics,
     )
 
 
 def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
     """None: all. Some of the documented 0-8 do not exist where a job has 8 GPUs, which is no mistake of the user's."""
-    asked = case.request.profile_ranks
-    text, has = asked or case.variant.profiling.ranks, f"ranks 0 to {case.gpus - 1}"
-    ranks, beyond = _ranks(text, case.gpus)
-    if ranks is not None and not ranks:
-        raise RequestError(f"PROFILE_RANKS={text}: the job has only {has}", remedy="choose among them")
+    asked, gpus = case.request.profile_ranks, case.gpus
+    text = asked or case.variant.profiling.ranks
+    if text == "all":
+        return None
+    ranks: set[int] = set()
+    beyond: list[str] = []
+    for part in text.split(","):  # 0,2,8-15
+        found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if last < first:
+            raise RequestError(f"PROFILE_RANKS={text} is not a list of ranks", remedy="all, or for example 0,2,8-15")
+        ranks.update(range(first, min(last, gpus - 1) + 1))
+        if last >= gpus:
+            least = max(first, gpus)
+            beyond.append(str(last) if least == last else f"{least}-{last}")
+    if not ranks:
+        raise RequestError(f"PROFILE_RANKS={text}: the job has only ranks 0 to {gpus - 1}", remedy="choose among them")
     if asked and beyond:
-        case.note(f"PROFILE_RANKS={text}: the job has {has}; ignored: {', '.join(beyond)}")
-    return ranks
+        case.note(f"PROFILE_RANKS={text}: the job has ranks 0 to {gpus - 1}; ignored: {', '.join(beyond)}")
+    return tuple(sorted(ranks))
 
 
 def _profiler(case: Case) -> Literal["nsys", "torch"]:
@@ -130,30 +143,6 @@ def _profiler(case: Case) -> Literal["nsys", "torch"]:
     why = "nsys sees nothing of a run on CPUs" if machine.has_nsys else "nsys is not on this machine"
     case.note(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
     return "torch"
-
-
-def _profile_file(case: Case) -> str:
-    """The report's name with the job's values in it; what only a rank knows is left to it."""
-    known = {"MODEL": case.recipe.name, "MODEL_SIZE": case.model.size, "DTYPE": case.dtype, "NUM_GPUS": str(case.gpus)}
-    return re.sub(r"\$\{(\w+)\}", lambda found: known.get(found[1], found[0]), case.variant.profiling.file)
-
-
-def _ranks(text: str, gpus: int) -> tuple[tuple[int, ...] | None, list[str]]:
-    """The ranks of ``all`` (None) or ``0,2,8-15`` that a job on ``gpus`` has, and those that it does not have."""
-    if text == "all":
-        return None, []
-    ranks: set[int] = set()
-    beyond: list[str] = []
-    for part in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if last < first:
-            raise RequestError(f"PROFILE_RANKS={text} is not a list of ranks", remedy="all, or for example 0,2,8-15")
-        ranks.update(range(first, min(last, gpus - 1) + 1))
-        if last >= gpus:
-            least = max(first, gpus)
-            beyond.append(str(last) if least == last else f"{least}-{last}")
-    return tuple(sorted(ranks)), beyond
 
 
 def refuse_on_cpu(case: Case, layout: Layout) -> None:
@@ -209,8 +198,18 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
         case.note(
             f"CHECKPOINT_INTERVAL={request.checkpoint_interval}: the run has {steps} steps and saves at its end only"
         )
-    if known is not None:
-        case.note(*_untested(case, known))
+    if known is not None:  # what the documents say against checkpoints of this size on so many GPUs
+        saves, loads, size, gpus = request.checkpoint, request.load_checkpoint, case.model.size, case.gpus
+        low, high = known.scales
+        if known.warning and (saves or loads):
+            case.note(f"checkpoints of {size}: {known.warning}")
+        if saves and not low <= gpus <= high:
+            case.note(f"saving {size} checkpoints was tested on {low} to {high} GPUs, not on {gpus}")
+        if loads and gpus < known.load_minimum:
+            case.note(
+                f"loading {size} checkpoints was tested on {known.load_minimum} GPUs or more; {gpus} may run out of "
+                "memory"
+            )
     plan = CheckpointPlan(
         enabled=request.checkpoint,
         save=str(request.checkpoint_dir) if request.checkpoint_dir else None,
@@ -221,22 +220,6 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
         return plan
     saving = save_seconds(parameters, case.cluster.checkpoint_gb_per_second)
     return msgspec.structs.replace(plan, save_seconds=saving)
-
-
-def _untested(case: Case, known: Checkpoint) -> list[str]:
-    """What the documents say against checkpoints of this size on so many GPUs."""
-    saves, loads, size, gpus = case.request.checkpoint, case.request.load_checkpoint, case.model.size, case.gpus
-    low, high = known.scales
-    said = {
-        f"checkpoints of {size}: {known.warning}": known.warning and (saves or loads),
-        f"saving {size} checkpoints was tested on {low} to {high} GPUs, not on {gpus}": (
-            saves and not low <= gpus <= high
-        ),
-        f"loading {size} checkpoints was tested on {known.load_minimum} GPUs or more; {gpus} may run out of memory": (
-            loads and gpus < known.load_minimum
-        ),
-    }
-    return [text for text, applies in said.items() if applies]
 
 
 def ineffective(case: Case) -> list[str]:
