@@ -28,8 +28,8 @@ from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.step_time import (
     CLASSES,
     FILE,
-    Residual,
     Learned,
+    Residual,
     Width,
     Work,
     attention_columns,
