@@ -6,8 +6,10 @@ the first lines of the commands' own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,7 +19,6 @@ from llmb_common.command.outcome import Result, print_result
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError
 from llmb_run import terminal
-from llmb_run.completion import install, show
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -41,7 +42,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Follow": {
         "jobs": "List runs and their states.",
         "watch": "Watch runs live: state, step, time left, reason for waiting.",
-        "show": "Show one run: state, workspace, plan, result, and what went wrong.",
+        "show": "Show one run: state, place, plan, result, and what went wrong.",
         "why": "Say why runs failed: the first cause, its rank and node, and what to do.",
         "logs": "Print a run's log, and follow it.",
         "wait": "Wait until runs have ended.",
@@ -77,6 +78,9 @@ _MODULES = {
     for name in names
 }
 """The modules of ``llmb_run.commands``, where they are not called as their command."""
+
+COMPLETION_VARIABLE = "_LLMB_RUN_COMPLETE"
+"""Set by the shell when it asks for words."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -169,6 +173,56 @@ class LazyGroup(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
+_SHELLS = {
+    "bash": (".local/share/llmb/llmb-run.bash", ".bashrc", "source ~/.local/share/llmb/llmb-run.bash"),
+    "zsh": (".zfunc/_llmb-run", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
+    "fish": (".config/fish/completions/llmb-run.fish", "", ""),
+}
+"""Shell -> where its script goes, and the file with the line that loads it, both below HOME; fish finds it itself."""
+
+
+def _show_completion(context: click.Context) -> None:
+    """``--show-completion``."""
+    print(_script(context, _shell()), end="")
+
+
+def _install_completion(context: click.Context) -> None:
+    """``--install-completion``: write the script, and one line that loads it where the shell needs that."""
+    from llmb_common.machine.files import user_path
+
+    shell = _shell()
+    script, settings, line = _SHELLS[shell]
+    home = user_path("~", "--install-completion")
+    file = home / script
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(_script(context, shell), encoding="utf-8")
+    if settings:
+        loader = home / settings
+        text = loader.read_text(encoding="utf-8", errors="replace") if loader.exists() else ""
+        if line not in text.splitlines():
+            with loader.open("a", encoding="utf-8") as stream:
+                stream.write(f"{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n")
+    print(f"{shell} completion installed in {file}; it works in the next shell")
+
+
+def _shell() -> str:
+    name = Path(os.environ.get("SHELL", "")).name
+    if name not in _SHELLS:
+        raise RequestError(
+            f"SHELL={os.environ.get('SHELL', '')}: no completion for this shell",
+            remedy=f"run it with SHELL set to one of {', '.join(_SHELLS)}",
+        )
+    return name
+
+
+def _script(context: click.Context, shell: str) -> str:
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    return kind(context.find_root().command, {}, "llmb-run", COMPLETION_VARIABLE).source()
+
+
 def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Callable[[F], F]:
     """An option that does ``act`` instead of a command."""
 
@@ -189,7 +243,7 @@ def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Call
     "judged, 130 interrupted.",
 )
 @click.version_option(__version__, message=f"llmb-run {__version__}", help="Print the version and exit.")
-@_instead("--install-completion", install, "Install completion for your $SHELL: bash, zsh or fish.")
-@_instead("--show-completion", show, "Print the completion script for your $SHELL.")
+@_instead("--install-completion", _install_completion, "Install completion for your $SHELL: bash, zsh or fish.")
+@_instead("--show-completion", _show_completion, "Print the completion script for your $SHELL.")
 def app() -> None:
     """Start benchmarks of large-language-model pretraining, follow them, and judge their results."""

@@ -33,13 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     import click
 
-    from llmb_run.app import app
-    from llmb_run.completion import VARIABLE
+    from llmb_run.app import COMPLETION_VARIABLE, app
 
-    if instruction := os.environ.get(VARIABLE):
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
         from click.shell_completion import shell_complete
 
-        return shell_complete(app, {}, PROGRAM, VARIABLE, instruction)
+        return shell_complete(app, {}, PROGRAM, COMPLETION_VARIABLE, instruction)
     try:
         # Not app.main: it ends the process itself where a reader has gone.
         with app.make_context(PROGRAM, list(arguments)) as context:

@@ -1,17 +1,30 @@
-"""Options and arguments that several commands share, each defined once."""
+"""Options and arguments that several commands share, each defined once, with the values that a shell completes.
+
+Recipes and the index are read only when a shell asks for them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb_common.errors import LLMBError
+from llmb_common.platform import gpus
+from llmb_common.platform.engines import ENGINES
+from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.request.variables import COLUMNS, VARIABLES
-from llmb_run import completion
 from llmb_run.app import F
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from llmb_common.recipes.recipe import Recipe
+    from llmb_common.recipes.rows import Configuration
 
 
 def flag(*names: str, help: str) -> Callable[[F], F]:
@@ -54,15 +67,94 @@ class Number(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number.", param, ctx)
 
 
+def _completes(
+    values: Callable[[click.Context], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Those of the values that begin with what is typed."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        known = _verbs(context, parameter)
+        with contextlib.suppress(LLMBError):  # a shell waits for an answer: no error may reach its prompt
+            known += values(context)
+        return [value for value in dict.fromkeys(known) if value.lower().startswith(incomplete.lower())]
+
+    return complete
+
+
+def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
+    """Those of a command that has verbs (``VerbCommand``), where one may stand: before its first argument."""
+    first = isinstance(parameter, click.Argument) and not context.params.get(str(parameter.name))
+    return [*getattr(context.command, "verbs", ())] if first else []
+
+
+def _configurations(context: click.Context) -> list[Configuration]:
+    return [known for recipe in _chosen(context) for known in recipe.configurations]
+
+
+def _scales(context: click.Context) -> list[str]:
+    sizes = _said(context, "size")
+    known = [known for known in _configurations(context) if not sizes or known.size in sizes]
+    return [*map(str, sorted({scale for one in known for scale in one.scales}))]
+
+
+complete_workloads = _completes(lambda context: [recipe.workload for recipe in _recipes()])
+complete_sizes = _completes(lambda context: [size for recipe in _chosen(context) for size in recipe.sizes])
+complete_dtypes = _completes(lambda context: sorted({known.dtype for known in _configurations(context)}))
+complete_variants = _completes(lambda context: [known.variant for known in _configurations(context)])
+complete_scales = _completes(_scales)
+
+
+def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of the newest runs; their names where more than a little of one is typed."""
+    from llmb_common.index.runs import RunFilter
+    from llmb_common.index.search import find_runs
+    from llmb_run.workspace import Workspace
+
+    def known(context: click.Context) -> list[str]:
+        rows = find_runs(Workspace().install, RunFilter(limit=200))
+        return [row.run_id for row in rows] + ([row.name for row in rows] if len(incomplete) > 3 else [])
+
+    return _completes(known)(context, parameter, incomplete)
+
+
+def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of suites that come with LLMB; where none fits, files."""
+    from click.shell_completion import CompletionItem
+
+    from llmb_run.acceptance import suite
+
+    known = [*_verbs(context, parameter), *suite.suites()]
+    found = [CompletionItem(name) for name in known if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+def _said(context: click.Context, name: str) -> list[str]:
+    """What the command line says so far in an option that may be repeated."""
+    value = context.params.get(name) or ()
+    return [value] if isinstance(value, str) else [*value]
+
+
+def _chosen(context: click.Context) -> list[Recipe]:
+    """The recipes of the workloads already on the command line, or all."""
+    names, recipes = {*_said(context, "workload")}, _recipes()
+    return [recipe for recipe in recipes if {recipe.workload, recipe.name} & names] or recipes
+
+
+def _recipes() -> list[Recipe]:
+    from llmb_run.workspace import Workspace
+
+    return [entry.recipe for entry in Workspace().catalog]
+
+
 _LIST = "; repeatable, or separated by commas"
 _SIZE = ("MODEL_SIZE", "--size", "--model-size", "size")
 
 runs = click.argument(
-    "runs", metavar="[RUN]...", nargs=-1, help="Run ids, names, job ids or folders.", shell_complete=completion.runs
+    "runs", metavar="[RUN]...", nargs=-1, help="Run ids, names, job ids or folders.", shell_complete=complete_runs
 )
-one_run = click.argument("run", metavar="RUN", help="Run id, name, job id or folder.", shell_complete=completion.runs)
+one_run = click.argument("run", metavar="RUN", help="Run id, name, job id or folder.", shell_complete=complete_runs)
 optional_run = click.argument(
-    "run", metavar="[RUN]", required=False, help="Run id, name, job id or folder.", shell_complete=completion.runs
+    "run", metavar="[RUN]", required=False, help="Run id, name, job id or folder.", shell_complete=complete_runs
 )
 budget = click.option(
     "--budget", metavar="GPU-HOURS", type=Number(min=0, min_open=True), help="Most GPU-hours. Default: no limit."
@@ -79,26 +171,26 @@ until_clear = together(
 """Those of ``comparing.strategy.rule_of``."""
 
 workload = click.option(
-    "-w", "--workload", metavar="NAME", required=True, help="Workload.", shell_complete=completion.workloads
+    "-w", "--workload", metavar="NAME", required=True, help="Workload.", shell_complete=complete_workloads
 )
-size = setting(*_SIZE, more=", such as 405b", shell_complete=completion.sizes)
-dtype = setting("DTYPE", shell_complete=completion.dtypes)
-scale = setting("JOB_TOTAL_GPUS", shell_complete=completion.scales)
+size = setting(*_SIZE, more=", such as 405b", shell_complete=complete_sizes)
+dtype = setting("DTYPE", shell_complete=complete_dtypes)
+scale = setting("JOB_TOTAL_GPUS", shell_complete=complete_scales)
 workloads = several(
     *("-w", "--workload"),
     metavar="NAME",
     help=f"Workload{_LIST}.",
-    shell_complete=completion.workloads,
+    shell_complete=complete_workloads,
 )
-sizes = setting(*_SIZE, more=_LIST, multiple=True, shell_complete=completion.sizes)
-dtypes = setting("DTYPE", more=_LIST, multiple=True, shell_complete=completion.dtypes)
+sizes = setting(*_SIZE, more=_LIST, multiple=True, shell_complete=complete_sizes)
+dtypes = setting("DTYPE", more=_LIST, multiple=True, shell_complete=complete_dtypes)
 scales = several(
     "--scale",
     metavar="GPUS",
     help="Numbers of GPUs, or 'all' of the recipe's; repeatable.",
-    shell_complete=completion.scales,
+    shell_complete=complete_scales,
 )
-gpu_type = setting("GPU_TYPE", shell_complete=completion.gpu_types)
+gpu_type = setting("GPU_TYPE", shell_complete=_completes(lambda context: gpus.gpu_types()))
 size_dtype_scale = together(size, dtype, scale)
 one_job = together(workload, size_dtype_scale)
 """With ``job_settings`` the keyword arguments of ``starting.requests.one_job``."""
@@ -111,12 +203,12 @@ filters = together(
     workloads,
     sizes,
     dtypes,
-    setting("JOB_TOTAL_GPUS", more=_LIST, multiple=True, shell_complete=completion.scales),
+    setting("JOB_TOTAL_GPUS", more=_LIST, multiple=True, shell_complete=complete_scales),
     several(
         "--state",
         metavar="STATE",
         help="Slurm state, such as RUNNING or TIMEOUT; repeatable.",
-        shell_complete=completion.states,
+        shell_complete=_completes(lambda context: sorted(LIVE_STATES | ENDED_STATES)),
     ),
     several(
         "--where",
@@ -131,8 +223,8 @@ filters = together(
 job_settings = together(
     setting("ENABLE_PROFILE", "-p", is_flag=True),
     gpu_type,
-    setting("CONFIG_VARIANT", shell_complete=completion.variants),
-    setting("LLMB_ENGINE", shell_complete=completion.engines),
+    setting("CONFIG_VARIANT", shell_complete=complete_variants),
+    setting("LLMB_ENGINE", shell_complete=_completes(lambda context: ENGINES)),
     setting("RUN_CONF_IMAGE"),
     setting("MAX_STEPS"),
     setting("TIME_LIMIT"),

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from click import Context
 
-from llmb_run import completion
+from llmb_run import options
 from llmb_run.commands.start import single_command
 from llmb_run.commands.workloads import _next_step
 from llmb_train import catalogue, perf_recipes
@@ -95,9 +95,9 @@ def test_list_names_the_only_variant_of_a_model(cli: Cli) -> None:
 def test_the_shell_completes_models_and_variants_of_the_workload_that_is_named(cli: Cli, workload: str) -> None:
     context, parameter = Context(single_command, info_name="single"), single_command.params[0]
     context.params["workload"] = workload
-    assert completion.sizes(context, parameter, "k") == ["kimi_k2-smoke", "kimi_k2"]
-    assert completion.sizes(context, parameter, "405b") == []
-    assert completion.variants(context, parameter, "par") == ["partial_cg_dev"]
+    assert options.complete_sizes(context, parameter, "k") == ["kimi_k2-smoke", "kimi_k2"]
+    assert options.complete_sizes(context, parameter, "405b") == []
+    assert options.complete_variants(context, parameter, "par") == ["partial_cg_dev"]
     (option,) = (found for found in single_command.params if found.name == "variant")
     assert [item.value for item in option.shell_complete(context, "l")] == ["large_scale"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from llmb_common import __version__
 from llmb_common.request.variables import VARIABLES
-from llmb_run import completion
+from llmb_run import options
 from llmb_run.app import COMMANDS, load_command
 from llmb_run.commands.start import single_command
 from llmb_run.terminal import split
@@ -167,15 +167,15 @@ def test_an_option_may_be_repeated_and_hold_commas() -> None:
 
 def test_words_for_the_shell(cli: Cli) -> None:
     some = click.Context(click.Command("single"))
-    assert completion.workloads(some, some.command, "pretrain_g") == ["pretrain_grok1"]
-    assert completion.dtypes(some, some.command, "") == ["bf16", "fp8", "nvfp4"]
+    assert options.complete_workloads(some, some.command, "pretrain_g") == ["pretrain_grok1"]
+    assert options.complete_dtypes(some, some.command, "") == ["bf16", "fp8", "nvfp4"]
     some.params["workload"] = "pretrain_grok1"
-    assert completion.dtypes(some, some.command, "f") == ["fp8"]
-    assert completion.sizes(some, some.command, "") == ["314b", "smoke"]
+    assert options.complete_dtypes(some, some.command, "f") == ["fp8"]
+    assert options.complete_sizes(some, some.command, "") == ["314b", "smoke"]
     record = make_run(cli.install)
     run = record.paths.run_id
-    assert completion.runs(some, some.command, run[:3]) == [run]
-    assert completion.runs(some, some.command, "pret") == [record.paths.name]
-    assert completion.runs(some, some.command, "pre") == [], "of a name, more than a little must be there"
+    assert options.complete_runs(some, some.command, run[:3]) == [run]
+    assert options.complete_runs(some, some.command, "pret") == [record.paths.name]
+    assert options.complete_runs(some, some.command, "pre") == [], "of a name, more than a little must be there"
     cli.patch.setenv("LLMB_REPO", "/nonexistent")
-    assert completion.workloads(some, some.command, "") == []
+    assert options.complete_workloads(some, some.command, "") == []

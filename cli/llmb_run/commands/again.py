@@ -27,7 +27,7 @@ from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import check_resumable
 from llmb_common.submission.single import resuming
 from llmb_common.timing.job_events import read_events
-from llmb_run import completion, options
+from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.selecting import one_folder, require_own, select_rows
 from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
@@ -130,7 +130,7 @@ def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
     nargs=-1,
     required=True,
     help="Run ids, names, job ids or folders.",
-    shell_complete=completion.runs,
+    shell_complete=options.complete_runs,
 )
 @click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each.")

@@ -11,7 +11,7 @@ import click
 from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError
 from llmb_common.runs.record import load_record
-from llmb_run import completion, options
+from llmb_run import options
 from llmb_run.acceptance.run import accept
 from llmb_run.acceptance.signing import sign
 from llmb_run.acceptance.suite import find_suite, suites
@@ -32,7 +32,7 @@ from llmb_run.workspace import Workspace
     default="",
     metavar="[NAME]",
     help="Print this one, to start a suite of your own with.",
-    shell_complete=completion.suites,
+    shell_complete=options.complete_suites,
 )
 def show_suites(name: str) -> Result:
     """List the suites that come with LLMB, or print one."""
@@ -76,7 +76,7 @@ def sign_pack(pack: Path, key: Path) -> Result:
     "suite",
     metavar="SUITE",
     help="A suite file, or the name of one of llmb-run accept suites, such as smoke.",
-    shell_complete=completion.suites,
+    shell_complete=options.complete_suites,
 )
 @options.flag("--again", help="Start a new campaign, even if one is over or could be resumed.")
 @options.kept_in("campaigns")
@@ -101,9 +101,9 @@ def accept_command(suite: str, again: bool, folder: Path | None, sign: Path | No
 
 
 @click.command(cls=Command)
-@click.option("--base", metavar="RUN", help="Side A: the job of this run.", shell_complete=completion.runs)
+@click.option("--base", metavar="RUN", help="Side A: the job of this run.", shell_complete=options.complete_runs)
 @click.option(
-    "-w", "--workload", metavar="NAME", help="Or a job, named as in single.", shell_complete=completion.workloads
+    "-w", "--workload", metavar="NAME", help="Or a job, named as in single.", shell_complete=options.complete_workloads
 )
 @options.size_dtype_scale
 @click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")

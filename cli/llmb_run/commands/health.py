@@ -25,7 +25,7 @@ from llmb_common.runs.hostlist import compress, expand
 from llmb_common.runs.record import load_record
 from llmb_common.site.machine import way_here
 from llmb_common.timing.job_events import read_events
-from llmb_run import completion, options
+from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
@@ -45,7 +45,7 @@ _MOST_LINES = 40
     "--workload",
     metavar="NAME",
     help="Check the nodes that a job of this workload may get, for what it needs.",
-    shell_complete=completion.workloads,
+    shell_complete=options.complete_workloads,
 )
 @options.size_dtype_scale
 @options.job_settings

@@ -17,7 +17,7 @@ from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, dif
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.history import ALARM_RATE
 from llmb_common.timing.statistics import Window, read_window
-from llmb_run import columns, completion, options, terminal
+from llmb_run import columns, options, terminal
 from llmb_run.app import Command, refuse_beside_json
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
@@ -160,8 +160,8 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 
 
 @click.command(cls=Command)
-@click.argument("first", metavar="A", help=_SIDE, shell_complete=completion.runs)
-@click.argument("second", metavar="B", help=_SIDE, shell_complete=completion.runs)
+@click.argument("first", metavar="A", help=_SIDE, shell_complete=options.complete_runs)
+@click.argument("second", metavar="B", help=_SIDE, shell_complete=options.complete_runs)
 def compare_command(first: str, second: str) -> Result:
     """Compare two runs, or repeats of two: step time, loss, and what differs.
 
