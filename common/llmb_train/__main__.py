@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import platform
@@ -15,17 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from llmb_train import engine as engines
-from llmb_train import refusals
+from llmb_train import named_settings, refusals
 from llmb_train.engine import Engine, package_version
 from llmb_train.errors import EngineError, JobError, TrainError, WrongEngine
-from llmb_train.evidence.hang import RankFile
+from llmb_train.evidence.hang import HangReporter
 from llmb_train.evidence.machine import DRIVER_FILE, driver_version
 from llmb_train.evidence.node import Node, log_energy
 from llmb_train.job import AnyJob, FunctionJob, Job, load_job
 from llmb_train.ranks import find_rank, first_rank, notice
-
-_FIRST_SECONDS = 60
-"""How long other ranks leave it to the first to say what is wrong with all of them."""
 
 
 def main(arguments: list[str]) -> int:
@@ -33,6 +31,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m llmb_train job.json", file=sys.stderr)
         return 0 if arguments in (["-h"], ["--help"]) else 2
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # Bridge prints paths, and PYTHONIOENCODING may be ascii
+            stream.reconfigure(errors="backslashreplace")
     try:
         job_file = Path(arguments[0]).absolute()
         # A wrong job is reported in milliseconds, not after seconds of importing torch.
@@ -65,7 +66,7 @@ def _wait_to_be_ended(status: int) -> None:
         raise SystemExit(status)
 
     signal.signal(signal.SIGTERM, end)
-    time.sleep(_FIRST_SECONDS)
+    time.sleep(60)  # so long the first has to say what is wrong with all of them
 
 
 def run(job: Job | FunctionJob, folder: Path) -> None:
@@ -87,27 +88,26 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     refusals.check(job, engine)  # before torch and Megatron take seconds to import
     # Importing Megatron makes a million objects that stay: looking for garbage among them takes 40 % of the time.
     gc.disable()
+    on_gpu = engine.device == "cuda"
     node = Node(folder, rank, os.environ)
-    own = RankFile(folder, rank, os.environ)
-    own.start(os.environ, uses_nccl=engine.device == "cuda")
-    node.start(uses_nccl=engine.device == "cuda")
+    reporter = HangReporter(folder, rank, os.environ)
+    reporter.start(os.environ, uses_nccl=on_gpu)
+    node.start(uses_nccl=on_gpu)
     engines.install_patches(engine)
     if rank.rank == 0:
         print_header(job, engine)
 
-    from llmb_train import named_settings
-
     config, forward_step = _configuration(job, engine)
     named_settings.apply(job, config)
     config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
-    if engine.device == "cuda":
+    if on_gpu:
         log_energy(config)
 
     from megatron.bridge.training.pretrain import pretrain
 
     from llmb_train.callbacks import callbacks
 
-    if engine.device == "cpu":
+    if not on_gpu:
         gc.freeze()  # so do the collections to come; on a GPU they stay as NVIDIA's launchers have them
     gc.enable()
     node.wait()
@@ -116,10 +116,10 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     except SystemExit as end:
         if not end.code:
             node.finish()
-            own.finish()
+            reporter.finish()
         raise
     node.finish()
-    own.finish()
+    reporter.finish()
 
 
 def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callable[..., Any]]:

@@ -235,7 +235,7 @@ def _set_scale(job: FunctionJob, config: Any) -> None:
             config.comm_overlap.overlap_param_gather_with_optimizer_step = True
 
 
-def _set_checkpoint(job: FunctionJob, config: Any, start: steps.Loaded | None) -> None:
+def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | None) -> None:
     _set(config.checkpoint, steps.checkpoint_fields(job, start))
     if job.adapters and job.checkpoint.load is not None:
         config.checkpoint.pretrained_checkpoint = job.checkpoint.load  # its newest, or the one it names

@@ -18,14 +18,14 @@ _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class StartingPoint:
     """The checkpoint a run starts from: the folder that holds the ``iter_*`` folders, and which step of them."""
 
     folder: Path
     step: int
 
 
-def find_checkpoint(load: str) -> Loaded:
+def find_checkpoint(load: str) -> StartingPoint:
     """Resolve ``checkpoint.load``: a folder of checkpoints (the latest is taken), or one ``iter_0000050`` in it.
 
     Raises:
@@ -50,10 +50,10 @@ def find_checkpoint(load: str) -> Loaded:
             f"{content} holds no *.distcp file: not a Megatron checkpoint, or one that was not saved completely",
             remedy="set LOAD_CHECKPOINT_PATH to a complete checkpoint",
         )
-    return Loaded(folder, step)
+    return StartingPoint(folder, step)
 
 
-def loaded(job: AnyJob) -> Loaded | None:
+def loaded(job: AnyJob) -> StartingPoint | None:
     """The checkpoint of ``job.resumed``, or None for a run from scratch.
 
     A job that continues (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes the newest one in
@@ -74,7 +74,7 @@ def loaded(job: AnyJob) -> Loaded | None:
     return find_checkpoint(job.resumed) if job.resumed else None
 
 
-def last_step(job: AnyJob, start: Loaded | None) -> int:
+def last_step(job: AnyJob, start: StartingPoint | None) -> int:
     """The step after which the run ends.
 
     ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
@@ -92,7 +92,7 @@ def last_step(job: AnyJob, start: Loaded | None) -> int:
     return last
 
 
-def has_random_state(job: AnyJob, start: Loaded) -> bool:
+def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
     """Whether the checkpoint has a random state for each rank of this job.
 
     The ranks' states are laid out by PP and TP, with experts on several ranks also by DP (Bridge 0.3.1 and 0.6.2,
@@ -106,7 +106,7 @@ def has_random_state(job: AnyJob, start: Loaded) -> bool:
     return not saved or saved == {".".join(map(str, ranks))}
 
 
-def checkpoint_fields(job: AnyJob, start: Loaded | None) -> dict[str, Any]:
+def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any]:
     """The fields of ``CheckpointConfig``: saved synchronously in torch's distributed format (DTensors for FSDP), to be
     loaded at any TP and PP."""
     return {

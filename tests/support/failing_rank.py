@@ -199,12 +199,12 @@ def barrier() -> None:
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from llmb_train.evidence.hang import RankFile
+    from llmb_train.evidence.hang import HangReporter
     from llmb_train.ranks import find_rank
     from support.iteration_logs import mbridge_line
 
     way, printed = os.environ["FAILING"], Path(os.environ["LLMB_RUN_DIR"]) / "printed"
-    RankFile(Path(os.environ["LLMB_RUN_DIR"]), find_rank(os.environ), os.environ).start(os.environ, uses_nccl=False)
+    HangReporter(Path(os.environ["LLMB_RUN_DIR"]), find_rank(os.environ), os.environ).start(os.environ, uses_nccl=False)
     if RANK == 0:
         print('LLMB manifest: {"torch": "none"}')
         for index in range(1, 1 + int(os.environ.get("FAILING_STEPS", "3"))):

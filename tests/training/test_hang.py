@@ -15,11 +15,11 @@ from support.run_site import RECIPE, RunSite
 TRAINING = """
 import os, sys, time
 from pathlib import Path
-from llmb_train.evidence.hang import RankFile
+from llmb_train.evidence.hang import HangReporter
 from llmb_train.ranks import find_rank
 
 rank = find_rank(os.environ)
-RankFile(Path(os.environ["LLMB_RUN_DIR"]), rank, os.environ).start(os.environ, uses_nccl=False)
+HangReporter(Path(os.environ["LLMB_RUN_DIR"]), rank, os.environ).start(os.environ, uses_nccl=False)
 import torch
 import torch.distributed as dist
 

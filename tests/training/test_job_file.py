@@ -18,7 +18,7 @@ from llmb_common.timing.iterations import NOTHING_LEFT
 from llmb_train.__main__ import main
 from llmb_train.errors import EngineError, JobError, NothingLeft, WrongEngine
 from llmb_train.job import load_job, parse_job
-from llmb_train.steps import Loaded, find_checkpoint, last_step, loaded
+from llmb_train.steps import StartingPoint, find_checkpoint, last_step, loaded
 from support.processes import wait_until
 
 
@@ -104,8 +104,8 @@ def _save(folder: Path, *steps: int) -> None:
 
 def test_a_checkpoint_is_the_latest_of_a_folder_or_the_one_named(tmp_path: Path) -> None:
     _save(tmp_path, 20, 50)
-    assert find_checkpoint(str(tmp_path)) == Loaded(tmp_path, 50)
-    assert find_checkpoint(str(tmp_path / "iter_0000020")) == Loaded(tmp_path, 20)
+    assert find_checkpoint(str(tmp_path)) == StartingPoint(tmp_path, 50)
+    assert find_checkpoint(str(tmp_path / "iter_0000020")) == StartingPoint(tmp_path, 20)
 
 
 def test_a_checkpoint_that_was_not_finished_is_refused(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_checkpoint_that_was_not_finished_is_refused(tmp_path: Path) -> None:
 def test_a_run_ends_at_its_last_step_or_so_many_after_the_checkpoint(tmp_path: Path) -> None:
     whole = parse_job(make_job(steps={"train": 50}))
     one_more = parse_job(make_job(steps={"train": 50, "exit_after": 1}))
-    start = Loaded(tmp_path, 50)
+    start = StartingPoint(tmp_path, 50)
     assert [last_step(whole, None), last_step(one_more, start), last_step(one_more, None)] == [50, 51, 1]
     with pytest.raises(JobError, match="the checkpoint is from step 50 and the run ends at step 50"):
         last_step(whole, start)
@@ -129,11 +129,11 @@ def test_a_job_that_goes_on_takes_its_own_newest_checkpoint(tmp_path: Path, monk
     _save(load, 10)
     job = parse_job(make_job(checkpoint={"save": str(save), "load": str(load)}, steps={"train": 50}))
     monkeypatch.setenv("LLMB_RESUME", "1")
-    assert loaded(job) == Loaded(load, 10), "it has saved nothing yet"
+    assert loaded(job) == StartingPoint(load, 10), "it has saved nothing yet"
     _save(save, 20, 30)
-    assert loaded(job) == Loaded(save, 30)
+    assert loaded(job) == StartingPoint(save, 30)
     monkeypatch.setenv("LLMB_RESUME", "0")
-    assert loaded(job) == Loaded(load, 10)
+    assert loaded(job) == StartingPoint(load, 10)
 
 
 def test_a_job_that_goes_on_may_find_nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +180,16 @@ def test_what_the_first_rank_leaves_unsaid_another_says(monkeypatch, capsys, err
     monkeypatch.setattr("llmb_train.__main__._wait_to_be_ended", waited.append)
     assert main(["job.json"]) == error.exit_status
     assert (waited, capsys.readouterr().err) == (waits, "llmb_train: error: no such thing\n")
+
+
+def test_a_path_that_stdout_cannot_encode_ends_no_rank(tmp_path: Path) -> None:
+    """Megatron-Bridge prints the paths of its configuration."""
+    code = "import sys; from llmb_train import __main__ as program; program.load_job = str; "
+    code += "program.run = lambda job, folder: print(folder.name); sys.exit(program.main(sys.argv[1:]))"
+    environment = {"PYTHONPATH": str(REPOSITORY / "common"), "PYTHONIOENCODING": "ascii", "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-c", code, str(tmp_path / "b\u00fccher" / "job.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"b\\xfccher\n", b"")
 
 
 def rank_of(folder: Path, rank: str) -> subprocess.Popen[str]:

@@ -16,7 +16,7 @@ from llmb_common.index.search import find_runs
 from llmb_common.runs.record import load_record
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.single import resuming, submit, submit_chain
-from llmb_train.steps import Loaded, has_random_state
+from llmb_train.steps import StartingPoint, has_random_state
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.iteration_logs import mbridge_log, saved_line
@@ -189,7 +189,7 @@ def job(world_size: int, **layout: int) -> Any:
     return SimpleNamespace(parallelism=p, data_parallel=world_size // (p.tp * p.pp * p.cp))
 
 
-def saved(folder: Path, layout: str) -> Loaded:
+def saved(folder: Path, layout: str) -> StartingPoint:
     """A checkpoint whose index has the random states of ``layout`` ("PP.TP" or "PP.TP.DP") among other keys."""
     content = folder / "iter_0000050"
     content.mkdir()
@@ -197,7 +197,7 @@ def saved(folder: Path, layout: str) -> Loaded:
     (content / ".metadata").write_bytes(
         b"\x8c\x1brng_state/shard_%s_%s\x94 optimizer/shard_0_9\x94" % (first.encode(), layout.encode())
     )
-    return Loaded(folder, 50)
+    return StartingPoint(folder, 50)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_the_ranks_take_the_state_that_was_saved_for_them(tmp_path: Path, layout
 
 
 def test_a_checkpoint_of_another_format_is_left_to_the_framework(tmp_path: Path) -> None:
-    assert has_random_state(job(8, ep=8), Loaded(tmp_path, 50))
+    assert has_random_state(job(8, ep=8), StartingPoint(tmp_path, 50))
     loaded = saved(tmp_path, "1.1")
     (tmp_path / "iter_0000050" / ".metadata").write_bytes(b"no such key")
     assert has_random_state(job(8, ep=8), loaded)

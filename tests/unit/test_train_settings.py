@@ -19,7 +19,7 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_train import settings, steps
 from llmb_train.engine import Engine
 from llmb_train.job import Checkpoint, Job, Precision, parse_job
-from llmb_train.steps import Loaded
+from llmb_train.steps import StartingPoint
 from support.runs import plan_for
 
 GPU = Engine(device="cuda", transformer_engine=True)
@@ -93,7 +93,7 @@ def test_checkpoints_of_fsdp_have_a_format_of_their_own(tmp_path: Path, fsdp: bo
     assert (fields["save"], fields["save_interval"]) == (saving.checkpoint.save, 7)
     assert (fields["load"], fields["ckpt_step"], fields["load_rng"]) == (None, None, True)
     assert (fields["async_save"], fields["save_tokenizer_assets"]) == (False, False)
-    again = steps.checkpoint_fields(saving, Loaded(tmp_path, 12))
+    again = steps.checkpoint_fields(saving, StartingPoint(tmp_path, 12))
     assert (again["load"], again["ckpt_step"]) == (str(tmp_path), 12)
 
 

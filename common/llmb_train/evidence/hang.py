@@ -26,14 +26,8 @@ from llmb_train.ranks import Rank
 FOLDER, FLIGHT = "ranks", "flight"
 SIGNAL = signal.SIGURG
 
-_EVENTS = "2000"
-"""Collectives that are kept: PyTorch's own number since 2.9, a few MB."""
 
-_SECONDS = 15.0
-_MOST = 1 << 20
-
-
-class RankFile:
+class HangReporter:
     """``ranks/<rank>.txt``: which process this rank is and where, and its stacks whenever it is asked.
 
     No method raises: a rank that cannot write trains all the same.
@@ -89,8 +83,8 @@ class RankFile:
         folder.mkdir(exist_ok=True)
         if self._rank.rank == 0 and (program := shutil.which("ncclras")):
             with contextlib.suppress(OSError, subprocess.SubprocessError):
-                done = subprocess.run([program, "-v"], capture_output=True, timeout=_SECONDS, check=False)
-                (folder / "ras.txt").write_bytes(done.stdout[:_MOST])
+                done = subprocess.run([program, "-v"], capture_output=True, timeout=15.0, check=False)
+                (folder / "ras.txt").write_bytes(done.stdout[: 1 << 20])
         torch = sys.modules.get("torch")
         library = getattr(getattr(torch, "_C", None), "_distributed_c10d", None)
         for name in ("_dump_nccl_trace", "_dump_fr_trace"):
@@ -114,20 +108,16 @@ def _record(environ: MutableMapping[str, str], folder: Path) -> None:
 
     Since 2.9 the variables have other names, and the old ones warn (c10d/FlightRecorder.hpp, ProcessGroupNCCL.cpp).
     """
-    old = _torch_release() < (2, 9)
+    old = False
+    with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
+        major, minor = metadata.version("torch").split(".")[:2]
+        old = (int(major), int(minor)) < (2, 9)
     size = "TORCH_NCCL_TRACE_BUFFER_SIZE" if old else "TORCH_FR_BUFFER_SIZE"
     file = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" if old else "TORCH_FR_DUMP_TEMP_FILE"
     taken = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT")
     if not any(environ.get(name) for name in taken):
-        environ[size] = _EVENTS
+        environ[size] = "2000"  # collectives: PyTorch's own number since 2.9, a few MB
         environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
     if not any(environ.get(name) for name in ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")):
         folder.mkdir(exist_ok=True)
         environ[file] = f"{folder}/rank_"
-
-
-def _torch_release() -> tuple[int, int]:
-    with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
-        major, minor = metadata.version("torch").split(".")[:2]
-        return int(major), int(minor)
-    return (2, 9)
