@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,15 @@ _PATIENCE = timedelta(seconds=20)
 
 def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
     """The callbacks that the job needs, for Megatron-Bridge's ``train``."""
-    found: list[Any] = [Evidence(job, node)]
+    found: list[Any] = [EvidenceCallback(job, node)]
     if job.steps.waits_from is not None:
-        found.append(Waits(job.steps.waits_from, folder))
-    return [*found, *([SigtermHandler()] if job.checkpoint.save is not None else [])]
+        found.append(WaitsCallback(job.steps.waits_from, folder))
+    if job.checkpoint.save is not None:
+        found.append(SigtermCallback())
+    return found
 
 
-class Evidence(Callback):  # type: ignore[misc]
+class EvidenceCallback(Callback):  # type: ignore[misc]
     """Compares plan and configuration before the first iteration, and has the node looked at under load."""
 
     def __init__(self, job: Job | FunctionJob, node: Node) -> None:
@@ -58,7 +61,7 @@ class Evidence(Callback):  # type: ignore[misc]
         self._steps += 1
 
 
-class SigtermHandler(Callback):  # type: ignore[misc]
+class SigtermCallback(Callback):  # type: ignore[misc]
     """Bridge 0.3.x makes its handler for ``exit_signal_handler`` and never installs it: SIGTERM, which announces a
     time limit or a preemption, would end the job with nothing saved."""
 
@@ -68,7 +71,7 @@ class SigtermHandler(Callback):  # type: ignore[misc]
             handler.__enter__()
 
 
-class Waits(Callback):  # type: ignore[misc]
+class WaitsCallback(Callback):  # type: ignore[misc]
     """Times how long this rank waits for collectives in the steps after the measured ones, and collects what all did.
 
     Where all ranks do the same work at once, every step takes them the same time: a slow one shows in that the others
@@ -80,6 +83,7 @@ class Waits(Callback):  # type: ignore[misc]
     def __init__(self, first: int, folder: Path) -> None:
         self._first, self._folder = first, folder
         self._steps: dict[int, list[tuple[Any, Any]]] = {}
+        """Beginning and end of each wait, by step; ``_now``: of the step that runs."""
         self._begun: list[float] = []
         self._now: list[tuple[Any, Any]] = []
         self._originals: list[tuple[Any, str, Any]] = []
@@ -103,18 +107,28 @@ class Waits(Callback):  # type: ignore[misc]
         for kind, name, original in self._originals:
             setattr(kind, name, original)
         with contextlib.suppress(Exception):
-            _publish(self._folder, self._summary())
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self._publish()
 
-    def _summary(self) -> dict[str, Any]:
-        """By step, in seconds: what this rank waited, and what the step took."""
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        lengths = zip(self._begun, self._begun[1:], strict=False)
-        return {
+    def _publish(self) -> None:
+        """Through the job's own store, in which nobody waits for anybody but the first rank, and that not for long."""
+        waited = [round(sum(_seconds(*wait) for wait in waits), 6) for waits in self._steps.values()]
+        store, rank, world = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+        store.set(f"llmb-waits-{rank}", json.dumps(waited))
+        if rank:
+            return
+        names = [f"llmb-waits-{other}" for other in range(world)]
+        store.wait(names, _PATIENCE)
+        content = {
+            "schema": 1,
             "steps": list(self._steps),
-            "seconds": [round(end - begun, 6) for begun, end in lengths],
-            "waited": [round(sum(map(_length, found)), 6) for found in self._steps.values()],
+            "seconds": [round(end - begun, 6) for begun, end in itertools.pairwise(self._begun)],
+            "waited": [json.loads(store.get(name)) for name in names],
         }
+        temporary = self._folder / f".{FILE}.{os.getpid()}"
+        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        temporary.replace(self._folder / FILE)
 
     def _time_all(self) -> None:
         group, work = torch._C._distributed_c10d.ProcessGroup, torch._C._distributed_c10d.Work
@@ -125,22 +139,16 @@ class Waits(Callback):  # type: ignore[misc]
 
     def _timing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*words: Any, **more: Any) -> Any:
-            with self._timed():
+            on_gpu = torch.cuda.is_available()
+            if len(self._now) >= _MOST or (on_gpu and torch.cuda.is_current_stream_capturing()):
                 return original(*words, **more)
+            begin = _moment(on_gpu)
+            try:
+                return original(*words, **more)
+            finally:
+                self._now.append((begin, _moment(on_gpu)))
 
         return timed
-
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
-        on_gpu = torch.cuda.is_available()
-        if len(self._now) >= _MOST or (on_gpu and torch.cuda.is_current_stream_capturing()):
-            yield
-            return
-        begin = _moment(on_gpu)
-        try:
-            yield
-        finally:
-            self._now.append((begin, _moment(on_gpu)))
 
 
 def _moment(on_gpu: bool) -> Any:
@@ -152,19 +160,5 @@ def _moment(on_gpu: bool) -> Any:
     return event
 
 
-def _length(interval: tuple[Any, Any]) -> float:
-    begin, end = interval
+def _seconds(begin: Any, end: Any) -> float:
     return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)
-
-
-def _publish(folder: Path, summary: dict[str, Any]) -> None:
-    """Through the job's own store, in which nobody waits for anybody but the first rank, and that not for long."""
-    store, rank, world = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
-    store.set(f"llmb-waits-{rank}", json.dumps(summary["waited"]))
-    if rank:
-        return
-    store.wait([f"llmb-waits-{other}" for other in range(world)], _PATIENCE)
-    waited = [json.loads(store.get(f"llmb-waits-{other}")) for other in range(world)]
-    temporary = folder / f".{FILE}.{os.getpid()}"
-    temporary.write_text(json.dumps({"schema": 1, **summary, "waited": waited}) + "\n", encoding="utf-8")
-    temporary.replace(folder / FILE)

@@ -41,7 +41,6 @@ SETTINGS = (
 )  # fmt: skip
 """Fields of the model provider that are kept as they are."""
 
-
 _MIXERS = {
     "latent": ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
     "mamba": ("mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim"),
@@ -100,12 +99,6 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
     return f'{_head(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
 
 
-def results_text(found: dict[str, dict[str, Any]], date: str) -> str:
-    """The results of the validation as JSON, a line for each function."""
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items())
-    return f'{_head(date)},\n"functions": {{\n{lines}\n}}}}\n'
-
-
 def _head(date: str, **more: Any) -> str:
     head = {
         "schema": SCHEMA,
@@ -141,11 +134,10 @@ def row(config: Any) -> dict[str, Any]:
 def architecture(config: Any) -> dict[str, Any]:
     """The model's dimensions that divisibility depends on, and those that a reader looks for."""
     model = config.model
-    experts = getattr(model, "num_moe_experts", None)
     moe = None
-    if experts:
+    if getattr(model, "num_moe_experts", None):
         moe = {
-            "experts": experts,
+            "experts": model.num_moe_experts,
             "top_k": model.moe_router_topk,
             "ffn": model.moe_ffn_hidden_size,
             "shared_ffn": getattr(model, "moe_shared_expert_intermediate_size", None),
@@ -226,14 +218,8 @@ def _complete(config: Any) -> None:
 
 def _own_stages(model: Any) -> bool:
     """Whether the recipe itself assigns layers to pipeline stages."""
-    return any(
-        getattr(model, name, None)
-        for name in (
-            "pipeline_model_parallel_layout",
-            "num_layers_in_first_pipeline_stage",
-            "num_layers_in_last_pipeline_stage",
-        )
-    ) or bool(getattr(model, "hybrid_layer_pattern", None))
+    ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+    return any(getattr(model, name, None) for name in ("pipeline_model_parallel_layout", *ends, "hybrid_layer_pattern"))
 
 
 def _precision(mixed: Any) -> dict[str, Any]:
@@ -244,13 +230,6 @@ def _precision(mixed: Any) -> dict[str, Any]:
         for name, value in found.items()
         if value not in (None, False) and not (name.endswith("_recipe") and not found[name[:3]])
     }
-
-
-def _emulate() -> None:
-    """Some functions ask what GPU there is. Imports torch and Megatron."""
-    from llmb_train import cpu
-
-    cpu.install()
 
 
 def main(arguments: list[str]) -> int:
@@ -266,17 +245,20 @@ def main(arguments: list[str]) -> int:
     logging.disable(logging.WARNING)
     missing: dict[str, str] = {}
     try:
+        if not options.fields:
+            perf_recipes.names()  # an engine without them is reported before torch is imported
+        from llmb_train import cpu
+
+        cpu.install()  # some functions ask what GPU there is
         if options.fields:
-            _emulate()
             options.file.write_text(fields_text(), encoding="utf-8")
             return 0
-        perf_recipes.names()  # an engine without them is reported before torch is imported
-        _emulate()
         if options.validation:
             from llmb_train import validation
 
             found = {name: validation.validate(name) for name in perf_recipes.names()}
-            written = results_text(found, options.date)
+            lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items())
+            written = f'{_head(options.date)},\n"functions": {{\n{lines}\n}}}}\n'
         else:
             found, missing = rows()
             written = text(found, missing, options.date, options.base)

@@ -22,7 +22,7 @@ from torch.nn.functional import silu
 
 from llmb_train import refusals, settings, steps
 from llmb_train.engine import Engine
-from llmb_train.job import Architecture, Job
+from llmb_train.job import Job
 
 _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
@@ -87,13 +87,8 @@ def _split(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """Everything that the architecture says of the provider."""
-    return _transformer(job, engine) | _experts(job, engine)
-
-
-def _transformer(job: Job, engine: Engine) -> dict[str, Any]:
-    """Sizes, attention, activation, norm and position embedding. No bias in linear layers and no dropout anywhere."""
-    a = job.architecture
+    """Everything that the architecture says of the provider. No bias in linear layers and no dropout anywhere."""
+    a, every = job.architecture, job.architecture.no_rope_interval
     return {
         "transformer_layer_spec": transformer_engine_block if engine.transformer_engine else local_block,
         "num_layers": a.layers,
@@ -116,7 +111,8 @@ def _transformer(job: Job, engine: Engine) -> dict[str, Any]:
         "rotary_interleaved": a.rope_interleaved,
         "rope_scaling": a.rope_scaling is not None,
         "rope_scaling_factor": a.rope_scaling if a.rope_scaling is not None else 1.0,
-        "no_rope_freq": _without_rope(a),
+        # 1 for layers without rotary embedding.
+        "no_rope_freq": [int(number % every == 0) for number in range(1, a.layers + 1)] if every is not None else None,
         "share_embeddings_and_output_weights": a.tied_embeddings,
         "init_method_std": a.init_std,
         "add_bias_linear": False,
@@ -127,14 +123,8 @@ def _transformer(job: Job, engine: Engine) -> dict[str, Any]:
         "attention_backend": None,
         # Weights made on the host do not depend on the layout; on GPUs the layers fill themselves in, which is faster.
         "use_cpu_initialization": engine.device == "cpu",
+        **_experts(job, engine),
     }
-
-
-def _without_rope(a: Architecture) -> list[int] | None:
-    """1 for layers without rotary embedding: every ``no_rope_interval``-th."""
-    if a.no_rope_interval is None:
-        return None
-    return [int(number % a.no_rope_interval == 0) for number in range(1, a.layers + 1)]
 
 
 def _experts(job: Job, engine: Engine) -> dict[str, Any]:
@@ -168,9 +158,6 @@ def _experts(job: Job, engine: Engine) -> dict[str, Any]:
         # On its own CUDA stream.
         "moe_shared_expert_overlap": moe.shared_ffn is not None and engine.device == "cuda",
     }
-
-
-_WARMUP_STEPS = 2
 
 
 def build_config(job: Job, engine: Engine) -> Any:
@@ -225,7 +212,7 @@ def _training(job: Job, last: int) -> Any:
 def _scheduler() -> Any:
     return bridge.SchedulerConfig(
         lr_decay_style="cosine",
-        lr_warmup_iters=_WARMUP_STEPS,
+        lr_warmup_iters=2,
         start_weight_decay=0.1,
         end_weight_decay=0.1,
         weight_decay_incr_style="constant",

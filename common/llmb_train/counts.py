@@ -255,7 +255,12 @@ def _products(model: Any, mixer: str, mlp: str, index: int) -> float:
     products = _MIXERS[mixer][1](model, index) if mixer else 0
     if mlp == "dense":
         return products + _mlp(model, model.ffn_hidden_size)
-    return products + (_experts_products(model) if mlp else 0)
+    if not mlp:
+        return products
+    latent = getattr(model, "moe_latent_size", None)
+    chosen = model.moe_router_topk * _mlp(model, model.moe_ffn_hidden_size or model.ffn_hidden_size, latent)
+    shared = _mlp(model, model.moe_shared_expert_intermediate_size or 0)
+    return float(products + chosen + shared + 2 * model.hidden_size * (latent or 0))
 
 
 def _keys(model: Any, most: int | None = None) -> float:
@@ -317,13 +322,6 @@ def _delta_net_products(model: Any, index: int) -> float:
 
 def _mamba_products(model: Any, index: int) -> float:
     return float(_mamba(model) + _SCAN * model.mamba_num_heads * model.mamba_head_dim * model.mamba_state_dim)
-
-
-def _experts_products(model: Any) -> float:
-    latent = getattr(model, "moe_latent_size", None)
-    chosen = model.moe_router_topk * _mlp(model, model.moe_ffn_hidden_size or model.ffn_hidden_size, latent)
-    shared = _mlp(model, model.moe_shared_expert_intermediate_size or 0)
-    return float(chosen + shared + 2 * model.hidden_size * (latent or 0))
 
 
 _MIXERS: dict[str, tuple[Callable[[Any, int], int], Callable[[Any, int], float]]] = {

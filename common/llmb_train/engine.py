@@ -24,11 +24,6 @@ Device = Literal["cuda", "cpu"]
 SWITCH = "LLMB_ENGINE_CHECK"
 """``off`` in a rank's environment: train with whatever Megatron is there."""
 
-_MODULES = {
-    "megatron-bridge": "megatron.bridge",
-    "megatron-core": "megatron.core",
-}
-
 
 @dataclass(frozen=True)
 class Release:
@@ -250,7 +245,7 @@ def says(module: str, name: str) -> bool:
 
 def _source_version(name: str) -> str | None:
     """From the package's ``package_info.py``: ``MAJOR``, ``MINOR``, ``PATCH`` and ``PRE_RELEASE``."""
-    for folder in _folders(_MODULES[name]) if name in _MODULES else ():
+    for folder in _folders(name.replace("-", ".")) if name.startswith("megatron-") else ():
         try:
             text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")
         except (OSError, ValueError):

@@ -298,16 +298,10 @@ def _check_engine(job: AnyJob, where: str) -> None:
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
     """What divides; planning does not know it of reduced copies."""
     p, ep = job.parallelism, job.parallelism.ep or 1
-    counts = {
-        "world_size": job.world_size,
-        "tp": p.tp,
-        "pp": p.pp,
-        "cp": p.cp,
-        "mbs": job.batch.mbs,
-        "gbs": job.batch.gbs,
-    }
-    if wrong := [f"{name} is {count}" for name, count in counts.items() if count < 1]:
-        raise JobError(f"{where}: {wrong[0]}, expected 1 or more")
+    counts = {"world_size": job.world_size, "tp": p.tp, "pp": p.pp, "cp": p.cp, **vars(job.batch)}
+    for name, count in counts.items():
+        if count < 1:
+            raise JobError(f"{where}: {name} is {count}, expected 1 or more")
     if job.world_size % (p.tp * p.pp * p.cp):
         raise JobError(
             f"{where}: world_size {job.world_size} is not a multiple of tp * pp * cp = {p.tp * p.pp * p.cp}",
@@ -341,8 +335,11 @@ def _dotted(where: str, name: str) -> str:
 
 def _value(kind: Any, value: Any, where: str) -> Any:
     origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return _optional(kind, value, where)
+    if origin in (Union, types.UnionType):  # of one type and None
+        if value is None:
+            return None
+        (choice,) = (choice for choice in get_args(kind) if choice is not types.NoneType)
+        return _value(choice, value, where)
     if origin is Literal:
         # bool is an int to Python: True would pass for 1.
         if isinstance(value, bool) or value not in get_args(kind):
@@ -362,11 +359,3 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{where} is {value!r}, expected {kind.__name__}")
     return value
-
-
-def _optional(kind: Any, value: Any, where: str) -> Any:
-    choices = [choice for choice in get_args(kind) if choice is not type(None)]
-    if value is None and len(choices) < len(get_args(kind)):
-        return None
-    (choice,) = choices
-    return _value(choice, value, where)

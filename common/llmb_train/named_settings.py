@@ -164,13 +164,11 @@ def _section(hint: Any) -> dict[str, str]:
         for field, own in _fields(kind):
             if field.init and not field.name.startswith("_"):
                 found.setdefault(field.name, set()).update(kind_of(own).split("|"))
-    return {name: _joined(kinds) for name, kinds in found.items() if kinds != {"any"} and kinds != {"any", "none"}}
-
-
-def _joined(kinds: set[str]) -> str:
-    """Without what says nothing: a class below may call a text what the one above gives the values of."""
-    values = any(kind.startswith('"') for kind in kinds)
-    return "|".join(sorted(kinds - {"any"} - ({"str"} if values else set())))
+    for kinds in found.values():
+        if any(kind.startswith('"') for kind in kinds):  # a class below may say str where the one above has the values
+            kinds.discard("str")
+    told = {name: kinds - {"any"} for name, kinds in found.items() if not kinds <= {"any", "none"}}
+    return {name: "|".join(sorted(kinds)) for name, kinds in told.items()}
 
 
 def _classes(hint: Any) -> Iterator[type]:

@@ -43,7 +43,7 @@ Function = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Published:
+class PublicConfig:
     """The public facts of one model's ``config.json``: the class of transformers that reads it, the architecture that
     the file names, and its numbers. What is left out is the default of the class in transformers 5.12, which is then
     that model's own. ``source`` says where the numbers were read."""
@@ -60,7 +60,7 @@ class Published:
 
 
 _FILE = json.loads(pkgutil.get_data("llmb_train", "hugging_face.json") or b"")
-PUBLISHED = {name: Published(**model) for name, model in _FILE["models"].items()}
+PUBLISHED = {name: PublicConfig(**model) for name, model in _FILE["models"].items()}
 VOCABULARIES: dict[str, int] = _FILE["vocabularies"]
 """Entries of the tokenizers from which a recipe takes its vocabulary: the one tokenizer of the Nemotron 3 family."""
 
@@ -118,7 +118,9 @@ def find(name: str) -> Function:
             remedy="use an image with the release that was planned for, or plan with a catalogue of this engine",
         )
     module = importlib.import_module(known[name])
-    serve()
+    for other, imported in list(sys.modules.items()):
+        if other.startswith("megatron.bridge.") and LOADER in vars(imported):
+            setattr(imported, LOADER, load)
     tolerate_missing_files()
     function: Function = getattr(module, name)
     return function
@@ -205,22 +207,17 @@ def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> An
     asked.append(name)
     if name not in PUBLISHED:
         return _from_hub(name, bool(trust_remote_code))
-    folder = _cached(name) if _preferred[0] else None
-    if folder is None:
+    if not _preferred[0]:
         return _shipped(name)
     import transformers
-
-    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=bool(trust_remote_code))
-    from_files.append(name)
-    return config
-
-
-def _cached(name: str) -> Path | None:
-    """The folder of this machine's cache that has the file of ``name``."""
     from huggingface_hub import try_to_load_from_cache
 
     file = try_to_load_from_cache(name, "config.json")
-    return Path(file).parent if isinstance(file, str) else None
+    if not isinstance(file, str):
+        return _shipped(name)
+    config = transformers.AutoConfig.from_pretrained(Path(file).parent, trust_remote_code=bool(trust_remote_code))
+    from_files.append(name)
+    return config
 
 
 def _from_hub(name: str, trust_remote_code: bool) -> Any:
@@ -258,10 +255,3 @@ def vocabulary(config: Any) -> int | None:
     where neither is known. Bridge itself would download the tokenizer and count."""
     own = getattr(config.model, "vocab_size", None)
     return own or config.tokenizer.vocab_size or VOCABULARIES.get(str(config.tokenizer.tokenizer_model))
-
-
-def serve() -> None:
-    """Answer from here wherever Bridge imported its loader by name. Call it when the recipes have been imported."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("megatron.bridge.") and LOADER in vars(module):
-            setattr(module, LOADER, load)

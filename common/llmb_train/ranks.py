@@ -52,7 +52,13 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
     rank, local_rank, world_size = (_number(environ, name) for name in names)
     if not 0 <= rank < world_size:
         raise EngineError(f"rank {rank} is out of range for a world size of {world_size}")
-    return Rank(rank, local_rank, world_size, _master_addr(environ, world_size), _master_port(environ))
+    port = _PORT_BASE
+    if environ.get("MASTER_PORT"):
+        port = _number(environ, "MASTER_PORT")
+    elif "SLURM_JOB_ID" in environ:
+        # All ranks must come to the same port, and two jobs on one node to different ones.
+        port += _number(environ, "SLURM_JOB_ID") % _PORT_COUNT
+    return Rank(rank, local_rank, world_size, _master_addr(environ, world_size), port)
 
 
 def first_rank(environ: Mapping[str, str]) -> bool:
@@ -92,15 +98,6 @@ def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
         "the address of rank 0 is unknown: MASTER_ADDR, SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are all unset",
         remedy="set MASTER_ADDR to the host of rank 0",
     )
-
-
-def _master_port(environ: Mapping[str, str]) -> int:
-    if environ.get("MASTER_PORT"):
-        return _number(environ, "MASTER_PORT")
-    # All ranks must come to the same port, and two jobs on one node to different ones.
-    if "SLURM_JOB_ID" in environ:
-        return _PORT_BASE + _number(environ, "SLURM_JOB_ID") % _PORT_COUNT
-    return _PORT_BASE
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -12,11 +12,6 @@ from typing import Any
 from llmb_train.engine import Engine, says
 from llmb_train.job import Job
 
-_LEARNING_RATE, _MIN_LEARNING_RATE = 3e-4, 3e-5
-
-_LLAMA_70B_UNIT = 800_000_000
-"""Elements that FSDP gathers at once for Llama 70b (Bridge 0.3.1)."""
-
 _USER_BUFFERS = {"nccl_ub": True, "fsdp_manual_registration": True}
 """Communication from registered user buffers; registering each of them separately takes minutes in a large model.
 The plan sets ``NCCL_CTA_POLICY`` with it where NVIDIA does."""
@@ -49,25 +44,23 @@ _OVERLAP_PRESETS: dict[tuple[str, int, str | None], str] = {
 
 def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """The fields of the model provider that do not describe the architecture."""
-    # FSDP builds the model on the meta device and materializes only each rank's shard. On a CPU the tiny models are
-    # materialized at once: their layers cannot be initialized later, and this way they start from the same weights as
-    # in the other layouts.
-    on_meta = job.parallelism.fsdp and engine.device == "cuda"
-    return (
-        layout_fields(job)
-        | fusion_fields(job, engine)
-        | cuda_graph_fields(job)
-        | {"init_model_with_meta_device": on_meta}
-    )
+    return {
+        **layout_fields(job),
+        **fusion_fields(job, engine),
+        **cuda_graph_fields(job),
+        # FSDP builds the model on the meta device and materializes only each rank's shard. On a CPU the tiny models are
+        # materialized at once: their layers cannot be initialized later, and this way they start from the same weights
+        # as in the other layouts.
+        "init_model_with_meta_device": job.parallelism.fsdp and engine.device == "cuda",
+    }
 
 
 def layout_fields(job: Job) -> dict[str, Any]:
     """Parallelism, recomputation and offload columns as fields of the model provider."""
     import torch
 
-    p = job.parallelism
-    moe = job.architecture.moe is not None
-    return {
+    p, performance = job.parallelism, job.performance
+    fields = {
         "tensor_model_parallel_size": p.tp,
         "sequence_parallel": p.tp > 1,
         "pipeline_model_parallel_size": p.pp,
@@ -75,32 +68,17 @@ def layout_fields(job: Job) -> dict[str, Any]:
         "virtual_pipeline_model_parallel_size": p.vp if p.vp is not None and p.vp > 1 else None,
         "pipeline_dtype": torch.bfloat16,
         "context_parallel_size": p.cp,
-        **({"expert_model_parallel_size": p.ep or 1, "expert_tensor_parallel_size": p.etp} if moe else {}),
-        **_stages(job),
-        **_recompute(job),
-        **_offload(job),
     }
-
-
-def _stages(job: Job) -> dict[str, Any]:
-    """126, 62 and 30 layers fill 128, 64 and 32 slots if embedding and loss count as one layer each."""
-    if job.architecture.layers % (job.parallelism.pp * (job.parallelism.vp or 1)) == 0:
-        return {}
-    return {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
-
-
-def _recompute(job: Job) -> dict[str, Any]:
-    layers = job.performance.recompute_layers
-    if not layers:
-        return {}
-    return {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers}
-
-
-def _offload(job: Job) -> dict[str, Any]:
-    layers = job.performance.offload_layers
-    if not layers:
-        return {}
-    return {"cpu_offloading": True, "cpu_offloading_weights": False, "cpu_offloading_num_layers": layers}
+    if job.architecture.moe is not None:
+        fields |= {"expert_model_parallel_size": p.ep or 1, "expert_tensor_parallel_size": p.etp}
+    if job.architecture.layers % (p.pp * (p.vp or 1)):
+        # 126, 62 and 30 layers fill 128, 64 and 32 slots if embedding and loss count as one layer each.
+        fields |= {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+    if layers := performance.recompute_layers:
+        fields |= {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers}
+    if layers := performance.offload_layers:
+        fields |= {"cpu_offloading": True, "cpu_offloading_weights": False, "cpu_offloading_num_layers": layers}
+    return fields
 
 
 def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
@@ -182,7 +160,7 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
         # Hopper's FP8 GEMMs need the weights in both layouts; the transposed copy costs one byte per parameter.
         settings |= _USER_BUFFERS | {"keep_fp8_transpose_cache": True}
     if job.model_size == "70b":
-        settings["suggested_communication_unit_size"] = _LLAMA_70B_UNIT
+        settings["suggested_communication_unit_size"] = 800_000_000  # elements that are gathered at once
         if job.gpu_type == "gb300" and job.precision.dtype == "bf16":
             settings |= _USER_BUFFERS
     if job.model_size == "405b" and job.gpu_type == "gb200" and job.precision.dtype == "fp8":
@@ -197,8 +175,8 @@ def optimizer_config(job: Job, engine: Engine) -> Any:
 
     return OptimizerConfig(
         optimizer="adam",
-        lr=_LEARNING_RATE,
-        min_lr=_MIN_LEARNING_RATE,
+        lr=3e-4,
+        min_lr=3e-5,
         adam_beta1=0.9,
         adam_beta2=0.95,
         adam_eps=1e-8,
@@ -221,15 +199,13 @@ def precision_aware(job: Job, engine: Engine) -> bool:
     return (
         engine.transformer_engine
         and job.precision.dtype == "bf16"
-        and (not job.parallelism.fsdp or _fsdp_precision_aware())
+        # With FSDP NVIDIA's launcher decided it (0.3: ``_set_megatron_fsdp_overrides``), until Bridge did.
+        and (
+            not job.parallelism.fsdp
+            or says("megatron.bridge.training.config", "_validate_and_apply_megatron_fsdp_configs")
+        )
         and not job.checkpoint.used
     )
-
-
-def _fsdp_precision_aware() -> bool:
-    """Whether Megatron-FSDP works with the precision-aware optimizer: NVIDIA's launcher decided it (0.3:
-    ``_set_megatron_fsdp_overrides``), until Bridge did."""
-    return says("megatron.bridge.training.config", "_validate_and_apply_megatron_fsdp_configs")
 
 
 def mixed_precision(job: Job, engine: Engine) -> Any:
@@ -266,17 +242,23 @@ def comm_overlap(job: Job, engine: Engine) -> Any:
         return None
     # User buffers do not support FP4 (Bridge 0.3.1 switches the overlap off there), and need Transformer Engine.
     tensor_parallel = job.parallelism.tp > 1 and job.precision.dtype != "nvfp4" and engine.transformer_engine
-    preset = (
-        _OVERLAP_PRESETS.get((job.family, job.architecture.hidden, job.gpu_generation)) if tensor_parallel else None
-    )
-    name = preset.format(dtype="bf16" if job.precision.dtype == "bf16" else "fp8") if preset else None
+    name = _OVERLAP_PRESETS.get((job.family, job.architecture.hidden, job.gpu_generation))
+    preset = None
+    if name and tensor_parallel:
+        preset = getattr(presets, name.format(dtype="bf16" if job.precision.dtype == "bf16" else "fp8"))
+    deferral: dict[str, Any] = {}
+    limit = job.performance.wgrad_deferral
+    if limit is not None and job.parallelism.pp > 1 and engine.transformer_engine:
+        # The output layer's weight gradients are computed in the pipeline's drain (NeMo; Bridge 0.3.1's Llama has it
+        # off). Core accumulates them with a fused kernel of Apex or Transformer Engine, and refuses a single stage.
+        deferral = {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
     return presets.CommOverlapConfig(
         tp_comm_overlap=tensor_parallel,
-        tp_comm_overlap_cfg=getattr(presets, name) if name else None,
+        tp_comm_overlap_cfg=preset,
         tp_comm_bootstrap_backend="nccl",
         # None: not, which is what Bridge would choose.
         overlap_param_gather_with_optimizer_step=gather_in_optimizer_step(job) or None,
-        **_wgrad_deferral(job, engine),
+        **deferral,
     )
 
 
@@ -301,14 +283,3 @@ def gather_in_optimizer_step(job: Job) -> bool:
         and not whole_iteration_graph(job)
         and not job.checkpoint.used
     )
-
-
-def _wgrad_deferral(job: Job, engine: Engine) -> dict[str, Any]:
-    """Weight gradients of the output layer computed in the pipeline's drain (NeMo; Bridge 0.3.1's Llama has it off).
-
-    Core accumulates them with a fused kernel of Apex or Transformer Engine, and refuses a single stage.
-    """
-    limit = job.performance.wgrad_deferral
-    if limit is None or job.parallelism.pp == 1 or not engine.transformer_engine:
-        return {}
-    return {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}

@@ -70,17 +70,16 @@ NEEDS = (
     ),
 )
 
-_BASE_MODEL = "a checkpoint of the model, for adapters"
-"""What the user has to give. Validation asks for a folder only."""
-
 
 def validate(name: str, saving: bool = False) -> dict[str, Any]:
     """``needs``: packages that validation asked for, and what the user has to give; ``refused``: why Megatron does not
     train it all the same, or null. ``saving``: of a job that saves checkpoints. Call ``llmb_train.cpu.install`` first.
     """
     missed, refused = answer(lambda: _configuration(name, saving))
-    adapters = [_BASE_MODEL] if "_peft_" in name else []
-    return {"needs": [need.title for need in missed] + adapters, "refused": refused}
+    needs = [need.title for need in missed]
+    if "_peft_" in name:
+        needs.append("a checkpoint of the model, for adapters")  # validation asks for a folder only
+    return {"needs": needs, "refused": refused}
 
 
 def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config: None) -> tuple[list[Need], str | None]:
@@ -114,7 +113,9 @@ def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]
                 _build_stages(config.model)
                 also(config)
         except (AssertionError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-            return _one_line(str(error)) or type(error).__name__
+            line = " ".join(str(error).split()) or type(error).__name__
+            # Python prints the members of a set in another order each time.
+            return re.sub(r"\{([^{}:]*)\}", lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", line)
     return None
 
 
@@ -128,12 +129,6 @@ def _build_stages(model: Any) -> None:
     for rank in range(model.pipeline_model_parallel_size):
         for chunk in range(chunks or 1):
             get_num_layers_to_build(model, chunk if chunks else None, rank)
-
-
-def _one_line(message: str) -> str:
-    """The message in one line, the members of a set in order: Python prints them in another one each time."""
-    flat = " ".join(message.split())
-    return re.sub(r"\{([^{}:]*)\}", lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", flat)
 
 
 def _configuration(name: str, saving: bool) -> Any:

@@ -63,7 +63,7 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
                     "type": read(root / name / "hca_type"),
                     "firmware": read(root / name / "fw_ver"),
                     "layer": read(folder / "link_layer"),
-                    "state": _word(read(folder / "state")),
+                    "state": (read(folder / "state") or "").rpartition(":")[2].strip() or None,  # of "4: ACTIVE"
                     "rate_gbps": float(rate.group()) if rate else None,
                 }
             )
@@ -76,11 +76,6 @@ def names(folder: Path) -> List[str]:
         return sorted(path.name for path in folder.iterdir())
     except OSError:
         return []
-
-
-def _word(text: Optional[str]) -> Optional[str]:
-    """``ACTIVE`` of ``4: ACTIVE``."""
-    return text.rpartition(":")[2].strip() if text else None
 
 
 def read(path: Path) -> Optional[str]:

@@ -52,6 +52,7 @@ class Node:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._looked_enough = threading.Event()
+        restart = environ.get("SLURM_RESTART_COUNT", "")
         name = re.sub(r"[^\w.-]", "_", machine.node_name(environ))[:100].lstrip(".") or "node"
         self._folder = folder / FOLDER
         self._file = self._folder / f"{name}.json"
@@ -60,7 +61,7 @@ class Node:
             "schema": SCHEMA,
             "started": round(time.time(), 3),
             "job": environ.get("SLURM_JOB_ID"),
-            "restart": _whole(environ.get("SLURM_RESTART_COUNT")),
+            "restart": int(restart) if restart.isdigit() else 0,
             "rank": rank.rank,
             "host": machine.node_name(environ),
         }
@@ -148,21 +149,14 @@ class Node:
     def _keep(self, name: str, value: object) -> None:
         with self._lock:
             self._content[name] = value
-            _write(self._file, json.dumps(self._content, allow_nan=False))
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace ``file``: whoever reads it sees the old content or the new one."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-
-
-def _whole(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
+            text = json.dumps(self._content, allow_nan=False)
+            # Replaced as a whole: whoever reads it sees the old content or the new one.
+            temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+            try:
+                temporary.write_text(text + "\n", encoding="utf-8")
+                temporary.replace(self._file)
+            except OSError:
+                temporary.unlink(missing_ok=True)
 
 
 def log_energy(config: Any) -> None:
@@ -178,18 +172,17 @@ def log_energy(config: Any) -> None:
         from megatron.core.energy_monitor import EnergyMonitor
     except ImportError:
         return
-    _forgive(EnergyMonitor, "setup")
-    _forgive(EnergyMonitor, "shutdown")
+    for name in ("setup", "shutdown"):
+        setattr(EnergyMonitor, name, _forgiving(getattr(EnergyMonitor, name)))
     config.logger.log_energy = True
 
 
-def _forgive(cls: Any, name: str) -> None:
-    """Make the method fail silently: without NVML in the container it would end the run. Then nothing is read, and
-    the sum is too small."""
-    method = getattr(cls, name)
+def _forgiving(method: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The method, failing silently: without NVML in the container it would end the run. Then nothing is read, and the
+    sum is too small."""
 
     def forgiving(self: Any) -> None:
         with contextlib.suppress(Exception):
             method(self)
 
-    setattr(cls, name, forgiving)
+    return forgiving

@@ -13,7 +13,6 @@ _FP8_RECIPES = {"tensorwise": "cs", "delayed": "ds", "mxfp8": "mx", "blockwise":
 _UNKNOWN = object()
 """What this release has no field for contradicts nothing."""
 
-
 _RECOMPUTATION = {"model.recompute_granularity", "model.recompute_modules", "model.recompute_method"}
 
 Row = tuple[str, Any, Any]
@@ -26,14 +25,10 @@ def require_agreement(job: Job | FunctionJob, config: Any) -> None:
     Raises:
         Contradiction: shows both, side by side.
     """
-    require_same(settings_of(job, config), remedy=f"see config.yaml in the run's folder; {_fitting(job)}")
-
-
-def _fitting(job: Job | FunctionJob) -> str:
-    container = job.release.container
-    if container is None:
-        return f"Megatron-Bridge {job.engine} is newer than LLMB: leave out what differs, or LLMB_ENGINE"
-    return f"use the container {container}, which LLMB's settings for this recipe are written for"
+    remedy = f"use the container {job.release.container}, which LLMB's settings for this recipe are written for"
+    if job.release.is_newer:
+        remedy = f"Megatron-Bridge {job.engine} is newer than LLMB: leave out what differs, or LLMB_ENGINE"
+    require_same(settings_of(job, config), remedy=f"see config.yaml in the run's folder; {remedy}")
 
 
 def require_same(rows: Iterable[Row], remedy: str) -> None:
@@ -63,10 +58,19 @@ def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
 def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     """Everything that decides speed and loss."""
     yield from _layout(job, config)
-    yield from _of_function(job, config) if isinstance(job, FunctionJob) else _of_architecture(job, config)
-    yield "precision", _planned_precision(job), _precision(config.model)
-    yield "CUDA graphs", job.performance.cuda_graph, _get(config.model, "cuda_graph_impl", "none") not in (None, "none")
-    yield "offloaded layers", job.performance.offload_layers, _offloaded(config.model)
+    model, plan = config.model, job.performance
+    if isinstance(job, Job):
+        yield from _architecture(job, model)
+    # The function's model is what it is; its columns were compared when it was called.
+    if plan.recompute_layers if isinstance(job, FunctionJob) else not _RECOMPUTATION & job.megatron.keys():
+        yield "recomputed layers", plan.recompute_layers, _recomputed(model)
+    recipe = f" ({job.precision.fp8_recipe})" if job.precision.fp8_recipe else ""
+    yield "precision", job.precision.dtype + recipe, _precision(model)
+    yield "CUDA graphs", plan.cuda_graph, _get(model, "cuda_graph_impl", "none") not in (None, "none")
+    offloaded = _get(model, "cpu_offloading")
+    if offloaded is not _UNKNOWN:
+        offloaded = _get(model, "cpu_offloading_num_layers") if offloaded else 0
+    yield "offloaded layers", plan.offload_layers, offloaded
     yield "seed", job.seed, _get(config.rng, "seed")
     for name, value in job.megatron.items():
         yield named_settings.title(config, name), value, named_settings.found(config, name)
@@ -79,6 +83,8 @@ def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     virtual = _get(model, "virtual_pipeline_model_parallel_size")
     yield "virtual pipeline stages", p.vp or 1, virtual if virtual is _UNKNOWN else virtual or 1
     yield "context parallelism", p.cp, _get(model, "context_parallel_size")
+    if _get(model, "num_moe_experts", None):
+        yield "expert parallelism", p.ep or 1, _get(model, "expert_model_parallel_size")
     yield "data parallelism", job.data_parallel, _get(config, "data_parallel_size")
     yield "Megatron-FSDP", p.fsdp, _get(config.ddp, "use_megatron_fsdp")
     yield "micro batch size", job.batch.mbs, _get(config.train, "micro_batch_size")
@@ -87,31 +93,14 @@ def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     yield "sequence length of the data", job.sequence_length, _get(config.dataset, "sequence_length")
 
 
-def _of_architecture(job: Job, config: Any) -> Iterator[Row]:
-    p, a, model = job.parallelism, job.architecture, config.model
+def _architecture(job: Job, model: Any) -> Iterator[Row]:
+    a = job.architecture
     if a.moe is not None:
-        yield "expert parallelism", p.ep or 1, _get(model, "expert_model_parallel_size")
         yield "experts", a.moe.experts, _get(model, "num_moe_experts")
         yield "experts a token", a.moe.top_k, _get(model, "moe_router_topk")
     yield "layers", a.layers, _get(model, "num_layers")
     yield "hidden size", a.hidden, _get(model, "hidden_size")
     yield "attention heads", a.heads, _get(model, "num_attention_heads")
-    if not _RECOMPUTATION & job.megatron.keys():
-        yield "recomputed layers", job.performance.recompute_layers, _recomputed(model)
-
-
-def _of_function(job: FunctionJob, config: Any) -> Iterator[Row]:
-    """The function's model is what it is; its columns were compared when it was called."""
-    p, model = job.parallelism, config.model
-    if _get(model, "num_moe_experts", None):
-        yield "expert parallelism", p.ep or 1, _get(model, "expert_model_parallel_size")
-    if job.performance.recompute_layers:
-        yield "recomputed layers", job.performance.recompute_layers, _recomputed(model)
-
-
-def _planned_precision(job: Job | FunctionJob) -> str:
-    recipe = job.precision.fp8_recipe
-    return f"{job.precision.dtype} ({recipe})" if recipe else job.precision.dtype
 
 
 def _precision(model: Any) -> Any:
@@ -129,11 +118,6 @@ def _recomputed(model: Any) -> Any:
     if granularity in (_UNKNOWN, None):
         return _UNKNOWN if granularity is _UNKNOWN else 0
     return (_get(model, "recompute_num_layers") or 0) if granularity == "full" else f"{granularity} recomputation"
-
-
-def _offloaded(model: Any) -> Any:
-    used = _get(model, "cpu_offloading")
-    return used if used is _UNKNOWN else (_get(model, "cpu_offloading_num_layers") if used else 0)
 
 
 def _get(section: Any, name: str, default: Any = _UNKNOWN) -> Any:
