@@ -9,7 +9,7 @@ from pathlib import Path
 from llmb_common.errors import RecipeError
 from llmb_common.platform.engines import CONTAINERS, release_order
 from llmb_common.platform.gpus import GPUS
-from llmb_common.recipes.catalogue import Catalogue, Entry, read_validation
+from llmb_common.recipes.catalogue import Catalogue, FunctionName, read_validation
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedRow, read_published
 from tools.markdown import table
@@ -55,7 +55,7 @@ def named(recipe: Recipe) -> list[str]:
     """The variants that CONFIG_VARIANT names, with the models that have them."""
     catalogue = _catalogue(recipe)
     base = recipe.listed_variants[0].name
-    found: dict[str, list[Entry]] = defaultdict(list)
+    found: dict[str, list[FunctionName]] = defaultdict(list)
     for entry in catalogue.index:
         found[entry.variant(base)].append(entry)
     rows = [
@@ -184,7 +184,7 @@ def _counts(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(set(numbers))))
 
 
-def _words(entries: Iterable[Entry]) -> str:
+def _words(entries: Iterable[FunctionName]) -> str:
     return ", ".join(
         sorted({f"{entry.dtype}{f' {entry.fp8_recipe}' if entry.fp8_recipe else ''}" for entry in entries})
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.recipes.catalogue import Entry
+from llmb_common.recipes.catalogue import FunctionName
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.site.machine import Machine
 from support import plans
@@ -51,7 +51,7 @@ def plan(machine: Machine = SLURM, **variables: str) -> JobPlan:
     return plans.plan("mbridge", machine, **variables)
 
 
-def asked(entry: Entry) -> dict[str, str]:
+def asked(entry: FunctionName) -> dict[str, str]:
     """The variables that ask for a function."""
     wanted = {"MODEL_SIZE": entry.model, "GPU_TYPE": entry.gpu, "JOB_TOTAL_GPUS": str(entry.gpus), "DTYPE": entry.dtype}
     if entry.fp8_recipe:

@@ -21,7 +21,7 @@ import pytest
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.environment import bridge_0_6_environment
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.recipes.catalogue import Catalogue, Entry
+from llmb_common.recipes.catalogue import Catalogue, FunctionName
 from llmb_common.recipes.loading import load_recipe
 from support.documented_jobs import ROOT, documented_rows, label, plan_of
 from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, NEWEST, RECIPE, asked
@@ -169,7 +169,7 @@ EXPLAINED = {
 """By name: NVIDIA's value and ours, None where there is none."""
 
 
-def launched(entry: Entry, catalogue: Catalogue) -> dict[str, Any]:
+def launched(entry: FunctionName, catalogue: Catalogue) -> dict[str, Any]:
     """What NVIDIA's launcher says, and the variables that its bootstrap adds from the function."""
     row = dict(LAUNCHER["launched"][entry.name])
     env = LAUNCHER["everywhere"]["env"] | row.pop("env", {}) | catalogue.function(entry.name).env

@@ -14,7 +14,7 @@ from llmb_common.errors import RecipeError, RequestError
 from llmb_common.recipes import loading
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
-from llmb_common.recipes.recipe import Defaults, Flops, Recipe, find_row
+from llmb_common.recipes.recipe import Flops, Recipe, RecipeDefaults, find_row
 from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, PublishedResult, Row, Variant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,7 +196,7 @@ def grok() -> Recipe:
     "kind",
     [
         *(MoE, Architecture, Checkpoint, Model, Profiling, Measurement, NcclTrace),
-        *(Variant, Row, Document, PublishedResult, Defaults, Flops, Recipe),
+        *(Variant, Row, Document, PublishedResult, RecipeDefaults, Flops, Recipe),
     ],
 )
 def test_an_unknown_key_is_refused_at_every_level(kind: type) -> None:

@@ -59,7 +59,8 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    if _LIST_MARKS.search(text) or _most_open(text) > _MOST_OPEN:
+    brackets = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text))  # also in quotes and comments
+    if _LIST_MARKS.search(text) or max(itertools.accumulate(brackets), default=0) > _MOST_OPEN:
         raise error(f"{where}: nested too deeply", remedy=_FLATTER)
     try:
         node = yaml.compose(text, Loader=loader)
@@ -75,12 +76,6 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
         raise error(f"{where}: the file is empty", remedy="name a file that says something")
     lines: Lines = {}
     return _plain(node, "$", where, lines, error, frozenset()), lines
-
-
-def _most_open(text: str) -> int:
-    """The most brackets that are open at once, those in quotes and comments among them."""
-    changes = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text))
-    return max(itertools.accumulate(changes), default=0)
 
 
 class NotFlatError(Exception):
@@ -238,13 +233,9 @@ def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMB
         from llmb_common.decoding.schema_errors import explain
 
         path, message, remedy = explain(str(problem), kind, data)
-        line = _line_of(path, lines)
-        raise error(f"{where}:{line}: {message}" if line else f"{where}: {message}", remedy=remedy) from problem
+        # msgspec writes "[...]" for the values of a mapping: use the line of the nearest enclosing value that has one.
+        while path and path not in lines:
+            path = re.sub(r"(\.[^.\[]+|\[[^\]]*\])\Z", "", path) if path != "$" else ""
+        line = f":{lines[path]}" if path else ""
+        raise error(f"{where}{line}: {message}", remedy=remedy) from problem
     return result
-
-
-def _line_of(path: str, lines: Lines) -> int | None:
-    # msgspec writes "[...]" for the values of a mapping: use the line of the nearest enclosing value that has one.
-    while path and path not in lines:
-        path = re.sub(r"(\.[^.\[]+|\[[^\]]*\])\Z", "", path) if path != "$" else ""
-    return lines.get(path)

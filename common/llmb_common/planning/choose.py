@@ -18,7 +18,7 @@ from llmb_common.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.site.machine import Machine
 
 if TYPE_CHECKING:
-    from llmb_common.recipes.catalogue import Entry, Function
+    from llmb_common.recipes.catalogue import Function, FunctionName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Case(PlanningInput):
         return self.function.architecture if self.function is not None else self.model.listed
 
     @property
-    def entry(self) -> Entry | None:
+    def entry(self) -> FunctionName | None:
         """What the name of the row's function says; None as ``function``."""
         catalogue, name = self.recipe.catalogue, self.row.function
         return catalogue.entry(name) if catalogue is not None and name is not None else None

@@ -31,23 +31,22 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
 
 
 def _same(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> bool:
-    return (
-        result.gpus == plan.gpus  # the first tells most apart, and thousands of runs are compared with each result
-        and (result.variant, result.size, result.gpu, result.dtype)
-        == (plan.variant, plan.model_size, plan.gpu_type, plan.dtype)
-        and not _differs(plan, recipe, result)
-    )
-
-
-def _differs(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> bool:
-    """Whether the plan is not what was published, though size, GPU, dtype and scale are the same."""
-    row = find_row(recipe, result)
-    checkpoint = plan.checkpoint
+    """Whether the plan is what was published."""
+    # The number of GPUs tells most apart, and thousands of runs are compared with each result.
+    if result.gpus != plan.gpus or (result.variant, result.size, result.gpu, result.dtype) != (
+        plan.variant,
+        plan.model_size,
+        plan.gpu_type,
+        plan.dtype,
+    ):
+        return False
+    row, checkpoint = find_row(recipe, result), plan.checkpoint
+    if row is None:
+        return False
+    function = recipe.of_release(result.release).function(row)  # as it was measured
     fp8_recipe = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
-    function = recipe.of_release(result.release).function(row) if row is not None else None  # as it was measured
-    return (
-        row is None
-        or (plan.function is not None and function is not None and plan.function.columns != function.columns)
+    return not (
+        (plan.function is not None and function is not None and plan.function.columns != function.columns)
         or any(getattr(plan, name) != getattr(row, name) for name in plan.overridden if name != "gbs")
         or bool(plan.megatron)
         or plan.gbs != row.global_batch_size(plan.gpus)  # strong scaling

@@ -65,15 +65,15 @@ class Gpu:
         return self.peaks[dtype] * (1 if dtype == "nvfp4" else self.faster)
 
 
-def _read(text: str) -> dict[str, Gpu]:
-    table: dict[str, dict[str, Any]] = json.loads(text)
+def _read() -> dict[str, Gpu]:
+    table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     for entry in table.values():
         entry.pop("note", None)
         entry.update({key: tuple(value) for key, value in entry.items() if isinstance(value, list)})
     return {name: Gpu(**entry) for name, entry in table.items()}
 
 
-GPUS = _read(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+GPUS = _read()
 """By the lower-case name that users and recipes write, newest and largest first."""
 
 OTHERS = frozenset(

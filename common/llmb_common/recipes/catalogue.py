@@ -31,7 +31,7 @@ _PRECISIONS = {
 """Dtype and FP8 scaling by the word in a function's name."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class FunctionName(msgspec.Struct, frozen=True, array_like=True):
     """One line of the index: what the name of a function says."""
 
     name: str
@@ -73,7 +73,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     hugging_face: str | None = None
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True):
+class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal[1]
     release: str
     core: str
@@ -84,13 +84,13 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
     """Functions of the release that could not be called where the catalogue was written, and why."""
     base: str | None = None
-    index: tuple[Entry, ...]
+    index: tuple[FunctionName, ...]
     functions: dict[str, msgspec.Raw]
 
 
-def _read(path: Path) -> _Document:
+def _read(path: Path) -> _CatalogueFile:
     remedy = "write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions"
-    found: _Document = read_generated(path, _Document, remedy=remedy, what="the catalogue ")
+    found: _CatalogueFile = read_generated(path, _CatalogueFile, remedy=remedy, what="the catalogue ")
     return found
 
 
@@ -113,7 +113,7 @@ class Catalogue:
         )
         self._decoded: dict[str, Function] = {}
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> FunctionName:
         """What the name ``name`` says.
 
         Raises:
@@ -201,11 +201,14 @@ class Catalogue:
             ):
                 yield self._row(entry, name)
 
-    def _row(self, entry: Entry, variant: str) -> Row:
+    def _row(self, entry: FunctionName, variant: str) -> Row:
         function = self.function(entry.name)
         values = {name: getattr(function.columns, name) for name in Columns.__struct_fields__}
+        each = Fraction(function.columns.gbs, entry.gpus)  # samples of a GPU, which keeps them at another scale
+        gbs = "GPUs" + (f"*{each.numerator}" if each.numerator > 1 else "")
+        gbs += f"/{each.denominator}" if each.denominator > 1 else ""
         return Row(
-            **values | {"gbs": _formula(function.columns.gbs, entry.gpus)},
+            **values | {"gbs": gbs},
             variant=variant,
             gpu=entry.gpu,
             size=entry.model,
@@ -217,13 +220,6 @@ class Catalogue:
             function=entry.name,
             source=f"Megatron-Bridge {self.release}",
         )
-
-
-def _formula(gbs: int, gpus: int) -> str:
-    """The global batch size as a formula of GPUs: each data-parallel rank keeps its samples at another scale."""
-    each = Fraction(gbs, gpus)
-    times = f"*{each.numerator}" if each.numerator > 1 else ""
-    return f"GPUs{times}" + (f"/{each.denominator}" if each.denominator > 1 else "")
 
 
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -42,7 +42,8 @@ def _recipe(text: str, path: Path, absolute: Path) -> Recipe:
     beside = {name: str(absolute.parent / file) for name, file in files.items() if file is not None}
     if beside:
         recipe = msgspec.structs.replace(recipe, **beside)
-    check_recipe(recipe, path)
+    for problem, remedy in _problems(recipe):
+        raise RecipeError(f"{path}: {problem}", remedy=remedy)
     return recipe
 
 
@@ -69,21 +70,12 @@ def recipes_root() -> Path:
     return Path(__file__).resolve().parents[1] / "_recipes"
 
 
-def check_recipe(recipe: Recipe, path: Path) -> None:
-    """Check what the types cannot say; ``path`` names the file.
-
-    Raises:
-        RecipeError: the first thing that does not fit.
-    """
-    for problem, remedy in _problems(recipe):
-        raise RecipeError(f"{path}: {problem}", remedy=remedy)
-
-
 Problems: TypeAlias = Iterator[tuple[str, str]]
 """What is wrong, each with its remedy."""
 
 
 def _problems(recipe: Recipe) -> Problems:
+    """What the types cannot say."""
     sizes = [model.size for model in recipe.listed_models]
     variants = [variant.name for variant in recipe.listed_variants]
     yield from _repeated("model size", sizes)
@@ -120,16 +112,13 @@ def _problems(recipe: Recipe) -> Problems:
                 near = did_you_mean(name, names)
                 yield f"{_which(item)}: unknown {kind} {name!r}{near}", f"one of {', '.join(names)}"
     yield from _problems_of_rows(recipe)
+    identities = []
     for result in recipe.listed_results:
         yield from _problems_of_result(recipe, result)
-    yield from _repeated("result", [_identity(recipe, result) for result in recipe.listed_results])
-
-
-def _identity(recipe: Recipe, result: PublishedResult) -> str:
-    document = recipe.document(result)
-    where = f"{document.title} {document.container}"
-    dtype = precision(result.dtype, result.fp8_recipe)
-    return f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu} of {where}"
+        document, dtype = recipe.document(result), precision(result.dtype, result.fp8_recipe)
+        what = f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu}"
+        identities.append(f"{what} of {document.title} {document.container}")
+    yield from _repeated("result", identities)
 
 
 def _which(item: Row | PublishedResult) -> str:

@@ -24,7 +24,7 @@ NO_COPY = "no copy of {} runs without GPUs, but a dry run plans it"
 """What can be done with a model that has no smoke size, for messages."""
 
 
-class Defaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RecipeDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model_size: Name
     dtype: Dtype
     gpu_type: Name | None = None
@@ -73,7 +73,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     The benchmarks do without: a null tokenizer, mock data.
     """
-    defaults: Defaults
+    defaults: RecipeDefaults
     flops: Flops
     listed_models: tuple[Model, ...] = msgspec.field(name="models", default=())
     listed_variants: tuple[Variant, ...] = msgspec.field(name="variants")

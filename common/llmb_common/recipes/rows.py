@@ -124,12 +124,8 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def scales(self) -> tuple[int, ...]:
         """The documented GPU counts: doublings from ``gpus_min`` to ``gpus_max``."""
-        counts = []
-        gpus = self.gpus_min
-        while gpus <= self.gpus_max:
-            counts.append(gpus)
-            gpus *= 2
-        return tuple(counts)
+        doublings = (self.gpus_max // self.gpus_min).bit_length()
+        return tuple(self.gpus_min << doubling for doubling in range(doublings))
 
     def global_batch_size(self, gpus: int) -> int:
         """GBS at ``gpus`` GPUs.
@@ -247,7 +243,7 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return "tokendrop" in self.model
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: int
     rows: tuple[PublishedRow, ...]
 
@@ -258,7 +254,7 @@ def read_published(path: Path) -> tuple[PublishedRow, ...]:
     Raises:
         RecipeError: it cannot be read.
     """
-    document: _Document = read_generated(path, _Document, remedy="restore it from the repository")
+    document: _PublishedFile = read_generated(path, _PublishedFile, remedy="restore it from the repository")
     return document.rows
 
 

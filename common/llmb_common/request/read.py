@@ -185,8 +185,14 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
     said = {name: getattr(read, known.read)(name) for name, known in VARIABLES.items()}
     gres = ("SBATCH_GPUS_PER_NODE", gres_count(said.get("SBATCH_GPUS_PER_NODE")))
     same(("GPUS_PER_NODE", said["GPUS_PER_NODE"]), gres)
+    fields: dict[str, str] = {}  # of a request, each with its variable; where several mean one, they have to agree
+    for name, known in VARIABLES.items():
+        if known.sets and said[name] is not None:
+            other = fields.setdefault(known.sets, name)
+            same((other, said[other]), (name, said[name]))
+    values: dict[str, Any] = {field: said[name] for field, name in fields.items()}
     request = Request(
-        **{"gpus_per_node": gres[1]} | _fields(said),
+        **{"gpus_per_node": gres[1]} | values,
         columns={column: said[name] for name, column in COLUMNS.items() if variables.get(name, "").strip()},
         scheduler={name: said[name] for name in OF_SCHEDULERS if said[name]},
         tuning={
@@ -202,16 +208,6 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         read.positive(name, remedy="whole seconds, at least 1")
     _refuse_contradictions(request)
     return request
-
-
-def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request that are values of variables. Where several mean one, they have to agree."""
-    found: dict[str, str] = {}
-    for name, known in VARIABLES.items():
-        if known.sets and said[name] is not None:
-            other = found.setdefault(known.sets, name)
-            same((other, said[other]), (name, said[name]))
-    return {field: said[name] for field, name in found.items()}
 
 
 def _refuse_contradictions(request: Request) -> None:

@@ -41,19 +41,14 @@ def _per_node() -> str:
     return "".join(f"{text}{names[count][-1]}, " for count, text in zip(few, said, strict=True)) + "else 8"
 
 
-def _where_jobs_run() -> str:
-    """``slurm where sbatch answers, else local``."""
-    schedulers = [way for way in ways().values() if way.submits_with]
-    return "".join(f"`{way.name}` where `{way.submits_with}` answers, else " for way in schedulers) + f"`{LOCAL}`"
-
-
 def _read() -> dict[str, Variable]:
     """``variables.json``, with what only other tables know: GPU types, ways of running jobs, columns."""
     found: dict[str, Variable] = {}
+    schedulers = [f"`{way.name}` where `{way.submits_with}` answers" for way in ways().values() if way.submits_with]
     known: dict[str, dict[str, Any]] = {
         "GPU_TYPE": {"meaning": gpus.gpu_types()},
         "GPUS_PER_NODE": {"default": _per_node()},
-        "CLUSTER_TYPE": {"meaning": " or ".join(ways()), "default": _where_jobs_run()},
+        "CLUSTER_TYPE": {"meaning": " or ".join(ways()), "default": ", else ".join([*schedulers, f"`{LOCAL}`"])},
     }
     for name, entry in _TABLE.items():
         values: dict[str, Any] = entry | known.get(name, {})

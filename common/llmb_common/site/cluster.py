@@ -157,16 +157,7 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
             f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
         ) from error
     require_trusted(path, install)
-    return parse_cluster_config(read_text(path), path)
-
-
-def parse_cluster_config(text: str, path: Path) -> ClusterConfig:
-    """The configuration that ``text`` says; ``path`` names it in messages.
-
-    Raises:
-        ConfigError: it is wrong; with file and line.
-    """
-    data, lines = load_text(text, str(path))
+    data, lines = load_text(read_text(path), str(path))
     config = convert(data, lines, config_type(names()), str(path))
     for key, problem, remedy in _problems(config):
         raise ConfigError(f"{path}:{lines[f'$.{key}']}: {key}{problem}", remedy=remedy)
