@@ -30,8 +30,6 @@ Outcome: TypeAlias = Literal["accepted", "not accepted", "not judged", "under wa
 STATUS: dict[Outcome, int] = {"accepted": 0, "not accepted": 1, "not judged": 4}
 """Exit status of a campaign that is over."""
 
-_ACCEPTED: dict[Outcome, bool | None] = {"accepted": True, "not accepted": False, "not judged": False}
-
 
 def outcome(frozen: FrozenSuite, standings: Sequence[WorkloadProgress]) -> dict[str, Any]:
     """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet."""
@@ -52,6 +50,7 @@ def outcome(frozen: FrozenSuite, standings: Sequence[WorkloadProgress]) -> dict[
 def _workload(item: WorkloadProgress) -> dict[str, Any]:
     progress, reference, plan = item.progress, item.workload.reference, item.workload.plan
     decision = progress.decision
+    run_ids = {run.number: run.record.paths.run_id for run in item.runs}
     return {
         "title": item.workload.title,
         "where": item.workload.entry.where,
@@ -71,7 +70,7 @@ def _workload(item: WorkloadProgress) -> dict[str, Any]:
         "confidence": CONFIDENCE if decision else None,
         "runs": [_run(run) for run in item.runs],
         "reruns": [
-            {"run": rerun.attempt, "run_id": _run_id(item.runs, rerun.attempt), "reason": rerun.reason}
+            {"run": rerun.attempt, "run_id": run_ids.get(rerun.attempt), "reason": rerun.reason}
             for rerun in progress.reruns
         ],
     }
@@ -88,10 +87,6 @@ def _run(run: Run) -> dict[str, Any]:
         "failure": attempt.failure if attempt else "",
         "result": as_dict(run.measured) if run.measured else None,
     }
-
-
-def _run_id(runs: Sequence[Run], number: int) -> str | None:
-    return next((run.record.paths.run_id for run in runs if run.number == number), None)
 
 
 def _text(item: WorkloadProgress) -> str:
@@ -119,7 +114,8 @@ def conclusion(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _whole(workloads, main)
     indication = any(item["indication"] for item in main)
-    return {"outcome": ends, "accepted": _ACCEPTED.get(ends), "indication": indication, "why": why}
+    accepted = None if ends == "under way" else ends == "accepted"
+    return {"outcome": ends, "accepted": accepted, "indication": indication, "why": why}
 
 
 def headline(result: dict[str, Any]) -> str:
@@ -143,17 +139,13 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
     ]
     if bad:
         return "not accepted", "workloads: " + ", ".join(bad)
-    return _where_all_ran(main)
-
-
-def _where_all_ran(main: Sequence[dict[str, Any]]) -> tuple[Outcome, str]:
-    """No workload fails: were they judged?"""
     judged = [item for item in main if item["reference"] is not None]
     unjudged = [item for item in main if item["reference"] is None and item["speed_wanted"]]
     if not judged:
         because = "there is no reference" if unjudged else "the suite compares none of them"
         return "not judged", f"{counted(len(main), 'workload')} completed; no speed was judged, because {because}"
-    words = [_passes(judged, len(main))]
+    every = "all " if len(judged) == len(main) > 1 else ""
+    words = [f"{every}{counted(len(judged), 'workload')} {'passes' if len(judged) == 1 else 'pass'}"]
     if others := sum(item["indication"] for item in judged):
         words.append(f"{others} of them as an indication, against a reference measured with other software")
     if own := sum(item["reference"].get("kind") == "baseline" for item in judged):
@@ -165,20 +157,9 @@ def _where_all_ran(main: Sequence[dict[str, Any]]) -> tuple[Outcome, str]:
     return "not judged" if unjudged else "accepted", "; ".join(words)
 
 
-def _passes(judged: Sequence[dict[str, Any]], of: int) -> str:
-    every = "all " if len(judged) == of > 1 else ""
-    return f"{every}{counted(len(judged), 'workload')} {'passes' if len(judged) == 1 else 'pass'}"
-
-
 def _bounds(workload: dict[str, Any]) -> str:
     low, high = workload["performance_low"], workload["performance_high"]
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
-
-
-def _required(workload: dict[str, Any]) -> float | None:
-    """Performance above which it passes."""
-    share: float | None = workload["performance_limit"] or workload["required"]
-    return share
 
 
 _DATA = Form.JSON | Form.PAGE
@@ -205,7 +186,7 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
     Column("interval", _bounds, Form.TABLE, head="interval"),
     Column(
         "required",
-        _required,
+        lambda row: row["performance_limit"] or row["required"],
         _DATA | Form.TABLE,
         *("`performance` above which it passes", "required above", "%", ".1%"),
     ),
@@ -260,13 +241,15 @@ def _remarks(item: dict[str, Any]) -> list[str]:
 
 def _references(result: dict[str, Any]) -> list[str]:
     """What the workloads were compared with, and how sure the answers are."""
-    found = list(dict.fromkeys(_reference(item) for item in result["workloads"] if item["reference"]))
+    references = [item["reference"] for item in result["workloads"] if item["reference"]]
+    other = "; other software than these runs', so an indication, with a wider limit"
+    found = list(
+        dict.fromkeys(
+            f"reference {known['seconds']:g} s ({known['source']}; {known['software']})"
+            f"{'' if known['same_software'] else other}"
+            for known in references
+        )
+    )
     if levels := sorted({f"{level:.1%}" for item in result["workloads"] if (level := item["confidence"])}):
         found.append(f"intervals are {' or '.join(levels)} intervals of the performance at the last look")
     return found
-
-
-def _reference(item: dict[str, Any]) -> str:
-    known = item["reference"]
-    other = "" if known["same_software"] else "; other software than these runs', so an indication, with a wider limit"
-    return f"reference {known['seconds']:g} s ({known['source']}; {known['software']}){other}"

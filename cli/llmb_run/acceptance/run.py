@@ -37,7 +37,6 @@ from llmb_run.campaigns.conduct import Conduct
 from llmb_run.reporting.forms import junit, page_or_notice
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
-from llmb_run.results.measuring import MeasuredRun
 from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.starting.submitting import require_health, say_doubts, say_warnings
 from llmb_run.terminal import notice, table
@@ -70,17 +69,17 @@ def planned(item: SuiteWorkload) -> dict[str, Any]:
 def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
     """The table of a dry run: each workload with GPUs, runs, reference and limit."""
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
-    return table(heads, [_planned_row(item) for item in workloads], heads[1:8])
-
-
-def _planned_row(item: SuiteWorkload) -> list[str]:
-    entry, plan, reference, limit = item.entry, item.plan, item.reference, item.limit
-    ahead = [item.title, str(plan.gpus), str(plan.nodes), str(entry.repeats), f"up to {entry.reruns}"]
-    if reference is None or limit is None:
-        return [*ahead, "", "", "", "only has to complete" if entry.reference == "none" else "none: not judged"]
-    source = f"indication: {reference.source}, {reference.software}" if item.indication else reference.source
-    share = f"> {100 * reference.seconds / limit:.1f}"
-    return [*ahead, f"{reference.seconds:g}", f"{limit:.4g}", share, source]
+    rows = []
+    for item in workloads:
+        entry, plan, reference, limit = item.entry, item.plan, item.reference, item.limit
+        row = [item.title, str(plan.gpus), str(plan.nodes), str(entry.repeats), f"up to {entry.reruns}"]
+        if reference is None or limit is None:
+            row += ["", "", "", "only has to complete" if entry.reference == "none" else "none: not judged"]
+        else:
+            source = f"indication: {reference.source}, {reference.software}" if item.indication else reference.source
+            row += [f"{reference.seconds:g}", f"{limit:.4g}", f"> {100 * reference.seconds / limit:.1f}", source]
+        rows.append(row)
+    return table(heads, rows, heads[1:8])
 
 
 def at_best(workloads: Sequence[SuiteWorkload]) -> dict[str, Any]:
@@ -127,7 +126,10 @@ def write_pack(
     ended = max((run.record.state_time for item in standings for run in item.runs), default=frozen.began)
     secrets = stored_secrets(workspace.install)
     mask = Mask(secrets)
-    report = _report(measured, result, ended, workspace, mask)
+    plain = build(measured, workspace, f"Acceptance of {result['suite']}")
+    plain = msgspec.structs.replace(plain, campaign=for_report(result))
+    # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
+    report: Report = from_plain({**mask.value(msgspec.to_builtins(plain)), "made": round(ended)}, Report)
     html = page_or_notice(report)
     more = {
         "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
@@ -153,16 +155,6 @@ def write_pack(
     for name in written.left_out:
         notice(f"not in the evidence, because secrets in it could not be masked: {name}")
     return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if html else None}
-
-
-def _report(
-    measured: Sequence[MeasuredRun], result: dict[str, Any], ended: float, workspace: Workspace, mask: Mask
-) -> Report:
-    report = build(measured, workspace, f"Acceptance of {result['suite']}")
-    report = msgspec.structs.replace(report, campaign=for_report(result))
-    # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
-    masked: Report = from_plain({**mask.value(msgspec.to_builtins(report)), "made": round(ended)}, Report)
-    return masked
 
 
 def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | None = None, dry_run: bool) -> Result:

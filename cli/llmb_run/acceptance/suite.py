@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -88,7 +88,13 @@ def suites() -> dict[str, str]:
             made[gpu_type] = _text(gpu_type, same)
         for scale in sorted({item.result.gpus for item in of_type}):
             name = f"{gpu_type}-{scale}"
-            made[name] = _text(name, _of_one_container([item for item in of_type if item.result.gpus == scale]))
+            # Those with a reference of the same software, else all that run in the newest container.
+            containers: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
+            for item in of_type:
+                if item.result.gpus == scale:
+                    release = container_release(item.recipe.image) or "00.00"
+                    containers[item.same, release_order(release)].append(item)
+            made[name] = _text(name, containers[max(containers)])
     return made | {file.stem: file.read_text() for file in sorted(FILES.glob("*.yaml"))}
 
 
@@ -98,30 +104,16 @@ def _published() -> list[_Judged]:
     for folder in recipe_folders(recipes_root()):
         recipe = load_recipe(folder)
         for result in recipe.results:
-            item = _Judged(recipe, result)
-            key = (recipe.workload, result.gpu, result.gpus, result.size, result.dtype, _fp8_recipe(item))
-            if _is_wanted(result) and (key not in best or item.rank > best[key].rank):
+            known = gpus.GPUS.get(result.gpu)
+            if known is None or result.dtype not in known.peaks or result.size.endswith("-proxy"):
+                continue
+            item, scaling = _Judged(recipe, result), None
+            if result.dtype == "fp8":
+                scaling = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
+            key = (recipe.workload, result.gpu, result.gpus, result.size, result.dtype, scaling)
+            if key not in best or item.rank > best[key].rank:
                 best[key] = item
     return list(best.values())
-
-
-def _is_wanted(result: PublishedResult) -> bool:
-    known = gpus.GPUS.get(result.gpu)
-    return known is not None and result.dtype in known.peaks and not result.size.endswith("-proxy")
-
-
-def _fp8_recipe(item: _Judged) -> str | None:
-    if item.result.dtype != "fp8":
-        return None
-    return item.result.fp8_recipe or item.recipe.variant(item.result.variant).fp8_recipe
-
-
-def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
-    """Those with a reference of the same software, else all that run in the newest container."""
-    groups: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
-    for item in found:
-        groups[item.same, release_order(container_release(item.recipe.image) or "00.00")].append(item)
-    return groups[max(groups)]
 
 
 def _text(name: str, found: Sequence[_Judged]) -> str:
@@ -129,7 +121,10 @@ def _text(name: str, found: Sequence[_Judged]) -> str:
     container = f"nemo:{container_release(found[0].recipe.image)}"
     against = "measured in the same container" if same else "of other software: each verdict is an indication"
     widest = max(item.result.gpus for item in found)
-    smallest = min((item for item in found if item.result.gpus == widest), key=_parameters)
+    smallest = min(
+        (item for item in found if item.result.gpus == widest),
+        key=lambda item: item.recipe.model(item.result.size).parameters or float("inf"),
+    )
     lines = [
         f"# In {container}, compared with published results {against}.",
         f"name: {name}",
@@ -142,10 +137,6 @@ def _text(name: str, found: Sequence[_Judged]) -> str:
         *(f"  - {{{_job(item)}}}" for item in found),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _parameters(item: _Judged) -> float:
-    return item.recipe.model(item.result.size).parameters or float("inf")
 
 
 def _job(item: _Judged) -> str:
@@ -253,7 +244,14 @@ def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
         ConfigError: something in it is wrong; with file and line
     """
     content, at = read_content(text, str(path), SuiteFile)
-    tests = [test for found in _entries(content, at) for test in _swept(*found, content.defaults, workspace, at)]
+    tests: list[SuiteEntry] = []
+    for entry, item, key in _entries(content, at):
+        specs = [spec for spec in specs_of_task(item, content.defaults, workspace, key, at) if spec.repeat == 1]
+        if any("profile" in spec.settings for spec in specs):
+            raise ConfigError(
+                f"{entry.where}: a profiled run is slower, and proves nothing", remedy="leave profile out"
+            )
+        tests += [replace(entry, spec=spec) for spec in specs]
     return Suite(path, content.name, text, tuple(tests), content.health)
 
 
@@ -266,39 +264,26 @@ def terms(text: str, name: str) -> list[SuiteEntry]:
     return [entry for entry, _, _ in _entries(*read_content(text, name, SuiteFile))]
 
 
-def _entries(content: SuiteFile, at: At) -> list[tuple[SuiteEntry, SuiteTest, str]]:
+def _entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest, str]]:
     """Each test with what it demands, and its path in the file."""
-    sections = (("prescreen", content.prescreen), ("tests", content.tests))
-    return [
-        (_entry(item, content.defaults, at(path), section == "prescreen"), item, path)
-        for section, items in sections
-        for number, item in enumerate(items)
-        if (path := f"$.{section}[{number}]")
-    ]
-
-
-def _entry(item: SuiteTest, defaults: SuiteDefaults, where: str, prescreen: bool) -> SuiteEntry:
     # What the tests must reach is nothing to the pre-screen: it only has to run.
-    other = SuiteDefaults(repeats=1, reruns=1, reference="none") if prescreen else defaults
-    return SuiteEntry(
-        spec=JobSpec(),
-        where=where,
-        repeats=_said(item.repeats, other.repeats, REPEATS),
-        reruns=_said(item.reruns, other.reruns, RERUNS),
-        required=_said(item.required, other.required, REQUIRED),
-        reference=_said(item.reference, other.reference, "required"),
-        prescreen=prescreen,
-    )
-
-
-def _swept(
-    entry: SuiteEntry, item: SuiteTest, path: str, defaults: SuiteDefaults, workspace: Workspace, at: At
-) -> list[SuiteEntry]:
-    """Every workload of one test."""
-    specs = [spec for spec in specs_of_task(item, defaults, workspace, path, at) if spec.repeat == 1]
-    if any("profile" in spec.settings for spec in specs):
-        raise ConfigError(f"{entry.where}: a profiled run is slower, and proves nothing", remedy="leave profile out")
-    return [replace(entry, spec=spec) for spec in specs]
+    screened = SuiteDefaults(repeats=1, reruns=1, reference="none")
+    for section, items, defaults in (
+        ("prescreen", content.prescreen, screened),
+        ("tests", content.tests, content.defaults),
+    ):
+        for number, item in enumerate(items):
+            path = f"$.{section}[{number}]"
+            entry = SuiteEntry(
+                spec=JobSpec(),
+                where=at(path),
+                repeats=_said(item.repeats, defaults.repeats, REPEATS),
+                reruns=_said(item.reruns, defaults.reruns, RERUNS),
+                required=_said(item.required, defaults.required, REQUIRED),
+                reference=_said(item.reference, defaults.reference, "required"),
+                prescreen=section == "prescreen",
+            )
+            yield entry, item, path
 
 
 def _said(own: T | None, default: T | None, otherwise: T) -> T:

@@ -29,12 +29,12 @@ from llmb_common.results.references import Reference, published_references
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.timing.job_events import read_events
 from llmb_run.acceptance.outcome import as_text, headline, outcome
-from llmb_run.acceptance.signing import PackSignature, check
+from llmb_run.acceptance.signing import check
 from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
-from llmb_run.acceptance.workloads import FrozenSuite, FrozenWorkload, Judged, SuiteWorkload, WorkloadProgress
+from llmb_run.acceptance.workloads import FrozenSuite, Judged, SuiteWorkload, WorkloadProgress
 from llmb_run.campaigns.campaign import Campaign, important, unlike
 from llmb_run.campaigns.conduct import Conduct
-from llmb_run.results.verifying import Verified, verify_archive
+from llmb_run.results.verifying import verify_archive
 from llmb_run.workspace import Workspace
 
 _WORKLOAD = (
@@ -141,7 +141,11 @@ class Unpacked:
     def keep(self, name: str, size: int) -> IO[bytes] | None:
         """For ``verify_archive``, which has checked the name: no part of it is empty, ``.`` or ``..``."""
         top, _, below = name.partition("/")
-        if not below or name.endswith(_LEFT_OUT) or self._full(size):
+        if not below or name.endswith(_LEFT_OUT):
+            return None
+        self._bytes, self._files = self._bytes + size, self._files + 1
+        self.too_much = self.too_much or self._bytes > MOST_BYTES or self._files > MOST_FILES
+        if self.too_much:
             return None
         home = self._folder if top == "campaign" else self._folder / "experiments" / (top.rpartition("_")[0] or "none")
         path = home / name
@@ -150,11 +154,6 @@ class Unpacked:
             return path.open("xb")
         except (NotADirectoryError, FileExistsError, ValueError):
             return None  # a file where another has its folder, as no campaign has it: what is missing will be said
-
-    def _full(self, size: int) -> bool:
-        self._bytes, self._files = self._bytes + size, self._files + 1
-        self.too_much = self.too_much or self._bytes > MOST_BYTES or self._files > MOST_FILES
-        return self.too_much
 
 
 @dataclass(frozen=True)
@@ -227,9 +226,12 @@ class _Recomputation:
         standings = judged.standings(Conduct(self._runs, arms, judged, self._workspace, lambda text: None).look())
         found = outcome(self._frozen, standings)
         self._problems += differences(said, found)
-        self._check_plans(standings)
-        self._check_replaced(standings)
-        self._check_text(said)
+        self._check_runs(standings)
+        text = read_plain(self._folder / "verdicts.txt").decode(errors="replace")
+        # One with **** is masked; another release has other words.
+        comparable = "****" not in text and self._frozen.llmb == __version__
+        if comparable and _BEGUN.sub(" ", text) != _BEGUN.sub(" ", as_text(said)):
+            self._problems.append("campaign/verdicts.txt does not say what campaign/verdicts.json says")
         if self._frozen.llmb != __version__:
             self._notes.append(f"the pack was made by LLMB {self._frozen.llmb}, and judged again by {__version__}")
         problems, notes = (tuple(dict.fromkeys(lines)) for lines in (self._problems, self._notes))
@@ -237,7 +239,10 @@ class _Recomputation:
 
     def _workloads(self) -> list[SuiteWorkload]:
         entries = self._entries()
-        planned = [_planned(kept, entries) for kept in self._frozen.arms]
+        planned = [
+            SuiteWorkload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, None)
+            for kept in self._frozen.arms
+        ]
         workloads = self._frozen.frozen(planned)
         for item in workloads:
             if item.scatter.learned:
@@ -277,38 +282,23 @@ class _Recomputation:
             return ""
         return f"no result that LLMB {__version__} knows as published for it is {reference.seconds:g} s"
 
-    def _check_plans(self, standings: Sequence[WorkloadProgress]) -> None:
-        """Every run has the plan and the training code of its workload."""
+    def _check_runs(self, standings: Sequence[WorkloadProgress]) -> None:
+        """Every run has the plan and the training code of its workload, and was replaced only where it ended badly.
+
+        A slow run that is made out to be one that a node ended would be replaced by a faster one.
+        """
         for kept, item in zip(self._frozen.arms, standings, strict=True):
             for run in item.runs:
+                about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
                 now = work_of(important(plan_as_dict(run.record.plan)))
                 changed = list(unlike(work_of(kept.plan), {name: now.get(name) for name in kept.plan}))
                 if run.record.manifest.get("code_sha256") != self._frozen.code_sha256:
                     changed.append("the training code")
                 if changed:
-                    about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
                     self._problems.append(f"{about} is not the job that was planned: {'; '.join(changed[:3])}")
-
-    def _check_replaced(self, standings: Sequence[WorkloadProgress]) -> None:
-        """A slow run that is made out to be one that a node ended would be replaced by a faster one."""
-        for item in standings:
-            for run in item.runs:
-                ended_well = run.attempt is not None and read_events(run.record.paths.events).exit_code == 0
-                if run.attempt is not None and run.attempt.fault and ended_well:
-                    about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
-                    self._notes.append(f"{about} was replaced ({run.attempt.fault}), but ended well by its own account")
-
-    def _check_text(self, said: dict[str, Any]) -> None:
-        text = read_plain(self._folder / "verdicts.txt").decode(errors="replace")
-        if "****" in text or self._frozen.llmb != __version__:
-            return  # masked, or in another release's words
-        if _BEGUN.sub(" ", text) != _BEGUN.sub(" ", as_text(said)):
-            self._problems.append("campaign/verdicts.txt does not say what campaign/verdicts.json says")
-
-
-def _planned(kept: FrozenWorkload, entries: dict[int, SuiteEntry]) -> SuiteWorkload:
-    """The workload without its reference. ``entries`` by line."""
-    return SuiteWorkload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, None)
+                fault = run.attempt.fault if run.attempt is not None else ""
+                if fault and read_events(run.record.paths.events).exit_code == 0:
+                    self._notes.append(f"{about} was replaced ({fault}), but ended well by its own account")
 
 
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:
@@ -342,32 +332,20 @@ def verify_pack(pack: Path, sha256: str, signers: Path | None) -> Result:
         "verdict": asdict(again),
         "signature": asdict(signature),
     }
-    lines = [*_about_files(files), *_about_verdict(again), f"signature: {signature.state}: {signature.text}"]
+    lines = [f"files: {files.files}, all as they were written"] if files.ok else [*files.lines()]
+    lines += [f"note: {text}" for text in files.notes]
+    lines += [f"verdict: {text}" for text in again.problems] or [
+        f"verdict: judged again from the logs, and the same: {again.said}"
+    ]
+    lines += [f"note: {text}" for text in again.notes]
+    lines.append(f"signature: {signature.state}: {signature.text}")
     text = "".join(f"{line}\n" for line in lines)
     if data["ok"]:
         return Result(data, text)
+    gravest = next(iter(again.problems), next(files.lines(), f"its signature: {signature.text}"))
     error = CheckFailed(
-        f"{pack} does not prove what it says: {_first(files, again, signature)}",
-        remedy="spec whoever made it for the original, or for its logs",
+        f"{pack} does not prove what it says: {gravest}",
+        remedy="ask whoever made it for the original, or for its logs",
         code="pack-refuted",
     )
     return Result(data, text, error=error)
-
-
-def _about_files(found: Verified) -> list[str]:
-    lines = [f"files: {found.files}, all as they were written"] if found.ok else [*found.lines()]
-    return [*lines, *(f"note: {text}" for text in found.notes)]
-
-
-def _about_verdict(again: Recomputed) -> list[str]:
-    problems = [f"verdict: {text}" for text in again.problems]
-    if not problems:
-        problems = [f"verdict: judged again from the logs, and the same: {again.said}"]
-    return [*problems, *(f"note: {text}" for text in again.notes)]
-
-
-def _first(files: Verified, again: Recomputed, signature: PackSignature) -> str:
-    """The gravest of what is wrong."""
-    if again.problems:
-        return again.problems[0]
-    return next(files.lines(), f"its signature: {signature.text}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from llmb_common.command.printable import counted
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
@@ -26,7 +26,7 @@ from llmb_common.results.references import (
     published_references,
 )
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
-from llmb_common.results.sequential import Rerun, SequentialDecision, follow, tolerance_of
+from llmb_common.results.sequential import SequentialDecision, follow, tolerance_of
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_common.submission.preflight import check
@@ -101,7 +101,10 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
     outcomes = [(entry, attempt(_planned, entry, workspace, known)) for entry in tests]
     refused = [(entry, item) for entry, item in outcomes if isinstance(item, LLMBError)]
     if refused:
-        lines = [f"{entry.where}: {entry.spec.title}: {_in_one_line(error)}" for entry, error in refused]
+        lines = [
+            f"{entry.where}: {entry.spec.title}: {error.message}{f' ({error.remedy})' if error.remedy else ''}"
+            for entry, error in refused
+        ]
         missing = all(isinstance(error, EnvironmentLacks) for _, error in refused)
         raise (EnvironmentLacks if missing else ConfigError)(
             "nothing was started; the suite cannot be run:\n  " + "\n  ".join(dict.fromkeys(lines)),
@@ -111,14 +114,7 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
     return [item for _, item in outcomes if isinstance(item, SuiteWorkload)]
 
 
-def _in_one_line(error: LLMBError) -> str:
-    return f"{error.message} ({error.remedy})" if error.remedy else error.message
-
-
-_Known: TypeAlias = tuple[Sequence[Baseline], PastRuns]
-
-
-def _planned(entry: SuiteEntry, workspace: Workspace, known: _Known) -> SuiteWorkload:
+def _planned(entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Baseline], PastRuns]) -> SuiteWorkload:
     planned = plan_job(entry.spec, workspace)
     if planned.request.dry_run and not entry.spec.dry_run:
         raise RequestError("DRY_RUN is set in the environment", remedy="unset it, or give --dry-run")
@@ -222,14 +218,13 @@ class WorkloadProgress:
         there = {run.number for run in self.runs}
         again = {rerun.attempt: rerun for rerun in self.progress.reruns}
         for number in range(1, self.progress.attempts + 1):
-            if number not in there:
-                rerun = again.get(number)
-                yield Due(self.number, number, rerun.days if rerun else 0, why=_reason(rerun) if rerun else "")
-
-
-def _reason(rerun: Rerun) -> str:
-    when = f", in {counted(rerun.days, 'day')}: runs of one day share its conditions" if rerun.days else ""
-    return f", a rerun: {rerun.reason}{when}"
+            if number in there:
+                continue
+            if rerun := again.get(number):
+                when = f", in {counted(rerun.days, 'day')}: runs of one day share its conditions" if rerun.days else ""
+                yield Due(self.number, number, rerun.days, why=f", a rerun: {rerun.reason}{when}")
+            else:
+                yield Due(self.number, number)
 
 
 @dataclass(frozen=True)
@@ -248,13 +243,12 @@ class Judged:
 
     def standings(self, runs: Runs) -> list[WorkloadProgress]:
         """For each workload, what its runs have shown so far."""
-        return [_standing(number, item, runs[number]) for number, item in enumerate(self.workloads, 1)]
-
-
-def _standing(number: int, workload: SuiteWorkload, runs: Sequence[Run]) -> WorkloadProgress:
-    attempts = {run.number: run.attempt for run in runs}
-    ended = [attempts.get(n) for n in range(1, max(attempts, default=0) + 1)]
-    entry = workload.entry
-    judge = workload.decide if workload.reference is not None else None
-    progress = follow(ended, entry.repeats, entry.reruns, judge, spread=workload.plan.scheduler is not None)
-    return WorkloadProgress(number, workload, tuple(runs), progress)
+        found = []
+        for number, workload in enumerate(self.workloads, 1):
+            attempts = {run.number: run.attempt for run in runs[number]}
+            ended = [attempts.get(n) for n in range(1, max(attempts, default=0) + 1)]
+            entry = workload.entry
+            judge = workload.decide if workload.reference is not None else None
+            progress = follow(ended, entry.repeats, entry.reruns, judge, spread=workload.plan.scheduler is not None)
+            found.append(WorkloadProgress(number, workload, tuple(runs[number]), progress))
+        return found
