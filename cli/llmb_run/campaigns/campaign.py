@@ -96,8 +96,7 @@ class Campaign:
         """
         found: dict[tuple[int, int], RunRecord] = {}
         since = self.began - _CLOCKS_DIFFER  # no run is older than its campaign
-        places = {(plan.workload_folder, plan.experiment_name) for plan in plans}
-        for workload_folder, name in sorted(places):
+        for workload_folder, name in sorted({(plan.workload_folder, plan.experiment_name) for plan in plans}):
             for folder in (experiments_folder(workload_folder) / name).glob(f"{name}_*"):
                 second = folder.name.removeprefix(f"{name}_").partition("-")[0]
                 if not second.isdecimal() or int(second) < since or not is_ours(folder):
@@ -164,7 +163,16 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
             home.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(home / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             cleanup.callback(os.close, descriptor)
-            _lock(descriptor, home)
+            if not try_lock(descriptor):
+                who = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
+                raise EnvironmentLacks(
+                    f"this campaign is under way: {who or 'another process is working on it'}",
+                    remedy="wait for it, or watch its runs: llmb-run watch",
+                    code="busy",
+                )
+            who = f"process {os.getpid()} on {platform.node()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, who.encode(), 0)
             numbers = [int(path.name) for path in home.iterdir() if path.name.isdecimal()]
             number = max(numbers, default=1)
             if again and (home / str(number) / "campaign.json").exists():
@@ -182,23 +190,6 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
             known = _read(campaign.frozen_file, id=str, began=float)
             campaign = replace(campaign, id=known["id"], began=known["began"])
         yield campaign
-
-
-def _lock(descriptor: int, home: Path) -> None:
-    if not try_lock(descriptor):
-        who = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
-        raise EnvironmentLacks(
-            f"this campaign is under way: {who or 'another process is working on it'}",
-            remedy="wait for it, or watch its runs: llmb-run watch",
-            code="busy",
-        )
-    text = f"process {os.getpid()} on {platform.node()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text.encode(), 0)
-
-
-_UNIMPORTANT = ("preflight",)
-"""Of a plan: predictions, and warnings, which look at the machine's state."""
 
 
 class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -281,9 +272,9 @@ def frozen_now(
 
 
 def important(plan: dict[str, Any]) -> dict[str, Any]:
-    """Of a plan as plain values what must not change."""
+    """Of a plan as plain values what must not change: all but predictions and warnings about the machine's state."""
     # As JSON gives it back: lists, not tuples.
-    kept = {name: value for name, value in plan.items() if name not in _UNIMPORTANT}
+    kept = {name: value for name, value in plan.items() if name != "preflight"}
     found: dict[str, Any] = json.loads(json.dumps(kept))
     return found
 

@@ -60,7 +60,9 @@ def attempt_of(item: MeasuredRun, record: RunRecord, *, timed: bool, strict: boo
         return SuiteAttempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else SuiteAttempt()
     if (word := record.state.split()[0]) in _FAULTS:
         return SuiteAttempt(fault=f"{_FAULTS[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
-    if _cut_short(record):
+    # It had not had its time when the job that it shares with others ended.
+    ended = record.submission.in_series and word in ("TIMEOUT", "DEADLINE")
+    if ended and not read_events(record.paths.events).timed_out:
         return SuiteAttempt(fault=f"its allocation ended before its own time limit ({record.state})")
     hardware = [
         finding.text for finding in item.findings if finding.kind in _NODE_KINDS and finding.severity == "problem"
@@ -74,15 +76,6 @@ def attempt_of(item: MeasuredRun, record: RunRecord, *, timed: bool, strict: boo
         return SuiteAttempt(fault=status.message)
     said = status.message or record.detail or record.state
     return SuiteAttempt(failure=f"{said}: {why.said}" if record.state != COMPLETED else said)
-
-
-def _cut_short(record: RunRecord) -> bool:
-    """Whether it had not had its time when the job that it shares with others ended."""
-    ended = record.submission.in_series and record.state.split()[0] in ("TIMEOUT", "DEADLINE")
-    return ended and not read_events(record.paths.events).timed_out
-
-
-_UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,7 @@ class Run:
     @property
     def unsettled(self) -> bool:
         """Whether its submission was interrupted, so that nobody knows yet if there is a job."""
-        return self.record.state in _UNSETTLED
+        return self.record.state in (SUBMITTING, NOT_SUBMITTED)
 
 
 def refuse_slowed(plan: JobPlan, *, saving: bool = False) -> None:
@@ -180,7 +173,8 @@ class Conduct:
             runs = self.look()
             due = self._strategy.due(self._arms, runs)
             if unwanted := [item for item in due if item.cancel]:
-                cancel([_numbered(runs, item) for item in unwanted])
+                records = {(arm, run.number): run.record for arm, these in runs.items() for run in these}
+                cancel([records[item.arm, item.attempt] for item in unwanted])
                 continue
             every = [run for arm in runs.values() for run in arm]
             unsettled = [run.record for run in every if run.unsettled]
@@ -197,13 +191,16 @@ class Conduct:
     def look(self) -> Runs:
         """The recorded runs of this campaign, by number of their arm."""
         found = self._campaign.records([arm.plan for arm in self._arms])
-        return {
-            number: self._runs(arm, {attempt: record for (of, attempt), record in found.items() if of == number})
-            for number, arm in enumerate(self._arms, 1)
-        }
-
-    def _runs(self, arm: Arm, records: Mapping[int, RunRecord]) -> Sequence[Run]:
-        return _beside_repeats([self._run(arm, attempt, record) for attempt, record in sorted(records.items())])
+        runs = {}
+        for number, arm in enumerate(self._arms, 1):
+            each = [self._run(arm, attempt, record) for (of, attempt), record in sorted(found.items()) if of == number]
+            measured = [(at, run, run.measured) for at, run in enumerate(each) if run.measured]
+            beside = beside_repeats([item for *_, item in measured])
+            for (at, run, before), item in zip(measured, beside, strict=True):
+                if item is not before:  # its training is unlike that of its repeats
+                    each[at] = replace(run, measured=item, attempt=SuiteAttempt(failure=item.unfit))
+            runs[number] = each
+        return runs
 
     def _run(self, arm: Arm, number: int, record: RunRecord) -> Run:
         if (run := Run(number, record)).live:
@@ -215,13 +212,17 @@ class Conduct:
         return Run(number, record, *self._known[record.paths.run_id])
 
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
-        refused = [error for record in unsettled for error in self._settle(record)]
+        """Adopt the jobs of submissions that were interrupted, or submit these runs again; then submit what is due."""
+        results: list[RunRecord | LLMBError] = []
+        for record in unsettled:
+            self._say(f"{record.paths.run_id}: its submission was interrupted: looking for its job")
+            try:
+                recover(record)
+            except LLMBError as refusal:
+                results.append(refusal)
+        results += self._submit(due)
         # A run that was followed here, and failed, is on record like any other.
-        refused += [
-            result
-            for result in self._submit(due)
-            if isinstance(result, LLMBError) and not isinstance(result, CheckFailed)
-        ]
+        refused = [item for item in results if isinstance(item, LLMBError) and not isinstance(item, CheckFailed)]
         if refused:
             error = refused[0]
             every = len(due) + len(unsettled)
@@ -274,21 +275,6 @@ class Conduct:
         for item in due:
             self._say(f"{self._arms[item.arm - 1].title}: run {item.attempt}{item.why}")
 
-    def _settle(self, record: RunRecord) -> list[LLMBError]:
-        """Adopt the job of a submission that was interrupted, or submit the same run again; why that is impossible."""
-        self._say(f"{record.paths.run_id}: its submission was interrupted: looking for its job")
-        try:
-            recover(record)
-        except CheckFailed:
-            return []  # it was followed here, and failed
-        except LLMBError as error:
-            return [error]
-        return []
-
-
-def _numbered(runs: Runs, due: Due) -> RunRecord:
-    return next(run.record for run in runs[due.arm] if run.number == due.attempt)
-
 
 def held(record: RunRecord) -> tuple[float, float]:
     """``Run.began`` and ``Run.hours`` of a run that has ended."""
@@ -297,13 +283,3 @@ def held(record: RunRecord) -> tuple[float, float]:
     if record.state == CANCELLED and events.started is None:
         return began, 0.0  # before its turn
     return began, max(ended - began, 0.0) * plan.nodes * plan.gpus_per_node / 3600
-
-
-def _beside_repeats(runs: Sequence[Run]) -> list[Run]:
-    """``runs``; one whose training is unlike that of its repeats has failed."""
-    held = list(runs)
-    measured = [(at, run, run.measured) for at, run in enumerate(runs) if run.measured]
-    for (at, run, before), item in zip(measured, beside_repeats([item for *_, item in measured]), strict=True):
-        if item is not before:
-            held[at] = replace(run, measured=item, attempt=SuiteAttempt(failure=item.unfit))
-    return held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from llmb_run.acceptance.signing import sign
 from llmb_run.acceptance.suite import find_suite, suites
 from llmb_run.acceptance.verify import verify_pack
 from llmb_run.app import Command, VerbCommand
-from llmb_run.comparing.ab import ab, say_what_changed, with_base
+from llmb_run.comparing.ab import ab, say_what_changed, spec_of_run
 from llmb_run.comparing.strategy import rule_of
 from llmb_run.selecting import one_folder
 from llmb_run.starting.requests import job_spec, one_job, plan_job
@@ -149,7 +150,8 @@ def ab_command(
     spec = job_spec(workload=workload or "", dry_run=dry_run, **settings)
     if base is not None:
         record = load_record(one_folder(workspace, base))
-        spec = with_base(record, workspace.workload(record.plan.workload).recipe, spec)
+        its = spec_of_run(record, workspace.workload(record.plan.workload).recipe)
+        spec = replace(its.having(spec.settings), slurm=spec.slurm)
         say_what_changed(record, plan_job(spec, workspace).plan)
     rule = rule_of(resolution, pairs, budget)
     changes = {name: values[0] for name, values in dimensions.items()}

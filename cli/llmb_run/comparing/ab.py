@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from llmb_run.campaigns.campaign import (
     important,
     unlike,
 )
-from llmb_run.campaigns.conduct import Conduct, Run, refuse_slowed
+from llmb_run.campaigns.conduct import Conduct, refuse_slowed
 from llmb_run.columns import formatted
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule, RunBlock
 from llmb_run.starting.command_line import as_said, setting_said, variables_of
@@ -49,9 +48,11 @@ CONFIDENCE = 0.95
 def outcome(standing: ComparisonProgress, changes: Mapping[str, str]) -> dict[str, Any]:
     """The content of ``result.json``. Changes of time are in per cent: -6.1 is B 6.1 % faster."""
     one, other = (arm.plan for arm in standing.arms)
-    runs = [run for block in standing.good for run in block.counted if run is not None]
-    work = list(unequal_work(one, other))
-    loss = None if work else _loss(runs)
+    work, loss = list(unequal_work(one, other)), None
+    runs = [run.measured for block in standing.good for run in block.counted if run is not None and run.measured]
+    if runs and not work:  # where the loss of any run differs most from that of the first
+        found = loss_difference(*(run.timing.iterations for run in runs))
+        loss = {"iteration": found[0], "relative_difference": found[1]} if found else None
     equal = not work and (loss is None or loss["relative_difference"] <= SAME_LOSS)
     return {
         "schema": 1,
@@ -82,13 +83,6 @@ def _as_dict(found: Comparison, rate: float) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "error_rate_each_look": 2 * rate,
     }
-
-
-def _loss(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Where the loss of any run differs most from that of the first."""
-    each = [run.measured.timing.iterations for run in runs if run.measured]
-    found = loss_difference(*each) if each else None
-    return {"iteration": found[0], "relative_difference": found[1]} if found else None
 
 
 def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
@@ -267,8 +261,3 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     then, now = (important(msgspec.to_builtins(plan)) for plan in (record.plan, planned))
     for line in unlike(then, now):
         notice(f"{record.paths.run_id} would be another run today: {line}")
-
-
-def with_base(record: RunRecord, recipe: Recipe, said: JobSpec) -> JobSpec:
-    """The spec of a run, with what the command line says beside it."""
-    return replace(spec_of_run(record, recipe).having(said.settings), slurm=said.slurm)

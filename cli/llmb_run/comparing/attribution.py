@@ -54,7 +54,7 @@ class Parts:
         for at, standing in enumerate(standings):
             if self.why_not(standings, at):
                 continue
-            part = self._part(at, standing.rule)
+            part = InTurns(f"{self.seed} {at}", standing.rule)
             own = {number: runs[2 * at + number] for number in (1, 2)}
             found += [
                 replace(due, arm=2 * at + due.arm, block=(due.block or 0) * len(standings) + at)
@@ -72,12 +72,9 @@ class Parts:
         found = []
         for at in range(count):
             left = None if rule.budget is None else rule.budget - sum(hours) + hours[at]
-            part = self._part(at, replace(rule, budget=left))
+            part = InTurns(f"{self.seed} {at}", replace(rule, budget=left))
             found.append(part.standing(arms[2 * at : 2 * at + 2], {n: runs[2 * at + n] for n in (1, 2)}))
         return found
-
-    def _part(self, at: int, rule: Rule) -> InTurns:
-        return InTurns(f"{self.seed} {at}", rule)
 
     def why_not(self, standings: Sequence[ComparisonProgress], at: int) -> str:
         """Why a comparison is not begun; empty where it is, or may be."""
@@ -207,7 +204,11 @@ def attribute(
     def measured(campaign: Campaign) -> dict[str, Any]:
         kept = _begin_or_go_on(campaign, record, workspace)
         base, *others = (item.arm for item in kept.arms)
-        _check_pairs(rule, len(others))
+        if rule.most < (few := fewest(RATE / len(others))):
+            raise RequestError(
+                f"--pairs {2 * rule.most}: so few are never sure enough of {len(others)} comparisons at once",
+                remedy=f"--pairs {2 * few} or more",
+            )
         notice(f"{counted(len(others), 'comparison')}, each of at most {4 * rule.most} runs: {campaign.folder}")
         arms = [arm for other in others for arm in (replace(base, title=f"A beside {other.title}"), other)]
         parts = Parts(campaign.id, rule, together=len(others) > 1)
@@ -222,14 +223,6 @@ def attribute(
     )
 
 
-def _check_pairs(rule: Rule, count: int) -> None:
-    if rule.most < (few := fewest(RATE / count)):
-        raise RequestError(
-            f"--pairs {2 * rule.most}: so few are never sure enough of {count} comparisons at once",
-            remedy=f"--pairs {2 * few} or more",
-        )
-
-
 def _begin_or_go_on(campaign: Campaign, record: RunRecord, workspace: Workspace) -> FrozenGap:
     then = began_with(campaign, FrozenGap)
     if then is None:
@@ -240,7 +233,11 @@ def _begin_or_go_on(campaign: Campaign, record: RunRecord, workspace: Workspace)
         check(found.here.plan)
         say_what_changed(record, found.here.plan)
         gap, tests = _testable(found, workspace)
-        arms = _arms(found.here, tests)
+        planned = [found.here, *(item for _, item in tests)]
+        say_warnings(planned)
+        say_doubts(item.plan for item in planned)
+        titles = [f"A ({title_of(found.here.plan)})", *(title for title, _ in tests)]
+        arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(planned, titles, strict=True)]
     else:
         here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
         gap, arms = then.gap, [replace(item.arm, recipe_folder=here.entry.folder) for item in then.arms]
@@ -282,11 +279,3 @@ def _test(found: Found, names: Any, workspace: Workspace) -> PlannedJob | str:
         return error.message
     one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in (found.here, planned))
     return planned if one != other else "the run's job has it already"
-
-
-def _arms(here: PlannedJob, tests: Sequence[tuple[str, PlannedJob]]) -> list[Arm]:
-    planned = [here, *(item for _, item in tests)]
-    say_warnings(planned)
-    say_doubts(item.plan for item in planned)
-    titles = [f"A ({title_of(here.plan)})", *(title for title, _ in tests)]
-    return [Arm(item.plan, item.entry.folder, title) for item, title in zip(planned, titles, strict=True)]

@@ -29,7 +29,6 @@ from llmb_common.results.references import (
     release_spread,
     worth_of,
 )
-from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.ab import spec_of_run
 from llmb_run.results.measuring import MeasuredRun, measure
@@ -111,19 +110,15 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
         moved = _planned_or_none(wanted, workspace) if image else None
         worth = worth_of(planned.plan, msgspec.structs.replace(planned.plan, image=image), recipe) if image else None
     there = moved or planned
+    found = level([own.good], own.past.scatter(own.configuration))
+    seconds = reference.seconds * here.plan.tokens_per_gpu / there.plan.tokens_per_gpu
     return Other(
         there.spec,
         facts_of_plan(there.plan),
         command_for(there.plan, recipe).removeprefix("llmb-run single "),
-        _change_to(own, own.good, reference.seconds * here.plan.tokens_per_gpu / there.plan.tokens_per_gpu),
+        Change(*(seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low))),
         software=None if moved else (reference.software, worth),
     )
-
-
-def _change_to(own: MeasuredRun, time: StepTime, seconds: float) -> Change:
-    """From what the run takes to ``seconds``."""
-    found = level([time], own.past.scatter(own.configuration))
-    return Change(*(seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low)))
 
 
 def _image_of(reference: Reference, recipe: Recipe) -> str | None:
@@ -255,13 +250,12 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Found:
         why = "LLMB cannot plan a job in that software"
         software, worth = other.software
         listed.append(GapDifference("software", "software", own.software, software, worth=worth, why=why))
-    ordered = sorted((*listed, *seen), key=_importance)
+    ordered = sorted(
+        (*listed, *seen),
+        key=lambda item: (item.worth.median if item.worth else 0.0, _ORDER.index(item.kind), not item.test),
+    )
     slower = 1 / other.change.ratio - 1
     return Found(Gap(_published(own), other.run_id, slower, tuple(ordered), other.change), here, sides.there)
-
-
-def _importance(item: GapDifference) -> tuple[float, int, bool]:
-    return (item.worth.median if item.worth else 0.0, _ORDER.index(item.kind), not item.test)
 
 
 def _published(own: MeasuredRun) -> str:

@@ -83,7 +83,7 @@ def preview(space: Space, options: Sequence[Option], budget: float) -> dict[str,
         "once_each_hours": every + proofs,
         "least_hours": 2 * options[0].cost + proofs,
         "predicted": any(option.point.predicted for option in options),
-        "budget": _limit(budget),
+        "budget": budget if math.isfinite(budget) else None,
         "first": [command_for(item.plan, item.entry.recipe) for item in space.arms[:5]],
     }
 
@@ -140,7 +140,7 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
         "risk": state.risk,
         "within": tuning.within,
         "spent_hours": state.spent,
-        "budget": _limit(tuning.budget),
+        "budget": tuning.budget if math.isfinite(tuning.budget) else None,
         "space": kept.space,
         "arms": _arms(kept, tuning, runs, state.ranking),
         "trials": _trials(tuning, runs),
@@ -160,11 +160,6 @@ def _times(runs: Sequence[Run]) -> list[StepTime]:
     return [run.attempt.time for run in runs if run.attempt is not None and run.attempt.time is not None]
 
 
-def _limit(budget: float) -> float | None:
-    """As JSON has it."""
-    return budget if math.isfinite(budget) else None
-
-
 def _hours_said(budget: float | None) -> str:
     return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"
 
@@ -172,19 +167,16 @@ def _hours_said(budget: float | None) -> str:
 def _arms(
     kept: FrozenSpace, tuning: Tuning, runs: Runs, ranking: Sequence[tuple[int, float, float]]
 ) -> list[dict[str, Any]]:
-    rows = [_arm(kept.arms[at], runs[at + 1], ratio, error) for at, ratio, error in ranking]
-    ranked = {at for at, *_ in ranking}
-    for number, listed in runs.items():
-        if listed and number - 1 not in ranked:
-            rows.append(_arm(kept.arms[number - 1], listed, what=_why(tuning, number, listed[-1], runs)))
+    ranked = {at: (ratio, error) for at, ratio, error in ranking}
+    failed = [number - 1 for number, listed in runs.items() if listed and number - 1 not in ranked]
+    rows = []
+    for at in (*ranked, *failed):
+        choice, listed = kept.arms[at], runs[at + 1]
+        ratio, error = ranked.get(at, (None, None))
+        what = "" if at in ranked else _why(tuning, at + 1, listed[-1], runs)
+        about = {"title": choice.title, "changes": choice.changes, "command": choice.command, "runs": len(listed)}
+        rows.append({**about, "ratio": ratio, "error": error, "what": what})
     return rows
-
-
-def _arm(
-    choice: FrozenChoice, runs: Sequence[Run], ratio: float | None = None, error: float | None = None, what: str = ""
-) -> dict[str, Any]:
-    about = {name: getattr(choice, name) for name in ("title", "changes", "command")}
-    return {**about, "runs": len(runs), "ratio": ratio, "error": error, "what": what}
 
 
 def _why(tuning: Tuning, number: int, run: Run, runs: Runs) -> str:
@@ -273,14 +265,6 @@ def as_text(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report_of(result: dict[str, Any], runs: Runs, workspace: Workspace) -> str:
-    """The page on all runs of the tuning, its course first; empty where what draws charts is not installed."""
-    measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
-    report = build(measured, workspace, f"Tuning of {result['base']['title']}")
-    about = {name: result[name] for name in ("conclusion", "trials", "winner")}
-    return page_or_notice(msgspec.structs.replace(report, tuning=about))
-
-
 @dataclass(frozen=True)
 class TuneRequest:
     """What is asked for. ``within`` as a share; ``budget`` in GPU-hours, None: what the plan takes at most."""
@@ -362,7 +346,15 @@ def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, w
     then = began_with(campaign, FrozenSpace)
     if then is None:
         space = find_space(base, workspace, wanted.values, only=wanted.only)
-        _check_budget(base, preview(space, options_of(space, wanted.trial_steps), wanted.budget), wanted)
+        said = preview(space, options_of(space, wanted.trial_steps), wanted.budget)
+        # Where nobody knows how long a step takes, a trial of the base shows it.
+        known = base.plan.preflight.predicted_step_seconds is not None
+        what = f"two trials and {PROOFS} whole runs of both take" if known else "a single trial takes"
+        if wanted.budget < (least := said["least_hours" if known else "trial_hours"]):
+            raise RequestError(
+                f"--budget {wanted.budget:g} answers nothing: {what} about {least:.2g} GPU-hours",
+                remedy="a larger one; --dry-run shows what a tuning takes",
+            )
         now = _frozen(campaign, space, wanted)
         say_warnings([base])
         say_doubts([base.plan])
@@ -372,17 +364,6 @@ def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, w
     for line in foreseen(now.space).splitlines():
         notice(line)
     return begin_or_go_on(campaign, now)
-
-
-def _check_budget(base: PlannedJob, said: dict[str, Any], wanted: TuneRequest) -> None:
-    """Where nobody knows how long a step takes, a trial of the base shows it."""
-    known = base.plan.preflight.predicted_step_seconds is not None
-    what = f"two trials and {PROOFS} whole runs of both take" if known else "a single trial takes"
-    if wanted.budget < (least := said["least_hours" if known else "trial_hours"]):
-        raise RequestError(
-            f"--budget {wanted.budget:g} answers nothing: {what} about {least:.2g} GPU-hours",
-            remedy="a larger one; --dry-run shows what a tuning takes",
-        )
 
 
 def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
@@ -401,7 +382,10 @@ def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, worksp
     tuning = Tuning(options, arms, wanted.trial_steps, wanted.within, wanted.budget, notice)
     runs = Conduct(campaign, arms, tuning, workspace, notice).to_the_end()
     result = outcome(campaign.id, kept, tuning, runs)
-    if html := report_of(result, runs, workspace):
+    measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
+    report = build(measured, workspace, f"Tuning of {result['base']['title']}")
+    about = {name: result[name] for name in ("conclusion", "trials", "winner")}
+    if html := page_or_notice(msgspec.structs.replace(report, tuning=about)):
         write_atomic(campaign.folder / "report.html", html)
     return result
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice, product
 from itertools import combinations as chosen_of
 from typing import Any
@@ -146,7 +146,7 @@ class Space:
     refused: tuple[Refused, ...] = ()
     impossible: int = 0
     left_out: int = 0
-    unplanned: int = field(default=0)
+    unplanned: int = 0
     """Combinations further from the base that nobody looked at."""
 
     @property
@@ -183,7 +183,14 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     found = _changes(base.plan, own, values, documented, impossible, everything=only)
     specs = [changed(base.spec, each_apart(changes)) for changes in islice(found, _PLANNED)]
     planned, refused = once_each([base, *plan_each(specs, workspace)])
-    others = sorted(planned[1:], key=lambda item: _order(base.plan, item))
+    others = sorted(  # what surely fits and is predicted to be fast first
+        planned[1:],
+        key=lambda item: (
+            item.plan.preflight.fits is False,
+            _predicted(item.plan, base.plan),
+            len(item.spec.varied),
+        ),
+    )
     if not others:
         why = refused[0].error.message if refused else "none divides the GPUs and the batch"
         raise RequestError(
@@ -270,22 +277,12 @@ def _changes(
         if not changes or key in seen:
             continue
         seen.add(key)
-        if _divides(plan, changes):
+        # A quick look: whether any model can be divided so. What is no number is left to planning.
+        numbers = {name: int(value) for name, value in changes.items() if name in _SIZES and value.isdecimal()}
+        if divides_at_all(msgspec.structs.replace(plan.layout, **numbers)):
             yield changes
         else:
             impossible.append(changes)
-
-
-def _divides(plan: JobPlan, changes: Mapping[str, str]) -> bool:
-    """A quick look: whether any model can be divided so. What is no number is left to planning."""
-    numbers = {name: int(value) for name, value in changes.items() if name in _SIZES and value.isdecimal()}
-    return divides_at_all(msgspec.structs.replace(plan.layout, **numbers))
-
-
-def _order(base: JobPlan, item: PlannedJob) -> tuple[bool, float, int]:
-    """What surely fits and is predicted to be fast first."""
-    known = item.plan.preflight
-    return known.fits is False, _predicted(item.plan, base), len(item.spec.varied)
 
 
 def _predicted(plan: JobPlan, base: JobPlan) -> float:
@@ -299,7 +296,7 @@ def options_of(space: Space, trial_steps: int) -> list[Option]:
     base = space.base.plan
     return [
         Option(
-            Point(_places(space, item), _predicted(item.plan, base)),
+            Point(_coordinates(space, item), _predicted(item.plan, base)),
             _memory(item.plan),
             _hours(item.plan, trial_steps),
             _hours(item.plan, item.plan.max_steps),
@@ -308,7 +305,7 @@ def options_of(space: Space, trial_steps: int) -> list[Option]:
     ]
 
 
-def _places(space: Space, item: PlannedJob) -> tuple[float | str, ...]:
+def _coordinates(space: Space, item: PlannedJob) -> tuple[float | str, ...]:
     found: list[float | str] = []
     for name, listed in space.values.items():
         value = own_said(item).get(name) or item.spec.varied.get(name) or _own(space.base, name) or ""

@@ -59,7 +59,11 @@ class Tuning:
             return []
         state = self.state(runs)
         if state.ranking and state.run:
-            self.say(self._standing(state))
+            gained = f"{state.gain:.1%} less time a step than the base" if state.leader else "which is the base"
+            self.say(
+                f"so far: {self.arms[state.leader].title}, {gained}; risk of a better one {state.risk:.0%};"
+                f" {state.spent:.3g} GPU-hours spent"
+            )
         taken = {number: max((run.number for run in known), default=0) for number, known in runs.items()}
         found = []
         for at in state.run:
@@ -67,11 +71,6 @@ class Tuning:
             plan = None if state.full else shortened(arms[at].plan, self.trial_steps)
             found.append(Due(at + 1, taken[at + 1], plan=plan, block=0, why=", all of it" if state.full else ""))
         return found
-
-    def _standing(self, state: SearchState) -> str:
-        leader = self.arms[state.leader].title
-        gained = f"{state.gain:.1%} less time a step than the base" if state.leader else "which is the base"
-        return f"so far: {leader}, {gained}; risk of a better one {state.risk:.0%}; {state.spent:.3g} GPU-hours spent"
 
     def state(self, runs: Runs) -> SearchState:
         """Where the search stands."""
