@@ -65,18 +65,16 @@ class JobSpec:
 
     @property
     def title(self) -> str:
-        named = ("workload", "size", "dtype", "scale")
-        words = [self.where and f"{self.where}:", *(self.settings.get(name) for name in named[:3])]
-        words += [f"{scale} GPUs" for scale in [self.settings.get("scale")] if scale]
-        return " ".join([*(word for word in words if word), *self._changes(*named)])
+        scale = self.settings.get("scale")
+        named = ("workload", "size", "dtype")
+        words = [self.where and f"{self.where}:", *map(self.settings.get, named), scale and f"{scale} GPUs"]
+        words += [f"{name}={value}" for name, value in self.varied.items() if name not in (*named, "scale")]
+        return " ".join(word for word in words if word)
 
     @property
     def combination(self) -> str:
         """``tp=2 mbs=1``, for people."""
-        return " ".join(self._changes())
-
-    def _changes(self, *without: str) -> list[str]:
-        return [f"{name}={value}" for name, value in self.varied.items() if name not in without]
+        return " ".join(f"{name}={value}" for name, value in self.varied.items())
 
 
 def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> JobSpec:

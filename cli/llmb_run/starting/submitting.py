@@ -71,7 +71,15 @@ def show_plans(planned: Sequence[PlannedJob]) -> Result:
         return {"dry_run": True, "jobs": jobs}
 
     if len(planned) > 1:
-        return Result(data, _plan_table(planned), remarks=[f"{len(planned)} jobs, nothing started (dry run)"])
+        right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
+        runs = Counter(id(item.plan) for item in planned)
+        rows = []
+        for plan in {id(item.plan): item.plan for item in planned}.values():
+            layout = (plan.tp, plan.pp, plan.cp, plan.ep, plan.vp, plan.mbs, plan.gbs)
+            numbers = (runs[id(plan)], plan.gpus, plan.nodes, *layout, plan.max_steps)
+            rows.append([plan.experiment_name, *("-" if n is None else str(n) for n in numbers), plan.time_limit])
+        text = table(["job", *right, "time limit"], rows, right)
+        return Result(data, text, remarks=[f"{len(planned)} jobs, nothing started (dry run)"])
     plan = planned[0].plan
     for line in in_short(plan):
         notice(line)
@@ -82,20 +90,6 @@ def show_plans(planned: Sequence[PlannedJob]) -> Result:
 
 def _script(plan: JobPlan) -> str:
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
-
-
-def _plan_table(planned: Sequence[PlannedJob]) -> str:
-    right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
-    runs = Counter(id(item.plan) for item in planned)
-    different = {id(item.plan): item.plan for item in planned}
-    rows = [_plan_row(plan, runs[number]) for number, plan in different.items()]
-    return table(["job", *right, "time limit"], rows, right)
-
-
-def _plan_row(plan: JobPlan, runs: int) -> list[str]:
-    layout = (plan.tp, plan.pp, plan.cp, plan.ep, plan.vp, plan.mbs, plan.gbs)
-    numbers = (runs, plan.gpus, plan.nodes, *layout, plan.max_steps)
-    return [plan.experiment_name, *("-" if n is None else str(n) for n in numbers), plan.time_limit]
 
 
 def say_warnings(planned: Sequence[PlannedJob]) -> None:
@@ -251,8 +245,11 @@ def start_round(
         if this.begun is not None and not lasting:
             notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
         begin = lasting or f"{command}:{this.name}"
-        keys = [f"{begin}:{name}" for name in _numbered(names or ["job"] * len(jobs))]
-        jobs = [replace(job, options=replace(job.options, key=key)) for key, job in zip(keys, jobs, strict=True)]
+        seen, keyed = Counter[str](), []
+        for name, job in zip(names or ["job"] * len(jobs), jobs, strict=True):
+            seen[name] += 1  # as a.1, b.1, a.2
+            keyed.append(replace(job, options=replace(job.options, key=f"{begin}:{name}.{seen[name]}")))
+        jobs = keyed
         if options.apart:  # only now: another state of the nodes is no other round
             jobs = on_different_nodes(jobs)
         results = _submit_all(jobs, options)
@@ -262,16 +259,6 @@ def start_round(
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
-
-
-def _numbered(names: Sequence[str]) -> list[str]:
-    """Each with how often it was there before and now: ``a.1``, ``b.1``, ``a.2``."""
-    seen = Counter[str]()
-    found = []
-    for name in names:
-        seen[name] += 1
-        found.append(f"{name}.{seen[name]}")
-    return found
 
 
 def _submit_all(jobs: Sequence[Job], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:

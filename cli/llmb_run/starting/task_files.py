@@ -66,12 +66,6 @@ _TASK = re.compile(rf"\(\s*{_PART}(?:\s*,\s*{_PART})*\s*,?\s*\)")
 MAX_REPEATS = 10000
 
 
-def is_text_form(text: str) -> bool:
-    """Whether the first line with content is a header or a task of this form, rather than YAML's ``key: value``."""
-    lines = [line for line in map(_strip, text.splitlines()) if line]
-    return any(line.startswith("(") for line in lines[:2])
-
-
 def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
     """The specs of a file in this form.
 
@@ -86,7 +80,17 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
             continue
         at = f"{where}:{number}"
         if header := _HEADER.match(line):
-            base = _header(header["name"], header["size"], at, workspace)
+            with located(at):
+                name, size = header["name"], header["size"]
+                if size is None:  # pretrain_llama3.1_405b: the workload pretrain_llama3.1 and its size 405b
+                    workloads = [entry.recipe.workload for entry in workspace.catalog]
+                    begins = [workload for workload in workloads if name.lower().startswith(f"{workload}_")]
+                    if begins and name.lower() not in workloads:
+                        workload = max(begins, key=len)
+                        name, size = workload, name[len(workload) + 1 :]
+                recipe = workspace.workload(name).recipe
+                model = recipe.model(size).size if size else None
+                base = JobSpec().having({"workload": recipe.workload, "size": model})
             continue
         if not line.startswith("("):
             raise ConfigError(
@@ -103,21 +107,11 @@ def _strip(line: str) -> str:
     return line.split("#", 1)[0].strip()
 
 
-def _header(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
-    """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself."""
-    with located(at):
-        if size is None:
-            workloads = [entry.recipe.workload for entry in workspace.catalog]
-            begins = [workload for workload in workloads if name.lower().startswith(f"{workload}_")]
-            if begins and name.lower() not in workloads:
-                workload = max(begins, key=len)
-                name, size = workload, name[len(workload) + 1 :]
-        recipe = workspace.workload(name).recipe
-        return JobSpec().having({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
-
-
 def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
-    values = _values(line, at)
+    # Nothing is evaluated.
+    if not _TASK.fullmatch(line):
+        raise ConfigError(f"{at}: {line!r} is not a task", remedy="for example (fp8, [128, 256], 3)")
+    values = [[word.strip("'\"") for word in re.findall(_WORD, part)] for part in re.findall(_PART, line)]
     if not all(word.strip() for words in values for word in words):
         raise ConfigError(f"{at}: a part of {line!r} is empty", remedy="give it a value")
     if not 3 <= len(values) <= 4:
@@ -134,13 +128,6 @@ def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSp
     base = base.having({"profile": words[profile[0][0].lower()] if profile else None})
     with located(at):
         return sweep(base, workspace, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
-
-
-def _values(line: str, at: str) -> list[list[str]]:
-    """The parts of ``(a, [b, c], d)`` as lists of words. Nothing is evaluated."""
-    if not _TASK.fullmatch(line):
-        raise ConfigError(f"{at}: {line!r} is not a task", remedy="for example (fp8, [128, 256], 3)")
-    return [[word.strip("'\"") for word in re.findall(_WORD, part)] for part in re.findall(_PART, line)]
 
 
 T = TypeVar("T")
@@ -320,7 +307,10 @@ def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
         RequestError: there is no installation
     """
     text = read_text(path)
-    specs = parse_text(text, str(path), workspace) if is_text_form(text) else parse_yaml(text, str(path), workspace)
+    # The short form has a task in one of its first two lines; YAML has "key: value" there.
+    begins = [line for line in map(_strip, text.splitlines()) if line][:2]
+    parse = parse_text if any(line.startswith("(") for line in begins) else parse_yaml
+    specs = parse(text, str(path), workspace)
     if not specs:
         raise ConfigError(f"{path}:1: no task", remedy="cli/README.md shows both forms of a task file")
     return specs
