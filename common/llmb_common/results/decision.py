@@ -21,7 +21,6 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, Stalls, batches, squares, stalls_of
@@ -333,17 +332,16 @@ def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> 
 
 def _stall_shares(runs: Sequence[StepTime], scatter: Scatter, rate: float) -> tuple[float, float, float, float]:
     """Time lost to stalls as a share of the steady time: estimate, lower bound, upper bound, the upper's estimate."""
-    z = NormalDist().inv_cdf(1 - rate)
     count = sum(len(run.stalls) for run in runs)
     if count > 1 or (count and len(runs) < _ACCIDENT):
-        share, low, high = _compound(runs, None, z)
+        share, low, high = _compound(runs, None, rate)
         return share, low, high, share
     # None, or one that may have been an accident: the history says how rare they are, and it never fails a run.
-    share, _, high = _compound(runs, scatter.stalls, z)
+    share, _, high = _compound(runs, scatter.stalls, rate)
     return 0.0, 0.0, high, share
 
 
-def _compound(runs: Sequence[StepTime], history: Stalls | None, z: float) -> tuple[float, float, float]:
+def _compound(runs: Sequence[StepTime], history: Stalls | None, rate: float) -> tuple[float, float, float]:
     """Share of time, with its bounds. Stalls in bursts, or in some runs only, widen them beyond Poisson's variance."""
     each = [stalls_of(run) for run in runs]
     total, squared, steps = (math.fsum(part) for part in zip(*each, strict=True))
@@ -359,9 +357,9 @@ def _compound(runs: Sequence[StepTime], history: Stalls | None, z: float) -> tup
         return share, share, share
     # As many as were seen are few for the upper bound: Fay and Feuer add the largest one once more, which is too many.
     more = 0.0 if history else max(max(run.stalls, default=0.0) for run in runs) / 2
-    return share, _bound(total, squared, steps, -z), _bound(total + more, squared + 2 * more * more, steps, z)
+    return share, _bound(total, squared, steps, rate), _bound(total + more, squared + 2 * more * more, steps, 1 - rate)
 
 
-def _bound(total: float, squared: float, steps: float, z: float) -> float:
+def _bound(total: float, squared: float, steps: float, share: float) -> float:
     shape = total * total / squared
-    return total / steps * gamma_quantile(shape, z) / shape
+    return total / steps * gamma_quantile(shape, share) / shape
