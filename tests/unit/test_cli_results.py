@@ -43,13 +43,13 @@ CLOSE = "stated scatter): too close to the limit to tell"
     ("ratio", "kind", "text"),
     [
         (0.90, "pass", f"10.0% faster ± 6.6% (limit 5.0% slower; {PASSED}"),
-        (0.97, "pass", f"3.0% faster ± 7.1% (limit 5.0% slower; {PASSED}"),
+        (0.97, "pass", f"3.0% faster ± 7.2% (limit 5.0% slower; {PASSED}"),
         (
             *(1.00, "inconclusive"),
             "equal ± 7.4% (limit 5.0% slower; stated scatter): about 2 more runs, on other days, would decide",
         ),
         (1.04, "inconclusive", f"4.0% slower ± 7.7% (limit 5.0% slower; {CLOSE}"),
-        (1.05, "inconclusive", f"5.0% slower ± 7.7% (limit 5.0% slower; {CLOSE}"),
+        (1.05, "inconclusive", f"5.0% slower ± 7.8% (limit 5.0% slower; {CLOSE}"),
         (1.13, "fail", "13.0% slower ± 8.3% (limit 5.0% slower; stated scatter)"),
     ],
 )
