@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from llmb_common.results.sequential import SuiteAttempt
+from llmb_common.results.decision import SuiteAttempt
 from llmb_common.runs.evidence.account import NodeSummary
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_run.acceptance.outcome import conclusion

@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.results.decision import ERROR_RATE, Decision, decide
-from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS, SuiteAttempt, follow, tolerance_of
+from llmb_common.results.decision import (
+    ERROR_RATE,
+    REPEATS,
+    REQUIRED,
+    RERUNS,
+    Decision,
+    SuiteAttempt,
+    decide,
+    follow,
+    tolerance_of,
+)
 from llmb_common.results.steps import StepTime
 from llmb_common.timing.statistics import (
     beta_cdf,

@@ -16,7 +16,7 @@ from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, Request
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
-from llmb_common.results.decision import Decision
+from llmb_common.results.decision import Decision, SequentialDecision, follow, tolerance_of
 from llmb_common.results.references import (
     Baseline,
     Reference,
@@ -26,7 +26,6 @@ from llmb_common.results.references import (
     published_references,
 )
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
-from llmb_common.results.sequential import SequentialDecision, follow, tolerance_of
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_common.submission.preflight import check

@@ -13,7 +13,7 @@ from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
-from llmb_common.results.sequential import SuiteAttempt
+from llmb_common.results.decision import SuiteAttempt
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.submission.jobs import Job, Options

@@ -6,12 +6,15 @@ included. It is put together from two parts, each with bounds of its own (MOVER:
 
 * the *steady* steps, whose logarithms scatter by day, by run and inside the run (``scatter`` has how much, stated or
   learned from this site); the runs' own scatter is pooled with that, and replaces it where the two contradict;
-* the *stalls*: added time, a compound Poisson sum (Fay and Feuer, 1997) over all steps after warm-up of all runs.
+* the *stalls*: added time, over all steps after warm-up of all runs (``scatter.stall_shares``).
 
 A pass holds for the steady steps alone as well: unusually fast (skipped) steps win nothing.
 
 Whoever looks at growing data each time a run ends is wrong more often than one who looks once. So verdicts are given at
 ``LOOKS`` runs only, each at a share of the error rate. ``docs/verdicts.md`` has the simulation.
+
+An acceptance campaign looks, adds runs where the answer is open, and looks again (``follow``): after its first runs, at
+those numbers, and after all that are allowed.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, Stalls, batches, squares, stalls_of
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches, squares, stall_shares
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import f_tail, gamma_quantile, summed_degrees, t_quantile
+from llmb_common.timing.statistics import f_tail, summed_degrees, t_quantile
 
 TOLERANCE = 0.05
 """How much slower than its reference a run may be."""
@@ -45,12 +48,6 @@ _CONFLICT = 0.10
 
 _TRUST = 2
 """Degrees of freedom of a configuration's own scatter (three runs), below which the site does not speak for it."""
-
-_ACCIDENT = 5
-"""Runs from which on a single stall may have been an accident."""
-
-_STALL_MEMORY = 200
-"""Steps of the history that help to price a single stall."""
 
 Answer: TypeAlias = Literal["pass", "fail", "inconclusive"]
 Source: TypeAlias = Literal["stated", "site", "runs"]
@@ -158,11 +155,6 @@ def look(count: int) -> int:
     return max(itertools.takewhile(lambda size: size <= count, doubling(LOOKS)), default=0)
 
 
-def next_look(count: int) -> int:
-    """The number of runs after ``count`` at which there is another verdict."""
-    return next(size for size in doubling(LOOKS) if size > count)
-
-
 def doubling(looks: Sequence[int]) -> Iterator[int]:
     """``looks``, and the doublings of the last one without end."""
     return itertools.chain(looks, (looks[-1] * 2**power for power in itertools.count(1)))
@@ -205,10 +197,13 @@ def decide(
         below, above = middle - then.low + origin, then.high - origin - middle
 
         def decides(count: int, error: float, same_days: bool = False) -> bool:
+            """Whether the interval of ``count`` runs, against a reference with that error, leaves out the limit."""
             left = groups / (groups + count - len(runs))
             if same_days:
                 left = then.day_share + (1 - then.day_share) * len(runs) / count
-            shrunk = _shrink(then, left, count - len(runs), error_rate, (error, reference_error))
+            now, later = (t_quantile(error_rate, then.degrees + added) for added in (0, count - len(runs)))
+            own = max((then.half / now) ** 2 - reference_error**2, 0.0)
+            shrunk = later * math.sqrt(own * left + error**2) / then.half if then.half else 1.0
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
         more = next((size - len(runs) for size in LOOKS if size > len(runs) and decides(size, reference_error)), None)
@@ -249,16 +244,6 @@ def _foreseen(
     return level(runs, scatter, more, error_rate=rate, extra_error=error)
 
 
-def _shrink(found: Level, left: float, more: int, error_rate: float, errors: tuple[float, float]) -> float:
-    """By what the interval shrinks with ``more`` runs, where ``left`` of the runs' own variance is left.
-
-    ``errors`` of the reference: the one to be, and the one that is in the interval by now.
-    """
-    now, then = (t_quantile(error_rate, found.degrees + extra) for extra in (0, more))
-    own = max((found.half / now) ** 2 - errors[1] ** 2, 0.0)
-    return then * math.sqrt(own * left + errors[0] ** 2) / found.half if found.half else 1.0
-
-
 def level(
     runs: Sequence[StepTime],
     scatter: Scatter = STATED,
@@ -276,7 +261,7 @@ def level(
     steady = statistics.fmean(statistics.fmean(run.log for run in batch) for batch in groups)
     variance, degrees, day_share, source, scattered = _variance(runs, groups, scatter, earlier, stated)
     half = t_quantile(error_rate, degrees) * math.sqrt(variance + extra_error**2)
-    stalls, low, high, above = (math.log1p(share) for share in _stall_shares(runs, scatter, error_rate))
+    stalls, low, high, above = map(math.log1p, stall_shares(runs, scatter.stalls, error_rate))
     return Level(steady, half, stalls, low, high, above, degrees, day_share, source, scattered)
 
 
@@ -330,36 +315,108 @@ def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> 
     return (prior_degrees * prior + squared) / together, together, False
 
 
-def _stall_shares(runs: Sequence[StepTime], scatter: Scatter, rate: float) -> tuple[float, float, float, float]:
-    """Time lost to stalls as a share of the steady time: estimate, lower bound, upper bound, the upper's estimate."""
-    count = sum(len(run.stalls) for run in runs)
-    if count > 1 or (count and len(runs) < _ACCIDENT):
-        share, low, high = _compound(runs, None, rate)
-        return share, low, high, share
-    # None, or one that may have been an accident: the history says how rare they are, and it never fails a run.
-    share, _, high = _compound(runs, scatter.stalls, rate)
-    return 0.0, 0.0, high, share
+REQUIRED = 0.95
+"""The performance that a system must exceed, as a share of the reference's."""
+
+REPEATS = 3
+RERUNS = 12
+"""Runs of each workload at the first look, and how many more a campaign may add: few systems need them, but one at 97 %
+of the reference does."""
 
 
-def _compound(runs: Sequence[StepTime], history: Stalls | None, rate: float) -> tuple[float, float, float]:
-    """Share of time, with its bounds. Stalls in bursts, or in some runs only, widen them beyond Poisson's variance."""
-    each = [stalls_of(run) for run in runs]
-    total, squared, steps = (math.fsum(part) for part in zip(*each, strict=True))
-    if len(runs) > 1:
-        seen = len(runs) * (len(runs) - 1) * statistics.variance(item.total for item in each)
-        prior = STATED.run_degrees
-        squared = max(squared, (prior * squared + seen) / (prior + len(runs) - 1))
-    if history:
-        weight = min(1.0, _STALL_MEMORY / history.steps)
-        total, squared, steps = (a + weight * b for a, b in zip((total, squared, steps), history, strict=True))
-    share = total / steps if steps else 0.0
-    if total <= 0:
-        return share, share, share
-    # As many as were seen are few for the upper bound: Fay and Feuer add the largest one once more, which is too many.
-    more = 0.0 if history else max(max(run.stalls, default=0.0) for run in runs) / 2
-    return share, _bound(total, squared, steps, rate), _bound(total + more, squared + 2 * more * more, steps, 1 - rate)
+def tolerance_of(required: float) -> float:
+    """How much slower a step may be where performance must exceed ``required`` of the reference: 0.95 is +5.26 %."""
+    return 1 / required - 1
 
 
-def _bound(total: float, squared: float, steps: float, share: float) -> float:
-    shape = total * total / squared
-    return total / steps * gamma_quantile(shape, share) / shape
+@dataclass(frozen=True)
+class SuiteAttempt:
+    """How a run ended: with a step time (None where only its success counts), or why it says nothing, or why it failed.
+
+    ``fault`` is not the system's speed: a node died, somebody cancelled it. Such a run is replaced.
+    """
+
+    time: StepTime | None = None
+    fault: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """``attempt`` is the run's number, from 1; ``days`` from now it should start."""
+
+    attempt: int
+    reason: str
+    days: int = 0
+
+
+@dataclass(frozen=True)
+class SequentialDecision:
+    """Where a workload stands. ``attempts`` is how many runs there must be; ``answer`` None: wait for them.
+
+    ``decision`` is that of the last look. ``trouble`` says why there is none, or why it does not count.
+    """
+
+    attempts: int
+    reruns: tuple[Rerun, ...] = ()
+    answer: Answer | None = None
+    decision: Decision | None = None
+    trouble: str = ""
+
+
+def follow(
+    ended: Sequence[SuiteAttempt | None],
+    repeats: int,
+    reruns: int,
+    judge: Callable[[Sequence[StepTime]], Decision] | None,
+    *,
+    spread: bool = True,
+) -> SequentialDecision:
+    """What comes next in a campaign, after runs that have ended (None: not yet) in the order of their numbers.
+
+    A pure function of these. So a campaign that was killed needs no memory of what it meant to do next, and why there
+    was a rerun can be told at any time.
+
+    Args:
+        ended: as far as runs exist
+        repeats: runs before the first look
+        reruns: how many may be added, for whatever reason
+        judge: the decision over step times; None: it is enough that the runs succeed
+        spread: whether runs can start on other days; else none is added that only there would help
+    """
+    attempts = wanted = repeats
+    added: list[Rerun] = []
+    while True:
+        known = [*ended[:attempts], *[None] * (attempts - len(ended))]
+        failed = next((item for item in known if item is not None and item.failure), None)
+        if None in known and failed is None:
+            return SequentialDecision(attempts, tuple(added))
+        # What is running already is waited for, even where one has failed: nothing is left behind.
+        if failed is not None:
+            going = any(item is None for item in ended)
+            return SequentialDecision(attempts, tuple(added), None if going else "fail", None, failed.failure)
+        faults = [(number, item) for number, item in enumerate(known, 1) if item is not None and item.fault]
+        good = [item.time for item in known if item is not None and not item.fault]
+        left = repeats + reruns - attempts
+        missing = wanted - len(good)
+        if missing and left:
+            for number, item in faults[len(faults) - missing :][:left]:
+                attempts += 1
+                added.append(Rerun(attempts, f"run {number}: {item.fault}"))
+            continue
+        times = [time for time in good if time is not None]
+        if missing and (judge is None or not times):
+            why = f"{len(faults)} of {attempts} runs say nothing, the last one: {faults[-1][1].fault}"
+            return SequentialDecision(attempts, tuple(added), "inconclusive", None, why)
+        if judge is None:
+            return SequentialDecision(attempts, tuple(added), "pass")
+        decision = judge(times)
+        more = min(next(size for size in doubling(LOOKS) if size > len(good)) - len(good), left)
+        # Where the reference's own error leaves it open, no run of the campaign changes that.
+        useless = decision.reference_too_uncertain or (decision.other_days and not spread)
+        if decision.answer != "inconclusive" or useless or not more:
+            return SequentialDecision(attempts, tuple(added), decision.answer, decision)
+        reason = f"inconclusive after {len(times)} run{'s' if len(times) > 1 else ''}"
+        day = 1 if decision.other_days else 0
+        added += [Rerun(attempts + number, reason, number * day) for number in range(1, more + 1)]
+        attempts, wanted = attempts + more, len(good) + more

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmb_common.timing.statistics import digamma, trigamma, trigamma_inverse
+from llmb_common.timing.statistics import digamma, gamma_quantile, trigamma, trigamma_inverse
 
 if TYPE_CHECKING:  # plans, which ask for STATED, start faster without statistics
     from llmb_common.results.steps import StepTime
@@ -179,14 +179,10 @@ def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
     weights = [1 / (noise + unlike) for noise in chance]
     mean = _weighted(logs, weights)
     degrees = 2 * trigamma_inverse(unlike + 1 / sum(weights))
-    usual, plain = math.exp(mean + _bias(degrees)), _plain_average(variances)
-    return (usual, degrees) if usual >= plain else (plain, max(degrees, _STATED_DEGREES))
-
-
-def _plain_average(variances: Sequence[tuple[float, int]]) -> float:
-    """Of all but the largest."""
+    usual = math.exp(mean + _bias(degrees))
     kept = sorted(variances)[: max(len(variances) - math.ceil(len(variances) / _SET_ASIDE), 1)]
-    return _weighted([variance for variance, _ in kept], [degrees for _, degrees in kept])
+    plain = _weighted([variance for variance, _ in kept], [degrees for _, degrees in kept])
+    return (usual, degrees) if usual >= plain else (plain, max(degrees, _STATED_DEGREES))
 
 
 def _unlikeness(logs: Sequence[float], chance: Sequence[float]) -> float:
@@ -209,6 +205,50 @@ def _bias(degrees: float) -> float:
 
 def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+
+
+_ACCIDENT = 5
+"""Runs from which on a single stall may have been an accident."""
+
+_STALL_MEMORY = 200
+"""Steps of the history that help to price a single stall."""
+
+
+def stall_shares(runs: Sequence[StepTime], history: Stalls, rate: float) -> tuple[float, float, float, float]:
+    """Time lost to stalls as a share of the steady time: estimate, lower bound, upper bound, the upper's estimate.
+
+    A compound Poisson sum (Fay and Feuer, 1997); each bound is wrong at ``rate``.
+    """
+    count = sum(len(run.stalls) for run in runs)
+    if count > 1 or (count and len(runs) < _ACCIDENT):
+        share, low, high = _compound(runs, None, rate)
+        return share, low, high, share
+    # None, or one that may have been an accident: the history says how rare they are, and it never fails a run.
+    share, _, high = _compound(runs, history, rate)
+    return 0.0, 0.0, high, share
+
+
+def _compound(runs: Sequence[StepTime], history: Stalls | None, rate: float) -> tuple[float, float, float]:
+    """Share of time, with its bounds. Stalls in bursts, or in some runs only, widen them beyond Poisson's variance."""
+    each = [stalls_of(run) for run in runs]
+    total, squared, steps = (math.fsum(part) for part in zip(*each, strict=True))
+    if len(runs) > 1:
+        seen = len(runs) * math.fsum((item.total - total / len(runs)) ** 2 for item in each)
+        squared = max(squared, (_STATED_DEGREES * squared + seen) / (_STATED_DEGREES + len(runs) - 1))
+    if history:
+        weight = min(1.0, _STALL_MEMORY / history.steps)
+        total, squared, steps = (a + weight * b for a, b in zip((total, squared, steps), history, strict=True))
+    share = total / steps if steps else 0.0
+    if total <= 0:
+        return share, share, share
+    # As many as were seen are few for the upper bound: Fay and Feuer add the largest one once more, which is too many.
+    more = 0.0 if history else max(max(run.stalls, default=0.0) for run in runs) / 2
+    return share, _bound(total, squared, steps, rate), _bound(total + more, squared + 2 * more * more, steps, 1 - rate)
+
+
+def _bound(total: float, squared: float, steps: float, share: float) -> float:
+    shape = total * total / squared
+    return total / steps * gamma_quantile(shape, share) / shape
 
 
 _MANY = 50
