@@ -20,7 +20,7 @@ from llmb_common.results.references import (
     Reference,
 )
 from llmb_common.results.steps import (
-    Steps,
+    MeasuredSteps,
     estimate,
     step_time,
     steps_of,
@@ -65,7 +65,7 @@ def test_a_window_that_is_not_complete_has_no_step_time() -> None:
     assert step_time(timed([5.0] * 44)) is not None
     assert step_time(timed([5.0] * 43)) is None
     assert step_time(timed([])) is None
-    assert steps_of(timed([5.0] * 43)) == Steps()
+    assert steps_of(timed([5.0] * 43)) == MeasuredSteps()
 
 
 def test_the_eleventh_step_is_steady_and_the_tenth_is_not() -> None:
@@ -164,7 +164,7 @@ def test_without_a_reference_there_is_no_verdict_but_what_is_odd(plan: JobPlan) 
 
 
 def test_steps_that_were_read_before_are_not_read_again(plan: JobPlan) -> None:
-    known = Steps(took(6.0), ("odd",), None)
+    known = MeasuredSteps(took(6.0), ("odd",), None)
     verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(6.0)], known)
     assert verdict.difference == 0
     assert verdict.remarks == ("odd",)
@@ -172,7 +172,7 @@ def test_steps_that_were_read_before_are_not_read_again(plan: JobPlan) -> None:
 
 def test_stalls_are_said_with_what_they_cost(plan: JobPlan) -> None:
     stalling = replace(took(5.0), stalls=(9.0,) * 20, steps=100)
-    verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], Steps(stalling, ("odd",)))
+    verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], MeasuredSteps(stalling, ("odd",)))
     assert verdict.kind == "fail"
     assert verdict.text.startswith("fail, 180.0% slower ± ")
     assert verdict.text.endswith("; steady steps alone are inconclusive (equal), stalls cost 180.0%")

@@ -26,7 +26,7 @@ from llmb_common.machine.files import sha256_of_tree
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import configuration_of, memory_key
 from llmb_common.results.scatter import PastRun
-from llmb_common.results.steps import Steps, steps_of
+from llmb_common.results.steps import MeasuredSteps, steps_of
 from llmb_common.results.verdict import window_of
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.record import COMPLETED, RunRecord
@@ -55,7 +55,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
 
     timing: RunTiming
     count: int
-    steps: Steps
+    steps: MeasuredSteps
 
     def of(self, files: RunFiles) -> RunTiming:
         """The timing of the run that lies there; its other iterations are read when somebody asks for them."""
@@ -74,7 +74,9 @@ class KeptFigures:
         self._known = kept_figures(install, logs) if install is not None else {}
         self._new: list[CachedFigures] = []
 
-    def measure(self, files: RunFiles, record: RunRecord, wanted: Window | None) -> tuple[RunTiming, Steps, str]:
+    def measure(
+        self, files: RunFiles, record: RunRecord, wanted: Window | None
+    ) -> tuple[RunTiming, MeasuredSteps, str]:
         """As ``analyse`` and ``steps_of``, and ``configuration_of`` where that is known already; else empty.
 
         Without a window that is ``wanted``: over the documented one, of a resumed run's own steps.

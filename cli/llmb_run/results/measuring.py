@@ -18,7 +18,7 @@ from llmb_common.results.configuration import configuration_of, image_marks, sof
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.references import Baseline, baseline_references, baselines, release_spread, unlike_baselines
 from llmb_common.results.scatter import PastRun, PastRuns, Squares
-from llmb_common.results.steps import Steps, StepTime, steps_of
+from llmb_common.results.steps import MeasuredSteps, StepTime, steps_of
 from llmb_common.results.training import unlike_repeats
 from llmb_common.results.verdict import (
     Figures,
@@ -58,7 +58,7 @@ class MeasuredRun:
     record: RunRecord | None = None
     figures: Figures | None = None
     verdict: Verdict | None = None
-    steps: Steps = field(default_factory=Steps)
+    steps: MeasuredSteps = field(default_factory=MeasuredSteps)
     repeats: str = ""
     """``configuration`` where that is known already."""
     baselines: Sequence[Baseline] = ()
@@ -323,7 +323,7 @@ def _judged(item: MeasuredRun, workspace: Workspace, known: Sequence[Baseline], 
 def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """``items``, each that is unlike its repeats among them judged so."""
     held = list(items)
-    repeats: dict[str, list[tuple[int, Steps, Verdict]]] = {}
+    repeats: dict[str, list[tuple[int, MeasuredSteps, Verdict]]] = {}
     for at, item in enumerate(items):
         if item.record and item.verdict and item.timing.status.state == "Success":
             repeats.setdefault(item.configuration, []).append((at, item.steps, item.verdict))

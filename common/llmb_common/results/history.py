@@ -122,7 +122,10 @@ def _find(days: Sequence[float], prior: Prior, rate: float) -> int | None:
     for size, share in _parts(len(days)):
         part = days[len(days) - size :]
         if split := _strongest(part, prior):
-            found.append((_chance(part, split, prior) / share, len(days) - size + split.at))
+            t = abs(split.shift) / (_error(split, size, prior) * _widening(part, split.at))
+            splits = size - 2 * _LEAST + 1
+            chance = 2 * splits * t_tail(t, prior.degrees + size - 2)
+            found.append((chance / share, len(days) - size + split.at))
     chance, at = min(found, default=(1.0, 0))
     return at if chance <= rate else None
 
@@ -179,20 +182,13 @@ def _agrees(values: Sequence[float], split: _Split) -> bool:
     return min((value - level) * way for value in short) >= abs(split.shift) / 2
 
 
-def _chance(values: Sequence[float], split: _Split, prior: Prior) -> float:
-    """Of such a split, or a stronger one anywhere, where nothing changed."""
-    t = abs(split.shift) / (_error(split, len(values), prior) * _widening(values, split.at))
-    splits = len(values) - 2 * _LEAST + 1
-    return 2 * splits * t_tail(t, prior.degrees + len(values) - 2)
-
-
 def _widening(values: Sequence[float], at: int) -> float:
     """How much larger an error is for days that follow each other, by what is left of them beside the change."""
     count = len(values)
     if count < _SHORTEST:
         return 1.0
     levels = fmean(values[:at]), fmean(values[at:])
-    rest = [value - levels[place >= at] for place, value in enumerate(values)]
+    rest = [value - levels[day >= at] for day, value in enumerate(values)]
     raw = math.fsum(a * b for a, b in itertools.pairwise(rest)) / max(math.fsum(x * x for x in rest), 1e-24)
     # Kendall: around estimated means, raw falls short of the truth by (1 + 4 rho) / n. Its own error is 1 / sqrt(n).
     likely = raw + (1 + 4 * raw) / count + _DOUBT / math.sqrt(count)
@@ -326,7 +322,7 @@ def _days(moments: Sequence[DatedRun]) -> list[int]:
 
 
 _Seen: TypeAlias = Sequence[tuple[Changed, ...]]
-"""What changed with each moment."""
+"""What changed with each run."""
 
 
 def _shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
@@ -336,43 +332,35 @@ def _shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scat
     changes = level_changes(means, day_prior(scatter, [b - a for a, b in itertools.pairwise(edges)]), rate)
     last = standing(means, changes)
     found = []
-    for place, change in enumerate(changes):
+    for number, change in enumerate(changes):
         # What the change before or after this one undid was another value for as long as this level lasted.
-        start = min(changes[place - 1].latest, change.at - 1) if place else 0
-        end = max(changes[place + 1].earliest, change.at + 1) if place + 1 < len(changes) else len(starts)
+        start = min(changes[number - 1].latest, change.at - 1) if number else 0
+        end = max(changes[number + 1].earliest, change.at + 1) if number + 1 < len(changes) else len(starts)
         level = range(edges[start] + 1, edges[end])
-        found.append(_shift(moments, edges, change, _coinciding(seen, edges, change, level), stands=change is last))
+        first = moments[edges[change.at]]
+        shift = Shift(
+            run_id=first.run_id,
+            since=first.started,
+            ratio=math.exp(change.shift),
+            low=math.exp(change.shift - change.reach),
+            high=math.exp(change.shift + change.reach),
+            earliest=moments[edges[change.earliest]].started,
+            latest=moments[edges[change.latest]].started,
+            stands=change is last,
+            changed=_coinciding(seen, edges, change, level),
+        )
+        found.append(shift)
     return tuple(found)
 
 
-def _shift(
-    moments: Sequence[DatedRun],
-    edges: Sequence[int],
-    change: LevelChange,
-    changed: tuple[Changed, ...],
-    *,
-    stands: bool,
-) -> Shift:
-    """``edges`` are where the days begin, and the end."""
-    first = moments[edges[change.at]]
-    return Shift(
-        run_id=first.run_id,
-        since=first.started,
-        ratio=math.exp(change.shift),
-        low=math.exp(change.shift - change.reach),
-        high=math.exp(change.shift + change.reach),
-        earliest=moments[edges[change.earliest]].started,
-        latest=moments[edges[change.latest]].started,
-        stands=stands,
-        changed=changed,
-    )
-
-
 def _coinciding(seen: _Seen, edges: Sequence[int], change: LevelChange, level: range) -> tuple[Changed, ...]:
-    """What changed with the first run after the change, else in the days in which it may lie, and stayed so."""
+    """What changed with the first run after the change, else in the days in which it may lie, and stayed so.
+
+    ``edges`` are where the days begin, and the end.
+    """
     around = range(edges[change.earliest - 1] + 1, edges[change.latest + 1])
-    for places in (range(edges[change.at], edges[change.at] + 1), around):
-        found = [item for at in places for item in seen[at] if _stayed(seen, level, at, item)]
+    for runs in ([edges[change.at]], around):
+        found = [item for at in runs for item in seen[at] if _stayed(seen, level, at, item)]
         if found:
             return tuple(found)
     return ()
@@ -383,8 +371,8 @@ def _stayed(seen: _Seen, level: range, at: int, change: Changed) -> bool:
 
     What changed with the runs before and after too is another in every run, and explains nothing.
     """
-    named = [(place, item) for place in level for item in seen[place] if item.name == change.name]
-    before = {value for place, item in named if place < at for value in (item.before, item.after)}
-    after = {value for place, item in named if place > at for value in (item.before, item.after)}
-    restless = {at - 1, at + 1} <= {place for place, _ in named}
+    named = [(run, item) for run in level for item in seen[run] if item.name == change.name]
+    before = {value for run, item in named if run < at for value in (item.before, item.after)}
+    after = {value for run, item in named if run > at for value in (item.before, item.after)}
+    restless = {at - 1, at + 1} <= {run for run, _ in named}
     return not restless and change.after not in before and change.before not in after

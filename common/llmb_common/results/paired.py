@@ -140,7 +140,12 @@ def compare_blocks(blocks: Sequence[Block], rate: float = RATE) -> Comparison | 
     found = design.interval(steady, rate)
     if found is None:
         return None
-    stalls = _stalls(blocks, rate / _STALLS_RARER)
+    sides = ([time for block in blocks for time in block.of(side)] for side in "AB")
+    levels = (level(side, error_rate=rate / _STALLS_RARER) for side in sides)
+    one, other = ((item.stalls_low, item.stalls, item.stalls_high) for item in levels)
+    stalls = less(one, [other])
+    if stalls[0] <= 0 <= stalls[2]:
+        stalls = (0.0, 0.0, 0.0)  # that one side stalls more is not certain
     low, centre, high = less(found, [stalls])
     noise, drift = design.scatter(steady, found[1])
     runs = sum(len(block.turns) for block in blocks)
@@ -172,7 +177,13 @@ class _Design:
             return None
         left = self._rest(_joined(values))
         seen, limits, same = _dot(self._own, left) / self._size, [], 0
-        tables, every = self._tables(left), len(ORDERS) ** len(self._turns) <= _ALL
+        # Of each block what each order adds: the products of its sides with values, draw, sides and shared effects.
+        tables, end, every = list[list[Vector]](), 0, len(ORDERS) ** len(self._turns) <= _ALL
+        for turns in self._turns:
+            here = slice(end, end := end + len(turns))
+            others = [vector[here] for vector in (left, self._own, *self._shared)]
+            drawn = [_sides(letters, turns) for letters in ORDERS]
+            tables.append([[_dot(sides, other) for other in (*others[:2], sides, *others[2:])] for sides in drawn])
         for draw in itertools.product(*tables) if every else _some(tables, rate):
             score, along, squared, *shared = map(sum, zip(*draw, strict=True))
             size = math.sqrt(max(squared - _dot(shared, shared), 0.0))
@@ -205,17 +216,6 @@ class _Design:
             vector = [value - along * part for value, part in zip(vector, shared, strict=True)]
         return vector
 
-    def _tables(self, left: Vector) -> list[list[Vector]]:
-        """Of each block what each order adds: the products of its sides with values, draw, sides and shared effects."""
-        found, at = [], 0
-        for turns in self._turns:
-            here = slice(at, at := at + len(turns))
-            others = [vector[here] for vector in (left, self._own, *self._shared)]
-            drawn = [_sides(letters, turns) for letters in ORDERS]
-            rows = [[_dot(sides, other) for other in (*others[:2], sides, *others[2:])] for sides in drawn]
-            found.append(rows)
-        return found
-
 
 def _some(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
     """Draws at random, the same each time."""
@@ -239,12 +239,3 @@ def _centred(values: Vector) -> Vector:
 
 def _dot(first: Sequence[float], second: Sequence[float]) -> float:
     return float(sum(map(mul, first, second)))
-
-
-def _stalls(blocks: Sequence[Block], rate: float) -> Bounded:
-    """What A's stalls make beyond B's, as a logarithm between its bounds; zeros where it is not certain."""
-    sides = ([time for block in blocks for time in block.of(side)] for side in "AB")
-    levels = (level(side, error_rate=rate) for side in sides)
-    one, other = ((found.stalls_low, found.stalls, found.stalls_high) for found in levels)
-    low, apart, high = less(one, [other])
-    return (low, apart, high) if low > 0 or high < 0 else (0.0, 0.0, 0.0)

@@ -51,7 +51,7 @@ class ScaledRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedPoint:
     """A published point of the same kind of job; ``efficiency`` against the line's smallest scale, where published."""
 
     gpus: int
@@ -70,7 +70,7 @@ class ScalePoint:
     seconds: float
     tokens_per_second: float
     efficiency: float
-    published: Published | None = None
+    published: PublishedPoint | None = None
     efficiency_low: float | None = None
     efficiency_high: float | None = None
 
@@ -83,50 +83,46 @@ class ScalingLine:
     software: str
     kind: Kind
     points: tuple[ScalePoint, ...]
-    published: tuple[Published, ...] = field(default=())
+    published: tuple[PublishedPoint, ...] = field(default=())
 
 
 def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
     """Every line with two scales that were run, in the order of the first runs."""
     families: dict[tuple[object, ...], list[ScaledRun]] = {}
     for run in runs:
-        families.setdefault(_family(run), []).append(run)
+        plan = run.plan
+        # The layout may follow the scale, but not what somebody overrode.
+        overridden = tuple((name, getattr(plan, name, None)) for name in sorted(plan.overridden) if name != "gbs")
+        same = {name: value for name, value in aspects(plan, "work", "speed").items() if name != "gbs"}
+        family = json.dumps(same, sort_keys=True), run.software, overridden
+        families.setdefault(family, []).append(run)
     return [line for family in families.values() for line in _lines(family)]
-
-
-def _family(run: ScaledRun) -> tuple[object, ...]:
-    """What scales of one line have in common. The layout may follow the scale, but not what somebody overrode."""
-    plan = run.plan
-    overridden = tuple((name, getattr(plan, name, None)) for name in sorted(plan.overridden) if name != "gbs")
-    same = {name: value for name, value in aspects(plan, "work", "speed").items() if name != "gbs"}
-    return json.dumps(same, sort_keys=True), run.software, overridden
 
 
 def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
     """Weak lines have one batch per GPU, strong ones one batch; a run may be on one of each."""
-    for kind in ("weak", "strong"):
+    kinds: tuple[Kind, ...] = ("weak", "strong")
+    for kind in kinds:
         together: dict[float, dict[int, list[ScaledRun]]] = {}
         for run in family:
             batch = run.plan.gbs / run.plan.gpus if kind == "weak" else run.plan.gbs
             together.setdefault(batch, {}).setdefault(run.plan.gpus, []).append(run)
         for scales in together.values():
             if len(scales) > 1:
-                yield _line("weak" if kind == "weak" else "strong", [scales[gpus] for gpus in sorted(scales)])
+                yield _line(kind, [scales[gpus] for gpus in sorted(scales)])
 
 
 def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
-    first = scales[0][0]
-    base = first.plan.gpus
-    published = _published(first, base) if kind == "weak" else ()
+    first, plan = scales[0][0], scales[0][0].plan
+    published = _published(first, plan.gpus) if kind == "weak" else ()
     by_scale = {item.gpus: item for item in published}
     points = tuple(_point(runs, scales[0], by_scale.get(runs[0].plan.gpus)) for runs in scales)
-    plan = first.plan
     return ScalingLine(
         f"{kind_of_job(plan)} on {plan.gpu_type}{deviations(plan)}", first.software, kind, points, published
     )
 
 
-def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Published | None) -> ScalePoint:
+def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: PublishedPoint | None) -> ScalePoint:
     """The scale of ``runs`` against that of ``base``."""
     plan, seconds = runs[0].plan, fmean(run.seconds for run in runs)
     rate = tokens_per_second(plan.seq_len, plan.gbs, seconds)
@@ -140,7 +136,7 @@ def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Publ
     return ScalePoint(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, published, *bounds)
 
 
-def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
+def _published(run: ScaledRun, base: int) -> tuple[PublishedPoint, ...]:
     """What was published for the run's kind of job, at every scale: by the document nearest to its software."""
     found: dict[int, tuple[PublishedResult, int]] = {}
     for result in run.recipe.results:
@@ -155,18 +151,14 @@ def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
         if best := published_results(there, run.recipe):
             found[result.gpus] = best[0], gbs
     rates = {
-        gpus: tokens_per_second(run.plan.seq_len, gbs, result.step_seconds) for gpus, (result, gbs) in found.items()
+        gpus: tokens_per_second(run.plan.seq_len, gbs, result.step_seconds)
+        for gpus, (result, gbs) in sorted(found.items())
     }
-    each = {gpus: rate / gpus for gpus, rate in rates.items()}
-    return tuple(
-        Published(
-            gpus, rates[gpus], each[gpus] / each[base] if base in each else None, _source(run.recipe, found[gpus][0])
-        )
-        for gpus in sorted(rates)
-    )
-
-
-def _source(recipe: Recipe, result: PublishedResult) -> str:
-    document = recipe.document(result)
-    container = container_release(f"nemo:{document.container}") or "?"
-    return f"{document.title}, {document.framework}, nemo:{container}"
+    points = []
+    for gpus, rate in rates.items():
+        document = run.recipe.document(found[gpus][0])
+        container = container_release(f"nemo:{document.container}") or "?"
+        source = f"{document.title}, {document.framework}, nemo:{container}"
+        efficiency = rate / gpus / (rates[base] / base) if base in rates else None
+        points.append(PublishedPoint(gpus, rate, efficiency, source))
+    return tuple(points)

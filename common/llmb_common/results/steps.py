@@ -159,11 +159,12 @@ OTHER_WORK = 0.25
 def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
     """Everything odd about the steps of a run whose window is complete, and has the step time ``measured``."""
     inside = timing.window.select(timing.iterations)
+    skipped = [item for item in timing.iterations if item.skipped]
     found = [
         _spikes(inside, measured),
         _warm_up(inside, measured),
         _drift(after_warm_up(timing), {inside[at].index for at in measured.spikes}),
-        _skipped(timing.iterations),
+        f"the optimizer skipped {counted(len(skipped), 'step')} ({_named(skipped)})" if skipped else "",
     ]
     return tuple(text for text in found if text)
 
@@ -176,13 +177,11 @@ def after_warm_up(timing: RunTiming) -> list[Iteration]:
     """The steps that are in the window or not of a warm-up, and none before both."""
     if not timing.iterations:
         return []
-    window, restarts = timing.window, timing.restarts
+    window = timing.window
     first = min(window.first, timing.iterations[0].step + _TO_WARM_UP)
-    steady = [item for item in timing.iterations if item.index >= first]
-    if not restarts:
-        return steady
-    cold = {at + step for at in restarts for step in range(_TO_WARM_UP)}
-    return [item for item in steady if item.index in window or item.index not in cold]
+    cold = {at + step for at in timing.restarts for step in range(_TO_WARM_UP)}
+    steady = (item for item in timing.iterations if item.index >= first)
+    return [item for item in steady if item.index not in cold or item.index in window]
 
 
 def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
@@ -229,11 +228,6 @@ def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
     )
 
 
-def _skipped(iterations: Sequence[Iteration]) -> str:
-    odd = [item for item in iterations if item.skipped]
-    return f"the optimizer skipped {counted(len(odd), 'step')} ({_named(odd)})" if odd else ""
-
-
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:
     """TFLOP (10^12 operations) of one GPU in one step, as the log's own TFLOPS and times make them; None: unknown."""
     # Small models on CPUs and the like make less than 1, of which a single decimal is printed.
@@ -256,7 +250,7 @@ def _named(odd: Sequence[Iteration]) -> str:
 
 
 @dataclass(frozen=True)
-class Steps:
+class MeasuredSteps:
     """What the log alone says of a run's steps, and a verdict needs. ``time`` None: the window is incomplete."""
 
     time: StepTime | None = None
@@ -286,10 +280,10 @@ def whole_time(timing: RunTiming) -> StepTime | None:
     return estimate(upto) if step_time(timing) is not None else None
 
 
-def steps_of(timing: RunTiming) -> Steps:
+def steps_of(timing: RunTiming) -> MeasuredSteps:
     """What the steps in a log that was read say."""
     measured = step_time(timing)
     if measured is None:
-        return Steps()
+        return MeasuredSteps()
     inside = timing.window.select(timing.iterations)
-    return Steps(measured, anomalies(timing, measured), logged_tflop(inside), training_of(timing.iterations))
+    return MeasuredSteps(measured, anomalies(timing, measured), logged_tflop(inside), training_of(timing.iterations))

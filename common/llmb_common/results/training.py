@@ -95,7 +95,9 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
     if course is None:
         return Training(faults, len(iterations), losses=common)
     begins = iterations[0].step <= iterations[1].step - iterations[0].step
-    return Training(faults, len(iterations), course.start, course.end, course.falls, begins, _learned(taken), common)
+    # NeMo's synthetic tokens are random: there is nothing to learn but that.
+    learned = 0.0 if taken[0].zero_based else math.fsum(item.learning_rate or 0.0 for item in taken)
+    return Training(faults, len(iterations), course.start, course.end, course.falls, begins, learned, common)
 
 
 def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
@@ -103,7 +105,9 @@ def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
     start, end = training.start, training.end
     if training.faults or training.falls or start is None or end is None:
         return training.faults
-    if not (training.begins and _from_scratch(plan)):
+    loads = plan.checkpoint.load is not None or plan.checkpoint.resume
+    from_scratch = not loads and (plan.function is None or "_pretrain_" in plan.function.name)
+    if not (training.begins and from_scratch):
         return ()
     known = f"{start:.4g} at first, {end:.4g} at the end"
     if training.learned >= _OPPORTUNITY:
@@ -112,11 +116,6 @@ def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
     if guess is None or 0.9 * guess <= start <= 1.25 * guess:
         return ()
     return (f"the loss does not fall ({known}), and an untrained model's is about {guess:.3g}",)
-
-
-def _from_scratch(plan: JobPlan) -> bool:
-    loads = plan.checkpoint.load is not None or plan.checkpoint.resume
-    return not loads and (plan.function is None or "_pretrain_" in plan.function.name)
 
 
 def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
@@ -190,21 +189,13 @@ def _curve_faults(
     zeros = losses.count(0.0)
     if zeros > _accidents(losses):
         return (f"the {name} is 0 in {zeros} of {len(losses)} steps",)
-    length, value = _longest_row(losses)
     # NeMo prints four digits, of random tokens: there a loss that stands still is what a healthy log shows.
-    if length >= _FROZEN and value > 1e-4 and not steps[0].zero_based:
-        return (f"the {name} is {value:.7g} in {length} steps in a row, to the last digit",)
-    return _rise(name, course) if course else ()
-
-
-def _longest_row(values: Sequence[float]) -> tuple[int, float]:
-    """How often one value comes in a row at most, and which."""
-    if not any(map(operator.eq, values, itertools.islice(values, 1, None))):
-        return 0, 0.0
-    return max((sum(1 for _ in same), value) for value, same in itertools.groupby(values))
-
-
-def _rise(name: str, course: _Course) -> tuple[str, ...]:
+    if any(map(operator.eq, losses, itertools.islice(losses, 1, None))) and not steps[0].zero_based:
+        length, value = max((sum(1 for _ in same), value) for value, same in itertools.groupby(losses))
+        if length >= _FROZEN and value > 1e-4:
+            return (f"the {name} is {value:.7g} in {length} steps in a row, to the last digit",)
+    if course is None:
+        return ()
     start, lowest, end = course.start, course.lowest, course.end
     if end - start > max(MATERIAL * start, CERTAIN * course.error):
         return (f"the {name} rises from {start:.4g} to {end:.4g}",)
@@ -236,11 +227,6 @@ def _skips(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     if fitting <= _UNSCALING and skipped - fitting <= _accidents(iterations):
         return ()
     return (f"the optimizer skipped {skipped} of {len(iterations)} steps",)
-
-
-def _learned(steps: Sequence[Iteration]) -> float:
-    # NeMo's synthetic tokens are random: there is nothing to learn but that.
-    return 0.0 if steps[0].zero_based else math.fsum(item.learning_rate or 0.0 for item in steps)
 
 
 def _accidents(steps: Sequence[object]) -> float:

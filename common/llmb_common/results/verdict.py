@@ -35,7 +35,7 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
-from llmb_common.results.steps import OTHER_WORK, Steps, StepTime, flops_mismatch, steps_of
+from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of
 from llmb_common.results.training import training_sense
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
@@ -59,28 +59,21 @@ def remarks_on(
     runs: Sequence[StepTime], decision: Decision, scatter: Scatter, waiting: Sequence[StepTime] = ()
 ) -> tuple[str, ...]:
     """In words; empty where there is nothing to say. ``waiting``: further runs, which count at the next look."""
+    found = []
+    if decision.days < len(runs):
+        what = "one day or the same nodes" if decision.days == 1 else f"{decision.days} days or sets of nodes"
+        found.append(
+            f"its {len(runs)} runs share {what}, and what that does to all of them no repeat shows:"
+            " repeats on other days would (--spread)"
+        )
+    if len(runs) > 1 and (decision.scattered or decision.source == "runs"):
+        spread = statistics.stdev(run.log for run in runs)
+        known = f"this site's record says ({scatter.total:.1%})" if scatter.learned else "runs of one cluster should"
+        found.append(f"these runs scatter more than {known}: by {spread:.1%}; the interval is theirs")
     every = [*runs, *waiting]
-    found = [_shared(runs, decision), _scattered(runs, decision, scatter), unlike(every) or slow_node(every)]
-    return tuple(text for text in found if text)
-
-
-def _shared(runs: Sequence[StepTime], decision: Decision) -> str:
-    """Repeats that share a day say less than as many of different days."""
-    if decision.days == len(runs):
-        return ""
-    what = "one day or the same nodes" if decision.days == 1 else f"{decision.days} days or sets of nodes"
-    return (
-        f"its {len(runs)} runs share {what}, and what that does to all of them no repeat shows:"
-        " repeats on other days would (--spread)"
-    )
-
-
-def _scattered(runs: Sequence[StepTime], decision: Decision, scatter: Scatter) -> str:
-    if len(runs) < 2 or (not decision.scattered and decision.source != "runs"):
-        return ""
-    spread = statistics.stdev(run.log for run in runs)
-    known = f"this site's record says ({scatter.total:.1%})" if scatter.learned else "runs of one cluster should"
-    return f"these runs scatter more than {known}: by {spread:.1%}; the interval is theirs"
+    if text := unlike(every) or slow_node(every):
+        found.append(text)
+    return tuple(found)
 
 
 def unlike(runs: Sequence[StepTime]) -> str:
@@ -98,21 +91,16 @@ def unlike(runs: Sequence[StepTime]) -> str:
     many = fast if few is slow else slow
     share = math.expm1(shift) if few is slow else -math.expm1(-shift)
     text = f"{len(few)} of {len(runs)} runs {'is' if len(few) == 1 else 'are'} {share:.1%} {word} than the others"
-    return text + _with_nodes(few, many, runs)
-
-
-def _with_nodes(few: Sequence[StepTime], many: Sequence[StepTime], runs: Sequence[StepTime]) -> str:
-    """The nodes that the few had in common and the many never had."""
-    sets = [_nodes(run) for run in runs]
     only = frozenset.intersection(*map(_nodes, few)).difference(*map(_nodes, many))
     if not only:
-        return ""
+        return text
+    sets = [_nodes(run) for run in runs]
     patterns = {tuple(node in had for had in sets) for node in frozenset().union(*sets)}
     as_often = sum(sum(pattern) == len(few) for pattern in patterns)
     chance = 1 - (1 - 1 / math.comb(len(runs), len(few))) ** as_often
     names = ", ".join(sorted(only)[:4]) + (", ..." if len(only) > 4 else "")
     doubt = "" if chance <= _ALARM else f" (so would chance in {chance:.0%} of such cases)"
-    return f"; {'it' if len(few) == 1 else 'all of them'} had {names}, and no other run{doubt}"
+    return f"{text}; {'it' if len(few) == 1 else 'all of them'} had {names}, and no other run{doubt}"
 
 
 def _nodes(run: StepTime) -> frozenset[str]:
@@ -136,8 +124,14 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) ->
     apart = [run.log - middle for run in runs]
     squared = math.fsum(value * value for value in apart)
 
+    def t(values: Sequence[float], had: tuple[int, ...]) -> float:
+        """Of the difference between the runs that had a node and the others."""
+        total = math.fsum(values[at] for at in had)
+        between = total * total / len(had) + total * total / (len(values) - len(had))
+        return math.copysign(math.sqrt(between / max((squared - between) / (len(values) - 2), 1e-30)), total)
+
     def largest(values: Sequence[float]) -> tuple[float, tuple[int, ...]]:
-        return max((_t(math.fsum(values[at] for at in had), len(had), len(values), squared), had) for had in patterns)
+        return max((t(values, had), had) for had in patterns)
 
     seen, had = largest(apart)
     source = random.Random(seed)
@@ -151,12 +145,6 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) ->
     rest = statistics.fmean(run.log for at, run in enumerate(runs) if at not in had)
     with_it = f"{len(had)} of {counted(len(runs), 'run')} with {patterns[had]} are"
     return f"the {with_it} {math.expm1(inside - rest):.1%} slower than those without (chance: at most {_ALARM:.0%})"
-
-
-def _t(total: float, count: int, runs: int, squared: float) -> float:
-    """Of the difference between ``count`` centred values that sum to ``total`` and the others."""
-    between = total * total / count + total * total / (runs - count)
-    return math.copysign(math.sqrt(between / max((squared - between) / (runs - 2), 1e-30)), total)
 
 
 SAME_COUNT = 0.01
@@ -246,7 +234,7 @@ def judge_result(
     recipe: Recipe,
     timing: RunTiming,
     baselines: Sequence[Reference] = (),
-    steps: Steps | None = None,
+    steps: MeasuredSteps | None = None,
     scatter: Scatter = STATED,
     earlier: Squares = NOTHING_SEEN,
 ) -> Verdict:
@@ -263,7 +251,12 @@ def judge_result(
     if measured is None:
         return Verdict("not judged", "the window is incomplete")
     sense, planned = training_sense(steps.training, plan), _step_tflop(plan, recipe)
-    remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned) + _counted_otherwise(plan)
+    remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned)
+    if (share := own_share(plan)) is not None:
+        remarks += (
+            f"Megatron-Bridge counts {1 / share - 1:+.1%} FLOPs against LLMB's count of this model: its TFLOPS, also in"
+            " logs and published results, are that much off, and the MFU is of LLMB's count (docs/catalogue.md)",
+        )
     references = by_preference([*baselines, *published_references(plan, recipe)])
     if refused := _refusal(plan, timing, has_baseline=bool(baselines)):
         speed = Verdict("not judged", refused)
@@ -345,16 +338,6 @@ def own_share(plan: JobPlan) -> float | None:
         return None
     share = function.own_flops_per_token / function.flops_per_token
     return share if abs(share - 1) > SAME_COUNT else None
-
-
-def _counted_otherwise(plan: JobPlan) -> tuple[str, ...]:
-    share = own_share(plan)
-    if share is None:
-        return ()
-    return (
-        f"Megatron-Bridge counts {1 / share - 1:+.1%} FLOPs against LLMB's count of this model: its TFLOPS, also in"
-        " logs and published results, are that much off, and the MFU is of LLMB's count (docs/catalogue.md)",
-    )
 
 
 def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from llmb_common import __version__
 from llmb_common.command.outcome import guarded
 from llmb_common.command.printable import printable
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.timing.log_files import find_runs
-from llmb_common.timing.runs import RunTiming, analyse, no_garbage
+from llmb_common.timing.runs import analyse, no_garbage
 from llmb_common.timing.statistics import read_window
 from llmb_common.timing.tables import STYLES, Style, render
 
@@ -88,17 +88,23 @@ def _run(arguments: list[str]) -> int:
         known = [f"--{name.replace('_', '-')}" for name in vars(asked) if name != "folder"]
         hint = did_you_mean(unknown[0].partition("=")[0], known)
         raise RequestError(f"unknown option {unknown[0]}{hint}", remedy="--help shows the options")
-    runs = find_runs(_folder(asked.folder))
+    folder = _folder(asked.folder)
+    runs = find_runs(folder)
     if not runs:
         raise RequestError(
-            f"no run under {_folder(asked.folder)}",
+            f"no run under {folder}",
             remedy="name the folder that holds <experiment>/<experiment>_<timestamp>/ or log-*.out files",
         )
     with no_garbage():
         timings = [analyse(files, asked.window) for files in runs]
     sys.stdout.write(render(timings, style, asked.window, asked.format, full_names=asked.full_names))
     sys.stdout.flush()
-    _explain(timings, sys.stderr)
+    for timing in timings:
+        status, name = timing.status, printable(timing.files.name)
+        if status.state != "Success":
+            print(f"{name}: {status.state}: {status.reason}: {printable(status.message)}", file=sys.stderr)
+        for notice in timing.notices:
+            print(f"{name}: note: {printable(notice)}", file=sys.stderr)
     return 0 if all(timing.status.state == "Success" for timing in timings) else 1
 
 
@@ -117,17 +123,6 @@ def _folder(named: list[Path]) -> Path:
         remedy = "name the folder of the runs" if named else "go to the workload's folder, or name the folder"
         raise RequestError(f"no such folder: {folder}", remedy=remedy)
     return folder
-
-
-def _explain(timings: list[RunTiming], stream: TextIO) -> None:
-    """Why a run is not a Success, and what a reader should know of one that is."""
-    for timing in timings:
-        status = timing.status
-        name = printable(timing.files.name)
-        if status.state != "Success":
-            print(f"{name}: {status.state}: {status.reason}: {printable(status.message)}", file=stream)
-        for notice in timing.notices:
-            print(f"{name}: note: {printable(notice)}", file=stream)
 
 
 if __name__ == "__main__":

@@ -157,11 +157,7 @@ def find_markers(
 
 
 _PRUNED = {"code", "checkpoints", "nsys_profile"}  # nothing of ours below, but possibly very many files
-
-
 RECORDS = ("job.json", "run.json")
-
-
 _STAMP = re.compile(r"[0-9]+(-[0-9]{4})?")
 
 
@@ -175,7 +171,10 @@ class RunFiles:
 
 
 def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
-    """Every run at or below ``folder`` (which may be a log itself), by path. ``looked`` is called at every folder."""
+    """Every run at or below ``folder`` (which may be a log itself), by path, each with a name of its own.
+
+    ``looked`` is called at every folder.
+    """
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]
     found: list[RunFiles] = []
@@ -183,7 +182,13 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
     while waiting:
         waiting += _search(waiting.pop(), found)
         looked()
-    return _unambiguous(sorted(found, key=lambda run: str(run.log or run.folder)), folder)
+    uses = Counter(run.name for run in found)
+    return [
+        RunFiles(str((run.log or run.folder or folder).relative_to(folder)), run.folder, run.log)
+        if uses[run.name] > 1
+        else run
+        for run in sorted(found, key=lambda run: str(run.log or run.folder))
+    ]
 
 
 def _search(path: str, found: list[RunFiles]) -> list[str]:
@@ -243,13 +248,3 @@ def _is_run_folder(path: str, files: Collection[str]) -> bool:
     parent, name = split(path)
     experiment, underscore, timestamp = name.rpartition("_")
     return bool(underscore) and _STAMP.fullmatch(timestamp) is not None and basename(parent) == experiment
-
-
-def _unambiguous(runs: list[RunFiles], folder: Path) -> list[RunFiles]:
-    uses = Counter(run.name for run in runs)
-    return [
-        RunFiles(str((run.log or run.folder or folder).relative_to(folder)), run.folder, run.log)
-        if uses[run.name] > 1
-        else run
-        for run in runs
-    ]

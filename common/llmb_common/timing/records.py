@@ -141,10 +141,12 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     numbers = {name: float(value) for name, value in fields.items() if name in _BY_VALUE and NUMBER.fullmatch(value)}
     if not numbers.keys() >= WANTED & fields.keys():
         return None
-    found = (numbers.get(SECONDS[kind][0]), *(_first(numbers, names) for names in FIGURES))
-    return iteration(
-        (float(headers[-1][1]), float(headers[-1][2]), *found), kind, tuple(map(readable, fields)), _not_finite(fields)
-    )
+    figures = (next((numbers[name] for name in names if name in numbers), None) for names in FIGURES)
+    found = (float(headers[-1][1]), float(headers[-1][2]), numbers.get(SECONDS[kind][0]), *figures)
+    # What is wanted is judged by its value.
+    others = {name: value for name, value in fields.items() if name not in WANTED and NUMBER.fullmatch(value)}
+    odd = tuple(readable(name) for name, value in others.items() if not math.isfinite(float(value)))
+    return iteration(found, kind, tuple(map(readable, fields)), odd)
 
 
 def iteration(
@@ -191,18 +193,8 @@ def readable(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
-    """The figures that are NaN or infinite, but for ``WANTED``, which are judged by value."""
-    odd = [name for name, value in fields.items() if NUMBER.fullmatch(value) and not math.isfinite(float(value))]
-    return tuple(readable(name) for name in odd if name not in WANTED)
-
-
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _first(numbers: dict[bytes, float], names: tuple[bytes, ...]) -> float | None:
-    return next((numbers[name] for name in names if name in numbers), None)
 
 
 _PIECE = 1 << 16
@@ -250,7 +242,9 @@ class RecordReader:
             OSError: the file cannot be read
         """
         if offset + RECORD_BYTES > self._end:
-            self._read_from(max(0, offset - REACH))
+            self._start = max(0, offset - REACH)
+            self._text = os.pread(self._descriptor, _PIECE, self._start)
+            self._end = self._start + _PIECE if len(self._text) == _PIECE else math.inf
         text, marker, layout = self._text, offset - self._start, RecordReader._layout
         first = marker - REACH if marker > REACH else 0
         header = text.rfind(b"iteration ", first, marker)
@@ -265,10 +259,6 @@ class RecordReader:
         if record is not None:
             RecordReader._layout = _layout_of(text[header : text.find(b"\n", marker)])
         return record
-
-    def _read_from(self, start: int) -> None:
-        self._text, self._start = os.pread(self._descriptor, _PIECE, start), start
-        self._end = start + _PIECE if len(self._text) == _PIECE else math.inf
 
 
 def _layout_of(line: bytes) -> _Layout | None:

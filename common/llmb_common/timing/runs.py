@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from llmb_common.command.printable import counted, first_few
 from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
@@ -97,9 +97,12 @@ def judge(
         return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
     if not iterations:
         return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
-    unhealthy = _first_unhealthy(content, window) or _unhealthy_before(content)
-    if unhealthy:
+    if unhealthy := _first_unhealthy(content, window):
         return unhealthy
+    # What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident.
+    earlier = replace(content, iterations=content.replaced)
+    if content.replaced and (unhealthy := _first_unhealthy(earlier, Window(1, 0))):
+        return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
     final, last = _final_index(content, planned), iterations[-1].index
     if not planned.alive and (last < final or planned.failure):
         told = _told_to_end(ending(), planned, last, final)
@@ -109,10 +112,10 @@ def judge(
         return _unless_alive(planned, "ended_early", last, f"the log ends at iteration {last} of {final}")
     if planned.alive:
         # All steps are there; whether the run ends well is open.
-        return _unless_alive(planned, "", iterations[-1].index, "")
+        return _unless_alive(planned, "", last, "")
     if planned.failure:
         message = f"every iteration is there, but the run ended as {planned.failure}"
-        return Status("Failed", "ended_badly", iterations[-1].index, message)
+        return Status("Failed", "ended_badly", last, message)
     if window.last > final:
         steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
         message = f"it ends with step {final}, and iterations {window} are measured: {steps}"
@@ -175,14 +178,6 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
         if item.skipped and item.index in window:
             return Status("Failed", "skipped_iteration", item.index, f"the optimizer skipped its step {where}")
     return None
-
-
-def _unhealthy_before(content: LogContent) -> Status | None:
-    """What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident."""
-    if not content.replaced:
-        return None
-    found = _first_unhealthy(replace(content, iterations=content.replaced), Window(1, 0))
-    return replace(found, message=f"{found.message}, before a restart") if found else None
 
 
 def _may_vanish(content: LogContent) -> frozenset[str]:
@@ -325,17 +320,13 @@ def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEve
             notices.append(f"{folder / name} cannot be read: {error}")
         documents.append(document if isinstance(document, dict) else {})
     job, record = documents
-    steps = _integers(job.get("steps"), "train", "exit_after")
-    (max_steps,) = _integers(record.get("plan"), "max_steps")
-    ended = _end(ended_as or _recorded_state(record), events)
-    planned = Planned(steps[0] if steps[0] is not None else max_steps, steps[1], *ended, _resumes(job, record))
-    return planned, tuple(notices)
-
-
-def _resumes(job: dict[str, Any], record: dict[str, Any]) -> bool:
     plan = record.get("plan")
+    train, exit_after = _integers(job.get("steps"), "train", "exit_after")
+    (max_steps,) = _integers(plan, "max_steps")
     sections = (job.get("checkpoint"), plan.get("checkpoint") if isinstance(plan, dict) else None)
-    return any(bool(item.get("load") or item.get("resume")) for item in sections if isinstance(item, dict))
+    resumes = any(bool(item.get("load") or item.get("resume")) for item in sections if isinstance(item, dict))
+    ended = _end(ended_as or _recorded_state(record), events)
+    return Planned(train if train is not None else max_steps, exit_after, *ended, resumes), tuple(notices)
 
 
 def _recorded_state(record: dict[str, object]) -> RecordedState:
