@@ -71,6 +71,7 @@ _MODULES = {
         "jobs": ("jobs", "wait", "cancel"),
         "report": ("report", "archive"),
         "results": ("results", "compare"),
+        "show": ("show", "why"),
         "site": ("baseline", "exclude", "rebuild"),
         "start": ("single", "submit", "sweep", "bulk"),
         "workloads": ("list",),
