@@ -88,10 +88,6 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _JSON = "llmb_run.json"
 
 
-def _as_json(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    context.meta[_JSON] = wanted
-
-
 def refuse_beside_json(option: str, value: str) -> None:
     """Raise RequestError where ``--json`` and ``option`` ask for two different outputs."""
     if click.get_current_context().meta.get(_JSON, False):
@@ -104,16 +100,20 @@ class Command(click.Command):
     def __init__(self, *arguments: Any, as_json: bool = True, **settings: Any) -> None:
         super().__init__(*arguments, **{"context_settings": CONTEXT, **settings})
         if as_json:
-            told = "Print one JSON object, errors included."
-            self.params.append(click.Option(["--json"], is_flag=True, expose_value=False, callback=_as_json, help=told))
+            self.params.append(
+                click.Option(
+                    ["--json"],
+                    is_flag=True,
+                    expose_value=False,
+                    callback=lambda context, parameter, wanted: context.meta.update({_JSON: wanted}),
+                    help="Print one JSON object, errors included.",
+                )
+            )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:
-            self._check(ctx, args)
-        return super().parse_args(ctx, args)
-
-    def _check(self, ctx: click.Context, args: list[str]) -> None:
-        """Refuse what is empty or not UTF-8, before a type makes something of it, such as ``.`` of nothing."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        # Refuse what is empty or not UTF-8, before a type makes something of it, such as ``.`` of nothing.
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         for parameter in self.get_params(ctx):
             is_option = isinstance(parameter, click.Option)
@@ -122,6 +122,7 @@ class Command(click.Command):
             for text in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(text, str):
                     check_argument(name, text)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> int:
         result: Result = super().invoke(ctx)
@@ -182,11 +183,6 @@ _SHELLS = {
 """Shell -> where its script goes, and the file with the line that loads it, both below HOME; fish finds it itself."""
 
 
-def _show_completion(context: click.Context) -> None:
-    """``--show-completion``."""
-    print(_script(context, _shell()), end="")
-
-
 def _install_completion(context: click.Context) -> None:
     """``--install-completion``: write the script, and one line that loads it where the shell needs that."""
     from llmb_common.machine.files import user_path
@@ -245,6 +241,10 @@ def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Call
 )
 @click.version_option(__version__, message=f"llmb-run {__version__}", help="Print the version and exit.")
 @_instead("--install-completion", _install_completion, "Install completion for your $SHELL: bash, zsh or fish.")
-@_instead("--show-completion", _show_completion, "Print the completion script for your $SHELL.")
+@_instead(
+    "--show-completion",
+    lambda context: print(_script(context, _shell()), end=""),
+    "Print the completion script for your $SHELL.",
+)
 def app() -> None:
     """Start benchmarks of large-language-model pretraining, follow them, and judge their results."""

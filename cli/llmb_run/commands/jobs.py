@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +29,9 @@ from llmb_run.results.kept import reasons
 from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
 from llmb_run.terminal import notice, since
 from llmb_run.workspace import Workspace
+
+if TYPE_CHECKING:
+    from llmb_common.causes.answer import Diagnosis
 
 DEFAULT_LIMIT = 20
 MOST_LOGS = 100
@@ -98,25 +101,19 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
     if alive:
         asked = {run.record.paths.folder: run for run in look_at(alive)}
-    why = _why([row for row in rows[:MOST_LOGS] if row.folder not in asked])
+    badly = [row for row in rows[:MOST_LOGS] if row.folder not in asked and row.state != COMPLETED and row.run_id]
+    why = reasons(Workspace().install_or_none, load_rows(badly)[0])
     return [_line(row, asked.get(row.folder), why, look=number < MOST_LOGS) for number, row in enumerate(rows)]
 
 
-def _why(rows: list[RunRow]) -> dict[str, str]:
-    """Why those that have ended badly did, by run id."""
-    failed = [row for row in rows if row.state != COMPLETED and row.run_id]
-    if not failed:
-        return {}
-    return {word: found.short for word, found in reasons(Workspace().install_or_none, load_rows(failed)[0]).items()}
-
-
-def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, str], *, look: bool) -> dict[str, Any]:
+def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis], *, look: bool) -> dict[str, Any]:
+    cause = why[row.run_id].short if row.run_id in why else None
     progress = Progress(row.log, 0)
     if look or run is not None:
         progress.look()
     steps = {"step": progress.step or None, "step_seconds": progress.step_seconds}
     if run is None:
-        return {**run_as_json(row), "cause": why.get(row.run_id), "live": False, **steps}
+        return {**run_as_json(row), "cause": cause, "live": False, **steps}
     return {**run_as_json(row_of(run.record)), "detail": run.remark(), "cause": None, "live": run.live, **steps}
 
 

@@ -78,7 +78,9 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
     record, plan = seen.record, seen.record.plan
     names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
     layout = [f"{name.upper()} {value}" for name in names if (value := getattr(plan, name)) is not None]
-    function = plan.function
+    function, made = plan.function, record.manifest
+    git = made.get("git")
+    commit = f", commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}" if git else ""
     parts = {
         "run": [f"{record.paths.run_id}  {record.paths.name}"],
         "state": [_state(seen)],
@@ -89,8 +91,8 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
             ", ".join(layout),
             f"{plan.max_steps} steps, time limit {plan.time_limit}",
         ],
-        "made by": [_made_by(record.manifest)],
-        "image": [image_line(record.manifest)],
+        "made by": [f"llmb {made.get('llmb', '?')}{commit}, on {made.get('host', '?')}"],
+        "image": [image_line(made)],
         "ran on": measured.account.lines() or ["the nodes left no account of themselves"],
         "folder": [str(record.paths.folder)],
         "log": [str(record.paths.log)],
@@ -126,12 +128,6 @@ def _job(seen: Observation) -> str:
         )
     where = f" on {seen.finding.nodes}" if seen.finding.nodes else ""
     return f"{record.job_id or 'no job id yet'}{where}"
-
-
-def _made_by(manifest: dict[str, Any]) -> str:
-    git = manifest.get("git")
-    commit = f", commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}" if git else ""
-    return f"llmb {manifest.get('llmb', '?')}{commit}, on {manifest.get('host', '?')}"
 
 
 def _result(measured: MeasuredRun) -> str:
@@ -310,14 +306,13 @@ def _of_logs(path: Path) -> _Explained:
 def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
     measured = measure([row.folder for row in _chosen(workspace, names, filters)], workspace)
     return [
-        _Explained(item.record.paths.run_id if item.record else item.timing.files.name, _status(item), item.why)
+        _Explained(
+            item.record.paths.run_id if item.record else item.timing.files.name,
+            ": ".join(filter(None, (item.timing.status.state, item.timing.status.message))),
+            item.why,
+        )
         for item in measured
     ]
-
-
-def _status(item: MeasuredRun) -> str:
-    status = item.timing.status
-    return f"{status.state}: {status.message}" if status.message else status.state
 
 
 def _each(found: Sequence[_Explained]) -> Result:

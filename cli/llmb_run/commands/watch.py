@@ -29,10 +29,6 @@ LAST_DELAY = 15.0
 """Seconds between questions to the scheduler: more and more while nothing changes."""
 
 
-def _left(run: LiveRun) -> str | None:
-    return None if run.seconds_left is None else span(run.seconds_left)
-
-
 def _step(run: LiveRun) -> str | None:
     return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
 
@@ -44,7 +40,7 @@ LIVE: tuple[Column[LiveRun], ...] = (
     Column("step", _step, Form.TABLE, head="step", spec="s"),
     Column("step_seconds", at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("tflops_per_gpu", at("progress.tflops"), Form.TABLE, head="TFLOPS", spec=".1f"),
-    Column("left", _left, Form.TABLE, head="left", spec="s"),
+    Column("left", at("seconds_left", span), Form.TABLE, head="left", spec="s"),
     Column("gpus", at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
     Column("job_id", lambda run: run.record.job_id or "-", Form.TABLE, head="job"),
     Column("what", lambda run: work_of(run_as_json(row_of(run.record)), run.differing), Form.TABLE, head="what"),

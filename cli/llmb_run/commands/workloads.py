@@ -156,11 +156,15 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
         more = f"llmb-run list -w {item['workload']} shows {len(configurations)}"
         return [[item["workload"], state, f"{sizes} sizes", "", ",".join(dtypes), more, "", "", ""]]
     rows: list[list[str]] = []
-    scalings = _several_scalings(configurations)
-    for number, configuration in enumerate(item["configurations"]):
+    # FP8 of several scalings, of one size on one type of GPU in one variant, is told apart.
+    fp8 = {(c["size"], c["gpu_type"], c["variant"], c["fp8_recipe"]) for c in configurations if c["fp8_recipe"]}
+    several = len(fp8) > len({key[:3] for key in fp8})
+    for number, configuration in enumerate(configurations):
         first = number == 0
-        same = not first and item["configurations"][number - 1]["size"] == configuration["size"]
-        scaling = configuration["fp8_recipe"] if scalings else None
+        same = not first and configurations[number - 1]["size"] == configuration["size"]
+        scaling = configuration["fp8_recipe"] if several else None
+        known = [value for layout in configuration["layouts"] for value in layout["published_step_seconds"] or ()]
+        seconds = dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known))) if known else {}
         rows.append(
             [
                 item["workload"] if first else "",
@@ -170,20 +174,8 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
                 f"{configuration['dtype']} {scaling or ''}".strip(),
                 ",".join(f"{scale}{'*' if configuration['release'] else ''}" for scale in configuration["scales"]),
                 configuration["variant"] if len(item["variants"]) > 1 else "",
-                " / ".join(dict.fromkeys(known["layout"] or "DP" for known in configuration["layouts"])),
-                _seconds(configuration["layouts"]),
+                " / ".join(dict.fromkeys(layout["layout"] or "DP" for layout in configuration["layouts"])),
+                "-".join(seconds),
             ]
         )
     return rows
-
-
-def _seconds(layouts: Sequence[dict[str, Any]]) -> str:
-    """``9.86-10.2``: of all published step times."""
-    known = [value for layout in layouts for value in layout["published_step_seconds"] or ()]
-    return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""
-
-
-def _several_scalings(configurations: Sequence[dict[str, Any]]) -> bool:
-    """Whether one size has FP8 of several scalings on one type of GPU, in one variant."""
-    named = {(c["size"], c["gpu_type"], c["variant"], c["fp8_recipe"]) for c in configurations if c["fp8_recipe"]}
-    return len(named) > len({name[:3] for name in named})

@@ -55,13 +55,16 @@ def page(report: Report) -> str:
     # In a function of their own: the library, minified, has taken most short names of the page.
     own = "\n".join(_resource(name) for name in _SCRIPTS)
     scripts = [charts_library(), f"(() => {{\n{own}\n}})();"]
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+    data = json.dumps(msgspec.to_builtins(report), allow_nan=False, separators=(",", ":"))
     parts = {
         "title": html.escape(report.title),
         "policy": html.escape(policy),
         "style": _resource("page.css"),
-        "data": _embedded(report),
+        # Nothing in it can end the element that holds it, and no character may surprise an editor or a browser.
+        "data": data.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"),
         "library": scripts[0],
         "script": scripts[1],
     }
@@ -81,18 +84,8 @@ def page_or_notice(report: Report) -> str:
         return ""
 
 
-def _embedded(report: Report) -> str:
-    """JSON in which nothing can end the element that holds it, and no character may surprise an editor or a browser."""
-    plain = json.dumps(msgspec.to_builtins(report), allow_nan=False, separators=(",", ":"))
-    return plain.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
 def _resource(name: str) -> str:
     return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def markdown(report: Report) -> str:
@@ -110,19 +103,18 @@ def _lines(report: Report) -> Iterator[str]:
     )
     yield from (f"* {_escaped(name)}: {_escaped(text)}" for name, text in report.facts)
     yield from ("", f"**{_escaped(report.conclusion.text)}**", "")
-    yield from _verdicts(report)
-    yield from _runs(report)
-    yield from _extras(report)
-    yield from _view("Scaling", scaling_view(report.scaling))
-    yield from _view("History", history_view([item for item in report.histories if len(item.moments) > 1]))
-    yield from _nodes(report)
-    yield from _differences(report)
-
-
-def _verdicts(report: Report) -> Iterator[str]:
     yield from _section("Verdicts", *columns.cells(columns.of_json(GROUP), Form.MARKDOWN, report.groups))
     yield from (f"* {_escaped(line)}" for line in report.references)
     yield ""
+    yield from _runs(report)
+    extras = [[run.name, text] for run in report.runs for text in run.result["extras"]["lines"]]
+    if extras:
+        yield from _section("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), extras)
+    yield from _view("Scaling", scaling_view(report.scaling))
+    yield from _view("History", history_view([item for item in report.histories if len(item.moments) > 1]))
+    if report.hosts:
+        yield from _section("Nodes", *columns.cells(_NODE, Form.MARKDOWN, report.hosts))
+    yield from _differences(report)
 
 
 def _runs(report: Report) -> Iterator[str]:
@@ -144,12 +136,6 @@ def _told(found: dict[str, Any]) -> str | None:
     return "; ".join(filter(None, told)) or None
 
 
-def _extras(report: Report) -> Iterator[str]:
-    rows = [[run.name, text] for run in report.runs for text in run.result["extras"]["lines"]]
-    if rows:
-        yield from _section("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), rows)
-
-
 def _view(title: str, view: View[Any]) -> Iterator[str]:
     if view.rows:
         yield from _section(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows))
@@ -165,11 +151,6 @@ _NODE: tuple[Column[HostLine], ...] = (
     Column("slower", at("slower"), Form.MARKDOWN, head="slow by, %", spec=".1%"),
     Column("problems", at("problems"), Form.MARKDOWN, head="runs with problems", spec="d"),
 )
-
-
-def _nodes(report: Report) -> Iterator[str]:
-    if report.hosts:
-        yield from _section("Nodes", *columns.cells(_NODE, Form.MARKDOWN, report.hosts))
 
 
 def _differences(report: Report) -> Iterator[str]:

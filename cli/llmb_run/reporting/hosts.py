@@ -71,11 +71,7 @@ def host_lines(found: Sequence[MeasuredRun]) -> tuple[HostLine, ...]:
             others = tuple(other for other in hosts if other != host)
             lines[host] = msgspec.structs.replace(lines[host], slower=slower, together=others)
         repeats = [repeat for repeat in repeats if hosts[0] not in repeat.hosts]
-    return tuple(sorted(lines.values(), key=_order))
-
-
-def _order(line: HostLine) -> tuple[float, bool, float]:
-    return -(line.slower or 0), not line.problems, -(line.ratio or 0)
+    return tuple(sorted(lines.values(), key=lambda line: (-(line.slower or 0), not line.problems, -(line.ratio or 0))))
 
 
 def _line(host: str, items: Sequence[MeasuredRun], repeats: Sequence[_Repeat]) -> HostLine:
@@ -104,33 +100,30 @@ def _repeats(found: Sequence[MeasuredRun]) -> list[_Repeat]:
         if item.record and item.good:
             key = (configuration_key(item.record.plan), item.software)
             groups.setdefault(key, []).append((frozenset(item.account.hosts), item.good))
+    # Without stalls: a node that is slow is slow in each step.
     return [
-        _Repeat(key, hosts, _steady(time, mean))
+        _Repeat(
+            key, hosts, replace(time, seconds=time.seconds / mean, error=time.error / mean, stalls=(), steps=_ENDLESS)
+        )
         for key, runs in groups.items()
         if len(runs) > 1 and (mean := statistics.fmean(time.seconds for _, time in runs))
         for hosts, time in runs
     ]
 
 
-def _steady(time: StepTime, mean: float) -> StepTime:
-    """Over the mean of all repeats, without stalls: a node that is slow is slow in each step."""
-    return replace(time, seconds=time.seconds / mean, error=time.error / mean, stalls=(), steps=_ENDLESS)
-
-
 def _slowest(repeats: Sequence[_Repeat], known: Collection[str]) -> tuple[tuple[str, ...], float] | None:
     """The node that is slow with the least doubt, with those that were in the same repeats; how much; None: no node."""
     sure = {host: _sureness(host, repeats) for host in known}
     worst = max(sure, key=lambda host: sure[host], default="")
-    if not sure or sure[worst] <= _needed(len(sure)):
+    if not sure:
+        return None
+    # Each node that is looked at is another chance of a slow one by accident (Bonferroni).
+    needed = NormalDist().inv_cdf(1 - _ALARM / len(sure)) / NormalDist().inv_cdf(1 - ERROR_RATE)
+    if sure[worst] <= needed:
         return None
     where = [worst in repeat.hosts for repeat in repeats]
     hosts = tuple(sorted(host for host in known if where == [host in repeat.hosts for repeat in repeats]))
     return hosts, _ratio(*_sides(worst, repeats)) - 1
-
-
-def _needed(looks: int) -> float:
-    """Each node that is looked at is another chance of a slow one by accident (Bonferroni)."""
-    return NormalDist().inv_cdf(1 - _ALARM / looks) / NormalDist().inv_cdf(1 - ERROR_RATE)
 
 
 def _sureness(host: str, repeats: Sequence[_Repeat]) -> float:

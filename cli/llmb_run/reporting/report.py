@@ -17,7 +17,6 @@ import msgspec
 from llmb_common import __version__
 from llmb_common.command.printable import counted, printable
 from llmb_common.machine.files import user_name
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.comparison import facts
 from llmb_common.results.configuration import title_of
 from llmb_common.results.history import History
@@ -60,12 +59,15 @@ class Conclusion(msgspec.Struct, frozen=True):
 def facts_of_site(found: Sequence[MeasuredRun], workspace: Workspace) -> tuple[tuple[str, str], ...]:
     """Cluster, GPUs, software, dates, who: what is known of each, with its name."""
     records = [item.record for item in found if item.record]
+    days = sorted(time.strftime("%Y-%m-%d", time.gmtime(record.created)) for record in records)
+    folders = (record.paths.folder for record in records)
+    owners = _listed(user_name(folder.stat().st_uid) for folder in folders if folder.is_dir())
     lines = (
         ("Cluster", _cluster(records, workspace)),
         ("GPUs", _gpus(found)),
         ("Software", _software(found)),
-        ("Measured", _dates(records)),
-        ("By", workspace.cluster.operator or _owners(records)),
+        ("Measured", " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))),
+        ("By", workspace.cluster.operator or owners),
     )
     return tuple((name, printable(text)) for name, text in lines if text)
 
@@ -84,14 +86,14 @@ def _gpus(found: Sequence[MeasuredRun]) -> str:
         if item.account.gpus:
             nodes.setdefault(item.account.gpus, set()).update(item.account.hosts)
     seen = [f"{counted(len(hosts), 'node')} with {gpus}" for gpus, hosts in nodes.items()]
-    planned = (_planned(item.record.plan) for item in found if item.record and not item.account.gpus)
+    plans = (item.record.plan for item in found if item.record and not item.account.gpus)
+    planned = (
+        f"none, {counted(plan.gpus, 'rank')} on CPUs"
+        if plan.device == "cpu"
+        else f"{plan.gpus} {plan.gpu_type.upper()} (planned: no node's account)"
+        for plan in plans
+    )
     return _listed([*seen, *planned], "; ")
-
-
-def _planned(plan: JobPlan) -> str:
-    if plan.device == "cpu":
-        return f"none, {counted(plan.gpus, 'rank')} on CPUs"
-    return f"{plan.gpus} {plan.gpu_type.upper()} (planned: no node's account)"
 
 
 def _software(found: Sequence[MeasuredRun]) -> str:
@@ -102,18 +104,6 @@ def _software(found: Sequence[MeasuredRun]) -> str:
         if any(getattr(item.account, name) for item in found)
     )
     return "; ".join(text for text in (names, ", ".join(versions)) if text)
-
-
-def _dates(records: Sequence[RunRecord]) -> str:
-    days = sorted(time.strftime("%Y-%m-%d", time.gmtime(record.created)) for record in records)
-    if not days:
-        return ""
-    return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
-
-
-def _owners(records: Sequence[RunRecord]) -> str:
-    folders = (record.paths.folder for record in records)
-    return _listed(user_name(folder.stat().st_uid) for folder in folders if folder.is_dir())
 
 
 def _listed(values: Iterable[str], between: str = ", ") -> str:
@@ -133,19 +123,31 @@ def conclude(
         return Conclusion("not judged", f"{counted(len(results), 'run')}, and nothing to judge.")
     ordered = sorted(groups, key=_order)
     said = _counts(ordered) if len(groups) > 1 else [f"{_named(ordered[0])}: {_text(ordered[0])}"]
-    sentence = "; ".join([*said, *_broken(results), *_slow(hosts)])
+    if broken := sum(result["status"] not in ("Success", "Running") for result in results):
+        said.append(f"{broken} of {counted(len(results), 'run')} did not succeed")
+    for line in hosts:
+        if line.slower is not None and line.host < min(line.together, default="\U0010ffff"):  # once of those together
+            names = _listed([line.host, *line.together], " and ")
+            said.append(f"runs with {names} are {line.slower:.1%} slower than those without")
+    sentence = "; ".join(said)
     return Conclusion(_kind(ordered[0]), f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
 def _counts(ordered: Sequence[dict[str, Any]]) -> list[str]:
     """How many of several configurations have each verdict, and what the worst one's says."""
-    kinds = Counter((_kind(group), bool(group["indication"])) for group in ordered)
-    first, *others = (_answer(kind, indication, count) for (kind, indication), count in kinds.items())
-    count, _, answer = first.partition(" ")
-    first = f"{count} of {len(ordered)} configurations {answer}"
-    if _kind(ordered[0]) != "pass":
-        first += f"{':' if count == '1' else ', among them'} {_said(ordered[0])}"
-    return [first, *others]
+    kinds = Counter((_kind(item), bool(item["indication"])) for item in ordered)
+    said = []
+    for (kind, indication), count in kinds.items():
+        one, several = _WORDS.get(kind, (f"is {kind}", f"are {kind}"))
+        of_all = "" if said else f" of {len(ordered)} configurations"
+        answer = f"{one if count == 1 else several}{' as an indication' if indication else ''}"
+        said.append(f"{count}{of_all} {answer}")
+    worst, (count, *_) = ordered[0], kinds.values()
+    if (kind := _kind(worst)) != "pass":
+        # Its verdict without the word that the sentence has said.
+        text = re.sub(rf"^(indication: )?{re.escape(kind)}[,:] ", "", _text(worst))
+        said[0] += f"{':' if count == 1 else ', among them'} {_named(worst)}, {text}"
+    return said
 
 
 def _order(group: dict[str, Any]) -> tuple[int, bool, float]:
@@ -159,36 +161,12 @@ def _named(group: dict[str, Any]) -> str:
     return f"{group['title']}, {group['software']}"
 
 
-def _said(group: dict[str, Any]) -> str:
-    """Its name and verdict, without the word that the sentence has said."""
-    return f"{_named(group)}, " + re.sub(rf"^(indication: )?{re.escape(_kind(group))}[,:] ", "", _text(group))
-
-
 def _text(group: dict[str, Any]) -> str:
     return group["verdict_text"] or "no successful run"
 
 
 def _kind(group: dict[str, Any]) -> str:
     return group["verdict"] or ("not judged" if group["run_ids"] else "no success")
-
-
-def _answer(kind: str, indication: bool, count: int) -> str:
-    one, several = _WORDS.get(kind, (f"is {kind}", f"are {kind}"))
-    return f"{count} {one if count == 1 else several}{' as an indication' if indication else ''}"
-
-
-def _broken(results: Sequence[dict[str, Any]]) -> list[str]:
-    count = sum(result["status"] not in ("Success", "Running") for result in results)
-    return [f"{count} of {counted(len(results), 'run')} did not succeed"] if count else []
-
-
-def _slow(hosts: Sequence[HostLine]) -> list[str]:
-    found = []
-    for line in hosts:
-        if line.slower is not None and line.host < min(line.together, default="\U0010ffff"):
-            names = _listed([line.host, *line.together], " and ")
-            found.append(f"runs with {names} are {line.slower:.1%} slower than those without")
-    return found
 
 
 _MOST_VALUES = 8
@@ -354,10 +332,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return all(run.result["status"] == "Success" for run in self.runs)
 
 
+_DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}
+"""What configurations differ in that nobody varied."""
+
+
 def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
     """The report on measured runs, in their order."""
     most = max(30, MOST_POINTS // max(1, len(found)))
     groups = tuple(columns.as_dict(GROUP, item) for item in group(found))
+    sweeps = [board for board in ranking_as_dict(boards(found, workspace)) if board["command"]]
     runs = tuple(_run(item, most) for item in found)
     hosts, lines = host_lines(found), scaling_lines(found, workspace)
     return Report(
@@ -368,7 +351,7 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
         conclusion=conclude(groups, [run.result for run in runs], hosts),
         groups=groups,
         runs=runs,
-        sweeps=_sweeps(found, workspace),
+        sweeps=tuple(board for board in sweeps if not {*board["differing"]} <= _DOCUMENTED),
         scaling=tuple(lines),
         scales=tuple([columns.as_dict(SCALING, row) for row in scales_of(line)] for line in lines),
         histories=tuple(history_lines(found)),
@@ -376,15 +359,6 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
         hosts=hosts,
         references=tuple(reference_lines(found)),
     )
-
-
-_DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}
-"""What configurations differ in that nobody varied."""
-
-
-def _sweeps(found: Sequence[MeasuredRun], workspace: Workspace) -> tuple[dict[str, Any], ...]:
-    made = ranking_as_dict(boards(found, workspace))
-    return tuple(board for board in made if board["command"] and not {*board["differing"]} <= _DOCUMENTED)
 
 
 def _run(item: MeasuredRun, most: int) -> ReportRun:

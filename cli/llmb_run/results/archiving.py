@@ -151,7 +151,8 @@ class _Packer:
     def _add_file(self, path: Path, name: str, *, is_code: bool) -> None:
         # A copy first: a log may grow while it is read, and tar must know the size before the content.
         with tempfile.TemporaryFile() as copy, path.open("rb") as source:
-            text = _is_text(path, source)
+            text = not (_UNREADABLE & set(path.suffixes)) and b"\0" not in source.read(_LOOK)
+            source.seek(0)
             if not text and not is_code and not self._unmasked:
                 self._archive.left_out.append(f"{self._top}/{name}")
                 return
@@ -222,12 +223,6 @@ def _is_planned_code(folder: Path) -> bool:
         return hash_of_packed(read_plain(folder / _CODE)) == load_record(folder).manifest.get("code_sha256")
     except (OSError, RecordError):
         return False
-
-
-def _is_text(path: Path, source: IO[bytes]) -> bool:
-    head = source.read(_LOOK)
-    source.seek(0)
-    return not (_UNREADABLE & set(path.suffixes)) and b"\0" not in head
 
 
 class Mask:

@@ -262,15 +262,14 @@ def _compare(seen: _Seen, found: Verified) -> None:
     folder = about.folder or seen.tops[_SUMS]
     found.moved += [f"{name} (it lies in {top})" for name, top in seen.tops.items() if top != folder]
     if about.modes is not None:
-        found.modes += _other_modes(seen.modes, {_ABOUT: _OWN_MODE, _SUMS: _OWN_MODE, **about.modes})
+        recorded = {_ABOUT: _OWN_MODE, _SUMS: _OWN_MODE, **about.modes}
+        found.modes += [
+            f"{name} ({recorded[name]} -> {mode:04o})"
+            for name, mode in seen.modes.items()
+            if name in recorded and recorded[name] != f"{mode:04o}"
+        ]
     else:
         found.notes.append("it does not say what its files' modes were, as archives of older releases do not")
-
-
-def _other_modes(modes: dict[str, int], recorded: dict[str, str]) -> Iterator[str]:
-    for name, mode in modes.items():
-        if name in recorded and recorded[name] != f"{mode:04o}":
-            yield f"{name} ({recorded[name]} -> {mode:04o})"
 
 
 def _about(content: bytes | None, found: Verified) -> _About:
