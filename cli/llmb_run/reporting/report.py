@@ -136,7 +136,7 @@ def conclude(
 def _counts(ordered: Sequence[dict[str, Any]]) -> list[str]:
     """How many of several configurations have each verdict, and what the worst one's says."""
     kinds = Counter((_kind(item), bool(item["indication"])) for item in ordered)
-    said = []
+    said: list[str] = []
     for (kind, indication), count in kinds.items():
         one, several = _WORDS.get(kind, (f"is {kind}", f"are {kind}"))
         of_all = "" if said else f" of {len(ordered)} configurations"
