@@ -167,11 +167,11 @@ def test_an_environment_that_cannot_be_created(world: World) -> None:
         world.build()
 
 
-def test_conda_makes_it_on_request_and_uv_fills_it(world: World) -> None:
+def test_conda_makes_it_on_request_and_uv_fills_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvironmentLacks, match="neither conda, mamba nor micromamba is on PATH"):
         world.build(replace(world.content, kind="conda"))
     world.program("micromamba")
-    world.does("python3 -I -c import sys", 0, "3.11")
+    monkeypatch.setattr(uv, "version_of", lambda python: (3, 11))
     world.build(replace(world.content, kind="conda"))
     made = next(call for call in world.calls() if call[0] == "micromamba")
     assert made == ["micromamba", "create", "--yes", "--prefix", str(world.made), "python=3.11"]

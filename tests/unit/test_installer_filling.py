@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.processes import Answer
 from llmb_install.parts import environment as environments
 from llmb_install.parts import environment_build, uv
 from llmb_install.parts.engine import shared_tool
 from llmb_install.parts.environment import RECEIPT, Environment, installed_packages
 from llmb_install.parts.environment_build import Content, UvProgress, build
+from llmb_install.parts.package_index import Sources
 from llmb_install.working.artefact import read_receipt, require_ready
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
@@ -92,8 +92,8 @@ def test_what_another_environment_has_is_linked_first(ran: Uv, tmp_path: Path, m
 
 def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(ran, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "conda" else None)
-    monkeypatch.setattr(environment_build, "ask", lambda *_: Answer(1, b"", b"not a python\nmore\n"))
-    with pytest.raises(EnvironmentLacks, match="/python does not say its version: not a python") as caught:
+    monkeypatch.setattr(uv, "version_of", lambda python: None)
+    with pytest.raises(EnvironmentLacks, match="/python does not say its version") as caught:
         made(ran, content(tmp_path, "six==1", kind="conda"))
     assert caught.value.remedy == "run the installer with another Python"
 
@@ -278,7 +278,7 @@ def test_earlier_builds_stay_for_those_who_run_in_them(environment: Environment)
 
 
 def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(environment, tmp_path, monkeypatch):
-    monkeypatch.setattr(Environment, "_index_problem", lambda self: None)
+    monkeypatch.setattr(Sources, "links", lambda *_: [])
     require_ready([environment])
     environment.link.mkdir(parents=True)
     (environment.link / "thesis").touch()

@@ -24,13 +24,10 @@ _CHOSEN = "LLMB_BUNDLE"
 """The variable that tells the second stage."""
 
 
-def locks(clone: Path) -> list[Path]:
-    return sorted((clone / "installer" / "locks").glob("*.txt"))
-
-
 def fingerprint(clone: Path) -> str:
     """A hash of all locks: a bundle serves the releases of LLMB that have the same."""
-    return hashlib.sha256(b"\0".join(lock.read_bytes() for lock in locks(clone))).hexdigest()
+    locks = sorted((clone / "installer" / "locks").glob("*.txt"))
+    return hashlib.sha256(b"\0".join(lock.read_bytes() for lock in locks)).hexdigest()
 
 
 def image_path(bundle: Path, architecture: str, source: str) -> Path:
@@ -51,9 +48,16 @@ def use(bundle: Path, clone: Path) -> None:
     Raises:
         EnvironmentLacks: it is none, is damaged, or is for other machines or another release of LLMB.
     """
-    sums = read_sums(bundle)
-    for name, expected in sums.items():
-        _require_file(bundle / name, None if name.endswith(".sqsh") else expected)
+    for name, expected in read_sums(bundle).items():
+        path, problem = bundle / name, ""
+        if not path.is_file():
+            problem = f"{path} is missing"
+        elif not name.endswith(".sqsh") and sha256_of(path) != expected:
+            problem = f"{path} has another content than the {SUMS} of its bundle says"
+        if problem:
+            raise EnvironmentLacks(
+                problem, remedy=f"copy the bundle again, whole: 'sha256sum -c {SUMS}' in it names what differs"
+            )
     _require_fit(bundle, clone)
     os.environ.update(
         {
@@ -87,18 +91,6 @@ def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
         f"{bundle} is not a bundle, or an unfinished one: {why}",
         remedy="name the folder that 'llmb-install bundle --to DIR' made; the same command finishes it",
     )
-
-
-def _require_file(path: Path, expected: str | None) -> None:
-    problem = ""
-    if not path.is_file():
-        problem = f"{path} is missing"
-    elif expected and sha256_of(path) != expected:
-        problem = f"{path} has another content than the {SUMS} of its bundle says"
-    if problem:
-        raise EnvironmentLacks(
-            problem, remedy=f"copy the bundle again, whole: 'sha256sum -c {SUMS}' in it names what differs"
-        )
 
 
 def _require_fit(bundle: Path, clone: Path) -> None:

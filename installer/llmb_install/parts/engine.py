@@ -169,24 +169,19 @@ def _no_builds() -> EnvironmentLacks | None:
             f"this is {platform.system()} on {machine}",
             remedy="run the quickstart on a Linux machine, in a Linux container or in WSL 2",
         )
-    version = _glibc()
-    if version is None or version < MINIMUM_GLIBC:
-        found = "no glibc" if version is None else "glibc {}.{}".format(*version)
-        wanted = "{}.{}".format(*MINIMUM_GLIBC)
-        return EnvironmentLacks(
-            f"the CPU engine needs glibc {wanted} or newer (Debian 10, Ubuntu 20.04, RHEL 8); this machine has {found}",
-            remedy="run the quickstart on a newer Linux, or in a container with one",
-        )
-    return None
-
-
-def _glibc() -> tuple[int, int] | None:
     try:
         text = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
-        return None
-    found = re.match(r"glibc (\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+        text = ""
+    glibc = re.match(r"glibc (\d+)\.(\d+)", text)
+    if glibc is None or (int(glibc[1]), int(glibc[2])) < MINIMUM_GLIBC:
+        found = "no glibc" if glibc is None else glibc[0]
+        return EnvironmentLacks(
+            f"the CPU engine needs glibc {uv.spelt(MINIMUM_GLIBC)} or newer (Debian 10, Ubuntu 20.04, RHEL 8); this "
+            f"machine has {found}",
+            remedy="run the quickstart on a newer Linux, or in a container with one",
+        )
+    return None
 
 
 TOOL = "llmb"

@@ -17,7 +17,6 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,31 +48,20 @@ class Environment(Content, Artefact):
         return [Room(self.link.parent, self.disk, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """A free place, conda, where it was asked for, and the places that packages come from."""
-        problems = (self._place_problem, self._conda_problem, self._index_problem)
-        return [lack for problem in problems if (lack := problem())]
-
-    def _place_problem(self) -> EnvironmentLacks | None:
-        if is_ours(self.link) or not os.path.lexists(self.link):
-            return None
-        return EnvironmentLacks(
-            f"{self.link} was not made by the installer, and the environment {self.name} belongs there",
-            remedy="move it away, or choose another directory (--install-path)",
-        )
-
-    def _conda_problem(self) -> EnvironmentLacks | None:
-        try:
-            if self.kind == "conda":
+        """A free path, conda, where it was asked for, and an index that has uv or, where that is at hand already, the
+        first package of the lock."""
+        found = []
+        if os.path.lexists(self.link) and not is_ours(self.link):
+            lack = EnvironmentLacks(
+                f"{self.link} was not made by the installer, and the environment {self.name} belongs there",
+                remedy="move it away, or choose another directory (--install-path)",
+            )
+            found.append(lack)
+        if self.kind == "conda":
+            try:
                 environment_build.conda(self.name)
-        except EnvironmentLacks as lack:
-            return lack
-        return None
-
-    def _index_problem(self) -> EnvironmentLacks | None:
-        """Whether the index has uv, or where that is at hand already, the first package of the lock.
-
-        The user's own uv may be told what only uv understands: then it is believed.
-        """
+            except EnvironmentLacks as lack:
+                found.append(lack)
         sources = Sources(settings(child_environment()))
         first = re.search(r"^([A-Za-z0-9._-]+)==", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
         try:
@@ -82,8 +70,9 @@ class Environment(Content, Artefact):
             elif first:
                 sources.links(first[1])
         except Unavailable as problem:
-            return None if uv.on_path() else no_uv(problem)
-        return None
+            if not uv.on_path():  # the user's own uv may be told what only uv understands: then it is believed
+                found.append(no_uv(problem))
+        return found
 
     @property
     def folder(self) -> Path:
@@ -107,9 +96,9 @@ class Environment(Content, Artefact):
     def inputs(self) -> str:
         """A hash of everything that decides what this environment contains."""
         # However a path is spelt: a folder that is reached through a link is the same one.
-        place = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
+        path = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
         locks = [lock.read_text(encoding="utf-8") for lock in (self.lock, self.build_lock) if lock]
-        parts = ["1", place, self.kind, *locks]
+        parts = ["1", path, self.kind, *locks]
         if self.editable is not None:
             parts += [os.path.realpath(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
@@ -197,7 +186,7 @@ def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path
 
 
 def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
-    """Build in a new folder; returns it."""
+    """Build it in a new folder, which is returned."""
     _discard_unfinished(environment)
     folder = environment.new_folder()
     try:
@@ -261,12 +250,8 @@ def discard(folder: Path) -> None:
 
 def installed_packages(folder: Path) -> list[str]:
     """``name-version`` of every package in the environment, from the names of its metadata folders."""
-    names = (path.name.removesuffix(".dist-info") for path in _site_packages(folder, "*.dist-info"))
-    return sorted(names)
-
-
-def _site_packages(folder: Path, pattern: str) -> Iterator[Path]:
-    return folder.glob(f"lib/python3.*/site-packages/{pattern}")
+    found = folder.glob("lib/python3.*/site-packages/*.dist-info")
+    return sorted(path.name.removesuffix(".dist-info") for path in found)
 
 
 def _disk_usage(folder: Path) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -103,23 +103,27 @@ class Build:
         if done.status != 0:
             raise failure(self, what, done, remedy)
 
+    def install(self, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
+        """Have uv install what ``arguments`` name, ``total`` packages if that is known."""
+        argv = uv.install_argv(self.uv, self.python, self.cache, self.settings, arguments)
+        return self.run(argv, UvProgress(self.step, what, total), **env)
+
 
 def not_had(what: str, problem: Unavailable, remedy: str) -> EnvironmentLacks:
     """What to say where ``what`` cannot be had; an index that cannot be reached is reason enough, whatever it has."""
     if problem.silent:
         return EnvironmentLacks(str(problem), remedy=_REACH)
-    return EnvironmentLacks(f"{what}:\n{indented(problem)}", remedy=remedy)
+    return EnvironmentLacks(f"{what}:\n{_indented(str(problem).splitlines())}", remedy=remedy)
 
 
 def no_uv(problem: Unavailable) -> EnvironmentLacks:
     """What to say where uv, without which nothing is installed, cannot be had."""
-    what = "uv, which installs everything else, cannot be fetched"
     remedy = "check the index settings of pip or uv (PIP_INDEX_URL, UV_DEFAULT_INDEX), or put a uv on PATH"
-    return not_had(what, problem, remedy)
+    return not_had("uv, which installs everything else, cannot be fetched", problem, remedy)
 
 
-def indented(text: object) -> str:
-    return "\n".join(f"    {line}" for line in str(text).splitlines())
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def cache_name(environment: str) -> str:
@@ -156,14 +160,14 @@ def disk_is_full(done: command.Finished) -> bool:
 
 def failure(build: Build, what: str, done: command.Finished, remedy: str) -> EnvironmentLacks:
     """``what``, with the last lines of the program that failed; where uv reached no index, that alone."""
-    told = "\n".join(done.tail)
-    place = re.search(r"Failed to fetch: `?([^\s`]+)", told)
-    if place and "error sending request" in told:
+    output = "\n".join(done.tail)
+    address = re.search(r"Failed to fetch: `?([^\s`]+)", output)
+    if address and "error sending request" in output:
         why = uv.cause(done.tail[-1])
-        return not_had(what, unreached({Sources(build.settings).configured(place[1]): why}), remedy)
+        return not_had(what, unreached({Sources(build.settings).configured(address[1]): why}), remedy)
     if disk_is_full(done):
         remedy = f"free space under {build.folder.parent}, then run the same command again"
-    cause = indented("\n".join(done.tail[-8:])) or f"    (no output, exit status {done.status})"
+    cause = _indented(done.tail[-8:]) or f"    (no output, exit status {done.status})"
     return EnvironmentLacks(f"environment {build.environment.name}: {what}\n{cause}", remedy=remedy)
 
 
@@ -204,18 +208,22 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds, where uv looks if told of that backend."""
 
 
-def install(build: Build) -> None:
-    """Everything that the lock says, and nothing else.
-
-    Raises:
-        EnvironmentLacks: something could not be installed; the cause is in the message.
-    """
+def _install(build: Build) -> None:
+    """Everything that the lock says, and nothing else."""
     lock = build.environment.lock
     pinned = lock_requirements(lock.read_text(encoding="utf-8"))
     total = count_for_here(pinned)
     if build.environment.editable is not None:
         _add(build, [*HASHED, "-r", str(lock)], "the tool", total)
-        _install_clone(build, build.environment.editable)
+        # The clone as it is, and the script of its charts; what makes them lies beside and goes again.
+        beside = build.folder / ".llmb-build"
+        _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
+        # Its build backend is among that: nothing is fetched here, so nothing unchecked.
+        arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(build.environment.editable)]
+        _add(build, arguments, "the clone", PYTHONPATH=str(beside))
+        done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
+        build.require(done, "the script that draws charts could not be made", "run the same command again")
+        shutil.rmtree(beside, ignore_errors=True)
         return
     for other in build.environment.shares:
         build.step.update(f"linking what {other.name} has")
@@ -229,33 +237,17 @@ def install(build: Build) -> None:
         _add(build, [*HASHED, "-r", str(backend)], "setuptools")
         arguments = ["--no-build-isolation", *arguments]
     if build.environment.of_newer_python:
-        rest = _install_as_if_newer(build, lock.read_text(encoding="utf-8"))
-        arguments = [str(rest) if part == str(lock) else part for part in arguments]
+        # The packages that say they are for Python 3.12 alone, then a lock of the others.
+        newer, rest = build.folder / ".llmb-lock-newer.txt", build.folder / ".llmb-lock-rest.txt"
+        text = lock.read_text(encoding="utf-8")
+        parts = [with_hashes(text, name) for name in build.environment.of_newer_python]
+        newer.write_text("".join(parts), encoding="utf-8")
+        for part in parts:
+            text = text.replace(part, "")
+        rest.write_text(text, encoding="utf-8")
+        _add(build, [*HASHED, "--python-version", "3.12", "-r", str(newer)], "Megatron-Bridge")
+        arguments[-1] = str(rest)
     _add(build, arguments, "packages", total)
-
-
-def _install_clone(build: Build, clone: Path) -> None:
-    """The clone as it is, and the script of its charts; what makes them lies beside and goes again."""
-    beside = build.folder / ".llmb-build"
-    _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
-    # Its build backend is among that: nothing is fetched here, so nothing unchecked.
-    arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(clone)]
-    _add(build, arguments, "the clone", PYTHONPATH=str(beside))
-    done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
-    build.require(done, "the script that draws charts could not be made", "run the same command again")
-    shutil.rmtree(beside, ignore_errors=True)
-
-
-def _install_as_if_newer(build: Build, lock: str) -> Path:
-    """Install the packages that say they are for Python 3.12 alone; returns a lock of the others."""
-    parts = [with_hashes(lock, name) for name in build.environment.of_newer_python]
-    newer, rest = build.folder / ".llmb-lock-newer.txt", build.folder / ".llmb-lock-rest.txt"
-    newer.write_text("".join(parts), encoding="utf-8")
-    for part in parts:
-        lock = lock.replace(part, "")
-    rest.write_text(lock, encoding="utf-8")
-    _add(build, [*HASHED, "--python-version", "3.12", "-r", str(newer)], "Megatron-Bridge")
-    return rest
 
 
 def _install_cpu_torch(build: Build, torch: str) -> None:
@@ -266,7 +258,7 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
         ("PyTorch's CPU builds", ["--torch-backend", "cpu", *hashed]),
     ):
         build.step.update(f"{torch} from {source}")
-        done = _run(build, arguments, torch)
+        done = build.install(arguments, torch)
         if done.status == 0:
             return
         if disk_is_full(done):
@@ -284,18 +276,12 @@ def cpu_torch_remedy() -> str:
 def _add(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> None:
     """Install what ``arguments`` name."""
     build.step.update(f"installing {what}")
-    done = _run(build, arguments, what, total, **env)
     build.require(
-        done,
+        build.install(arguments, what, total, **env),
         f"{what} could not be installed",
         "check the network, the proxy and the index settings of pip or uv, then run the same command again; "
         "what is already downloaded is not downloaded again",
     )
-
-
-def _run(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
-    argv = uv.install_argv(build.uv, build.python, build.cache, build.settings, arguments)
-    return build.run(argv, UvProgress(build.step, what, total), **env)
 
 
 class UvProgress:
@@ -326,8 +312,11 @@ def build(environment: Content, folder: Path, reporter: Reporter, step: Step) ->
     """
     build = Build(environment, folder, reporter, step)
     _create(build)
-    install(build)
-    _smoke_test(build)
+    _install(build)
+    step.update("checking that it imports")
+    what = f"its packages do not import ({', '.join(environment.smoke)})"
+    remedy = "correct what its last lines name, such as a variable of yours; else run the same command again"
+    build.require(build.run(_smoke_argv(environment, folder)), what, remedy)
     shutil.rmtree(build.cache, ignore_errors=True)
     (folder / ".lock").unlink(missing_ok=True)  # uv's, open to everybody
 
@@ -340,8 +329,12 @@ def _create(build: Build) -> None:
     build.step.update("creating it")
     argv = [program, "venv", "--cache-dir", str(build.cache), "--python", build.environment.python, str(build.folder)]
     if build.environment.kind == "conda":
-        python = f"python={_version(build.environment.python)}"
-        argv = [conda(build.environment.name), "create", "--yes", "--prefix", str(build.folder), python]
+        maker, found = conda(build.environment.name), uv.version_of(build.environment.python)
+        if found is None:
+            raise EnvironmentLacks(
+                f"{build.environment.python} does not say its version", remedy="run the installer with another Python"
+            )
+        argv = [maker, "create", "--yes", "--prefix", str(build.folder), f"python={uv.spelt(found)}"]
     done = build.run(argv)
     build.require(done, f"{Path(argv[0]).name} could not create it", "correct what it says, then try again")
 
@@ -359,24 +352,6 @@ def conda(environment: str) -> str:
             remedy="load or install one of them, or choose --env-type venv",
         )
     return found
-
-
-def _version(python: str) -> str:
-    """``3.11`` of an interpreter."""
-    answer = ask([python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], 60)
-    if not answer.ok:
-        raise EnvironmentLacks(
-            f"{python} does not say its version: {answer.complaint}", remedy="run the installer with another Python"
-        )
-    return answer.output.strip()
-
-
-def _smoke_test(build: Build) -> None:
-    build.step.update("checking that it imports")
-    done = build.run(_smoke_argv(build.environment, build.folder))
-    what = f"its packages do not import ({', '.join(build.environment.smoke)})"
-    remedy = "correct what its last lines name, such as a variable of yours; else run the same command again"
-    build.require(done, what, remedy)
 
 
 def _smoke_argv(environment: Content, folder: Path) -> list[str]:

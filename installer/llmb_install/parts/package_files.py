@@ -35,6 +35,7 @@ def damaged_files(environment: Path) -> Iterator[str]:
 
 
 def _problem(path: Path, expected: str) -> str:
+    """What is wrong with a file whose ``RECORD`` has the hash ``expected``; empty if nothing is."""
     algorithm, _, value = expected.partition("=")
     try:
         digest = hashlib.new(algorithm)
@@ -61,11 +62,11 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
     damaged. Returns what was linked.
     """
     source = source.resolve()  # its link may move while we read
-    place, there = _site_packages(source), _site_packages(target)
-    if place is None or there is None or place.parent.name != there.parent.name or not _can_link(place, there):
+    here, there = (next(folder.glob("lib/python3.*/site-packages"), None) for folder in (source, target))
+    if here is None or there is None or here.parent.name != there.parent.name or not _can_link(here, there):
         return []
     present = {_requirement(metadata).partition("==")[0] for metadata in there.glob(f"*{_METADATA}")}
-    found = {_requirement(metadata): metadata for metadata in sorted(place.glob(f"*{_METADATA}"))}
+    found = {_requirement(metadata): metadata for metadata in sorted(here.glob(f"*{_METADATA}"))}
     chosen = {name: found[name] for name in found if name in wanted and name.partition("==")[0] not in present}
     if not chosen or any(damaged_files(source)):
         return []
@@ -86,21 +87,18 @@ def _link(metadata: Path, there: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # compiled files may be missing
             file.hardlink_to(metadata.parent / name)
-    _link_compiled(metadata.parent, there, {row[0] for row in rows if row[0].endswith(".py")})
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    # Last: it makes the package an installed one.
-    (there / metadata.name / "RECORD").write_text(text.getvalue(), encoding="utf-8")
-
-
-def _link_compiled(source: Path, there: Path, modules: Collection[str]) -> None:
-    """Link the byte code of ``modules``, which uv writes but does not list as pip does."""
+    # Byte code, which uv writes but does not list as pip does.
+    modules = {row[0] for row in rows if row[0].endswith(".py")}
     for folder in {PurePosixPath(name).parent for name in modules}:
-        for compiled in (source / folder / "__pycache__").glob("*.pyc"):
+        for compiled in (metadata.parent / folder / "__pycache__").glob("*.pyc"):
             target = there / folder / "__pycache__" / compiled.name
             if f"{folder / compiled.name.partition('.')[0]}.py" in modules and not target.exists():
                 target.parent.mkdir(exist_ok=True)
                 target.hardlink_to(compiled)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    # Last: it makes the package an installed one.
+    (there / metadata.name / "RECORD").write_text(text.getvalue(), encoding="utf-8")
 
 
 def _requirement(metadata: Path) -> str:
@@ -109,13 +107,10 @@ def _requirement(metadata: Path) -> str:
     return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
 
 
-def _site_packages(environment: Path) -> Path | None:
-    return next(iter(environment.glob("lib/python3.*/site-packages")), None)
-
-
-def _can_link(place: Path, there: Path) -> bool:
+def _can_link(here: Path, there: Path) -> bool:
+    """Whether files of one ``site-packages`` can have a second name in the other."""
     probe = there / f".llmb-link-{os.getpid()}"
-    source = next(place.glob(f"*{_METADATA}/RECORD"), None)
+    source = next(here.glob(f"*{_METADATA}/RECORD"), None)
     try:
         if source is None:
             return False

@@ -45,7 +45,6 @@ _SEPARATORS = {"find-links": ",", "extra-index-url": " ", "trusted-host": " "}
 _ANSWER_SECONDS = 10.0
 # For the list of a package's files. A network that drops packets says nothing for minutes.
 
-
 _MACHINES_FILE = Path("/etc/pip.conf")
 
 
@@ -57,7 +56,7 @@ class IndexSettings(NamedTuple):
 
 
 class Unavailable(Exception):
-    """A file could not be had; the text is the cause, and names the place. ``silent``: why its host does not answer."""
+    """A file could not be had; the text is the cause, and names where. ``silent``: why its host does not answer."""
 
     def __init__(self, text: str, *, silent: str = "") -> None:
         super().__init__(text)
@@ -66,8 +65,8 @@ class Unavailable(Exception):
 
 def unreached(silent: Mapping[str, str]) -> Unavailable:
     """For the indexes that do not answer, each with the reason."""
-    told = "the package index " + "; ".join([f"{index} cannot be reached: {why}" for index, why in silent.items()])
-    return Unavailable(told, silent=told)
+    text = "the package index " + "; ".join([f"{index} cannot be reached: {why}" for index, why in silent.items()])
+    return Unavailable(text, silent=text)
 
 
 def settings(env: Mapping[str, str]) -> IndexSettings:
@@ -125,34 +124,30 @@ def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 class Link(NamedTuple):
-    """A file of a package, where it lies."""
+    """A file of a package."""
 
     name: str
-    place: str
+    location: str
     """A URL, or a path."""
 
 
 class Sources:
-    """The places from which packages come: folders and pages of links, then indexes."""
+    """Where packages come from: folders and pages of links, then indexes."""
 
     def __init__(self, told: IndexSettings) -> None:
-        given = told.variables
-        self._env = given
-        self._pages = [page for page in given.get("UV_FIND_LINKS", "").split(",") if page]
-        self._indexes = [] if "--no-index" in told.options else self._all_indexes(given)
-        self._trusted = given.get("UV_INSECURE_HOST", "").split()
+        self._env = env = told.variables
+        self._pages = [page for page in env.get("UV_FIND_LINKS", "").split(",") if page]
+        # uv's may have a name before their address: internal=https://...
+        more = [re.sub(r"\A[\w.-]+=", "", index) for index in env.get("UV_INDEX", "").split()]
+        indexes = [*more, env.get("UV_DEFAULT_INDEX") or PUBLIC_INDEX]
+        self._indexes = [] if "--no-index" in told.options else indexes
+        self._trusted = env.get("UV_INSECURE_HOST", "").split()
         self._failed: Dict[str, Unavailable] = {}
         self._read_pages: Dict[str, List[Link]] = {}
 
-    @staticmethod
-    def _all_indexes(given: Mapping[str, str]) -> List[str]:
-        # uv's may have a name before their address: internal=https://...
-        more = [re.sub(r"\A[\w.-]+=", "", index) for index in given.get("UV_INDEX", "").split()]
-        return [*more, given.get("UV_DEFAULT_INDEX") or PUBLIC_INDEX]
-
-    def configured(self, place: str) -> str:
-        """The index or page of links that ``place`` is of, as it may be shown; ``place`` itself where it is of none."""
-        shown = without_password(place)
+    def configured(self, location: str) -> str:
+        """The index or page of links that ``location`` is of, as it may be shown; itself where it is of none."""
+        shown = without_password(location)
         known = [without_password(source) for source in (*self._indexes, *self._pages)]
         return next((source for source in known if shown.startswith(source)), shown)
 
@@ -191,15 +186,19 @@ class Sources:
             Unavailable: there is none.
         """
         problem = ""
+        try:
+            seconds = float(self._env.get("UV_HTTP_TIMEOUT") or 60)
+        except ValueError:
+            seconds = 60.0
         for link in self.links(package, accepts, more):
             try:
-                content = self._read(link.place, _seconds(self._env))
+                content = self._read(link.location, seconds)
             except Unavailable as error:
                 problem = str(error)
                 continue
             if hashlib.sha256(content).hexdigest() in hashes:
                 return content
-            problem = f"{without_password(link.place)} has another content than the lock file says"
+            problem = f"{without_password(link.location)} has another content than the lock file says"
         raise Unavailable(problem)
 
     def _page(self, page: str) -> List[Link]:
@@ -222,28 +221,34 @@ class Sources:
             raise
         base = without_fragment(page)
         found = [_joined(base, html.unescape(link)) for link in re.findall(r'href="([^"]+)"', text)]
-        places = [place for place in found if place]
-        return [Link(urllib.parse.unquote(without_fragment(place).rpartition("/")[2]), place) for place in places]
+        return [Link(urllib.parse.unquote(without_fragment(url).rpartition("/")[2]), url) for url in found if url]
 
-    def _read(self, place: str, seconds: float) -> bytes:
-        local = _local(place)
+    def _read(self, location: str, seconds: float) -> bytes:
+        local = _local(location)
         if local is not None and not local.exists():
-            raise Unavailable(f"{place}: not found")
+            raise Unavailable(f"{location}: not found")
         try:
             if local is not None:
                 return local.read_bytes()
-            with self._opener(place).open(self._request(place), timeout=seconds) as answer:
+            # This handler heeds no_proxy.
+            handlers: List[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(self._proxies())]
+            if location.startswith("https:"):
+                handlers.append(urllib.request.HTTPSHandler(context=self._tls(urllib.parse.urlsplit(location))))
+            opener = urllib.request.build_opener(*handlers)
+            with opener.open(self._request(location), timeout=seconds) as answer:
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as error:
             error.close()
-            raise Unavailable(f"{without_password(place)}: {error.code} {error.reason}") from error
+            raise Unavailable(f"{without_password(location)}: {error.code} {error.reason}") from error
         except (OSError, ValueError, EOFError, http.client.HTTPException) as error:
-            why = _reason(error) + self._by_proxy(place)
-            raise Unavailable(f"{without_password(place)}: {why}", silent=why) from error
+            host, proxy = _host(location).rpartition("@")[2], self._proxies().get(location.partition(":")[0])
+            by_proxy = proxy and not urllib.request.proxy_bypass(host)
+            why = _reason(error) + (f" (by the proxy {without_password(proxy or '')})" if by_proxy else "")
+            raise Unavailable(f"{without_password(location)}: {why}", silent=why) from error
 
-    def _request(self, place: str) -> urllib.request.Request:
-        parts = urllib.parse.urlsplit(place)
+    def _request(self, location: str) -> urllib.request.Request:
+        parts = urllib.parse.urlsplit(location)
         host = parts.netloc.rpartition("@")[2]
         request = urllib.request.Request(
             urllib.parse.urlunsplit((*parts[:1], host, *parts[2:4], "")), headers={"User-Agent": "llmb-installer"}
@@ -273,16 +278,6 @@ class Sources:
         told = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
         return {**urllib.request.getproxies(), **told}
 
-    def _by_proxy(self, place: str) -> str:
-        host, proxy = _host(place).rpartition("@")[2], self._proxies().get(place.partition(":")[0])
-        return f" (by the proxy {without_password(proxy)})" if proxy and not urllib.request.proxy_bypass(host) else ""
-
-    def _opener(self, place: str) -> urllib.request.OpenerDirector:
-        handlers: List[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(self._proxies())]  # it heeds no_proxy
-        if place.startswith("https:"):
-            handlers.append(urllib.request.HTTPSHandler(context=self._tls(urllib.parse.urlsplit(place))))
-        return urllib.request.build_opener(*handlers)
-
     def _tls(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:
         given = self._env.get("SSL_CERT_FILE")
         context = ssl.create_default_context(cafile=given if given and Path(given).is_file() else None)
@@ -308,18 +303,11 @@ def _has_certificates() -> bool:
     return bool(paths.cafile or (paths.capath and any(Path(paths.capath).iterdir())))
 
 
-def _seconds(env: Mapping[str, str]) -> float:
-    try:
-        return float(env.get("UV_HTTP_TIMEOUT") or 60)
-    except ValueError:
-        return 60.0
-
-
-def _local(place: str) -> Optional[Path]:
+def _local(location: str) -> Optional[Path]:
     """The path of what lies on this machine."""
-    if place.startswith("file:"):
-        return Path(urllib.request.url2pathname(urllib.parse.urlsplit(place).path))
-    return None if re.match(r"[a-z]+://", place) else Path(place).expanduser()
+    if location.startswith("file:"):
+        return Path(urllib.request.url2pathname(urllib.parse.urlsplit(location).path))
+    return None if re.match(r"[a-z]+://", location) else Path(location).expanduser()
 
 
 def _host(page: str) -> str:
@@ -342,17 +330,17 @@ def _joined(base: str, link: str) -> str:
         return ""
 
 
-def without_fragment(place: str) -> str:
-    return place.partition("#")[0]
+def without_fragment(location: str) -> str:
+    return location.partition("#")[0]
 
 
-def without_password(place: str) -> str:
+def without_password(location: str) -> str:
     """An address as it may be shown."""
     try:
-        parts = urllib.parse.urlsplit(place)
+        parts = urllib.parse.urlsplit(location)
     except ValueError:
-        return re.sub(r"//[^/]*@", "//", place)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl() if parts.netloc else place
+        return re.sub(r"//[^/]*@", "//", location)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl() if parts.netloc else location
 
 
 def _reason(error: Exception) -> str:
@@ -364,10 +352,10 @@ def _reason(error: Exception) -> str:
     return str(getattr(cause, "strerror", "") or cause)
 
 
-def _bounded(seconds: float, place: str, work: Callable[[], bytes]) -> bytes:
+def _bounded(seconds: float, location: str, work: Callable[[], bytes]) -> bytes:
     """What ``work`` returns. Looking a name up, and each address of a host, has a patience of its own."""
     why = f"no answer in {seconds:.0f} s"
-    ended: List[Union[bytes, Unavailable]] = [Unavailable(f"{without_password(place)}: {why}", silent=why)]
+    ended: List[Union[bytes, Unavailable]] = [Unavailable(f"{without_password(location)}: {why}", silent=why)]
 
     def run() -> None:
         try:

@@ -50,7 +50,7 @@ def fetched(folder: Path, told: IndexSettings) -> str:
     """The locked uv, which is in ``folder`` from now on.
 
     Raises:
-        Unavailable: no place that packages come from has it for this machine.
+        Unavailable: no folder, page or index that packages come from has it for this machine.
     """
     program = folder / "uv"
     content = Sources(told).fetch("uv", is_for_here, re.findall(r"sha256:([0-9a-f]{64})", LOCK.read_text("utf-8")))
@@ -182,14 +182,17 @@ def find_python(accepts: Accepts) -> Optional[str]:
     if accepts(running_version()):
         return sys.executable
     for path in _candidates():
-        found = _ask(path)
+        found = _look_at(path)
         if found is not None and accepts(found[1]):
             return found[0]
     return None
 
 
 def _candidates() -> Iterator[str]:
-    # Every folder, not just the first hit: a version manager's shim may stand in front and refuse to run.
+    """The paths of Pythons, the preferred ones first.
+
+    Of every folder, not just the first hit: a version manager's shim may stand in front and refuse to run.
+    """
     folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
     for name in _NAMES:
         for folder in folders:
@@ -203,11 +206,11 @@ def _candidates() -> Iterator[str]:
 
 def version_of(path: str) -> Optional[Version]:
     """The version of the Python ``path``; None where it does not run."""
-    found = _ask(path)
+    found = _look_at(path)
     return found[1] if found else None
 
 
-def _ask(path: str) -> Optional[Tuple[str, Version]]:
+def _look_at(path: str) -> Optional[Tuple[str, Version]]:
     """The real executable behind ``path`` and its version; None where it does not run."""
     program = "import sys; print(sys.executable); print(*sys.version_info[:2])"
     try:
