@@ -22,6 +22,7 @@ from llmb_install.arguments import parse
 from llmb_install.commands.bundle import bundle
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
+from llmb_install.parts import image as images
 from llmb_install.parts.image import Image
 from llmb_install.parts.package_index import Sources, settings
 from llmb_install.working.artefact import require_ready
@@ -269,7 +270,7 @@ def test_an_image_that_the_bundle_lacks_is_told_before_anything_is_made(image: I
 
 
 def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monkeypatch):
-    monkeypatch.setattr(Image, "_superblock_is_fine", lambda self: True)
+    monkeypatch.setattr(images, "check_superblock", lambda path: 0)
     install, folder = tmp_path / "site", tmp_path / "made"
     answers = {
         "cluster_type": "slurm",

@@ -92,7 +92,7 @@ def test_what_another_installation_imported_meanwhile_is_not_imported_again(shar
 def test_room_on_another_node_is_what_df_says(monkeypatch, answer, free):
     asked: list[list[str]] = []
     monkeypatch.setattr(images, "ask", lambda argv, seconds: asked.append(argv) or answer)
-    assert images._free_bytes(Path("/f"), ("srun", "-N1")) == free
+    assert images._free_on_node(Path("/f"), ("srun", "-N1")) == free
     assert asked == [["srun", "-N1", "df", "-Pk", "/f"]]
 
 

@@ -46,10 +46,13 @@ _ABANDONED_SECONDS = 3600.0
 
 def remove_broken(cache: Path) -> list[Path]:
     """Remove our own layers that are damaged; which those were. Enroot downloads what is missing."""
-    names = sorted(os.listdir(cache)) if cache.is_dir() else []  # noqa: PTH208 - a name is all we need
-    broken = [cache / name for name in names if _LAYER.fullmatch(name) and _is_broken(cache / name)]
-    for layer in broken:
-        layer.unlink(missing_ok=True)
+    broken = []
+    for layer in sorted(cache.iterdir()) if cache.is_dir() else ():
+        if not _LAYER.fullmatch(layer.name) or not _is_own(layer.lstat()):
+            continue
+        if ask(["zstd", "--test", "--quiet", str(layer)], _SECONDS).status == 1:
+            broken.append(layer)
+            layer.unlink(missing_ok=True)
     return broken
 
 
@@ -65,13 +68,6 @@ def remove_abandoned(cache: Path) -> None:
 
 def _is_own(status: os.stat_result) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-
-
-def _is_broken(layer: Path) -> bool:
-    if not _is_own(layer.lstat()):
-        return False
-    answer = ask(["zstd", "--test", "--quiet", str(layer)], _SECONDS)
-    return answer.status == 1
 
 
 _AGAIN = "run the same command again; layers that are complete are not downloaded again"
@@ -309,13 +305,19 @@ def shown(
         if manifest is None:
             return sum(now.values()), 0
         missing = {digest: bytes_ for digest, bytes_ in manifest.layers if digest not in before}
-        return sum(_of_layer(digest, bytes_, now) for digest, bytes_ in missing.items()), sum(missing.values())
+        done = 0
+        for digest, bytes_ in missing.items():
+            # Enroot compresses it anew, to about the same size; a whole one has its name alone.
+            parts = [part for name, part in now.items() if name.startswith(f"{digest}.")]
+            done += bytes_ if digest in now else min(bytes_, max(parts, default=0))
+        return done, sum(missing.values())
 
     def begun() -> tuple[int, int]:
         manifest = known()
         sizes = [bytes_ for _, bytes_ in manifest.layers] if manifest else []
         # Enroot begins with the uppermost; each is unpacked into a folder with its number.
-        number = max((_number(folder) for folder in unpacked.glob("enroot.*/[0-9]*")), default=0) if unpacked else 0
+        folders = unpacked.glob("enroot.*/[0-9]*") if unpacked else ()
+        number = max((int(folder.name) for folder in folders if folder.name.isdigit()), default=0)
         return sum(sizes[::-1][: max(number - 1, 0)]), sum(sizes)
 
     def written() -> tuple[int, int]:
@@ -343,24 +345,10 @@ def _text(doing: str, done: int, total: int, seconds: float) -> str:
     return f"{doing}, {size(done)} of {size(total)}, {size(rate)}/s, {duration(max(total - done, 0) / rate)} left"
 
 
-def _of_layer(digest: str, bytes_: int, sizes: Mapping[str, int]) -> int:
-    """What has come of a layer. Enroot compresses it anew, to about the same size; a whole one has its name alone."""
-    if digest in sizes:
-        return bytes_
-    return min(bytes_, max((now for name, now in sizes.items() if name.startswith(f"{digest}.")), default=0))
-
-
 def _sizes(folder: Path) -> dict[str, int]:
     """The sizes of the files in a folder, by name; none where there is nothing yet."""
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        found[path.name] = status.st_size
+        with contextlib.suppress(OSError):
+            found[path.name] = path.stat().st_size
     return found
-
-
-def _number(folder: Path) -> int:
-    return int(folder.name) if folder.name.isdigit() else 0

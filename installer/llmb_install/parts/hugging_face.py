@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from llmb_common.command.printable import size
 from llmb_common.command.words import Secret
@@ -123,6 +122,7 @@ class ModelFiles(Artefact):
             ) from error
 
     def _download(self, anew: bool) -> str:
+        import stamina
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
         from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -130,8 +130,9 @@ class ModelFiles(Artefact):
         disable_progress_bars()
         token = self._token
         page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/{self.repository}"
+        attempts = stamina.retry_context(on=_is_passing, attempts=_ATTEMPTS, timeout=120, wait_initial=1, wait_max=30)
         try:
-            for attempt in _attempts():
+            for attempt in attempts:
                 with attempt:
                     return str(
                         snapshot_download(
@@ -160,12 +161,6 @@ class ModelFiles(Artefact):
                 "--hugging-face out: the benchmarks do not need these files",
             ) from error
         raise AssertionError("the last attempt returns or raises")
-
-
-def _attempts() -> Any:
-    import stamina
-
-    return stamina.retry_context(on=_is_passing, attempts=_ATTEMPTS, timeout=120, wait_initial=1, wait_max=30)
 
 
 def _is_passing(error: Exception) -> bool:

@@ -129,8 +129,13 @@ class Image(Artefact):
             return False
         status = self.path.stat()
         same = (receipt.get("size"), receipt.get("mtime_ns")) == (status.st_size, status.st_mtime_ns)
-        right = (receipt.get("source"), receipt.get("architecture")) == (self.source, self.architecture)
-        return same and right and self._superblock_is_fine()
+        if not same or (receipt.get("source"), receipt.get("architecture")) != (self.source, self.architecture):
+            return False
+        try:
+            check_superblock(self.path)
+        except BadImage:
+            return False
+        return True
 
     def verify(self) -> str | None:
         """Read the whole image and compare its hash; what is wrong, or None."""
@@ -156,7 +161,14 @@ class Image(Artefact):
         if not anew and self.is_complete():
             return False
         with reporter.step(f"image {self.path.name}") as step:
-            _require_open(self)
+            status = status_of(self.path)
+            if status and status.st_uid != me() and not os.access(self.path, os.R_OK):
+                # Closed to us, it is not unusable: its owner, and whoever shares it, would lose it.
+                raise EnvironmentLacks(
+                    f"{self.path} belongs to {user_name(status.st_uid)} and is closed to you",
+                    remedy=f"ask its owner to run: chmod go+r {shlex.quote(str(self.path))}; or choose another "
+                    "--image-folder",
+                )
             if not anew and _adopt(self, reporter, step):
                 return True
             _require_writable(self)
@@ -192,13 +204,6 @@ class Image(Artefact):
         for receipt in self._receipt_paths():
             receipt.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
-
-    def _superblock_is_fine(self) -> bool:
-        try:
-            check_superblock(self.path)
-        except BadImage:
-            return False
-        return True
 
 
 def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
@@ -316,11 +321,11 @@ def _run_enroot(
     unpacked: AbstractContextManager[Mapping[str, str]] = nullcontext({})
     if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
         unpacked = import_folder(image.receipts.parent.parent, temporary_folder(image.env))
-    with unpacked as place:
-        folder = Path(place["ENROOT_TEMP_PATH"]) if place else None
+    with unpacked as variables:
+        folder = Path(variables["ENROOT_TEMP_PATH"]) if variables else None
         watch = enroot.Watch(step, lambda doing: enroot.shown(doing, output, cache_folder(image.env), folder, known))
         argv = image.import_command(output)
-        return command.run(argv, reporter, env={**image.env, **place}, on_line=watch), watch
+        return command.run(argv, reporter, env={**image.env, **variables}, on_line=watch), watch
 
 
 def _not_found(program: str) -> EnvironmentLacks:
@@ -360,16 +365,6 @@ def _open_as_folder(image: Image, file: Path) -> None:
             file.chmod(file.stat().st_mode & 0o777 | image.path.parent.stat().st_mode & 0o044)
 
 
-def _require_open(image: Image) -> None:
-    """An image that is closed to us is not unusable: its owner, and whoever shares it, would lose it."""
-    status = status_of(image.path)
-    if status and status.st_uid != me() and not os.access(image.path, os.R_OK):
-        raise EnvironmentLacks(
-            f"{image.path} belongs to {user_name(status.st_uid)} and is closed to you",
-            remedy=f"ask its owner to run: chmod go+r {shlex.quote(str(image.path))}; or choose another --image-folder",
-        )
-
-
 def _remove_leftovers(image: Image) -> None:
     """Parts of earlier imports that were killed: under the lock nobody else writes one."""
     for part in image.path.parent.glob(f".{image.path.name}.*.part"):
@@ -398,16 +393,11 @@ def _require_writable(image: Image) -> None:
 
 def _require_space(image: Image) -> None:
     """Room for the image, and for its unpacked layers where Enroot unpacks them."""
-    wanted: Sequence[tuple[Path, int, str]] = (
+    for folder, needed, remedy in (
         (image.path.parent, IMAGE_BYTES, "choose another --image-folder"),
-        (
-            temporary_folder(image.env),
-            UNPACKED_BYTES,
-            "set ENROOT_TEMP_PATH to a folder with more room",
-        ),
-    )
-    for folder, needed, remedy in wanted:
-        free = _free_bytes(folder, image.prefix)
+        (temporary_folder(image.env), UNPACKED_BYTES, "set ENROOT_TEMP_PATH to a folder with more room"),
+    ):
+        free = _free_on_node(folder, image.prefix) if image.prefix else free_bytes(folder)
         if free is not None and free < needed:
             where = " on the compute node" if image.prefix else ""
             raise EnvironmentLacks(
@@ -416,9 +406,7 @@ def _require_space(image: Image) -> None:
             )
 
 
-def _free_bytes(folder: Path, prefix: Sequence[str]) -> int | None:
-    if not prefix:
-        return free_bytes(folder)
+def _free_on_node(folder: Path, prefix: Sequence[str]) -> int | None:
     answer = ask([*prefix, "df", "-Pk", str(folder)], 600)
     fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []
     return int(fields[3]) * 1024 if len(fields) >= 4 and fields[3].isdigit() else None

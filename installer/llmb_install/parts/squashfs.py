@@ -65,7 +65,11 @@ class Inspector:
             EnvironmentLacks: ``unsquashfs`` is missing or hangs.
         """
         used = check_superblock(path)
-        names = self._listing(path)
+        done = self._unsquashfs("-l", "-d", "", str(path))
+        names = done.output.splitlines()
+        if not done.ok or not names:
+            cause = done.errors.strip().splitlines()
+            raise BadImage(f"its content cannot be listed ({cause[-1] if cause else 'unsquashfs failed'})")
         found = self._architecture(path, names)
         if found != architecture:
             raise BadImage(f"its programs are for {found}, and the compute nodes are {architecture}")
@@ -86,17 +90,9 @@ class Inspector:
             cause = done.errors.strip().splitlines()
             raise BadImage(f"its content cannot be read ({cause[0] if cause else 'unsquashfs failed'})")
 
-    def _listing(self, path: Path) -> list[str]:
-        done = self._unsquashfs("-l", "-d", "", str(path))
-        names = done.output.splitlines()
-        if not done.ok or not names:
-            cause = done.errors.strip().splitlines()
-            raise BadImage(f"its content cannot be listed ({cause[-1] if cause else 'unsquashfs failed'})")
-        return names
-
     def _architecture(self, path: Path, names: list[str]) -> str:
-        programs = sorted(filter(_may_be_program, names), key=lambda name: name.rpartition("/")[2] not in _USUAL)
-        for name in programs[:_TRIES]:
+        programs = [name for name in names if name.lstrip("/").rpartition("/")[0] in _PROGRAM_FOLDERS]
+        for name in sorted(programs, key=lambda name: name.rpartition("/")[2] not in _USUAL)[:_TRIES]:
             head = self._unsquashfs("-cat", str(path), name.lstrip("/"), most=_HEAD).stdout
             if head[:4] == b"\x7fELF":
                 machine = int.from_bytes(head[18:20], "little")
@@ -120,7 +116,3 @@ class Inspector:
                 answer.why, remedy="check the file system that holds the images, then run the same command again"
             )
         return answer
-
-
-def _may_be_program(name: str) -> bool:
-    return name.lstrip("/").rpartition("/")[0] in _PROGRAM_FOLDERS

@@ -177,11 +177,11 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
 
 
 def _unwritable(folder: Path) -> EnvironmentLacks | None:
-    place = existing(folder)
-    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+    parent = existing(folder)
+    if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
         return None
     return EnvironmentLacks(
-        f"{folder} cannot be written: {place} is {'read-only for you' if place.is_dir() else 'not a directory'}",
+        f"{folder} cannot be written: {parent} is {'read-only for you' if parent.is_dir() else 'not a directory'}",
         remedy="choose another folder (--install-path, --image-folder; for what is kept between commands, "
         "XDG_CACHE_HOME), or ask for write permission there",
     )

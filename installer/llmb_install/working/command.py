@@ -107,7 +107,8 @@ def run(
     finally:
         if process.stdout is not None:
             process.stdout.close()
-        _forget(process)
+        with _guard:
+            os.close(_running.pop(process))
     if _stopping.is_set():
         raise Interrupted(f"{argv[0]} was stopped")
     if status != 0:
@@ -152,8 +153,3 @@ def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None)
             os.close(theirs)
         _running[process] = ours
     return process
-
-
-def _forget(process: subprocess.Popen[str]) -> None:
-    with _guard:
-        os.close(_running.pop(process))

@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import read_plain, try_lock
+from llmb_common.machine.files import read_plain, status_of, try_lock
 from llmb_common.machine.processes import ProcessId, end_processes, identify, is_alive, with_variable
 from llmb_install.working.reporter import Reporter
 
@@ -57,7 +57,8 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, 
     try:
         _wait(descriptor, lease, install, reporter, patience)
         try:
-            if not _is_still(folder / "lock", descriptor):
+            status = status_of(folder / "lock")
+            if status is None or not os.path.samestat(status, os.fstat(descriptor)):
                 raise _gone(install)
             with lease.kept_alive():
                 yield
@@ -86,13 +87,6 @@ def _open(folder: Path, create: bool) -> int:
             f"you cannot write to {folder.parent}: {os.strerror(error.errno)}{_whose(folder.parent)}",
             remedy="run this as its owner, or choose a folder of your own with --install-path",
         ) from error
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _gone(install: Path) -> EnvironmentLacks:
@@ -147,8 +141,11 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
     deadline = time.monotonic() + patience
     said = False
     while True:
+        locked = False
+        with contextlib.suppress(OSError):
+            locked = try_lock(descriptor)
         try:
-            if _flock(descriptor) and lease.acquire():
+            if locked and lease.acquire():
                 return
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
@@ -165,13 +162,6 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
         time.sleep(_POLL)
 
 
-def _flock(descriptor: int) -> bool:
-    try:
-        return try_lock(descriptor)  # on a file system without locks the lease alone decides
-    except OSError:
-        return False
-
-
 class _Lease:
     """The owner file. ``acquire`` either creates it or returns False."""
 
@@ -184,18 +174,18 @@ class _Lease:
     def acquire(self) -> bool:
         if self._create():
             return True
-        owner = self._read() or {}
+        owner = _read_owner(self._path) or {}
         if not self._is_dead(owner):
             return False
         self._remove_stale(owner.get("token"))
         return self._create()
 
     def is_held(self) -> bool:
-        owner = self._read()
+        owner = _read_owner(self._path)
         return owner is not None and not self._is_dead(owner)
 
     def release(self) -> None:
-        owner = self._read()
+        owner = _read_owner(self._path)
         if owner is not None and owner.get("token") == self._token:
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()
@@ -212,7 +202,7 @@ class _Lease:
             thread.join()
 
     def describe_owner(self) -> str:
-        owner = self._read()
+        owner = _read_owner(self._path)
         if owner is None:
             return "it has not identified itself"
         return f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')}"
@@ -242,9 +232,6 @@ class _Lease:
         finally:
             own.unlink(missing_ok=True)
         return True
-
-    def _read(self) -> Owner | None:
-        return _read_owner(self._path)
 
     def _is_dead(self, owner: Owner) -> bool:
         host, started, boot = (str(owner.get(key, "")) for key in ("host", "started", "boot"))
