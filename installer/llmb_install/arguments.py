@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,13 +51,6 @@ _LONGEST = 1000
 DESPITE_RUNS = "--despite-runs"
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Flags on the left, their meaning on the right."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=36)
-
-
 class _ArgumentParser(argparse.ArgumentParser):
     def _print_message(self, message: str, _: object = None) -> None:
         """Print the help. argparse keeps silent about a disk that is full."""
@@ -89,32 +83,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             remedy=f"the commands are {', '.join(COMMANDS)}",
         )
     asked = _parser(command).parse_args(words)
-    asked.command = command
-    _check(asked)
-    if getattr(asked, "quickstart", False):
-        _refuse_beside_quickstart(asked)
-    return asked
-
-
-def _check(asked: argparse.Namespace) -> None:
-    """Refuse what no option takes: an empty path would mean the current folder."""
+    # What no option takes: an empty path would mean the current folder.
     for name, value in vars(asked).items():
         flag = name if name == "workloads" and isinstance(value, list) else f"--{name.replace('_', '-')}"
         # Of --flag=-- argparse makes an empty list.
         for text in value or [""] if isinstance(value, list) else [value]:
             if isinstance(text, str):
                 check_argument(flag, text)
-
-
-def _refuse_beside_quickstart(asked: argparse.Namespace) -> None:
-    options = {"play", "record", "list_workloads", "dry_run", "json"}
-    fields = {question.field for question in QUESTIONS} - {"install_path"}
-    for name in sorted(options | fields):
-        if getattr(asked, name, None):
-            raise RequestError(
-                f"--quickstart decides everything itself: --{name.replace('_', '-')} cannot be combined with it",
-                remedy="give only --install-path, --from, --no-space-check and --verbose with it, or leave it out",
-            )
+    asked.command = command
+    if getattr(asked, "quickstart", False):
+        beside = {"play", "record", "list_workloads", "dry_run", "json", *(question.field for question in QUESTIONS)}
+        for name in sorted(beside - {"install_path"}):
+            if getattr(asked, name, None):
+                raise RequestError(
+                    f"--quickstart decides everything itself: --{name.replace('_', '-')} cannot be combined with it",
+                    remedy="give only --install-path, --from, --no-space-check and --verbose with it, or leave it out",
+                )
+    return asked
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -126,7 +111,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
         description=_ABOUT if command == "install" else f"{COMMANDS[command][0].upper()}{COMMANDS[command][1:]}.",
         epilog="\n".join(others) if command == "install" else None,
-        formatter_class=_Formatter,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=36),
     )
     version = f"{name} {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version and exit")
@@ -153,7 +138,16 @@ def _parser(command: str) -> argparse.ArgumentParser:
         text = "take packages and images only from this folder, made by llmb-install bundle"
         parser.add_argument("--from", metavar="DIR", help=text)
     if command == "bundle":
-        _add_bundle_options(parser)
+        text = "the folder; if it is unfinished, it is completed"
+        parser.add_argument("--to", metavar="DIR", required=True, help=text)
+        text = "include their images and CPU engines; default: those of the installation, if there is one"
+        parser.add_argument("--workloads", metavar="WORKLOADS", help=text)
+        text = "for these machines; default: this machine's kind (images: that of the installation's GPUs)"
+        machines = ("x86_64", "aarch64")
+        parser.add_argument("--platform", nargs="+", choices=machines, metavar="x86_64|aarch64", help=text)
+        text = "for these versions of Python; default: this one, and one that the CPU engine supports"
+        parser.add_argument("--python", nargs="+", metavar="3.X", help=text)
+        parser.add_argument("--no-images", action="store_true", help="leave images out")
     if command == "doctor":
         parser.add_argument("--account", help="default: as in cluster_config.yaml")
         parser.add_argument("--gpu-partition", metavar="PARTITION", help="default: as in cluster_config.yaml")
@@ -167,17 +161,6 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     parser.add_argument("--verbose", action="store_true", help="show the output of every command")
     return parser
-
-
-def _add_bundle_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", metavar="DIR", required=True, help="the folder; if it is unfinished, it is completed")
-    text = "include their images and CPU engines; default: those of the installation, if there is one"
-    parser.add_argument("--workloads", metavar="WORKLOADS", help=text)
-    text = "for these machines; default: this machine's kind (images: that of the installation's GPUs)"
-    parser.add_argument("--platform", nargs="+", choices=("x86_64", "aarch64"), metavar="x86_64|aarch64", help=text)
-    text = "for these versions of Python; default: this one, and one that the CPU engine supports"
-    parser.add_argument("--python", nargs="+", metavar="3.X", help=text)
-    parser.add_argument("--no-images", action="store_true", help="leave images out")
 
 
 def use_bundle(asked: argparse.Namespace, clone: Path) -> None:
@@ -214,11 +197,11 @@ def _add_install_options(parser: argparse.ArgumentParser) -> None:
 
 def given_by_flags(asked: argparse.Namespace) -> Given:
     """The answers on the command line, by field."""
-    values = {q.field: getattr(asked, q.field, None) for q in QUESTIONS}
-    given: Given = {field: value for field, value in values.items() if value is not None}
+    given: Given = {}
     for question in QUESTIONS:
-        if question.is_switch and question.field in given:
-            given[question.field] = given[question.field] == "true"
+        value = getattr(asked, question.field, None)
+        if value is not None:
+            given[question.field] = value == "true" if question.is_switch else value
     if getattr(asked, "no_space_check", False):
         given["space_check"] = False
     return given

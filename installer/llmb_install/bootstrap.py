@@ -148,7 +148,7 @@ def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path
 
 def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:
     """Whether the tool's environment may be built in ``install``: only when it is certain to be used there, and never
-    for a command that must not write."""
+    by a command that must not write."""
     if asked.command != "install":
         return asked.command in ("add", "update") and (install / "venvs").exists() and not asked.dry_run
     if asked.dry_run or asked.record or asked.list_workloads or asked.play:

@@ -43,22 +43,18 @@ class Installation:
         # Without --no-space-check: that is for one run, and no other answer.
         answers = to_yaml(msgspec.structs.replace(self.answers, space_check=True))
         experiments = tuple(self.workload_folder(name) / "experiments" for name in self.answers.workloads)
+        own = [own_engine(Path(self.answers.engine_python))] if self.answers.engine_python else []
         return [
             answers_file(self.path / ANSWERS_FILE, answers),
             *secret_files(self.path, self.secrets, uses_images=self.answers.uses_images),
             WorkloadFolders(experiments),
             tool_environment(self.clone, self.path),
             commands(self.path / "bin"),
-            *self._engines(),
+            *(self.engines() or own),
             *self.images(),
             *self.model_files(),
             SiteConfig(self.path, self.site_values(), needs=tuple(engine.id for engine in self.engines())),
         ]
-
-    def _engines(self) -> list[Artefact]:
-        if self.needs_engine():
-            return [*self.engines()]
-        return [own_engine(Path(self.answers.engine_python))] if self.answers.engine_python else []
 
     def images(self) -> list[Image]:
         """One image for each distinct source: workloads share."""
@@ -120,26 +116,21 @@ class Installation:
     def workload_folder(self, workload: str) -> Path:
         return self.path / "workloads" / workload
 
-    def compute_node(self) -> tuple[str, ...]:
-        """The prefix of commands that should run on a compute node."""
+    def _image(self, source: str) -> Image:
         answers = self.answers
-        if answers.install_method != "srun":
-            return ()
-        return (
+        on_compute_node = (
             *("srun", "--account", answers.account or "", "--partition", answers.cpu_partition or ""),
             *("--nodes=1", "--ntasks=1", "--job-name=llmb-install", "--quiet"),
         )
-
-    def _image(self, source: str) -> Image:
         return Image(
             source=source,
-            path=Path(self.answers.image_folder or self.path / "images") / image_file_name(source),
-            architecture=self.answers.arch,
+            path=Path(answers.image_folder or self.path / "images") / image_file_name(source),
+            architecture=answers.arch,
             receipts=self.path / ".llmb" / "receipts",
-            prefix=self.compute_node(),
-            space_check=self.answers.space_check,
-            mirror=self.answers.registry_mirror or "",
-            origin=bundled_image(self.answers.arch, source),
+            prefix=on_compute_node if answers.install_method == "srun" else (),
+            space_check=answers.space_check,
+            mirror=answers.registry_mirror or "",
+            origin=bundled_image(answers.arch, source),
             needs=(credentials.REGISTRY,) if self.secrets.ngc_api_key else (),
         )
 

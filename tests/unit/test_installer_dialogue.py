@@ -149,7 +149,7 @@ def test_what_was_detected_is_one_screen_and_one_question(talk, tmp_path, capsys
     assert (answers.gpu_type, answers.gres, answers.workloads) == ("h100", True, tuple(sorted(RECIPES)))
     assert secrets == Secrets()
     assert "the summary" in capsys.readouterr().err
-    assert checks.last_answers()["account"] == "bench"
+    assert checks.read_draft(checks.LAST)["account"] == "bench"
     assert not checks.read_draft()
 
 
@@ -164,7 +164,7 @@ def test_change_leads_to_all_questions_and_then_to_one_of_them(talk: Any) -> Non
 def test_quitting_the_screen_installs_nothing(talk: Any) -> None:
     with pytest.raises(Interrupted, match="nothing was installed"):
         talk(one_screen=True, Go_on=["quit"])
-    assert checks.last_answers() == {}
+    assert checks.read_draft(checks.LAST) == {}
     assert checks.read_draft()["account"] == "bench", "its message says that answers are kept"
 
 
@@ -324,7 +324,7 @@ def test_a_draft_that_cannot_be_read_is_none(talk: Any, tmp_path: Path) -> None:
     assert checks.read_draft() == {"account": "a"}
     checks.finish_draft({"account": "b"})
     checks.finish_draft({"account": "b"})
-    assert (checks.read_draft(), checks.last_answers()) == ({}, {"account": "b"})
+    assert (checks.read_draft(), checks.read_draft(checks.LAST)) == ({}, {"account": "b"})
 
 
 def test_a_folder_with_other_things_in_it_is_a_question(talk: Any, tmp_path: Path) -> None:

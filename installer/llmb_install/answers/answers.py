@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -68,18 +68,15 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
         ConfigError: it cannot be read (with file and line).
     """
     data, lines = read_given(path, SECRETS)
-    return data, _take_secrets(data, str(path), lines), lines
-
-
-def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:
     found: dict[str, Secret] = {}
     for key in SECRETS:
         value = data.pop(key, None)
         if value is not None and not isinstance(value, str):
-            raise ConfigError(f"{where}:{lines[f'$.{key}']}: {key} must be text", remedy="put the value in quotes")
+            raise ConfigError(f"{path}:{lines[f'$.{key}']}: {key} must be text", remedy="put the value in quotes")
         if value:
             found[key] = Secret(value)
-    return Secrets(hf_token=found.get("hf_token"), ngc_api_key=found.get("ngc_api_key"), keep=frozenset(found))
+    secrets = Secrets(hf_token=found.get("hf_token"), ngc_api_key=found.get("ngc_api_key"), keep=frozenset(found))
+    return data, secrets, lines
 
 
 def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None) -> Answers:
@@ -102,7 +99,10 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
     values.setdefault("runtime", "pyxis" if slurm else "none")
     values.setdefault("install_method", "local")
     values.setdefault("env_type", "venv")
-    values["workloads"] = _workloads(values, recipes)
+    names = expand_workloads(values["workloads"], recipes)
+    if values["workloads"] in ("all", ["all"], ("all",)):  # those that have a configuration for the GPU type
+        names = [name for name in names if has_rows(recipes[name], values["gpu_type"])]
+    values["workloads"] = names
     if "engines" in values:
         values["engines"] = listed_engines(values["engines"])
         line = (lines or {}).get("$.engines")
@@ -114,14 +114,6 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
         if values.get(field):
             values[field] = str(user_path(str(values[field]), f"{field} {values[field]}"))
     return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
-
-
-def _workloads(values: Given, recipes: Mapping[str, Recipe]) -> list[str]:
-    """The names; ``all`` are those that have a configuration for the GPU type."""
-    names = expand_workloads(values["workloads"], recipes)
-    if values["workloads"] in ("all", ["all"], ("all",)):
-        names = [name for name in names if has_rows(recipes[name], values["gpu_type"])]
-    return names
 
 
 def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: str = "") -> None:

@@ -157,32 +157,26 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
 
 def _not_enough(lacking: list[Question], where: str) -> RequestError:
     """The list of what is missing: flags, or the keys of a play file."""
+    lines = [(f"{where}: " if where else "") + "more answers are needed to install; missing:"]
+    for question in lacking:
+        choices = f" [{', '.join(question.choices)}]" if question.choices else ""
+        lines.append(f"    {question.field if where else question.flag:18}{question.help}{choices}")
+    remedy = "give these flags, give a file with --play FILE, or run it in a terminal to be asked"
     if where:
-        lines = "\n".join(f"    {q.field:18}{q.help}{_choices(q)}" for q in lacking)
-        message, remedy = (
-            f"{where}: more answers are needed to install; missing:\n{lines}",
-            "add them, or give them as flags",
-        )
-    else:
-        lines = "\n".join(f"    {q.flag:18}{q.help}{_choices(q)}" for q in lacking)
-        message = f"more answers are needed to install; missing:\n{lines}"
-        remedy = "give these flags, give a file with --play FILE, or run it in a terminal to be asked"
-    return RequestError(message, remedy=remedy, code="missing-answers")
+        remedy = "add them, or give them as flags"
+    return RequestError("\n".join(lines), remedy=remedy, code="missing-answers")
 
 
 def path_problems(given: Given) -> list[RequestError]:
     """Paths that are unusable on this machine, asked before anything is built."""
-    engine = given.get("engine_python")
-    found = [("engine_python", engine_problem(engine))] if engine else []
-    found += [
-        (field, folder_problem(str(given[field]))) for field in ("install_path", "image_folder") if given.get(field)
-    ]
-    remedies = {"engine_python": "give the Python of an environment with torch and Megatron-Bridge"}
-    return [
-        RequestError(f"{field}: {problem}", remedy=remedies.get(field, "choose another folder"))
-        for field, problem in found
-        if problem
-    ]
+    found = []
+    for field in ("engine_python", "install_path", "image_folder"):
+        look, remedy = folder_problem, "choose another folder"
+        if field == "engine_python":
+            look, remedy = engine_problem, "give the Python of an environment with torch and Megatron-Bridge"
+        if given.get(field) and (problem := look(str(given[field]))):
+            found.append(RequestError(f"{field}: {problem}", remedy=remedy))
+    return found
 
 
 def folder_problem(text: str) -> str:
@@ -217,10 +211,6 @@ def path_problem(field: str, text: str, given: Given) -> str:
     return f"it {problem}" if problem else ""
 
 
-def _choices(question: Question) -> str:
-    return f" [{', '.join(question.choices)}]" if question.choices else ""
-
-
 INTO_USED_FOLDER = "--into-used-folder"
 
 # What may be there before: results of an earlier installation, images that somebody has brought, a site's settings.
@@ -245,8 +235,7 @@ def described(names: list[str]) -> str:
 
 def require_free_folder(install: Path, *, agreed: bool) -> None:
     """Raise RequestError if ``install`` holds other things and the user has not ``agreed`` to that."""
-    for problem in used_folder_problems(install, agreed=agreed):
-        raise problem
+    raise_all(used_folder_problems(install, agreed=agreed))
 
 
 def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
@@ -262,7 +251,7 @@ def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
     ]
 
 
-_DRAFT, _LAST = "installer-draft.json", "installer-answers.json"
+_DRAFT, LAST = "installer-draft.json", "installer-answers.json"
 
 
 def keep_draft(given: Given, name: str = _DRAFT) -> None:
@@ -285,17 +274,13 @@ def refuse(found: Iterable[LLMBError], given: Given) -> None:
 def finish_draft(given: Given) -> None:
     """The dialogue has ended: its answers are what the next one offers."""
     with contextlib.suppress(RecordError, OSError):
-        keep_draft(given, _LAST)
+        keep_draft(given, LAST)
     _draft_path(_DRAFT).unlink(missing_ok=True)
 
 
-def last_answers() -> Given:
-    """The answers of this user's last dialogue that ended; empty if there was none."""
-    return read_draft(_LAST)
-
-
 def read_draft(name: str = _DRAFT) -> Given:
-    """The saved answers that are possible; empty if there are none or they cannot be read."""
+    """The saved answers that are possible; empty if there are none or they cannot be read. ``LAST``: those of the last
+    dialogue that ended."""
     try:
         draft = read_json(_draft_path(name))
     except RecordError:

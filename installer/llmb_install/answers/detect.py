@@ -72,12 +72,15 @@ def detect_site() -> Site:
     local_gpus = tuple(output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
     names = [p.gpu_name for p in partitions if p.gpu_name] + list(local_gpus)
     version = re.search(r"\d+\.\d+(\.\d+)?", output("sinfo", "--version")) if has_slurm else None
+    architectures = {platform.machine()}
+    if has_slurm:
+        architectures = set(re.findall(r"\bArch=(\S+)", output("scontrol", "--oneliner", "show", "nodes")))
     return Site(
         has_slurm=has_slurm,
         slurm_version=version[0] if version else "",
         partitions=partitions,
         accounts=accounts_of_user() if has_slurm else (),
-        architectures=_architectures() if has_slurm else (platform.machine(),),
+        architectures=tuple(sorted(architectures)),
         gpu_type=next((kind for name in names if (kind := gpus.type_of(name))), ""),
         local_gpus=local_gpus,
         has_pyxis=has_slurm and bool(container_options()),
@@ -85,7 +88,7 @@ def detect_site() -> Site:
 
 
 def container_options() -> tuple[str, ...]:
-    """Pyxis's options, from the plug-in options in srun's help."""
+    """Pyxis's options, of those that srun's help lists for its plug-ins."""
     return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", output("srun", "--help")))))
 
 
@@ -148,11 +151,6 @@ def accounts_of_user() -> tuple[str, ...]:
     """The accounts that this user may charge; none where Slurm keeps no accounts or does not answer."""
     text = output("sacctmgr", "-nP", "show", "associations", f"user={user_name(me())}", "format=account")
     return tuple(sorted(set(filter(None, text.split()))))
-
-
-def _architectures() -> tuple[str, ...]:
-    text = output("scontrol", "--oneliner", "show", "nodes")
-    return tuple(sorted(set(re.findall(r"\bArch=(\S+)", text))))
 
 
 FLAG = "--no-site-check"
@@ -236,7 +234,12 @@ def choices_of(question: Question, site: Site) -> dict[str, str]:
         gpus_only = question.field == "gpu_partition" and bool(site.gpu_partitions)
         partitions = site.gpu_partitions if gpus_only else site.partitions
         width = max((len(p.name) for p in partitions), default=0)
-        found = {p.name: f"{p.name:{width}}  {_describe(p)}" for p in partitions}
+        found = {}
+        for p in partitions:
+            with_gpus = f", {p.gpus_per_node} GPUs each" if p.gpus_per_node else ""
+            found[p.name] = (
+                f"{p.name:{width}}  {p.nodes} nodes{with_gpus}, limit {p.time_limit}{'' if p.up else ', down'}"
+            )
     else:
         labels = _METHODS if question.field == "install_method" else _LABELS
         return {choice: labels.get(choice, choice) for choice in question.choices}
@@ -262,6 +265,8 @@ def suggestions(site: Site, given: Given) -> Given:
     default_partition = next((p.name for p in site.partitions if p.is_default), "")
     without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
     has_enroot = shutil.which("enroot") is not None
+    runtime = "enroot" if has_enroot and not site.has_pyxis else "pyxis"
+    one_kind = len(site.architectures) == 1
     return {
         "cluster_type": "slurm" if site.has_slurm else way_here(),
         "account": site.accounts[0] if site.accounts else "",
@@ -269,8 +274,8 @@ def suggestions(site: Site, given: Given) -> Given:
         "cpu_partition": without_gpus or given.get("gpu_partition"),
         "gres": site.has_gres(partition),
         "gpu_type": site.gpu_type_in(partition) or ("h100" if on_slurm(given) else "cpu"),
-        "arch": _architecture(site, given),
-        "runtime": _runtime(site, given, has_enroot=has_enroot),
+        "arch": site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", ""))),
+        "runtime": "none" if given.get("gpu_type") == "cpu" else runtime,
         "install_method": "local" if has_enroot else "srun",
         "mpi": "pmix",
         "container_writable": True,
@@ -282,21 +287,3 @@ def suggestions(site: Site, given: Given) -> Given:
 def _fits(partition: Partition) -> tuple[bool, bool, bool]:
     """Which of several with GPUs: one of a type that there are configurations for, then that of Slurm."""
     return bool(gpus.type_of(partition.gpu_name)), partition.up, partition.is_default
-
-
-def _runtime(site: Site, given: Given, *, has_enroot: bool) -> str:
-    if given.get("gpu_type") == "cpu":
-        return "none"
-    return "enroot" if has_enroot and not site.has_pyxis else "pyxis"
-
-
-def _architecture(site: Site, given: Given) -> str:
-    if len(site.architectures) == 1:
-        return site.architectures[0]
-    return default_architecture(str(given.get("gpu_type", "")))
-
-
-def _describe(partition: Partition) -> str:
-    gpus = f", {partition.gpus_per_node} GPUs each" if partition.gpus_per_node else ""
-    state = "" if partition.up else ", down"
-    return f"{partition.nodes} nodes{gpus}, limit {partition.time_limit}{state}"

@@ -83,8 +83,17 @@ class Dialogue:
         try:
             # Keys that were pressed while the environment was built are no answers.
             forget_keys()
-            self._question_fixed_folder()
-            self._offer_draft()
+            # A folder from the command line needs no question, but one that holds other things does.
+            folder = self._fixed.get("install_path")
+            if folder and not self._is_meant(user_path(str(folder), str(folder))):
+                raise RequestError("nothing was installed", remedy="choose another folder with --install-path")
+            kept = {key: value for key, value in checks.read_draft().items() if key not in self._fixed}
+            if kept and _answer(
+                questionary.confirm(f"Continue with your {len(kept)} answers from last time?"), way_back=False
+            ):
+                self._given = {**kept, **self._fixed}
+            else:
+                self._defaults = {**self._defaults, **kept}
             answers, secrets = self._until_confirmed(secrets, summary)
         except KeyboardInterrupt:
             raise Interrupted(
@@ -141,12 +150,6 @@ class Dialogue:
                 return earlier
         return position
 
-    def _question_fixed_folder(self) -> None:
-        """A folder from the command line needs no question, but a folder that holds other things does."""
-        folder = self._fixed.get("install_path")
-        if folder and not self._is_meant(user_path(str(folder), str(folder))):
-            raise RequestError("nothing was installed", remedy="choose another folder with --install-path")
-
     def _is_meant(self, folder: Path) -> bool:
         """Whether to install into ``folder``: a question only where it holds other things."""
         names = checks.other_things(folder)
@@ -166,7 +169,7 @@ class Dialogue:
         known = self._known(question) if self._one_screen else []
         self._given[field] = known[0] if known else self._ask(question)
         if not known:
-            self._save_draft()
+            checks.keep_draft(self._given)
 
     def _known(self, question: Question) -> list[Any]:
         """What need not be asked on one screen: an earlier answer, or what was detected. Empty where nobody knows."""
@@ -221,8 +224,13 @@ class Dialogue:
                 return True if optional else f"an answer is required{_WAY_OUT.get(question.field, '')}; Shift-Tab: back"
             return _problem(question.field, text.strip(), self._given) or True
 
-        hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
-        hint = " (Enter: images in the installation)" if question.field == "image_folder" and not suggestion else hint
+        hint = ""
+        if question.field == "install_path":
+            hint = " (free space will be checked)"
+            if suggestion:
+                hint = f" ({size(free_bytes(Path(suggestion)))} free at {suggestion})"
+        elif question.field == "image_folder" and not suggestion:
+            hint = " (Enter: images in the installation)"
         text = str(_answer(questionary.text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
         if question.field == "install_path" and not self._is_meant(user_path(text, text)):
             return self._ask_text(question, suggestion)
@@ -252,7 +260,7 @@ class Dialogue:
         token, key, keep = secrets.hf_token, secrets.ngc_api_key, set(secrets.keep)
         if token is None and self._given.get("hugging_face"):
             if "hf_token" not in self._asked_secrets:
-                self._asked_secrets["hf_token"] = self._ask_token()
+                self._asked_secrets["hf_token"] = _ask_token()
             token = self._asked_secrets["hf_token"]
             keep.add("hf_token")
         if key is None and uses_images(self._given) and not self._one_screen:
@@ -264,22 +272,12 @@ class Dialogue:
             keep.add("ngc_api_key")
         return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep), ngc_variable=secrets.ngc_variable)
 
-    def _ask_token(self) -> Secret | None:
-        from llmb_install.parts.hugging_face import check_token
-
-        while text := _answer(questionary.password("Hugging Face token (Enter: none)")).strip():
-            problem = check_token(Secret(text))
-            if not problem:
-                return Secret(text)
-            print(printable_lines(f"  {problem}"), file=sys.stderr)
-        return None
-
     def _confirmed(self) -> bool:
         # The summary is to be read: what was typed before it was there does not confirm it.
         forget_keys()
         choice = _answer(questionary.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
         if choice == "quit":
-            self._save_draft()
+            checks.keep_draft(self._given)
             raise Interrupted(
                 "nothing was installed; your answers are kept", remedy="run it again to continue with them"
             )
@@ -313,7 +311,7 @@ class Dialogue:
         except Back:
             # As if it had not been asked to change.
             self._given, self._defaults = before
-        self._save_draft()
+        checks.keep_draft(self._given)
 
     def _complete(self) -> Answers:
         relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
@@ -327,24 +325,21 @@ class Dialogue:
             return old[question.field]
         return suggestions(self._site, self._given).get(question.field, "")
 
-    def _offer_draft(self) -> None:
-        kept = checks.read_draft()
-        fresh = {key: value for key, value in kept.items() if key not in self._fixed}
-        if not fresh:
-            return
-        text = f"Continue with your {len(fresh)} answers from last time?"
-        if _answer(questionary.confirm(text), way_back=False):
-            self._given = {**fresh, **self._fixed}
-        else:
-            self._defaults = {**self._defaults, **fresh}
-
-    def _save_draft(self) -> None:
-        checks.keep_draft(self._given)
-
 
 def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:
     """The user's answer; Ctrl-C raises KeyboardInterrupt, Shift-Tab ``Back``."""
     return (with_way_back(question) if way_back else question).unsafe_ask()
+
+
+def _ask_token() -> Secret | None:
+    from llmb_install.parts.hugging_face import check_token
+
+    while text := _answer(questionary.password("Hugging Face token (Enter: none)")).strip():
+        problem = check_token(Secret(text))
+        if not problem:
+            return Secret(text)
+        print(printable_lines(f"  {problem}"), file=sys.stderr)
+    return None
 
 
 def _problem(field: str, text: str, given: Given) -> str:
@@ -363,7 +358,3 @@ def _problem(field: str, text: str, given: Given) -> str:
     elif not is_slurm_name(text):
         return "not a valid name in Slurm"
     return ""
-
-
-def _space_note(folder: str) -> str:
-    return f"{size(free_bytes(Path(folder)))} free at {folder}" if folder else "free space will be checked"

@@ -41,7 +41,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """The default command: answers from a play file, flags, the installation itself, or the user; then the steps."""
     if asked.list_workloads:
         return list_workloads(clone)
-    answers, secrets, by_hand = _gather(asked, clone, path)
+    answers, secrets, was_asked = _gather(asked, clone, path)
     if asked.record:
         write_output(Path(asked.record), answers_module.to_yaml(answers))
         told = f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}"
@@ -55,7 +55,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         now = stored_answers(Path(answers.install_path))
         if asked.play or now == found:
             return Installation(clone, answers, secrets)
-        if by_hand:
+        if was_asked:
             raise EnvironmentLacks(
                 f"another command has changed the installation in {answers.install_path} meanwhile",
                 remedy="run the same command again",
@@ -217,13 +217,12 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         defaults |= _found_on(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
-        from llmb_install.answers import checks
-        from llmb_install.answers.detect import detect_site, earlier
         from llmb_install.answers.dialogue import Dialogue
 
         print(_WELCOME, file=sys.stderr)
-        site = detect_site()
-        offered = merged(defaults if stored else {**earlier(checks.last_answers(), site), **defaults}, flags)
+        site = detect.detect_site()
+        last = checks.read_draft(checks.LAST)
+        offered = merged(defaults if stored else {**detect.earlier(last, site), **defaults}, flags)
         dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
@@ -257,13 +256,11 @@ def _site_problems(asked: argparse.Namespace, answers: Answers, clone: Path, pat
 
 def _found_on(given: Given) -> Given:
     """What Slurm tells, so that nobody is asked: how ``srun`` starts ranks here, whether GPUs are asked for."""
-    from llmb_install.answers.detect import all_partitions, mpi_type
-
     if given.get("cluster_type") is not None and not on_slurm(given):
         return {}
-    found: Given = {"mpi": mpi_type()}
+    found: Given = {"mpi": detect.mpi_type()}
     if str(given.get("gpu_type")).lower() != "cpu" and (name := given.get("gpu_partition")):
-        found["gres"] = any(one.gpus_per_node for one in all_partitions() if one.name == name) or None
+        found["gres"] = any(one.gpus_per_node for one in detect.all_partitions() if one.name == name) or None
     return {field: value for field, value in found.items() if value is not None}
 
 
@@ -282,8 +279,7 @@ def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Reci
 
 
 def _as_given(answers: Answers) -> Given:
-    data: Given = {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
-    return data
+    return {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
 
 
 def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:

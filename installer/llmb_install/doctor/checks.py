@@ -25,8 +25,8 @@ from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import LOCAL, SLURM, Traits, traits_of
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.site.machine import way_here
-from llmb_install.answers.detect import Partition, detect_site
-from llmb_install.doctor.facts import ContainerProbe, NodeReport, SiteFacts, WorkloadNeeds, gather, limit_minutes
+from llmb_install.answers.detect import detect_site
+from llmb_install.doctor.facts import NodeReport, SiteFacts, WorkloadNeeds, gather, limit_minutes
 from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
 from llmb_install.working.reporter import Reporter
@@ -115,7 +115,7 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
     checks = [*_space(facts)]
     traits = traits_of(facts.config.cluster_type or SLURM)
     if not traits.slurm_options:
-        return [*checks, *(_gpus_here(facts) if traits.this_machine else _scheduler(facts, traits)), *_engine(facts)]
+        return [*checks, *_without_slurm(facts, traits)]
     checks += _slurm(facts)
     if facts.controller_is_up:
         checks += [*_partition(facts), *_account(facts), *_times(facts), *_settings(facts)]
@@ -134,32 +134,26 @@ def _space(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield _check("space for images", small, found, remedy, "doubt")
 
 
-def _scheduler(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
-    """Of one of which nothing more is known."""
-    if facts.missing_commands:
-        missing = f"not found: {', '.join(facts.missing_commands)}"
-        yield DoctorCheck(traits.name, "blocks", missing, "load the scheduler's module, or use a login node")
+def _without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
+    """Of this machine, or of a scheduler of which nothing more is known."""
+    if traits.this_machine:
+        present = ", ".join(facts.site.local_gpus)
+        blocked = facts.config.gpu_type not in (None, "cpu") and not present
+        remedy = "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml"
+        yield _check("GPUs of this machine", blocked, present or "none", remedy)
     else:
-        yield DoctorCheck(traits.name, "ok", f"{traits.submits_with} found")
-
-
-def _gpus_here(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    present = ", ".join(facts.site.local_gpus)
-    blocked = facts.config.gpu_type not in (None, "cpu") and not present
-    remedy = "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml"
-    yield _check("GPUs of this machine", blocked, present or "none", remedy)
+        missing = ", ".join(facts.missing_commands)
+        found = f"not found: {missing}" if missing else f"{traits.submits_with} found"
+        yield _check(traits.name, missing, found, "load the scheduler's module, or use a login node")
+    pythons = _engine_pythons(facts)
+    remedy = "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge"
+    yield _check("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
 
 
 def _engine_pythons(facts: SiteFacts) -> list[str]:
     """Those in cluster_config.yaml that jobs without a container train in."""
     engine = facts.config.engine
     return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
-
-
-def _engine(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    pythons = _engine_pythons(facts)
-    remedy = "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge"
-    yield _check("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
 
 
 def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
@@ -217,19 +211,16 @@ def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
         return
     what = f"{name}: {found.nodes} nodes of {found.gpus_per_node} GPUs, limit {found.time_limit}"
     yield _check("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
-    yield _gres(facts, found)
-
-
-def _gres(facts: SiteFacts, partition: Partition) -> DoctorCheck:
-    asks, has = facts.slurm.gres, partition.gpus_per_node > 0
-    if asks and not has:
-        return DoctorCheck(
-            "GRES", "blocks", "jobs request GPUs, and Slurm has none configured", "set slurm.gres: false"
-        )
-    if has and not asks:
-        found = f"Slurm has {partition.gpus_per_node} GPUs per node, and jobs do not request them"
-        return DoctorCheck("GRES", "doubt", found, "set slurm.gres: true, unless whole nodes come with their GPUs here")
-    return DoctorCheck("GRES", "ok", f"{partition.gpus_per_node} GPUs per node" if has else "not used here")
+    requested, count = facts.slurm.gres, found.gpus_per_node
+    if requested and not count:
+        what = "jobs request GPUs, and Slurm has none configured"
+        yield DoctorCheck("GRES", "blocks", what, "set slurm.gres: false")
+    elif count and not requested:
+        what = f"Slurm has {count} GPUs per node, and jobs do not request them"
+        remedy = "set slurm.gres: true, unless whole nodes come with their GPUs here"
+        yield DoctorCheck("GRES", "doubt", what, remedy)
+    else:
+        yield DoctorCheck("GRES", "ok", f"{count} GPUs per node" if count else "not used here")
 
 
 def _account(facts: SiteFacts) -> Iterator[DoctorCheck]:
@@ -315,11 +306,7 @@ def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
         yield DoctorCheck("a compute node", "doubt", node.error, remedy)
         return
     yield DoctorCheck("a compute node", "ok", node.facts.node)
-    expected, found = facts.config.arch, node.facts.machine.architecture or ""
-    remedy = f"cluster_config.yaml says {expected}: images would be built for the wrong architecture"
-    yield _check("architecture", expected not in (None, found), found, remedy)
-    yield from _node_gpus(facts, node)
-    yield from _node_network(node)
+    yield from _node_hardware(facts, node)
     if facts.slurm.runtime != "none":
         enroot = node.facts.software.enroot
         remedy = "install Enroot on the compute nodes"
@@ -333,14 +320,20 @@ def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
         remedy = f"{facts.image_folder} must be on a file system that all nodes share, open to you"
         yield _check("images on the node", not reads, "readable" if reads else "not readable", remedy)
     yield from _workload_folder(facts, node)
-    yield from _hung(node)
-    if facts.slurm.runtime == "none":
-        yield from _engine_on(facts, node)
+    silent = ["nvidia-smi"] if "did not answer" in (node.facts.gpus.missing or "") else []
+    if hung := dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", [])]):
+        remedy = f"drain {node.facts.node} and look at its kernel log: a driver that hangs stops every job there"
+        yield DoctorCheck("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
+    if facts.slurm.runtime == "none":  # jobs train in the Pythons of cluster_config.yaml
+        wanted = _engine_pythons(facts)
+        lost = [python for python in wanted if python not in node.facts.software.starts]
+        found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
+        remedy = "set engine.python to one with Megatron-Bridge that all nodes see"
+        yield _check("training engine on the node", lost or not wanted, found, remedy)
     elif facts.image is None:
         remedy = "import one: llmb-install add WORKLOAD, or update"
-        yield DoctorCheck(
-            "the image on the node", "doubt", f"no image of these workloads in {facts.image_folder}", remedy
-        )
+        found = f"no image of these workloads in {facts.image_folder}"
+        yield DoctorCheck("the image on the node", "doubt", found, remedy)
     else:
         yield from _image_on(facts, facts.image, node)
     if node.skew is not None:
@@ -367,30 +360,17 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
         yield _check(f"workload folder {where}", state != "writable", state, remedy)
 
 
-def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
-    silent = ["nvidia-smi"] if "did not answer" in (node.facts.gpus.missing or "") else []
-    hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", [])])
-    if hung:
-        remedy = f"drain {node.facts.node} and look at its kernel log: a driver that hangs stops every job there"
-        yield DoctorCheck("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
-
-
-def _engine_on(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Without containers jobs train in the Pythons of cluster_config.yaml."""
-    wanted = _engine_pythons(facts)
-    lost = [python for python in wanted if python not in node.facts.software.starts]
-    found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
-    remedy = "set engine.python to one with Megatron-Bridge that all nodes see"
-    yield _check("training engine on the node", lost or not wanted, found, remedy)
-
-
 def _image_on(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
     inside, started, name = node.inside, node.inside.started, "the image on the node"
     if started:
         yield DoctorCheck(name, "ok", f"{image.name} started, {inside.seconds:.0f} s in all")
     else:
+        # srun's own lines only where nobody else says anything.
+        own = [line for line in inside.lines if not line.startswith("srun: ")] or inside.lines
+        said = "; ".join(line.removeprefix("slurmstepd: error: ") for line in own[-3:]) or "nothing is said"
+        in_time = " in time" if inside.status in (None, 124, 137) else ""
         remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
-        yield DoctorCheck(name, "blocks", f"{image.name} {_failure(inside)}", remedy)
+        yield DoctorCheck(name, "blocks", f"{image.name} did not start{in_time}: {said}", remedy)
     # Only Pyxis unpacks where Enroot says.
     room = node.facts.software.unpacked if facts.slurm.runtime == "pyxis" else None
     needed = image.stat().st_size if image.is_file() else 0
@@ -404,33 +384,22 @@ def _image_on(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[Docto
         yield _check("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)
 
 
-def _failure(inside: ContainerProbe) -> str:
-    """What became of a container that did not start; srun's own lines only where nobody else says anything."""
-    own = [line for line in inside.lines if not line.startswith("srun: ")] or inside.lines
-    late = inside.status in (None, 124, 137)
-    lines = [line.removeprefix("slurmstepd: error: ") for line in own[-3:]]
-    return f"did not start{' in time' if late else ''}: {'; '.join(lines) or 'nothing is said'}"
-
-
-def _node_gpus(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    shown, expected = node.facts.gpus, facts.config.gpu_type
-    if not shown.gpus and expected == gpus.CPU:
-        return
-    if not shown.gpus:
-        yield DoctorCheck(
-            "GPUs of the node", "blocks", "nvidia-smi shows none", "check the driver, or set slurm.gres: true"
-        )
-        return
-    name, cuda = shown.gpus[0].product or "?", shown.cuda or ""
-    wrong = expected not in (None, gpus.type_of(name) or gpus.CPU)
-    found = f"{len(shown.gpus)} x {name}, driver {shown.driver or '?'}"
-    yield _check("GPUs of the node", wrong, found, f"cluster_config.yaml says {expected}", "doubt")
-    old = bool(cuda) and release(cuda)[0] < _CUDA_NEEDED
-    remedy = "older than the image's CUDA 13: it runs only through forward compatibility; update the driver"
-    yield _check("CUDA of the driver", old, cuda or "unknown", remedy, "doubt")
-
-
-def _node_network(node: NodeReport) -> Iterator[DoctorCheck]:
+def _node_hardware(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
+    expected, found = facts.config.arch, node.facts.machine.architecture or ""
+    remedy = f"cluster_config.yaml says {expected}: images would be built for the wrong architecture"
+    yield _check("architecture", expected not in (None, found), found, remedy)
+    shown, gpu_type = node.facts.gpus, facts.config.gpu_type
+    if shown.gpus:
+        name, cuda = shown.gpus[0].product or "?", shown.cuda or ""
+        wrong = gpu_type not in (None, gpus.type_of(name) or gpus.CPU)
+        found = f"{len(shown.gpus)} x {name}, driver {shown.driver or '?'}"
+        yield _check("GPUs of the node", wrong, found, f"cluster_config.yaml says {gpu_type}", "doubt")
+        old = bool(cuda) and release(cuda)[0] < _CUDA_NEEDED
+        remedy = "older than the image's CUDA 13: it runs only through forward compatibility; update the driver"
+        yield _check("CUDA of the driver", old, cuda or "unknown", remedy, "doubt")
+    elif gpu_type != gpus.CPU:
+        remedy = "check the driver, or set slurm.gres: true"
+        yield DoctorCheck("GPUs of the node", "blocks", "nvidia-smi shows none", remedy)
     devices = [port.name for port in node.facts.machine.adapters]
     remedy = "NCCL would use TCP between nodes, which is many times slower; clouds: docs/clouds.md"
     yield _check("InfiniBand or RoCE", not devices, ", ".join(devices) or "no device", remedy, "doubt")

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
 from llmb_common.executors import Container, Held, NodeRequest
@@ -24,7 +23,6 @@ from llmb_common.health.ask import PYTHONS, command, parse_frames
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Folder, Needs, NodeFacts, needs_of_site, read_facts
 from llmb_common.machine.files import me, shell_part, user_name
-from llmb_common.machine.processes import Answer
 from llmb_common.planning.outlook import limit_seconds, save_seconds
 from llmb_common.platform.cluster_types import SLURM, traits_of
 from llmb_common.platform.engines import image_file_name
@@ -108,27 +106,25 @@ def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, 
             error=f"no node answered: {'no Python there' if 'no-python' in answer.output else answer.complaint}"
         )
     facts, inside = read_facts(node, said), ContainerProbe()
+    ended = said.get("ended")
+    skew = float(ended) - now if isinstance(ended, float | int) else None
     if image is not None and config.scheduler(SLURM).runtime != "none":
         mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
         run = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), probe]
         begun = time.monotonic()
         answer = held.run(run, _IMAGE_SECONDS, inside=Container(str(image), mounts))
-        inside = _inside(answer, time.monotonic() - begun)
-    return NodeReport("", facts, inside, bool(probe), network_of(facts, needs), _skew(said, now))
+        seconds = time.monotonic() - begun
+        values = {name: known for name, known in parse_node(answer.output).items() if name in _SAID_INSIDE}
+        rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
+        lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
+        inside = ContainerProbe(values, lines, answer.status, seconds)
+    return NodeReport("", facts, inside, bool(probe), network_of(facts, needs), skew)
 
 
 def network_of(facts: NodeFacts, needs: Needs) -> tuple[tuple[str, str, str], ...]:
     """What ``Node`` says of its network: name, text and remedy of each remark for jobs on several nodes."""
     several, asked = replace(needs, nodes=2), [check for check in CHECKS if check.name in ("gpudirect", "memlock")]
     return tuple((check.name, text, check.remedy) for check in asked for _, text in check.look(facts, several))
-
-
-def _inside(answer: Answer, seconds: float) -> ContainerProbe:
-    """What the probe said, and what else was said."""
-    values = {name: known for name, known in parse_node(answer.output).items() if name in _SAID_INSIDE}
-    rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
-    lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
-    return ContainerProbe(values, lines, answer.status, seconds)
 
 
 _SAID_INSIDE = ("started", "root", "workloads", "gpu", "hung")
@@ -157,11 +153,6 @@ def _folder_to_write(install: Path) -> Iterator[str]:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _skew(said: dict[str, Any], now: float) -> float | None:
-    ended = said.get("ended")
-    return float(ended) - now if isinstance(ended, float | int) else None
 
 
 SLURM_COMMANDS = ("sbatch", "srun", "salloc", "squeue", "sinfo", "scontrol", "scancel")
@@ -231,7 +222,9 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
     use_slurm = site.has_slurm and traits.slurm_options
     commands = SLURM_COMMANDS if traits.slurm_options else (traits.submits_with,)
     is_up = "is UP" in output("scontrol", "ping") if use_slurm else False
-    settings = _slurm_settings() if is_up else {}
+    text = output("scontrol", "show", "config") if is_up else ""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    settings = {name.strip(): value.strip() for name, _, value in pairs}
     has_accounting = "slurmdbd" in settings.get("AccountingStorageType", "")
     workloads = workloads_here(clone, config)
     images = [image_folder / name for workload in workloads for name in workload.images]
@@ -326,9 +319,3 @@ def _rows(*argv: str) -> list[list[str]]:
     fields = argv[-1].count(",") + 1
     rows = [line.split("|") for line in output(*argv).splitlines()]
     return [row for row in rows if len(row) == fields]
-
-
-def _slurm_settings() -> dict[str, str]:
-    text = output("scontrol", "show", "config")
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs}
