@@ -6,7 +6,7 @@ plan's columns, where they differ, and what NVIDIA's launcher sets in every perf
 optimizer for bf16 with Adam (148-151; as ``scripts/training/run_recipe.py`` does), the mapping of ranks of adapters
 (``utils/overrides.py:636``) and the random states of functions without CUDA graphs (130-132). Where no function has the
 job's number of GPUs, the base function gets ``set_post_overrides`` on top (643-707): the batch is in the plan, and the
-gather of parameters during the optimizer's step is set here. What is set around the process is in
+gather of parameters during the optimizer's step is set here, but not under a graph of the whole iteration. What is set around the process is in
 ``llmb_common.planning.environment``.
 
 Imports Megatron: call ``engine.install_patches`` first.
@@ -220,6 +220,8 @@ def set_launched(job: FunctionJob, config: Any) -> None:
 
 def _set_scale(job: FunctionJob, config: Any) -> None:
     """What depends on the job's columns and its number of GPUs."""
+    from megatron.bridge.utils.cuda_graph import is_full_iteration_cuda_graph
+
     model, plan = config.model, job.parallelism
     if job.adapters and plan.pp > 1 and not plan.fsdp:
         config.dist.use_tp_pp_dp_mapping = True
@@ -229,7 +231,12 @@ def _set_scale(job: FunctionJob, config: Any) -> None:
     rescaled = match is not None and int(match["gpus"]) != job.world_size
     interleaved = job.data_parallel > 1 and plan.pp > 1 and (plan.vp or 1) > 1
     unstable = job.precision.dtype == "nvfp4" or job.precision.fp8_recipe == "mx"  # NVIDIA saw NaN gradients
-    if rescaled and interleaved and not unstable and config.optimizer.optimizer != "dist_muon":
+    if is_full_iteration_cuda_graph(model):
+        # An iteration that is captured would wait for a gather outside itself, and the capture fails (Megatron-Bridge
+        # pull request 5788). NVIDIA's launcher of 0.6.0 does it all the same, and so does the function of Llama 3 70b
+        # in BF16 on B200 there, which is in the container.
+        no_gather_in_optimizer_step(config)
+    elif rescaled and interleaved and not unstable and config.optimizer.optimizer != "dist_muon":
         config.optimizer.overlap_param_gather_with_optimizer_step = True
         if config.comm_overlap is not None:
             config.comm_overlap.overlap_param_gather_with_optimizer_step = True

@@ -12,7 +12,12 @@ from training_jobs import Engine
 
 LAUNCHER = json.loads((Path(__file__).parents[1] / "data" / "launcher.json").read_text(encoding="utf-8"))
 DEFAULTS = dict.fromkeys(LAUNCHER["fields"], False) | {"timeout": 10}
-EXPLAINED = {("timeout", 10, 60): "adapters are trained beside a model whose checkpoint takes long to load"}
+CAPTURED = "a captured iteration would wait for a gather outside itself (Megatron-Bridge pull request 5788)"
+EXPLAINED = {
+    ("timeout", 10, 60): "adapters are trained beside a model whose checkpoint takes long to load",
+    ("gather", True, False): CAPTURED,
+    ("overlap_gather", True, None): CAPTURED,
+}
 """By name: NVIDIA's value and ours."""
 
 
@@ -25,6 +30,7 @@ ALWAYS = (
     "kimi_k2_pretrain_256gpu_gb300_bf16_config 512",  # Muon
     "llama3_70b_peft_8gpu_gb200_bf16_config 16",
     "llama3_70b_peft_8gpu_h100_bf16_config 8",
+    "llama3_70b_pretrain_64gpu_b200_bf16_config 128",  # a graph of the whole iteration
     "llama3_70b_pretrain_64gpu_gb300_fp8mx_config 128",  # NaN, were parameters gathered early
     "llama3_70b_pretrain_64gpu_gb300_nvfp4_config 128",
     "llama3_70b_sft_32gpu_h100_fp8cs_config 64",
