@@ -6,8 +6,8 @@ plan's columns, where they differ, and what NVIDIA's launcher sets in every perf
 optimizer for bf16 with Adam (148-151; as ``scripts/training/run_recipe.py`` does), the mapping of ranks of adapters
 (``utils/overrides.py:636``) and the random states of functions without CUDA graphs (130-132). Where no function has the
 job's number of GPUs, the base function gets ``set_post_overrides`` on top (643-707): the batch is in the plan, and the
-gather of parameters during the optimizer's step is set here, but not under a graph of the whole iteration. What is set around the process is in
-``llmb_common.planning.environment``.
+gather of parameters during the optimizer's step is set here, but not under a graph of the whole iteration. What is set
+around the process is in ``llmb_common.planning.environment``.
 
 Imports Megatron: call ``engine.install_patches`` first.
 """
