@@ -220,3 +220,47 @@ def test_a_node_is_kept_out_only_where_others_do_not_say_the_same(tmp_path: Path
 def test_where_a_rank_is_follows_from_the_first_of_its_node() -> None:
     places = Places(per_node=8, first={"a": 0, "b": 8, "d": 24})
     assert [places.host_of(rank) for rank in (0, 7, 8, 15, 16, 24, 32)] == ["a", "a", "b", "b", None, "d", None]
+
+
+IN_USE = "Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "node"),
+    [
+        (f"slurmstepd: error:  mpi/pmix_v4: pmixp_usock_create_srv: cn7 [1]: {IN_USE} (98)", "pmi-socket", "cn7"),
+        (f"[cn7:12255] pmix_ptl_base: bind() failed for socket 18: {IN_USE}", "pmi-socket", "cn7"),
+        (f"[PE_2]:inet_listen_socket_setup:bind() failed [fd=3, port=1371 err='{IN_USE}']", "pmi-socket", None),
+        (f"cn7:20:30 [4] misc/socket.cc:409 NCCL WARN Call to bind failed: {IN_USE}", "ports-used-up", "cn7"),
+        ("Call to connect to 10.4.2.11<41633> failed : Cannot assign requested address", "ports-used-up", None),
+        (f"srun: error: Unable to create step for job 7: {IN_USE}", "ports-used-up", None),
+        (f"OSError: [Errno 98] {IN_USE}", "address-in-use", None),
+        ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0", "old-driver", None),
+        ("Call failed: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED", "no-gpu", None),
+        ("OSError: [Errno 28] No space left on device: '/tmp/torchinductor_root/a.py'", "disk-full", None),
+        ("OSError: [Errno 30] Read-only file system: '/root/.triton'", "read-only", None),
+        ("PermissionError: [Errno 13] Permission denied: '/root/.triton/cache'", "permission", None),
+        ("AssertionError: One or both of the .idx and .bin files cannot be found at the path prefix /d", "data", None),
+        ("corrupted size vs. prev_size", "segfault", None),
+        ("Fatal glibc error: CPU does not support x86-64-v3", "architecture", None),
+        ("cn7:20:30 [1] mnnvl.cc:62 NCCL WARN MNNVL (cliqueSize 16) is available but not working", "mnnvl", "cn7"),
+        ("[1732680000.123457] [cn7:20:0] x.c:99 UCX  ERROR mlx5dv_devx_obj_create(QP) failed", "rdma-setup", "cn7"),
+        ("  what():  cufile: failed to register the buffer", "exception", None),
+    ],
+)
+def test_words_that_several_causes_share_are_told_apart(tmp_path: Path, line: str, kind: str, node: str | None) -> None:
+    found = why(tmp_path, f"{line}\n")
+    assert (found.kind, found.cause and found.cause.node) == (kind, node)
+
+
+def test_a_kernel_that_gave_up_waiting_ends_its_own_gpus_work(tmp_path: Path) -> None:
+    log = FailedLog(5, style="both")
+    gave_up = log.line(3, "DeepEP timeout check failed: rank = 3, thread = 5, value = 1024)")
+    failed = (
+        "Traceback (most recent call last):",
+        '  File "/opt/a.py", line 7, in f',
+        "torch.AcceleratorError: CUDA error: unspecified launch failure",
+    )
+    own, of_another = ("".join(log.line(rank, text) for text in failed) for rank in (3, 4))
+    assert why(tmp_path, gave_up + own).kind == "deepep"
+    assert why(tmp_path, gave_up + of_another).kind == "illegal-access"

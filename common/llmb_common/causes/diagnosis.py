@@ -217,8 +217,12 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
         return True
     reading = _reading_of(item, readings)
     before = [other for other in reading.complaints if other.offset < item.offset]
+    own = item.line.rank
+    if item.signature.id in ("illegal-access", "cuda") and any(
+        "traps" in other.signature.traits and other.line.rank == own for other in before
+    ):
+        return False
     if any(other.signature.role == "witness" for other in before):
-        own = item.line.rank
         return _strength(item) == 2 and own is not None and own not in reading.waits.waiting
     if item.signature.fault == "network":  # NCCL complains in any order of a network that failed
         before = [other for other in before if "NCCL WARN" not in other.line.text]

@@ -38,12 +38,12 @@ _PREFIXES = tuple(
         r"\[(?P<level>[EWIF])(?:\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?\s*(?:\d+ )?[\w./-]+:\d+\] ?",
         r"(?P<level>[EWIF])\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[\w./-]+:\d+\] ?",
         rf"\[?(?P<time>{_TIME})\]?(?: *[-:|] *| *)(?P<level>(?:WARNING|INFO|DEBUG)\b)?[ :|-]*",
-        r"\[ *(?P<time>\d{1,9}\.\d{6})\] ?|[a-z]+\d? *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: ",
+        r"\[ *(?P<time>\d{1,10}\.\d{6})\] ?|[a-z]+\d? *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: ",
         r"\[(?P<time>[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4})\] ?",
         r"(?P<time>[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ?",
         r"(?P<host>[\w.-]+) kernel: ?",
         r"(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[(?P<gpu>\d{1,3})\] ",
-        r"\[(?P<host>[A-Za-z][\w.-]*):\d+(?::\d+:\d+)?\] ",
+        r"\[(?P<host>[A-Za-z][\w.-]*):\d+(?::\d+){0,2}\] ",
         r"(?P<level>[A-Z]+) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[?[\w./-]+\.py:\d+\] ?",
         r"\| +(?=\S+(?:Error|Exception)\b)",
         r"\[\d{1,9}\] (?=\[|\S+:\d+:\d+ \[)|[a-z][\w.-]*/\d{1,5} (?=\[|Traceback|(?:\w+\.)*\w*(?:Error|Exception)\b)",
@@ -110,6 +110,7 @@ _ON = re.compile(
     r"\s*(?P<host>[A-Za-z][\w.-]*\w)"
 )
 _STEPD = re.compile(r"^slurmstepd-(?P<host>[\w.-]+): (?!.*CANCELLED)")
+_PMIX = re.compile(r"^slurmstepd: error: +mpi/pmix\w*: \w+: (?P<host>[\w.-]+) \[\d+\]: ")
 _BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
 _DEVICE = re.compile(r"\b(?:GPU|[Dd]evice:?|cudaDev)[ #]*(\d{1,2})\b")
 _LOCAL = re.compile(r"\blocal_rank: (\d{1,4})\b")
@@ -142,7 +143,7 @@ def location_of(text: str) -> Location:
     else:
         named = _first(_RANK, text)
         ranks = () if named is None or _GROUP_RANK.search(text) else (named,)
-    where = tasks or on or _STEPD.match(text)
+    where = tasks or on or _STEPD.match(text) or _PMIX.match(text)
     host = where["host"] if where else None
     return Location(ranks, host, bus[1].lower() if bus else None, *numbers)
 

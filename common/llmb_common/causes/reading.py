@@ -39,7 +39,7 @@ _MORE = (
     *(b"xited", b"exitcode", b"not found", b"nan", b"aN", b"denied", b": line ", b"in use", b"refused"),
     *(b"symbol", b"bort", b"dumped", b"off the bus", b"xceeded", b"atchdog", b"terminate", b"importing", b"UNAVAIL"),
     *(b"an't ", b"nable to", b"onnection", b"enqueued", b"closed by", b"Assertion", b"lost"),
-    *(b"ibgda", b"free()", b"does not", b"annot ", b"not supp", b"neither AF", b"reempt", b"ompletion"),
+    *(b"ibgda", b"free()", b"does not", b"annot ", b"not supp", b"neither AF", b"reempt", b"ompletion", b"orrupted"),
     *(
         b"mlx5_core",
         b"lockup",
@@ -51,7 +51,7 @@ _MORE = (
         b"temporarily",
         b"Too many",
     ),
-    *(b"No devices", b"Stale", b"endpoint", b"uplicate GPU", b"double free", b"alloc(): "),
+    *(b"No devices", b"Stale", b"endpoint", b"uplicate GPU", b"double free", b"alloc(): ", b"what():"),
 )
 _PASSED = b"] datetime: "
 """Megatron prints it after a barrier of all ranks: none of them is dead."""

@@ -18,7 +18,7 @@ XIDS = Path(__file__).parent / "xid.json"
 Role: TypeAlias = Literal["root", "cascade", "witness", "killed", "ended", "teardown", "noise"]
 Sure: TypeAlias = Literal["certain", "likely", "possible"]
 Fault: TypeAlias = Literal["run", "node", "network", "storage", "site", "scheduler"]
-Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named"]
+Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named", "traps"]
 
 
 class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
