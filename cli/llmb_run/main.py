@@ -21,7 +21,7 @@ PROGRAM = "llmb-run"
 def main(arguments: list[str] | None = None) -> int:
     """Run the command in ``arguments`` (default: the process's own); the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    terminal.forget_notices()
+    terminal.notices.clear()
     return guarded(
         lambda: _run(words),
         command=next((word for word in words if not word.startswith("-")), ""),

@@ -26,10 +26,6 @@ def say(text: str) -> None:
     print(printable_lines(text), end="", file=sys.stderr, flush=True)
 
 
-def forget_notices() -> None:
-    notices.clear()
-
-
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
     """Columns two spaces apart, those named in ``right`` aligned there, each cell one line; with a final newline.
 

@@ -261,14 +261,14 @@ def test_the_envelope_of_a_success_and_of_an_error(cli: Cli) -> None:
 
 
 def test_the_same_notice_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.forget_notices()
+    terminal.notices.clear()
     for text in ("first", "second", "first"):
         terminal.notice(text)
     assert terminal.notices == ["first", "second"]
-    terminal.forget_notices()
+    terminal.notices.clear()
     terminal.notice("first")
     assert (terminal.notices, capsys.readouterr().err) == (["first"], "note: first\nnote: second\nnote: first\n")
-    terminal.forget_notices()
+    terminal.notices.clear()
 
 
 def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli) -> None:

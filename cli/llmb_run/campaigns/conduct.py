@@ -53,8 +53,8 @@ def attempt_of(item: MeasuredRun, record: RunRecord, *, timed: bool, strict: boo
     if status.state == "Success" and item.not_training:
         return SuiteAttempt(failure=item.unfit)
     problems = [finding.text for finding in item.findings if finding.severity == "problem"]
-    if timed and status.state == "Success" and item.step_time is not None:
-        return SuiteAttempt(item.step_time)
+    if timed and status.state == "Success" and item.steps.time is not None:
+        return SuiteAttempt(item.steps.time)
     short = status.state == "Success" or status.reason == "window_not_reached"
     if not timed and record.state == COMPLETED and short:
         return SuiteAttempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else SuiteAttempt()

@@ -141,9 +141,9 @@ def _result(measured: MeasuredRun) -> str:
 
 def _steady(measured: MeasuredRun) -> str:
     """What the verdict compares with the reference, where there is one."""
-    if measured.verdict is None or measured.verdict.reference is None or measured.step_time is None:
+    if measured.verdict is None or measured.verdict.reference is None or measured.steps.time is None:
         return ""
-    return f"steady step {measured.step_time.seconds:.3f} s"
+    return f"steady step {measured.steps.time.seconds:.3f} s"
 
 
 def _memory(measured: MeasuredRun) -> str:

@@ -198,7 +198,12 @@ class Board:
         """``place``, the values that differ, and the figures."""
         figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
         return [
-            Column("place", at("place"), ALL, "1 is the fastest", "place", text=_place),
+            Column(
+                "place",
+                at("place"),
+                *(ALL, "1 is the fastest", "place"),
+                text=lambda entry: "-" if entry.place is None else f"{entry.place}{'=' * entry.shared}",
+            ),
             *(
                 Column(name, at("values", itemgetter(number)), ALL & ~Form.JSON, "", name)
                 for number, name in enumerate(self.names)
@@ -214,7 +219,12 @@ class Board:
             Column("behind", at("behind.ratio", less_one), ALL, "", "behind", "%", ".1%"),
             Column("behind_low", at("behind.low", less_one), DATA),
             Column("behind_high", at("behind.high", less_one), DATA),
-            Column("memory_gib", _memory, ALL, "", "memory", "GiB", ".1f", optional=True),
+            Column(
+                "memory_gib",
+                lambda entry: max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None),
+                *(ALL, "", "memory", "GiB", ".1f"),
+                optional=True,
+            ),
             Column("outcome", _failed, ALL, "", "outcome", optional=True),
             Column("run_ids", lambda entry: [it.record.paths.run_id for it in entry.group.members if it.record], DATA),
         ]
@@ -281,14 +291,6 @@ def _outcome(members: Iterable[MeasuredRun]) -> str:
         for run in members
     )
     return "; ".join(found)
-
-
-def _place(entry: RankedConfiguration) -> str:
-    return "-" if entry.place is None else f"{entry.place}{'=' if entry.shared else ''}"
-
-
-def _memory(entry: RankedConfiguration) -> float | None:
-    return max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None)
 
 
 def _failed(entry: RankedConfiguration) -> str | None:

@@ -26,77 +26,68 @@ ENOUGH = 3
 _MOST_IDS = 10
 
 
-class NextStep(NamedTuple):
-    """The smaller ``urgency``, the earlier; ``why`` in words."""
+class _Step(NamedTuple):
+    """The smaller ``urgency``, the earlier."""
 
     urgency: int
     words: tuple[str, ...]
     why: str
 
-    @property
-    def command(self) -> str:
-        """The command line, quoted for a shell."""
-        return f"llmb-run {shlex.join(self.words)}"
 
-    def __str__(self) -> str:
-        return f"{self.command}  # {self.why}"
-
-
-def next_step(groups: Sequence[Group]) -> NextStep:
-    """The most urgent one of all groups, of the first of them where several are."""
-    nothing = NextStep(9, ("list",), "what can be run and judged")
-    return min((_step(item) for item in groups), key=lambda step: step.urgency, default=nothing)
+def next_step(groups: Sequence[Group]) -> dict[str, str]:
+    """The command of the most urgent step of all groups, of the first of them where several are, and why."""
+    nothing = _Step(9, ("list",), "what can be run and judged")
+    urgent = min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
+    return {"command": f"llmb-run {shlex.join(urgent.words)}", "why": urgent.why}
 
 
-def _step(item: Group) -> NextStep:
+def _step(item: Group) -> _Step:
     live = [run for run in item.members if run.record and is_live(run.record.state)]
     if live:
-        return NextStep(0, ("wait", *_ids(live)), f"{counted(len(live), 'run')} not yet ended")
+        return _Step(0, ("wait", *_ids(live)), f"{counted(len(live), 'run')} not yet ended")
     verdict = item.verdict
     unfit = [run for run in item.members if run.unfit]
     passed = verdict is not None and verdict.kind == "pass"
     if unfit and not (passed and item.members[0].good):
-        return NextStep(1, ("show", *_ids(unfit[:1])), f"{item.title}: {unfit[0].unfit}")
+        return _Step(1, ("show", *_ids(unfit[:1])), f"{item.title}: {unfit[0].unfit}")
     if verdict is None or verdict.kind == "not judged":
-        return NextStep(
-            8, ("show", *_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}"
-        )
+        return _Step(8, ("show", *_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}")
     if verdict.kind == "no reference":
         return _make_reference(item, verdict.text)
     if verdict.kind == "fail":
         slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
-        return NextStep(2, ("show", *_ids([slowest])), f"{item.title} is too slow: what its slowest run's nodes say")
+        return _Step(2, ("show", *_ids([slowest])), f"{item.title} is too slow: what its slowest run's nodes say")
     if verdict.kind == "inconclusive":
         return _more(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
-        return NextStep(7, ("results", "--history"), "all pass: how the configurations change over time")
+        return _Step(7, ("results", "--history"), "all pass: how the configurations change over time")
     return _make_reference(item, "later runs are then compared with this site's own")
 
 
-def _more(item: Group, verdict: Verdict) -> NextStep:
+def _more(item: Group, verdict: Verdict) -> _Step:
     """Where the answer is open."""
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
-        return NextStep(3, ("baseline", "list"), f"{item.title}: its baseline is of too few runs to decide")
+        return _Step(3, ("baseline", "list"), f"{item.title}: its baseline is of too few runs to decide")
     # A single run does not show how much they differ, and so not how many it takes.
     first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
     if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
         days = ", on other days" if decision.other_days else ""
         return _repeat(3, item, count, f"{item.title} is inconclusive: more runs{days}", spread=decision.other_days)
-    return NextStep(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
+    return _Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
 
 
-def _make_reference(item: Group, why: str) -> NextStep:
+def _make_reference(item: Group, why: str) -> _Step:
     """A baseline of the runs, where these are enough."""
     if len(item.runs) < ENOUGH:
         return _repeat(5, item, ENOUGH - len(item.runs), f"{ENOUGH} runs make a baseline; {why}")
     ids = [record.paths.run_id for record in item.runs[:_MOST_IDS]]
-    return NextStep(4, ("baseline", "set", *ids), f"{item.title}: {why}")
+    return _Step(4, ("baseline", "set", *ids), f"{item.title}: {why}")
 
 
-def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> NextStep:
+def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> _Step:
     days = ("--spread", str(count)) if spread and item.runs[-1].plan.scheduler is not None else ()
-    return NextStep(urgency, ("retry", item.runs[-1].paths.run_id, "--repeats", str(count), *days), why)
+    return _Step(urgency, ("retry", item.runs[-1].paths.run_id, "--repeats", str(count), *days), why)
 
 
 def _ids(runs: Sequence[MeasuredRun]) -> list[str]:
@@ -134,41 +125,38 @@ def listing(found: Sequence[MeasuredRun], most: int | None, *, full_names: bool)
     say_remarks(shown)
     for line in (*group_remarks(judged), *reference_lines(found)):
         notice(line)
-    return f"{text}\nnext: {next_step(judged)}\n"
+    step = next_step(judged)
+    return f"{text}\nnext: {step['command']}  # {step['why']}\n"
 
 
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
     """All runs as JSON, with the verdicts over them and the next step."""
     groups = group(found)
-    step = next_step(groups)
     return {
         "runs": [as_dict(item) for item in found],
         "groups": [columns.as_dict(GROUP, item) for item in groups],
-        "next": {"command": step.command, "why": step.why},
+        "next": next_step(groups),
     }
 
 
 def _runs(found: Sequence[MeasuredRun], groups: Sequence[Group], *, full_names: bool) -> str:
     in_baseline = {run.run_id for item in found[:1] for known in item.baselines for run in known.runs}
-    plans = apart(item.record.plan if item.record else None for item in found)
-    chosen = {id(item): said for item, said in zip(found, plans, strict=True)}
     differing = what_differs(found, groups)
-
-    def name(item: MeasuredRun) -> str:
-        whole = item.record.paths.name if item.record else item.timing.files.name
-        return whole if full_names else shorten(whole, _NAME_WIDTH)
-
-    def marks(item: MeasuredRun) -> str:
-        held = item.record is not None and item.record.paths.run_id in in_baseline
+    names, marks = {}, {}
+    for item, chosen in zip(found, apart(item.record.plan if item.record else None for item in found), strict=True):
+        name = item.record.paths.name if item.record else item.timing.files.name
+        names[id(item)] = name if full_names else shorten(name, _NAME_WIDTH)
         status = item.timing.status
         if status.state != "Success":
             trouble = [f"{status.state}: {status.message}", item.why.short if item.why else ""]
         else:
             trouble = [item.unfit if item.record else "not an LLMB run: no figures"]
-        said = (*trouble, chosen[id(item)], differing.get(id(item)), "in the baseline" * held)
-        return "; ".join(filter(None, said))
-
-    beside = (Column("name", name, Form.TABLE, head="name"), Column("marks", marks, Form.TABLE, head="what differs"))
+        held = "in the baseline" if item.record and item.record.paths.run_id in in_baseline else ""
+        marks[id(item)] = "; ".join(filter(None, (*trouble, chosen, differing.get(id(item)), held)))
+    beside = (
+        Column[MeasuredRun]("name", lambda item: names[id(item)], Form.TABLE, head="name"),
+        Column[MeasuredRun]("marks", lambda item: marks[id(item)], Form.TABLE, head="what differs"),
+    )
     return columns.table((*RUN, *beside), found)
 
 

@@ -59,8 +59,8 @@ class MeasuredRun:
     figures: Figures | None = None
     verdict: Verdict | None = None
     steps: MeasuredSteps = field(default_factory=MeasuredSteps)
-    repeats: str = ""
-    """``configuration`` where that is known already."""
+    configuration: str = ""
+    """The key of its configuration and software, equal for repeats; empty for a log that LLMB did not write."""
     baselines: Sequence[Baseline] = ()
     """The installation's."""
     past: PastRuns = field(default_factory=PastRuns)
@@ -71,14 +71,9 @@ class MeasuredRun:
     """The diagnosis of a failed run; None otherwise."""
 
     @property
-    def step_time(self) -> StepTime | None:
-        """Over the whole window, with its error; None where that is incomplete."""
-        return self.steps.time
-
-    @property
     def good(self) -> StepTime | None:
-        """``step_time`` of a run that succeeded and trained: what may be compared, grouped and made a baseline."""
-        return None if self.unfit else self.step_time
+        """Of a run that succeeded and trained, the whole window: what may be compared, grouped and made a baseline."""
+        return None if self.unfit else self.steps.time
 
     @property
     def unfit(self) -> str:
@@ -88,17 +83,12 @@ class MeasuredRun:
             return status.message or status.state
         if self.not_training:
             return f"not training: {'; '.join(self.not_training)}"
-        return "" if self.step_time else "the window is incomplete"
+        return "" if self.steps.time else "the window is incomplete"
 
     @property
     def software(self) -> str:
         """Container and engine; empty for a log that LLMB did not write."""
         return f"{software_of(self.record)}{self.image}" if self.record else ""
-
-    @cached_property
-    def configuration(self) -> str:
-        """The key of its configuration and software, equal for repeats; empty for a log that LLMB did not write."""
-        return self.repeats or (configuration_of(self.record) if self.record else "")
 
     def earlier(self, judged: Sequence[str]) -> Squares:
         """Of the run's repeats but these, which say how it scatters; those of baselines may be of another speed."""
@@ -290,15 +280,15 @@ def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, 
         timing = timing if window else analyse(files, style.window)
         return MeasuredRun(timing, style, steps=steps_of(timing))
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
-    timing, steps, repeats = kept.measure(files, record, window)
-    return MeasuredRun(timing, style, record, steps=steps, repeats=repeats)
+    timing, steps, configuration = kept.measure(files, record, window)
+    return MeasuredRun(timing, style, record, steps=steps, configuration=configuration or configuration_of(record))
 
 
 def _judged(item: MeasuredRun, workspace: Workspace, known: Sequence[Baseline], past: PastRuns) -> MeasuredRun:
     record, timing = item.record, item.timing
     if record is None:
         return item
-    item = replace(item, baselines=known, past=past, repeats=item.configuration)
+    item = replace(item, baselines=known, past=past)
     try:
         recipe = workspace.workload(record.plan.workload).recipe
         seconds = measured_seconds(record.plan, timing) if timing.status.state == "Success" else None

@@ -130,13 +130,13 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
     ),
     Column(
         "steady_step_seconds",
-        at("step_time.seconds"),
+        at("steps.time.seconds"),
         ALL,
         "of the steady steps of the window",
         *("steady step", "s", ".3f"),
         csv_name="steady_step_s",
     ),
-    Column("steady_step_error_seconds", at("step_time.error"), Form.JSON, "standard error of `steady_step_seconds`"),
+    Column("steady_step_error_seconds", at("steps.time.error"), Form.JSON, "standard error of `steady_step_seconds`"),
     Column("tokens_per_second", at("figures.tokens_per_second"), ALL, "of all GPUs", "tokens/s", spec=".0f"),
     Column(
         "tflops_per_gpu",
