@@ -58,19 +58,16 @@ def differences(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[s
     elif found["outcome"] in ("accepted", "not judged"):
         yield from _unlike("campaign/verdicts.json", ("indication", "why"), said, found)
     for old, new in _pairs(said["workloads"], found["workloads"]):
-        yield from _of_workload(new.get("title") or old.get("title") or "a workload", old, new)
-
-
-def _of_workload(title: str, said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    yield from _unlike(title, _WORKLOAD, said, found)
-    if found.get("verdict") == "pass":  # what else is in it names files, and what a log says
-        yield from _unlike(title, ("text",), said, found)
-    yield from _unlike(f"{title}, reference", _REFERENCE, said.get("reference") or {}, found.get("reference") or {})
-    for old, new in _pairs(said.get("runs", ()), found.get("runs", ())):
-        yield from _of_run(f"{title}, run {new.get('run', old.get('run'))}", old, new)
-    reruns = [[rerun["run"] for rerun in item.get("reruns", ())] for item in (said, found)]
-    if reruns[0] != reruns[1]:
-        yield f"{title}: it says that runs {reruns[0]} are reruns, its logs say {reruns[1]}"
+        title = new.get("title") or old.get("title") or "a workload"
+        yield from _unlike(title, _WORKLOAD, old, new)
+        if new.get("verdict") == "pass":  # what else is in it names files, and what a log says
+            yield from _unlike(title, ("text",), old, new)
+        yield from _unlike(f"{title}, reference", _REFERENCE, old.get("reference") or {}, new.get("reference") or {})
+        for one, other in _pairs(old.get("runs", ()), new.get("runs", ())):
+            yield from _of_run(f"{title}, run {other.get('run', one.get('run'))}", one, other)
+        reruns = [[rerun["run"] for rerun in item.get("reruns", ())] for item in (old, new)]
+        if reruns[0] != reruns[1]:
+            yield f"{title}: it says that runs {reruns[0]} are reruns, its logs say {reruns[1]}"
 
 
 def _of_run(title: str, said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, answered, began_with, begin_or_go_on, frozen_now
 from llmb_run.campaigns.conduct import Conduct, Due, Runs
 from llmb_run.comparing.ab import outcome, refuse_untimed, say_what_changed, signed, spec_of_run
-from llmb_run.comparing.gap import Found, Gap, GapDifference, find_gap
+from llmb_run.comparing.gap import Found, Gap, GapDifference, find_gap, taken
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
 from llmb_run.starting.requests import PlannedJob, plan_job
 from llmb_run.starting.submitting import say_doubts, say_warnings
@@ -271,8 +271,9 @@ def _testable(found: Found, workspace: Workspace) -> tuple[Gap, list[tuple[str, 
 def _test(found: Found, names: Any, workspace: Workspace) -> PlannedJob | str:
     """The run's job with what it takes, or why that cannot be timed."""
     assert found.here is not None
+    assert found.there is not None
     try:
-        planned = plan_job(found.spec(names), workspace)
+        planned = plan_job(taken(found.here.spec, found.there, names), workspace)
         refuse_untimed(planned.plan, "it")
         check(planned.plan)
     except LLMBError as error:

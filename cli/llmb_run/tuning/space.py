@@ -174,7 +174,10 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     Raises:
         RequestError: nothing is left to choose from
     """
-    rows = [] if only else _rows(base)
+    rows: list[Row] = []
+    if not only and base.plan.model_size != "smoke":  # documented ones of the same model on such GPUs
+        known = base.entry.recipe.rows_for(base.plan.gpu_type, size=base.plan.model_size)
+        rows = [row for row in known if row.variant == base.plan.variant]
     values = {**({} if only else _found(base, rows) | found_settings(base, rows)), **given}
     values = {name: tuple(dict.fromkeys(listed)) for name, listed in values.items()}
     own = {name: value for name in values if (value := _own(base, name)) is not None}
@@ -205,16 +208,6 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
         max(len(others) - _ARMS + 1, 0),
         sum(1 for _ in islice(found, 100_000)),
     )
-
-
-def _rows(base: PlannedJob) -> list[Row]:
-    """Documented rows of the same model on such GPUs."""
-    plan = base.plan
-    return [
-        row
-        for row in base.entry.recipe.rows_for(plan.gpu_type, size=plan.model_size)
-        if row.variant == plan.variant and plan.model_size != "smoke"
-    ]
 
 
 def _found(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -293,16 +286,13 @@ def _predicted(plan: JobPlan, base: JobPlan) -> float:
 
 def options_of(space: Space, trial_steps: int) -> list[Option]:
     """What a search chooses from; costs in GPU-hours."""
-    base = space.base.plan
-    return [
-        Option(
-            Point(_coordinates(space, item), _predicted(item.plan, base)),
-            _memory(item.plan),
-            _hours(item.plan, trial_steps),
-            _hours(item.plan, item.plan.max_steps),
-        )
-        for item in space.arms
-    ]
+    found = []
+    for item in space.arms:
+        plan, memory = item.plan, item.plan.preflight.memory
+        share = (memory.peak * memory.factor + memory.reserve) / memory.limit if memory is not None else None
+        point = Point(_coordinates(space, item), _predicted(plan, space.base.plan))
+        found.append(Option(point, share, _hours(plan, trial_steps), _hours(plan, plan.max_steps)))
+    return found
 
 
 def _coordinates(space: Space, item: PlannedJob) -> tuple[float | str, ...]:
@@ -312,12 +302,6 @@ def _coordinates(space: Space, item: PlannedJob) -> tuple[float | str, ...]:
         numbers = sorted({int(other) for other in (*listed, value) if other.isdecimal()})
         found.append(float(numbers.index(int(value))) if value.isdecimal() else value)
     return tuple(found)
-
-
-def _memory(plan: JobPlan) -> float | None:
-    """Predicted, over what there is."""
-    memory = plan.preflight.memory
-    return (memory.peak * memory.factor + memory.reserve) / memory.limit if memory is not None else None
 
 
 def _hours(plan: JobPlan, steps: int) -> float:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
 from llmb_common.results.comparison import SAME_LOSS
 from llmb_common.results.search import Option, Outcome, SearchState, Trial, look
@@ -22,13 +21,6 @@ _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
 
 _FAULTS = 3
 """Faults of nodes after which a configuration is not tried again."""
-
-
-def shortened(plan: JobPlan, steps: int) -> JobPlan:
-    """The plan of a short trial: its second half is measured."""
-    return msgspec.structs.replace(
-        plan, max_steps=steps, exit_after=None, measurement=Measurement(first=steps // 2 + 1, last=steps)
-    )
 
 
 def is_full(run: Run, arm: Arm) -> bool:
@@ -66,16 +58,25 @@ class Tuning:
             )
         taken = {number: max((run.number for run in known), default=0) for number, known in runs.items()}
         found = []
+        half = Measurement(first=self.trial_steps // 2 + 1, last=self.trial_steps)  # of a trial
         for at in state.run:
             taken[at + 1] += 1
-            plan = None if state.full else shortened(arms[at].plan, self.trial_steps)
+            plan = None
+            if not state.full:
+                plan = msgspec.structs.replace(
+                    arms[at].plan, max_steps=self.trial_steps, exit_after=None, measurement=half
+                )
             found.append(Due(at + 1, taken[at + 1], plan=plan, block=0, why=", all of it" if state.full else ""))
         return found
 
     def state(self, runs: Runs) -> SearchState:
-        """Where the search stands."""
-        trials = self.trials(runs)
-        return look(_priced(self.options, trials), trials, within=self.within, budget=self.budget)
+        """Where the search stands, with options at the price that the base really had."""
+        trials, options = self.trials(runs), self.options
+        own = [trial.cost for trial in trials if trial.option == 0 and not trial.full and trial.time is not None]
+        if own and (median := statistics.median(own)) > 0:
+            share = median / options[0].cost
+            options = [replace(item, cost=item.cost * share, proof_cost=item.proof_cost * share) for item in options]
+        return look(options, trials, within=self.within, budget=self.budget)
 
     def trials(self, runs: Runs) -> list[Trial]:
         """Every run that has ended, in the order of their starts."""
@@ -121,12 +122,3 @@ def _losses(run: Run) -> dict[int, float]:
     if run.measured is None or run.attempt is None or run.attempt.time is None:
         return {}
     return {item.index: item.loss for item in run.measured.timing.iterations if item.loss}
-
-
-def _priced(options: Sequence[Option], trials: Sequence[Trial]) -> list[Option]:
-    """The options at the price that the base really had."""
-    own = [trial.cost for trial in trials if trial.option == 0 and not trial.full and trial.time is not None]
-    if not own or statistics.median(own) <= 0:
-        return list(options)
-    share = statistics.median(own) / options[0].cost
-    return [replace(item, cost=item.cost * share, proof_cost=item.proof_cost * share) for item in options]
