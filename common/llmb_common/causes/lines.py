@@ -130,11 +130,8 @@ class Location(NamedTuple):
 
 def location_of(text: str) -> Location:
     """Ranks, host, GPU and process that ``text`` names."""
-    tasks, on, bus = (
-        _TASKS.match(text),
-        _ON.search(text),
-        _BUS.search(text) if "Xid" in text or "NVRM" in text else None,
-    )
+    tasks, on = _TASKS.match(text), _ON.search(text)
+    bus = _BUS.search(text) if "Xid" in text or "NVRM" in text else None
     numbers = [_first(pattern, text) for pattern in (_DEVICE, _LOCAL, _PID)]
     if tasks:
         ranks = tuple(_expand(tasks["tasks"]))

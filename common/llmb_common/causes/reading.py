@@ -7,12 +7,14 @@ have. Only those lines are taken apart.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -159,27 +161,23 @@ class Reading:
 def read_complaints(log: Path, start: int = 0) -> Reading:
     """What ``log`` says from the byte ``start`` on; nothing where it cannot be read."""
     reading = Reading(log)
-    try:
-        with open_log(log) as file:
-            _read(file, start, reading)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open_log(log) as file:
+        last_two = deque(_iterations(file, start), maxlen=2)
+        if last_two:
+            reading.step, reading.step_time = last_two[-1][1:]
+        begin = last_two[0][0] if len(last_two) == 2 else start
+        for complaint in _complaints(file, max(start, begin - _BUFFERED), reading):
+            if complaint.offset >= begin:
+                survived = bool(last_two) and complaint.offset < last_two[-1][0]
+                reading.note(complaint._replace(survived=survived))
+            elif complaint.raised and not complaint.logged:
+                reading.overtaken.append(complaint)
+        _revive(reading)
+        size = os.fstat(file.fileno()).st_size
+        tail = os.pread(file.fileno(), 2 * _REACH, max(0, size - 2 * _REACH))
+        reading.last = next((line for line in map(plain, reversed(tail.split(b"\n"))) if line.strip()), "")
+        reading.last = reading.last.strip()[:LONGEST]
     return reading
-
-
-def _read(file: FileIO, start: int, reading: Reading) -> None:
-    last_two = deque(_iterations(file, start), maxlen=2)
-    if last_two:
-        reading.step, reading.step_time = last_two[-1][1:]
-    begin = last_two[0][0] if len(last_two) == 2 else start
-    for complaint in _complaints(file, max(start, begin - _BUFFERED), reading):
-        if complaint.offset >= begin:
-            survived = bool(last_two) and complaint.offset < last_two[-1][0]
-            reading.note(complaint._replace(survived=survived))
-        elif complaint.raised and not complaint.logged:
-            reading.overtaken.append(complaint)
-    _revive(reading)
-    reading.last = _last_line(file)
 
 
 def _revive(reading: Reading) -> None:
@@ -209,8 +207,12 @@ def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, str | None
 
 
 def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
+    size = os.fstat(file.fileno()).st_size
+    everything = (*_CORE, *_MORE, _PASSED)
+    middle, tail = min(begin + _HEAD, size), max(begin + _HEAD, size - _TAIL)
+    parts = ((everything, begin, middle), ((*_CORE, _PASSED), middle, tail), (everything, tail, None))
     told, lines = -1, 0
-    for offset, marker in _hits(file, begin):
+    for offset, marker in chain.from_iterable(find_markers(file, words, b"", *part) for words, *part in parts):
         start, raw = line_at(file, offset)
         if start <= told:
             continue
@@ -219,18 +221,8 @@ def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complain
             return
         if marker == _PASSED:
             reading.forget()
-            continue
-        if complaint := _complaint(file, reading, start, raw):
+        elif complaint := _complaint(file, reading, start, raw):
             yield complaint
-
-
-def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
-    size = os.fstat(file.fileno()).st_size
-    everything = (*_CORE, *_MORE, _PASSED)
-    middle, tail = min(begin + _HEAD, size), max(begin + _HEAD, size - _TAIL)
-    yield from find_markers(file, everything, b"", begin, middle)
-    yield from find_markers(file, (*_CORE, _PASSED), b"", middle, tail)
-    yield from find_markers(file, everything, b"", tail)
 
 
 def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:
@@ -327,10 +319,3 @@ def _by_last_words(line: str) -> Above:
     if not parsed.mild or _NATIVE.search(line):
         return "uncaught"
     return "none" if _HANDLED.search(parsed.text) else "logged"
-
-
-def _last_line(file: FileIO) -> str:
-    size = os.fstat(file.fileno()).st_size
-    tail = os.pread(file.fileno(), 2 * _REACH, max(0, size - 2 * _REACH))
-    lines = [line for line in map(plain, tail.split(b"\n")) if line.strip()]
-    return lines[-1].strip()[:LONGEST] if lines else ""

@@ -78,20 +78,17 @@ def numbers() -> _Numbers:
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
-    return tuple((re.compile("|".join(map(_scoped, item.pattern))), item) for item in signatures())
+    def scoped(pattern: str) -> str:
+        return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else f"(?:{pattern})"
 
-
-def _scoped(pattern: str) -> str:
-    return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else f"(?:{pattern})"
+    return tuple((re.compile("|".join(map(scoped, item.pattern))), item) for item in signatures())
 
 
 @functools.lru_cache(maxsize=8192)  # a thousand ranks say the same
 def signature_of(text: str) -> FailureSignature | None:
     """The signature of a line without its prefix; None where it is none."""
     found = next((item for pattern, item in _patterns() if pattern.search(text)), None)
-    if found is None or found.id not in ("xid", "sxid"):
-        return found
-    return _numbered(found, text)
+    return _numbered(found, text) if found is not None and found.id in ("xid", "sxid") else found
 
 
 _XID = re.compile(r"Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)(?:, *(.*))?")

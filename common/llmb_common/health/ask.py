@@ -181,24 +181,18 @@ def look(
     )
     with executor.hold(wanted) as held:
         begun = time.monotonic()
-        found = then(held, _looked(held, needs))
+        spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
+        answer, said = said_by(held, command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
+        if not said:
+            raise SchedulerError(
+                f"no node answered: {answer.complaint}",
+                remedy="look at the nodes with sinfo, and start one by hand with srun",
+            )
+        facts = {node: None if value is None else read_facts(node, value) for node, value in said.items()}
+        known = {node: found for node, found in facts.items() if found is not None}
+        complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
+        found = then(held, Health(judge(held.nodes, facts, needs), known, complaint=complaint))
         return replace(found, seconds=time.monotonic() - begun)
-
-
-def _looked(held: Held, needs: Needs) -> Health:
-    """The first stage, on nodes that are held."""
-    spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
-    answer, said = said_by(held, command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
-    if not said:
-        raise SchedulerError(
-            f"no node answered: {answer.complaint}",
-            remedy="look at the nodes with sinfo, and start one by hand with srun",
-        )
-    facts = {node: None if value is None else read_facts(node, value) for node, value in said.items()}
-    verdicts = judge(held.nodes, facts, needs)
-    complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
-    known = {node: found for node, found in facts.items() if found is not None}
-    return Health(verdicts, known, complaint=complaint)
 
 
 def said_by(

@@ -18,7 +18,7 @@ from llmb_common.command.printable import printable
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import KernelLog, Level, Needs, NodeFacts, Remark
 from llmb_common.platform.gpus import GPUS, type_of
-from llmb_common.runs.evidence.findings import NodeFinding, find_on_nodes, outliers
+from llmb_common.runs.evidence.findings import find_on_nodes, outliers
 from llmb_common.runs.evidence.nodes import Adapter, NodeRecord, Nodes
 
 RECENT = 2 * 3600
@@ -45,8 +45,8 @@ def kernel_trouble(log: KernelLog) -> Iterator[tuple[str, Level, str]]:
     """Check, level and text; each kind of trouble once, with its latest line and how often it came."""
     worst: dict[tuple[str, Level, str], list[str]] = {}
     for age, text in log.lines:
-        for check, level, kind in _meaning(age, text):
-            worst.setdefault((check, level, kind), []).append(text)
+        if found := _meaning(age, text):
+            worst.setdefault(found, []).append(text)
     for (check, level, _), lines in list(worst.items())[:_MOST]:
         yield check, level, lines[-1] + (f" ({len(lines)} times)" if len(lines) > 1 else "")
     lost, down = (Counter(it[1] for _, text in log.lines if (it := line.search(text))) for line in (_LOST, _DOWN))
@@ -55,19 +55,22 @@ def kernel_trouble(log: KernelLog) -> Iterator[tuple[str, Level, str]]:
         yield "link-flaps", "fail" if times >= FLAPS else "warn", f"{device} lost its link {times} times in a day"
 
 
-def _meaning(age: float, text: str) -> Iterator[tuple[str, Level, str]]:
+def _meaning(age: float, text: str) -> tuple[str, Level, str] | None:
+    """Check, level and kind; None where the line says nothing against the node."""
     known = signature_of(text)
     if known is not None and known.id.startswith(("xid-", "sxid-")):
         check, _, number = known.id.partition("-")
-        level = _of_driver(known, int(number), text)
+        level = _of_driver(known, int(number))
         if level is not None and (age <= RECENT or level == "fail"):
-            yield check, level if age <= RECENT else "warn", f"{_bus(text)} {number}"
+            bus = re.search(r"PCI:([0-9A-Fa-f:.]+)", text)
+            return check, level if age <= RECENT else "warn", f"{bus[1] if bus else ''} {number}"
     elif known is not None and known.kernel:
         check, level = known.kernel
-        yield check, level if check != "xid" or age <= RECENT else "warn", known.id
+        return check, level if check != "xid" or age <= RECENT else "warn", known.id
+    return None
 
 
-def _of_driver(known: FailureSignature, number: int, text: str) -> Level | None:
+def _of_driver(known: FailureSignature, number: int) -> Level | None:
     """What an error of a GPU or an NVSwitch means for its node; None: nothing, an application's fault for instance."""
     if known.id.startswith("sxid-"):
         return "fail" if "(always fatal)" in known.what else "warn" if known.role == "root" else None
@@ -75,11 +78,6 @@ def _of_driver(known: FailureSignature, number: int, text: str) -> Level | None:
     if known.role == "root" and known.fault == "node" and known.sure == "certain":
         return "warn" if action in _HARMLESS else "fail"
     return "warn" if number in _NOTEWORTHY else None
-
-
-def _bus(text: str) -> str:
-    found = re.search(r"PCI:([0-9A-Fa-f:.]+)", text)
-    return found[1] if found else ""
 
 
 FEWEST = 3
@@ -96,16 +94,17 @@ class _Number(NamedTuple):
     wrong: Callable[[float, float], bool]
 
 
-def _coldest(facts: NodeFacts) -> float | None:
-    """Of the node: its hottest GPU, while all are idle."""
-    return max((gpu.temperature_c for gpu in facts.gpus.gpus if gpu.temperature_c is not None), default=None)
-
-
 _NUMBERS = (
     _Number("memory", "fail", "{:.0f} GiB of memory", lambda f: f.machine.memory_gib, lambda x, m: x < 0.95 * m),
     _Number("cpus", "fail", "{:.0f} CPUs", lambda f: f.machine.cpus, lambda x, m: x < 0.95 * m),
     _Number("numa", "fail", "{:.0f} NUMA nodes", lambda f: f.system.numa_nodes, lambda x, m: x < m),
-    _Number("temperature", "warn", "an idle GPU at {:.0f} °C", _coldest, lambda x, m: x > m + 20),
+    _Number(
+        "temperature",
+        "warn",
+        "an idle GPU at {:.0f} °C",
+        lambda f: max((gpu.temperature_c for gpu in f.gpus.gpus if gpu.temperature_c is not None), default=None),
+        lambda x, m: x > m + 20,
+    ),
     _Number("clock", "fail", "its clock at {:.0f}", lambda f: f.system.clock, lambda x, m: abs(x - m) > 30),
     _Number(
         "slow-driver",
@@ -277,7 +276,9 @@ def evidence_remarks(nodes: Sequence[NodeRecord], needs: Needs) -> Iterator[tupl
     """What a run on these nodes would find in their accounts, by node."""
     if needs.device == "cuda":
         for node, finding in find_on_nodes(replace(needs, nodes=len(nodes)), Nodes(tuple(nodes))):
-            yield from ((node, remark) for remark in _taken(finding))
+            level = _EVIDENCE.get(finding.kind)
+            if level is not None and (finding.severity == "problem" or finding.kind == "no-gpu-facts"):
+                yield node, Remark(finding.kind, level, finding.text)
 
 
 def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
@@ -320,12 +321,6 @@ def _own(facts: NodeFacts, needs: Needs) -> Iterator[Remark]:
 
 _WITHOUT_GPUS = frozenset({"folders", "stuck", "runtime", "time", "ports"})
 """The checks that a job on CPUs cares about, too."""
-
-
-def _taken(finding: NodeFinding) -> Iterator[Remark]:
-    level = _EVIDENCE.get(finding.kind)
-    if level is not None and (finding.severity == "problem" or finding.kind == "no-gpu-facts"):
-        yield Remark(finding.kind, level, finding.text)
 
 
 def _completed(needs: Needs, fleet: Sequence[NodeFacts]) -> Needs:

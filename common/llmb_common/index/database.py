@@ -256,16 +256,11 @@ def past_figures(install: Path, stamp: str) -> list[Past]:
 def _ask(install: Path, query: str, values: Sequence[str | int]) -> list[Any]:
     """The rows of ``query``; none where there is no index, or one that anybody wrote."""
     try:
-        if not _is_trusted(install):
+        # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.
+        status = index_file(install).stat()
+        if status.st_uid not in (os.geteuid(), 0, install.stat().st_uid) or status.st_mode & stat.S_IWOTH:
             return []
         with read_index(install) as connection:
             return connection.execute(query, values).fetchall()
     except (sqlite3.Error, OSError):
         return []
-
-
-def _is_trusted(install: Path) -> bool:
-    """Whether the index is ours, root's or the installation's owner's: figures decide verdicts, so nobody else's are
-    believed. Raises OSError."""
-    status = index_file(install).stat()
-    return status.st_uid in (os.geteuid(), 0, install.stat().st_uid) and not status.st_mode & stat.S_IWOTH

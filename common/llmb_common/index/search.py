@@ -107,8 +107,10 @@ def rebuild(install: Path) -> int:
     Raises:
         RecordError: the index cannot be written
     """
+    roots: list[str] = []  # only the index knows those outside the installation: they outlive it if it can be read
+    with contextlib.suppress(sqlite3.Error), read_index(install) as connection:
+        roots = [folder for (folder,) in connection.execute("SELECT folder FROM roots")]
     try:
-        roots = _outside_roots(install)
         discard(install)
         with open_index(install) as connection:
             for root in roots:
@@ -117,17 +119,11 @@ def rebuild(install: Path) -> int:
         with read_index(install) as connection:
             (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
     except (sqlite3.Error, OSError) as error:
-        raise _unusable(install, error) from error
+        raise RecordError(
+            f"the index {install}/.llmb/index.db cannot be used: {error}",
+            remedy="check free space and permissions of that folder; llmb-run rebuild builds it again",
+        ) from error
     return int(count)
-
-
-def _outside_roots(install: Path) -> list[str]:
-    """Experiment folders outside the installation: only the index knows them, so they outlive it if it can be read."""
-    try:
-        with read_index(install) as connection:
-            return [folder for (folder,) in connection.execute("SELECT folder FROM roots")]
-    except sqlite3.Error:
-        return []
 
 
 def _ask(install: Path, query: str, values: list[Any], roots: Sequence[str] = ()) -> list[RunRow]:
@@ -182,10 +178,3 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
     if wanted.since is not None:
         parts, values = [*parts, "created >= ?"], [*values, wanted.since]
     return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
-
-
-def _unusable(install: Path, error: Exception) -> RecordError:
-    return RecordError(
-        f"the index {install}/.llmb/index.db cannot be used: {error}",
-        remedy="check free space and permissions of that folder; llmb-run rebuild builds it again",
-    )

@@ -235,19 +235,15 @@ def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
 def _remove_leftovers(parent: Path) -> None:
     """Remove what processes that were killed while making a run left here a day ago or earlier, and the folders of jobs
     that several runs shared, of which none is left."""
-    for folder in parent.glob(f"{_MAKING}*"):
+    shared = (found for at in (parent, parent.parent) for prefix in SHARED_PREFIXES for found in at.glob(f"{prefix}*"))
+    for folder in (*parent.glob(f"{_MAKING}*"), *shared):
         with contextlib.suppress(OSError):
-            status = folder.lstat()
-            if status.st_uid == me() and time.time() - status.st_mtime > _LEFTOVER_SECONDS:
-                shutil.rmtree(folder)
-    for folder in (
-        found for at in (parent, parent.parent) for prefix in SHARED_PREFIXES for found in at.glob(f"{prefix}*")
-    ):
-        with contextlib.suppress(OSError):
-            runs = (link for link in folder.iterdir() if link.is_symlink())
             status = folder.lstat()
             old = status.st_uid == me() and time.time() - status.st_mtime > _LEFTOVER_SECONDS
-            if old and not any(run.exists() for run in runs):
+            in_use = not folder.name.startswith(_MAKING) and any(
+                link.is_symlink() and link.exists() for link in folder.iterdir()
+            )
+            if old and not in_use:
                 shutil.rmtree(folder)
 
 

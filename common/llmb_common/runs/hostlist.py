@@ -7,6 +7,7 @@ brackets in a name form a product in which the last one varies fastest.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable
 
@@ -31,7 +32,7 @@ def expand(text: str) -> list[str]:
         if not part or "".join(tokens) != part:
             raise _wrong(text, part)
         choices = [_numbers(text, token) if token.startswith("[") else [token] for token in tokens]
-        if len(names) + _count(choices) > _MOST:
+        if len(names) + math.prod(map(len, choices)) > _MOST:
             raise RequestError(f"the host list {text[:80]!r} has more than {_MOST} hosts", remedy="shorten it")
         names.update(dict.fromkeys(map("".join, itertools.product(*choices))))
     return list(names)
@@ -74,13 +75,6 @@ def _numbers(text: str, token: str) -> list[str]:
             raise _wrong(text, token)
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return numbers
-
-
-def _count(choices: list[list[str]]) -> int:
-    total = 1
-    for choice in choices:
-        total *= len(choice)
-    return total
 
 
 def _ranges(numbers: list[int], width: int) -> Iterable[str]:

@@ -75,11 +75,10 @@ def _git(folder: Path, *arguments: str) -> Answer:
 
 def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
     """What the installer noted of the run's image (``sha256``, ``source``); empty where it did not."""
-    image = manifest.get("image")
-    receipt: object = None
-    with contextlib.suppress(TypeError, ValueError, RecursionError):
-        receipt = json.loads(image["receipt"]) if isinstance(image, dict) and "receipt" in image else None
-    return receipt if isinstance(receipt, dict) else {}
+    with contextlib.suppress(TypeError, ValueError, RecursionError, KeyError):
+        receipt = json.loads(manifest["image"]["receipt"])
+        return receipt if isinstance(receipt, dict) else {}
+    return {}
 
 
 def image_line(manifest: dict[str, Any]) -> str:

@@ -36,15 +36,10 @@ def config_text(job_id: str, created: float, plan: JobPlan, manifest: dict[str, 
 
     # libyaml's takes a sixth of the time, once for each job.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    content = _config(job_id, created, plan, manifest)
-    text: str = yaml.dump(content, Dumper=dumper, default_flow_style=False, sort_keys=False)
-    return text
-
-
-def _config(job_id: str, created: float, plan: JobPlan, manifest: dict[str, Any]) -> dict[str, Any]:
-    image = _image(plan, manifest)
+    # What the image was made of, as a registry calls it, where that is known; else its path; empty without one.
+    image = str(image_receipt(manifest).get("source") or plan.image or "")
     overrides = manifest.get("environment_overrides")
-    return {
+    content = {
         "job_info": {
             "job_id": job_id,
             # There, an sbatch script with a folder of its own for each job.
@@ -84,6 +79,8 @@ def _config(job_id: str, created: float, plan: JobPlan, manifest: dict[str, Any]
             "model_overrides": {name: getattr(plan, name) for name in plan.overridden},
         },
     }
+    text: str = yaml.dump(content, Dumper=dumper, default_flow_style=False, sort_keys=False)
+    return text
 
 
 def _is_strong_scaling(plan: JobPlan) -> bool:
@@ -107,9 +104,3 @@ def _root() -> Path:
 @cache
 def _recipe(name: str) -> Recipe:
     return load_recipe(_root() / name)
-
-
-def _image(plan: JobPlan, manifest: dict[str, Any]) -> str:
-    """What the image was made of, as a registry calls it, where that is known; else its path; empty without one."""
-    source = image_receipt(manifest).get("source")
-    return str(source) if source else plan.image or ""

@@ -254,8 +254,14 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
             _check_version(file, from_json(content, _Version).schema)  # says more than what else is wrong
             raise
         _check_version(file, found.schema)
-        _check_place(found.experiment_name, found.plan, folder)
-        _check_job_id(found.job_id, found.plan)
+        experiment, plan, job_id = found.experiment_name, found.plan, found.job_id
+        if not is_experiment_name(experiment) or experiment != plan.experiment_name:
+            raise ValueError(f"experiment_name {experiment[:100]!r}")
+        if not re.fullmatch(rf"{re.escape(experiment)}_[0-9A-Za-z]+(-[0-9]+)?", folder.name):
+            raise ValueError(f"it is the record of a run of {experiment}, and lies in {folder.name}")
+        # Ids become arguments and file names.
+        if job_id is not None and not re.fullmatch(plan.traits.job_id, job_id):
+            raise ValueError(f"job_id {job_id[:100]!r}")
     except OSError as error:
         raise RecordError(f"cannot read {file}: {error.strerror or error}") from error
     except (msgspec.DecodeError, ValueError) as error:
@@ -263,7 +269,6 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
         raise RecordError(
             f"{file} is not {bad}: {error}", remedy="restore the file or remove the run's folder"
         ) from error
-    experiment = found.experiment_name
     paths = RunPaths(folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), found.run_id)
     return RunRecord(paths, **{name: getattr(found, name) for name in _KEPT})
 
@@ -271,20 +276,6 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
 def _check_version(file: Path, version: int) -> None:
     if version != SCHEMA:
         raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
-
-
-def _check_job_id(job_id: str | None, plan: JobPlan) -> None:
-    """Raise ValueError for an id that the scheduler of ``plan`` never gives: ids become arguments and file names."""
-    if job_id is not None and not re.fullmatch(plan.traits.job_id, job_id):
-        raise ValueError(f"job_id {job_id[:100]!r}")
-
-
-def _check_place(experiment: str, plan: JobPlan, folder: Path) -> None:
-    """Raise ValueError for a record that is not of the run in ``folder``."""
-    if not is_experiment_name(experiment) or experiment != plan.experiment_name:
-        raise ValueError(f"experiment_name {experiment[:100]!r}")
-    if not re.fullmatch(rf"{re.escape(experiment)}_[0-9A-Za-z]+(-[0-9]+)?", folder.name):
-        raise ValueError(f"it is the record of a run of {experiment}, and lies in {folder.name}")
 
 
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
@@ -300,15 +291,11 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
         changed = change(record)
         if changed != record:
             if changed.job_id != record.job_id and changed.job_id is not None:
-                _describe_for_others(changed, changed.job_id)
+                from llmb_common.runs.nvidia_config import config_name, config_text
+
+                # Only NVIDIA's tools read it: a full disk is the record's to report.
+                with contextlib.suppress(LLMBError):
+                    text = config_text(changed.job_id, changed.created, changed.plan, changed.manifest)
+                    write_atomic(folder / config_name(changed.job_id), text, sync_folder=False)
             changed.save()
         return changed
-
-
-def _describe_for_others(record: RunRecord, job_id: str) -> None:
-    """Write the file that NVIDIA's tools read. Nothing here depends on it: a full disk is the record's to report."""
-    from llmb_common.runs.nvidia_config import config_name, config_text
-
-    with contextlib.suppress(LLMBError):
-        text = config_text(job_id, record.created, record.plan, record.manifest)
-        write_atomic(record.paths.folder / config_name(job_id), text, sync_folder=False)

@@ -35,10 +35,6 @@ def used_adapters(node: NodeRecord) -> dict[str, Adapter | None]:
     }
 
 
-def adapter_count(node: NodeRecord) -> int | None:
-    return len(used_adapters(node)) or None
-
-
 def sockets(case: EvidenceCase) -> Iterator[str]:
     if case.plan.nodes > 1:
         yield from (node.host for node in case.nodes if node.nccl and node.nccl.sockets)
@@ -212,7 +208,8 @@ def _applied(plan: Expected, found: Nodes) -> Iterator[tuple[_Rule | _Same, list
 
 
 def _finding(rule: _Rule | _Same, items: Sequence[str], usual: str) -> NodeFinding:
-    return NodeFinding(rule.kind, rule.severity, printable(rule.text.format(_named(items), usual))[:500])
+    named = first_few([item[:120] for item in items], 4)
+    return NodeFinding(rule.kind, rule.severity, printable(rule.text.format(named, usual))[:500])
 
 
 def _missing_nodes(case: EvidenceCase) -> Iterator[str]:
@@ -321,24 +318,15 @@ _ON_GPUS: tuple[_Rule | _Same, ...] = (
     _Rule("fabric", "problem", "GPUs outside the NVLink fabric: {}", _each(gpu_run.outside_fabric)),
     _Rule("nvlink", "problem", "NVLink does not join the nodes as planned: {}", apart),
     _Rule("socket", "problem", "NCCL sends through TCP sockets between nodes: {}", sockets),
-    _Rule(
-        "no-gpudirect",
-        "problem",
-        "no GPUDirect RDMA between adapters and GPUs: {}",
-        indirect,
-    ),
+    _Rule("no-gpudirect", "problem", "no GPUDirect RDMA between adapters and GPUs: {}", indirect),
     _Rule("unknown-network", "note", "which network NCCL used is not known: {}", unknown_network),
     _port_rule("problem", "state", "state"),
     _port_rule("problem", "rate_gbps", "rate in Gbit/s"),
     _port_rule("note", "firmware", "firmware"),
     _port_rule("note", "state", "state", known=False),
     _port_rule("note", "rate_gbps", "rate in Gbit/s", known=False),
-    _node_rule("adapter-count", "problem", "network adapters in use:", adapter_count),
+    _node_rule("adapter-count", "problem", "network adapters in use:", lambda node: len(used_adapters(node)) or None),
     _Rule("adapter-count", "problem", "network adapters alike and active, but not used by NCCL: {}", unused),
 )
 
 KINDS = frozenset(rule.kind for rule in (*_ANY, *_ON_GPUS))
-
-
-def _named(items: Sequence[str]) -> str:
-    return first_few([item[:120] for item in items], 4)

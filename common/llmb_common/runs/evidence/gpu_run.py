@@ -141,12 +141,8 @@ def throttled(run: GpuRun) -> str:
 def slow_bus(run: GpuRun) -> str:
     """A PCIe link below what GPU and slot can do, in all looks under load: at rest links drop."""
     gpu, looks = run.gpu, run.busy
-    words = []
-    if (
-        gpu.pcie_width_max
-        and looks
-        and all((_lanes(look.pcie_width) or 99) < _lanes(gpu.pcie_width_max) for look in looks)
-    ):
+    words, widest = [], _lanes(gpu.pcie_width_max)
+    if widest and looks and all((_lanes(look.pcie_width) or 99) < widest for look in looks):
         words.append(f"{looks[-1].pcie_width} of {gpu.pcie_width_max}")
     highest = gpu.pcie_generation_max
     if highest and looks and all((look.pcie_generation or 99) < highest for look in looks):

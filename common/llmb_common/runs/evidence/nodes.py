@@ -4,11 +4,12 @@ believed to be of the right kind.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,18 +175,14 @@ def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
         lines = read_plain(file, _MOST_OF_PEAKS).splitlines()
     except OSError:
         return ()
-    found = (peak for peak in _parsed(lines) if (peak.job, peak.restart) == (job, restart))
-    return tuple(sorted(found, key=lambda peak: peak.rank))
-
-
-def _parsed(lines: list[bytes]) -> Iterator[Peak]:
+    found: list[Peak] = []
     for line in lines:
-        try:
-            peak: Peak = from_json(line, Peak)
-        except msgspec.MsgspecError:
-            continue
-        if 0 < peak.allocated <= peak.reserved:
-            yield peak
+        with contextlib.suppress(msgspec.MsgspecError):
+            found.append(from_json(line, Peak))
+    kept = (
+        peak for peak in found if (peak.job, peak.restart) == (job, restart) and 0 < peak.allocated <= peak.reserved
+    )
+    return tuple(sorted(kept, key=lambda peak: peak.rank))
 
 
 FOLDER = "nodes"
