@@ -16,7 +16,7 @@ import pytest
 
 from llmb_common.results.decision import SuiteAttempt
 from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
-from llmb_common.runs.record import ArrayTask
+from llmb_common.runs.record import ArrayTask, load_record
 from llmb_run.campaigns.conduct import Run, attempt_of, held
 from llmb_run.comparing.ab import as_text, signed
 from llmb_run.comparing.strategy import InTurns, Rule, RunBlock
@@ -339,6 +339,25 @@ def test_a_run_can_be_the_base(site: Site) -> None:
     assert "overlap_grad_reduce" in done.data["a"]
 
 
+def test_what_side_a_sets_may_be_left_out_of_side_b(site: Site) -> None:
+    """The dry run shows what differs, and both sides of a run that is the base have what it had."""
+    asked = (*BASE[1:], "--env", "NCCL_DEBUG=WARN", "--set", "mbs=2")
+    left_out = ("--unset", "NCCL_DEBUG", "--unset", "mbs", "--change", "STEP_MS=94")
+    head, *rows = site("ab", *asked, *left_out, "--dry-run").out.splitlines()
+    assert head.split()[:5] == ["job", "STEP_MS", "NCCL_DEBUG", "runs", "GPUs"]
+    assert [row.split()[1:3] for row in rows] == [["100", "WARN"], ["94", "-"]]
+    run_id = site("single", *asked, "--json").data["jobs"][0]["run_id"]
+    done = site("ab", "--base", run_id, *left_out, "--json")
+    assert (done.status, done.data["answer"]) == (0, "faster"), done.err
+    assert done.data["changes"] == {"STEP_MS": "94", "NCCL_DEBUG": None, "mbs": None}
+    assert done.data["b"] == "B (STEP_MS=94 NCCL_DEBUG unset mbs unset)"
+    plans = [load_record(folder).plan for folder in site.install.glob("workloads/*/experiments/*/*_*")]
+    assert {("NCCL_DEBUG" in plan.env, plan.mbs, plan.env["STEP_MS"].value) for plan in plans} == {
+        (True, 2, "100"),
+        (False, 1, "94"),
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -351,6 +370,9 @@ def test_a_run_can_be_the_base(site: Site) -> None:
         ((*BASE[1:], "--max-steps", "9"), "it ends before step 44"),
         ((*BASE[1:], "--change", "STEP_MS=100"), "--change STEP_MS=100: side A has that already"),
         ((*BASE[1:], "--change", "mbs=1"), "side A has that already"),
+        ((*BASE[1:], "--unset", "NCCL_DEBUG"), "--unset NCCL_DEBUG: side A does not set it"),
+        ((*BASE[1:], "--unset", "STEP_MS", "--change", "STEP_MS=9"), "--unset STEP_MS: it is given twice"),
+        ((*BASE[1:], "--set", "mbs=1", "--unset", "MBS"), "--unset mbs: side A has that already"),
     ],
 )
 def test_what_cannot_be_compared(site: Site, words: tuple[str, ...], said: str) -> None:

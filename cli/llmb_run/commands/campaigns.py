@@ -22,7 +22,7 @@ from llmb_run.comparing.ab import ab, say_what_changed, spec_of_run
 from llmb_run.comparing.strategy import rule_of
 from llmb_run.selecting import one_folder
 from llmb_run.starting.requests import job_spec, one_job, plan_job
-from llmb_run.starting.sweeps import dimensions_of
+from llmb_run.starting.sweeps import dimension, dimensions_of
 from llmb_run.tuning.run import TuneRequest, tune
 from llmb_run.workspace import Workspace
 
@@ -108,6 +108,7 @@ def accept_command(suite: str, again: bool, folder: Path | None, sign: Path | No
 )
 @options.size_dtype_scale
 @click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")
+@click.option("--unset", metavar="NAME", multiple=True, help="What side A sets and side B does not; repeatable.")
 @options.until_clear
 @options.job_settings
 @options.flag("--again", help="Start a new comparison, even if one could be resumed or is over.")
@@ -117,6 +118,7 @@ def ab_command(
     base: str | None,
     workload: str | None,
     change: tuple[str, ...],
+    unset: tuple[str, ...],
     resolution: str,
     pairs: int,
     budget: float | None,
@@ -154,7 +156,11 @@ def ab_command(
         spec = replace(its.having(spec.settings), slurm=spec.slurm)
         say_what_changed(record, plan_job(spec, workspace).plan)
     rule = rule_of(resolution, pairs, budget)
-    changes = {name: values[0] for name, values in dimensions.items()}
+    changes: dict[str, str | None] = {name: values[0] for name, values in dimensions.items()}
+    for name in map(dimension, unset):
+        if name in changes:
+            raise RequestError(f"--unset {name}: it is given twice", remedy="give it once, or --change a value")
+        changes[name] = None
     return ab(spec, changes, rule, workspace, again=again, folder=folder, dry_run=dry_run)
 
 

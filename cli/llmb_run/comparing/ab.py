@@ -45,7 +45,7 @@ CONFIDENCE = 0.95
 """Of the interval, over all looks together."""
 
 
-def outcome(standing: ComparisonProgress, changes: Mapping[str, str]) -> dict[str, Any]:
+def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> dict[str, Any]:
     """The content of ``result.json``. Changes of time are in per cent: -6.1 is B 6.1 % faster."""
     one, other = (arm.plan for arm in standing.arms)
     work, loss = list(unequal_work(one, other)), None
@@ -174,7 +174,7 @@ def _work(result: Mapping[str, Any]) -> list[str]:
 
 def ab(
     base: JobSpec,
-    changes: Mapping[str, str],
+    changes: Mapping[str, str | None],
     rule: Rule,
     workspace: Workspace,
     *,
@@ -184,13 +184,17 @@ def ab(
 ) -> Result:
     """Begin, continue or show a comparison of ``base`` and the same with ``changes`` (none: with itself).
 
+    A change to None leaves to the recipe what ``base`` sets.
+
     Raises:
         LLMBError: it cannot be planned, begun or continued
     """
+    if unknown := [name for name, value in changes.items() if value is None and name not in base.settings]:
+        raise RequestError(f"--unset {unknown[0]}: side A does not set it", remedy="leave it out")
     planned = [plan_job(base, workspace), plan_job(changed(base, changes), workspace)]
-    say_warnings(planned)
     if dry_run:
         return show_plans(planned)
+    say_warnings(planned)
     arms = _arms(planned, changes)
     about = json.dumps([important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
 
@@ -211,14 +215,17 @@ def ab(
     return Result(result, as_text(result), status=status_of(result))
 
 
-def _arms(planned: list[PlannedJob], changes: Mapping[str, str]) -> list[Arm]:
-    said = " ".join(f"{name}={value}" for name, value in changes.items()) or "the same"
+def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:
+    words = (f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items())
+    said = " ".join(words) or "the same"
     titles = [f"A ({title_of(planned[0].plan)})", f"B ({said})"]
     for item, title in zip(planned, titles, strict=True):
         refuse_untimed(item.plan, title)
     one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in planned)
     if changes and one == other:
-        raise RequestError(f"--change {said}: side A has that already", remedy="give it another value", code="same-job")
+        given = (f"--unset {name}" if value is None else f"--change {name}={value}" for name, value in changes.items())
+        remedy = "give it another value"
+        raise RequestError(f"{' '.join(given)}: side A has that already", remedy=remedy, code="same-job")
     if not changes:
         notice("without --change both sides are the same: this shows what can be told apart here")
     return [Arm(item.plan, item.entry.folder, title) for item, title in zip(planned, titles, strict=True)]

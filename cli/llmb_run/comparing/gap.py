@@ -33,7 +33,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.ab import spec_of_run
 from llmb_run.results.measuring import MeasuredRun, measure
 from llmb_run.selecting import load_rows, select_rows
-from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, command_for
+from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, as_said, setting_said
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_each, plan_job
 from llmb_run.workspace import Workspace
 
@@ -46,14 +46,13 @@ NAMED = ("dtype", "variant", "engine", "image")
 
 @dataclass(frozen=True)
 class Other:
-    """What a run is compared with. ``base``: how ``ab`` is asked for it. ``change``: its step time over the run's.
+    """What a run is compared with. ``change``: its step time over the run's.
 
     ``software``: of a published result that LLMB cannot plan a job in, with what that is worth.
     """
 
     spec: JobSpec
     facts: Mapping[str, str]
-    base: str
     change: Change
     run_id: str | None = None
     software: tuple[str, Worth | None] | None = None
@@ -72,7 +71,7 @@ def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> 
         if today
         else JobSpec(settings={"workload": best.record.plan.workload})
     )
-    return Other(spec, facts(best.record), f"--base {run_id}", change, run_id)
+    return Other(spec, facts(best.record), change, run_id)
 
 
 def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> Other | None:
@@ -101,7 +100,6 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
     return Other(
         there.spec,
         facts_of_plan(there.plan),
-        command_for(there.plan, recipe).removeprefix("llmb-run single "),
         Change(*(seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low))),
         software=None if moved else (reference.software, worth),
     )
@@ -320,16 +318,13 @@ class _Sides:
 
     def _test(self, apart: Mapping[str, tuple[str, str]]) -> str:
         """The command of ``ab`` for it."""
-        # What only this run sets cannot be unset: the other side with it shows the same.
-        for base, side in ((f"--base {self._record.paths.run_id}", 1), (self._other.base, 0)):
-            changes = {
-                VARIABLE_OF.get(name, name).removeprefix("env ").removeprefix("megatron."): values[side]
-                for name, values in apart.items()
-            }
-            if not any(value in ("-", "null") for value in changes.values()):
-                words = " ".join(f"--change {quote(f'{name}={value}')}" for name, value in changes.items())
-                return f"llmb-run ab {base} {words}"
-        return ""
+        words = f"llmb-run ab --base {self._record.paths.run_id}"
+        for fact, (_, value) in apart.items():
+            name = VARIABLE_OF.get(fact, fact).removeprefix("env ").removeprefix("megatron.")
+            if value == "null" and (fact in COLUMNS.values() or is_setting(name)):
+                value = as_said(None) if fact in COLUMNS.values() else setting_said(None)
+            words += f" --unset {name}" if value in ("-", "null") else f" --change {quote(f'{name}={value}')}"
+        return words
 
 
 def _unlike(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -62,6 +62,10 @@ class StartOptions:
         return cls(**{known.name: settings.pop(known.name) for known in fields(cls) if known.name in settings})
 
 
+_TOLD = ("workload", "size", "dtype", "scale", "tp", "pp", "cp", "ep", "vp", "mbs", "gbs")
+"""What every table of plans tells of a job."""
+
+
 def show_plans(planned: Sequence[PlannedJob]) -> Result:
     """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON."""
     say_warnings(planned)
@@ -73,12 +77,15 @@ def show_plans(planned: Sequence[PlannedJob]) -> Result:
     if len(planned) > 1:
         right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
         runs = Counter(id(item.plan) for item in planned)
+        varied = dict.fromkeys(name for item in planned for name in item.spec.varied if name not in _TOLD)
         rows = []
-        for plan in {id(item.plan): item.plan for item in planned}.values():
+        for item in {id(item.plan): item for item in planned}.values():
+            plan = item.plan
             layout = (plan.tp, plan.pp, plan.cp, plan.ep, plan.vp, plan.mbs, plan.gbs)
             numbers = (runs[id(plan)], plan.gpus, plan.nodes, *layout, plan.max_steps)
-            rows.append([plan.experiment_name, *("-" if n is None else str(n) for n in numbers), plan.time_limit])
-        text = table(["job", *right, "time limit"], rows, right)
+            each = (*map(item.spec.settings.get, varied), *numbers)
+            rows.append([plan.experiment_name, *("-" if n is None else str(n) for n in each), plan.time_limit])
+        text = table(["job", *varied, *right, "time limit"], rows, right)
         return Result(data, text, remarks=[f"{len(planned)} jobs, nothing started (dry run)"])
     plan = planned[0].plan
     for line in in_short(plan):

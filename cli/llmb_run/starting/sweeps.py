@@ -106,18 +106,21 @@ def _zipped(group: Dimensions) -> list[dict[str, str]]:
     return rows
 
 
-def changed(spec: JobSpec, changes: Mapping[str, str]) -> JobSpec:
+def changed(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
     """``spec`` with another value in each dimension of ``changes``, which are called as ``dimension`` calls them.
+
+    None: the recipe has the choice.
 
     Raises:
         RequestError: a dimension cannot have that value
     """
-    for name, value in changes.items():
+    given = {name: value for name, value in changes.items() if value is not None}
+    for name, value in given.items():
         if name in COLUMNS.values():
             columns_of([f"{name}={value}"])
         elif name not in NAMED and not is_setting(name):
             check_job_variable(name, value, name)
-    return replace(spec.having(changes), varied={**spec.varied, **changes})
+    return replace(spec.having(changes), varied={**spec.varied, **dict.fromkeys(changes, "-"), **given})
 
 
 def dimension(text: str) -> str:
