@@ -9,7 +9,7 @@ import pytest
 
 from llmb_common.errors import LLMBError
 from llmb_common.executors import Executor
-from llmb_common.executors.engine import torchrun
+from llmb_common.executors.engine import TorchrunScript
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform import cluster_types
 from llmb_common.platform.cluster_types import ClusterType, Traits
@@ -40,14 +40,11 @@ told = Told()
 """What ``told_executor`` gave last."""
 
 
-class ToldExecutor(Executor):
+class ToldExecutor(TorchrunScript, Executor):
     """Does what ``told`` says."""
 
     def job_script(self) -> str:
         return "job=1 nodes=here restarts=0 late_signals=0"
-
-    def launch(self, plan: JobPlan) -> list[str]:
-        return torchrun(plan)
 
     def check(self, plan: JobPlan) -> None:
         told.checked.append(plan)

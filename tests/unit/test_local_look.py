@@ -19,8 +19,8 @@ import pytest
 
 from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError
 from llmb_common.executors import executor_for
-from llmb_common.executors.local import processes
-from llmb_common.executors.local.processes import START_SECONDS, end_processes_of, look_at_processes
+from llmb_common.executors.local import executor as processes
+from llmb_common.executors.local.executor import START_SECONDS, end_processes_of
 from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
@@ -59,9 +59,7 @@ def say(record: RunRecord, *events: dict[str, object]) -> None:
 
 
 def look(record: RunRecord) -> Finding:
-    found = look_at_processes([record])
-    assert list(found) == [record.paths.run_id]
-    return found[record.paths.run_id]
+    return executor_for(record.plan.cluster_type).poll([record])[record.paths.run_id]
 
 
 def old(record: RunRecord, seconds: float = START_SECONDS + 5) -> RunRecord:

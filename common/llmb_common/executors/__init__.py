@@ -1,8 +1,8 @@
 """The ways of running jobs, one folder each. ``docs/extending.md`` says how to add one.
 
-An ``Executor`` says what a batch script needs of its scheduler and what starts the ranks, checks that a job can be
-started, starts it, looks what became of it and ends it. Its folder names it in ``TRAITS``
-(``llmb_common.platform.cluster_types``), and nothing else asks for its name.
+A ``JobScript`` says what a batch script needs of its scheduler and what starts the ranks. An ``Executor`` is one, and
+also checks that a job can be started, starts it, looks what became of it and ends it. Their folder names them in
+``TRAITS`` (``llmb_common.platform.cluster_types``), and nothing else asks for their names.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from llmb_common.errors import LLMBError, RequestError
 from llmb_common.platform.cluster_types import ClusterType, named, traits_of
 
 if TYPE_CHECKING:  # whoever asks for traits, help texts among them, imports this package
-    from llmb_common.errors import LLMBError
     from llmb_common.machine.processes import Answer
     from llmb_common.planning.job_plan import JobPlan
     from llmb_common.planning.scheduler import SchedulerPart
@@ -102,8 +102,8 @@ class Held(Protocol):
         """The nodes on which that was not started: their failure may have ended it on the others."""
 
 
-class Executor(ABC):
-    """A way of running jobs. It has no state: each call makes one."""
+class JobScript(ABC):
+    """A scheduler's part of batch scripts: all that a dry run needs. It has no state: each call makes one."""
 
     ranks: Ranks = TORCHRUN
 
@@ -128,6 +128,10 @@ class Executor(ABC):
         Raises:
             RequestError: a path cannot be said to what starts them.
         """
+
+
+class Executor(JobScript):
+    """A way of running jobs. It has no state either."""
 
     @abstractmethod
     def check(self, plan: JobPlan) -> None:
@@ -185,8 +189,6 @@ class Executor(ABC):
             RequestError: nobody watches nodes here
             SchedulerError: the scheduler does not say
         """
-        from llmb_common.errors import RequestError
-
         raise RequestError(
             "no scheduler says here which nodes have failed", remedy="name the nodes with --without HOSTS"
         )
@@ -218,15 +220,15 @@ class Executor(ABC):
         """
 
 
-def late(name: str) -> Any:
-    """A method that calls the function ``module:name``, and imports it then: whoever only plans and prints does not."""
-    return staticmethod(lambda *arguments, **named_ones: named(name)(*arguments, **named_ones))
-
-
 def _no_nodes() -> LLMBError:
-    from llmb_common.errors import RequestError
-
     return RequestError("no scheduler knows of nodes here", remedy="leave out what asks for them", code="no-nodes")
+
+
+def script_for(cluster_type: ClusterType) -> JobScript:
+    """What writes the batch scripts of ``cluster_type``; its executor is not imported where ``TRAITS`` name both."""
+    traits = traits_of(cluster_type)
+    script: JobScript = named(traits.script or traits.executor)()
+    return script
 
 
 def executor_for(cluster_type: ClusterType) -> Executor:

@@ -57,7 +57,8 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a way of running jobs can do. ``executor`` is ``module:class`` of a ``llmb_common.executors.Executor``."""
+    """What a way of running jobs can do. ``executor`` is ``module:class`` of a ``llmb_common.executors.Executor``,
+    ``script`` of the ``JobScript`` that it is derived from, where that is in a module of its own."""
 
     name: ClusterType
     executor: str
@@ -65,6 +66,7 @@ class Traits:
     """Jobs run on this machine: on its GPUs, on one node, with the programs that are found here."""
     queued: bool
     """A scheduler keeps the jobs and gives them ids. Otherwise whoever starts a job follows it to its end."""
+    script: str = ""
     submits_with: str = ""
     """The scheduler's program: where it is on PATH, and nobody says otherwise, jobs run this way."""
     dependencies: bool = False

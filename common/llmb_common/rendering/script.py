@@ -12,7 +12,7 @@ from shlex import quote
 
 from llmb_common.command.words import line_problem
 from llmb_common.errors import RequestError
-from llmb_common.executors import Ranks, executor_for
+from llmb_common.executors import Ranks, script_for
 from llmb_common.machine.files import shell_part
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.planning.outlook import START_SECONDS, limit_seconds
@@ -97,19 +97,19 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
         RequestError: Python, the scheduler or the container runtime has no way to express a path.
     """
     _check(plan, paths)
-    executor = executor_for(plan.cluster_type)
-    lines = ["#!/bin/bash", *executor.head(plan, paths), "", *_comment(plan), "", "set -euo pipefail", ""]
+    script = script_for(plan.cluster_type)
+    lines = ["#!/bin/bash", *script.head(plan, paths), "", *_comment(plan), "", "set -euo pipefail", ""]
     lines += [
         f"export LLMB_RUN_DIR={quote(str(paths.folder))}",
         f"export LLMB_EXPERIMENT={quote(plan.experiment_name)}",
     ]
     lines += ["unset PYTHONPATH  # the login node's; an image has its own"]
     lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", 'touch "$log"', ""]
-    lines += [*_environment(plan), "", executor.job_script(), *_patience(plan), *_resume(plan), ""]
+    lines += [*_environment(plan), "", script.job_script(), *_patience(plan), *_resume(plan), ""]
     lines += [shell_part(__file__, "supervise.sh"), "", *_require_checkpoint(plan, paths)]
-    lines += ["# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, executor.ranks)]
+    lines += ["# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, script.ranks)]
     lines += ["TASK", "", "IFS= read -r -d '' kernel << 'KERNEL' || true", shell_part(__file__, "kernel.sh"), "KERNEL"]
-    lines += ["", *executor.launch(plan), 'follow "$!"']
+    lines += ["", *script.launch(plan), 'follow "$!"']
     return "\n".join(lines) + "\n"
 
 

@@ -1,57 +1,217 @@
-"""The executor of this machine, which is also the only node that there is."""
+"""The executor of this machine, which is also the only node that there is: runs as its processes, started and followed
+with progress, looked at, ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import NoReturn
 
-from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, late
-from llmb_common.executors.engine import check_engine, torchrun
-from llmb_common.machine.files import shell_part
-from llmb_common.machine.processes import Answer, ask, loopback_problem
+from llmb_common.causes.diagnosis import diagnose
+from llmb_common.command.printable import unfiltered
+from llmb_common.errors import (
+    AnswerLost,
+    CheckFailed,
+    EnvironmentLacks,
+    Interrupted,
+    LLMBError,
+    RecordError,
+    RequestError,
+    attempt,
+)
+from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
+from llmb_common.executors.engine import TorchrunScript, check_engine
+from llmb_common.machine.processes import (
+    Answer,
+    ProcessId,
+    ask,
+    end_processes,
+    identify,
+    is_alive,
+    is_ours_to_end,
+    loopback_problem,
+    with_variable,
+)
+from llmb_common.machine.sessions import noted
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.finding import Finding, end_of, give_up, with_job_facts
+from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord, update_record
+from llmb_common.site.machine import gpu_names
+from llmb_common.timing.iterations import Progress
+from llmb_common.timing.job_events import read_events
 
-if TYPE_CHECKING:
-    from llmb_common.executors import Held, NodeRequest
+RUN_VARIABLE = "LLMB_RUN_DIR"
+"""In the environment of every process of a run: the run's folder."""
+
+START_SECONDS = 10
+"""A script that has not written its start event after so many seconds was never started."""
 
 
-class LocalExecutor(Executor):
-    """Runs the job as a child in a session of its own, which ends with the command that follows it."""
+def processes_of(record: RunRecord) -> list[ProcessId]:
+    """The live processes of a run on this machine: its script, torchrun, the ranks, whatever their parent is now."""
+    return with_variable(RUN_VARIABLE, str(record.paths.folder))
 
-    def job_script(self) -> str:
-        return shell_part(__file__, "job.sh")
 
-    def launch(self, plan: JobPlan) -> list[str]:
-        return torchrun(plan)
+def _judge(record: RunRecord) -> Finding:
+    events = read_events(record.paths.events)
+    if events.exit_code is not None:
+        return end_of(events, cancelled=events.signalled)  # torchrun's exit code is then 1
+    process = record.process
+    if process is None and events.pid is not None:
+        process = _same_process(record, events.pid)
+    if process is None and events.started is None:
+        return _not_started(record)
+    alive = False if process is None else is_alive(process)
+    if alive is None:
+        return Finding(unknown=f"it runs on {process.host if process else '?'}, which cannot be seen from here")
+    if alive:
+        return Finding(RUNNING, since=events.started, process=process, nodes=events.nodes, start=events.started)
+    events = read_events(record.paths.events)  # it may have ended since
+    if events.exit_code is not None:
+        return end_of(events, cancelled=events.signalled)
+    if processes_of(record):
+        return Finding(RUNNING, since=events.started, nodes=events.nodes, start=events.started)  # only the script died
+    detail = "its process is gone without an end record: it was killed, or the machine restarted"
+    return Finding(state=FAILED, detail=detail, nodes=events.nodes)
 
-    def check(self, plan: JobPlan) -> None:
-        if plan.device == "cuda":
-            from llmb_common.site.machine import gpu_names
 
-            present = len(gpu_names())
-            if present < plan.gpus:
-                raise EnvironmentLacks(
-                    f"{plan.gpus} GPUs requested, but this machine has {present}",
-                    remedy="lower JOB_TOTAL_GPUS, run where sbatch is available, or try GPU_TYPE=cpu with a smoke size",
-                )
-        check_engine(plan)
-        if problem := loopback_problem():
-            raise problem
+def _same_process(record: RunRecord, pid: int) -> ProcessId | None:
+    """The script's process by its own account. The submitter started it, so it is on the same machine."""
+    submitter = record.submitter
+    found = identify(pid)
+    if submitter is None or found is None or found.boot != submitter.boot or found.host != submitter.host:
+        return None
+    return found
 
-    start = late("llmb_common.executors.local.processes:start_and_follow")
-    poll = late("llmb_common.executors.local.processes:look_at_processes")
-    cancel = late("llmb_common.executors.local.processes:end_each")
 
-    def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-        return here(nodes, partition)
+def _not_started(record: RunRecord) -> Finding:
+    if record.state in (NOT_SUBMITTED, LOST):
+        return Finding()
+    submitter = record.submitter
+    alive = is_alive(submitter) if submitter is not None else False
+    if alive is None:
+        return Finding(unknown=f"it was started on {submitter.host if submitter else '?'}")
+    if alive or time.time() - record.state_time < START_SECONDS:
+        return Finding()
+    return Finding(state=NOT_SUBMITTED, detail="it was interrupted before the job started")
 
-    def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
-        return ThisMachine()
+
+POLL_SECONDS = 0.25
+END_SECONDS = 30.0
+"""How long a job may take to save and exit after SIGTERM."""
+
+
+# prctl(PR_SET_PDEATHSIG, SIGTERM), then exec of the program.
+_LAUNCHER = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);"
+    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
+    """As ``Executor.start``. Interrupted, it ends the run and raises Interrupted."""
+    paths = record.paths
+    with noted() as signals:
+        child = _start_script(record, detach=detach)
+        process = identify(child.pid)  # None: it has already ended, and recorded that
+        record = update_record(paths.folder, lambda found: replace(found, process=process).with_state(RUNNING))
+        if detach:
+            child.returncode = 0  # nobody waits for this child: what became of it is on record
+            return record
+        status = _follow(child, Progress(paths.log, record.plan.trained_steps), signals)
+        if status is None:
+            _interrupt(child, record, signals)
+    if status == 0:
+        return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
+    detail = "; ".join(filter(None, (f"exit code {status}", read_events(paths.events).problem)))
+    record = update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, detail)))
+    found = diagnose(record)
+    remedy = f"{found.cause.remedy}; " if found.cause and found.cause.sure != "possible" else ""
+    raise CheckFailed(
+        f"the run failed with exit code {status}: {found.said}",
+        remedy=f"{remedy}llmb-run why {paths.run_id}, or the whole log: {paths.log}",
+    )
+
+
+def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:
+    paths = record.paths
+    # A followed run ends with its follower, even when that is killed: the kernel then sends SIGTERM.
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+    with paths.batch_log.open("ab") as output:
+        # No stdin: a job must not consume the caller's input. Own session: Ctrl-C is ours to pass on, once.
+        return subprocess.Popen(
+            [*([] if detach else launcher), "bash", str(paths.script)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, RUN_VARIABLE: str(paths.folder)},
+        )
+
+
+def _interrupt(child: subprocess.Popen[bytes], record: RunRecord, signals: Sequence[int]) -> NoReturn:
+    paths = record.paths
+    print(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it", file=sys.stderr)
+    before = len(signals)
+    if record.process is not None:
+        end_processes(record.process, lambda: processes_of(record), END_SECONDS, lambda: len(signals) > before)
+    child.wait()
+    update_record(paths.folder, lambda found: with_job_facts(found.with_state(CANCELLED, "interrupted")))
+    raise Interrupted("interrupted; the run is on record as CANCELLED", remedy=f"its log: {paths.log}")
+
+
+def _follow(child: subprocess.Popen[bytes], progress: Progress, signals: Sequence[int]) -> int | None:
+    """Wait for the job and show its progress: on a terminal one line that is updated, else every tenth step.
+
+    Returns its exit status, or None as soon as a signal has arrived in ``signals``.
+    """
+    terminal = sys.stderr.isatty()
+    shown = 0
+    started = time.monotonic()
+    while True:
+        status = child.poll()
+        progress.look()
+        if progress.step != shown:
+            shown = progress.step
+            line = f"  step {shown} of {progress.steps}, {time.monotonic() - started:.0f} s"
+            if terminal:
+                print(f"\r{line}", end="", file=unfiltered(sys.stderr), flush=True)
+            elif shown % 10 == 0 or shown == 1:
+                print(line, file=sys.stderr)
+        if status is not None:
+            if terminal and shown:
+                print(file=sys.stderr)
+            return status
+        if signals:
+            return None
+        time.sleep(POLL_SECONDS)
+
+
+def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
+    """The record of the run, which has ended, or why it was not ended. First its script is told to end, which ends the
+    ranks and records that, then whatever is left."""
+    name, process = record.paths.name, record.process
+    if process is None:
+        return AnswerLost(f"{name} is being started", remedy="cancel it again in a few seconds")
+    alive = is_alive(process)
+    if alive is None:
+        return EnvironmentLacks(f"{name} runs on {process.host}, and this is another machine", remedy="cancel it there")
+    if alive and not is_ours_to_end(process.pid):
+        return RecordError(
+            f"process {process.pid} on the record of {name} is not one that you may kill",
+            remedy="the record was changed: look at the process (ps -p), and remove the run's folder",
+            code="not-yours",
+        )
+    end_processes(process, lambda: processes_of(record), END_SECONDS)
+    return attempt(give_up, record)
 
 
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
@@ -98,3 +258,29 @@ def here(nodes: str | None, partition: str | None) -> dict[str, str]:
 def _name() -> str:
     """As the node's own program says it."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+class LocalExecutor(TorchrunScript, Executor):
+    """Runs the job as a child in a session of its own, which ends with the command that follows it."""
+
+    start = staticmethod(start_and_follow)
+    nodes_now = staticmethod(here)
+
+    def check(self, plan: JobPlan) -> None:
+        if plan.device == "cuda" and (present := len(gpu_names())) < plan.gpus:
+            raise EnvironmentLacks(
+                f"{plan.gpus} GPUs requested, but this machine has {present}",
+                remedy="lower JOB_TOTAL_GPUS, run where sbatch is available, or try GPU_TYPE=cpu with a smoke size",
+            )
+        check_engine(plan)
+        if problem := loopback_problem():
+            raise problem
+
+    def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+        return {record.paths.run_id: _judge(record) for record in records}
+
+    def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
+        return ThisMachine()
+
+    def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+        return {record.paths.run_id: end_processes_of(record) for record in records}

@@ -9,6 +9,7 @@ _SITE = "`cluster_config.yaml`"
 TRAITS = Traits(
     name=SLURM,
     executor="llmb_common.executors.slurm.executor:SlurmExecutor",
+    script="llmb_common.executors.slurm.script:SlurmScript",
     this_machine=False,
     queued=True,
     submits_with="sbatch",

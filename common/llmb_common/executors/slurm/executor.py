@@ -13,33 +13,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RequestError, SchedulerError
-from llmb_common.executors import Executor, Ranks, late
+from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine
-from llmb_common.executors.slurm.options import output_pattern
-from llmb_common.executors.slurm.query import nodes_of_jobs
-from llmb_common.executors.slurm.script import directives, launch
+from llmb_common.executors.slurm.cancel import end_jobs
+from llmb_common.executors.slurm.hold import hold
+from llmb_common.executors.slurm.look import look_at_slurm
+from llmb_common.executors.slurm.query import nodes_now, nodes_of_jobs, unfit_nodes
+from llmb_common.executors.slurm.script import SlurmScript
+from llmb_common.executors.slurm.submit import apart, largest_array, start, start_together
 from llmb_common.executors.slurm.words import slurm_of
-from llmb_common.machine.files import require_trusted, shell_part
+from llmb_common.machine.files import require_trusted
 from llmb_common.machine.processes import ask
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.paths import RunPaths
+from llmb_common.runs.hostlist import compress, expand
 
 
-class SlurmExecutor(Executor):
+class SlurmExecutor(SlurmScript, Executor):
     """Submits with ``sbatch --parsable``; the job's own script does the rest."""
 
-    ranks = Ranks(
-        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", job="${SLURM_JOB_ID}", node="${SLURM_NODEID}"
-    )
-
-    def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
-        return directives(plan, paths.job_name, output_pattern(str(paths.batch_log)))
-
-    def job_script(self) -> str:
-        return shell_part(__file__, "job.sh")
-
-    def launch(self, plan: JobPlan) -> list[str]:
-        return launch(plan)
+    start = staticmethod(start)
+    most_together = staticmethod(largest_array)
+    apart = staticmethod(apart)
+    start_together = staticmethod(start_together)
+    poll = staticmethod(look_at_slurm)
+    failed_nodes = staticmethod(unfit_nodes)
+    nodes_now = staticmethod(nodes_now)
+    hold = staticmethod(hold)
+    cancel = staticmethod(end_jobs)
 
     def check(self, plan: JobPlan) -> None:
         if shutil.which("sbatch") is None:
@@ -59,7 +59,6 @@ class SlurmExecutor(Executor):
             require_trusted(image, install, None if image.is_relative_to(install) else image.parent)
 
     def doubts(self, plan: JobPlan) -> list[str]:
-
         return folder_doubts(plan)
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
@@ -69,8 +68,6 @@ class SlurmExecutor(Executor):
         Raises:
             RequestError: the job asks for nodes that are excluded.
         """
-        from llmb_common.runs.hostlist import compress, expand
-
         arguments = [f"--dependency=afterany:{':'.join(after)}"] if after else []
         if excluded:
             additional = dict(slurm_of(plan).additional)
@@ -82,16 +79,6 @@ class SlurmExecutor(Executor):
                 )
             arguments.append(f"--exclude={compress({*excluded, *expand(additional.get('exclude') or '')})}")
         return tuple(arguments)
-
-    start = late("llmb_common.executors.slurm.submit:start")
-    most_together = late("llmb_common.executors.slurm.submit:largest_array")
-    apart = late("llmb_common.executors.slurm.submit:apart")
-    start_together = late("llmb_common.executors.slurm.submit:start_together")
-    poll = late("llmb_common.executors.slurm.look:look_at_slurm")
-    failed_nodes = late("llmb_common.executors.slurm.query:unfit_nodes")
-    nodes_now = late("llmb_common.executors.slurm.query:nodes_now")
-    hold = late("llmb_common.executors.slurm.hold:hold")
-    cancel = late("llmb_common.executors.slurm.cancel:end_jobs")
 
 
 _OWN_DISKS = frozenset(

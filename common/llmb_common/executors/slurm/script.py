@@ -14,13 +14,13 @@ from shlex import quote
 
 from llmb_common.command.words import SECRET_VARIABLES, mount_problem
 from llmb_common.errors import RequestError
-from llmb_common.executors import PORT_BASE, PORT_COUNT
+from llmb_common.executors import PORT_BASE, PORT_COUNT, JobScript, Ranks
 from llmb_common.executors.slurm.options import output_pattern, sbatch_line
 from llmb_common.executors.slurm.words import SlurmPlan, slurm_of
 from llmb_common.machine.files import shell_part
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import TUNING_PREFIXES
-from llmb_common.runs.paths import SharedPaths
+from llmb_common.runs.paths import RunPaths, SharedPaths
 
 _NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)
 _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
@@ -135,45 +135,6 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
     return [sbatch_line(option, value) for option, value in options.items()]
 
 
-def launch(plan: JobPlan) -> list[str]:
-    """Bash lines that start the ranks with ``srun``.
-
-    Raises:
-        RequestError: a path cannot be said to the container runtime.
-    """
-    slurm = slurm_of(plan)
-    lines = [
-        "# Rendezvous at the first node, by the address under which Slurm itself reaches it.",
-        "master=${SLURMD_NODENAME:-$(hostname)}",
-        'if [[ $(scontrol show node "$master" --oneliner) =~ \\ NodeAddr=([^\\ ]+) ]]; then',
-        "  master=${BASH_REMATCH[1]}",
-        "fi",
-        "export MASTER_ADDR=$master",
-        f"export MASTER_PORT=${{MASTER_PORT:-$(({PORT_BASE} + SLURM_JOB_ID % {PORT_COUNT}))}}",
-        "",
-    ]
-    if slurm.runtime == "enroot":
-        lines += ["# How each rank enters its image, which gets no variable but those named here."]
-        lines += ["IFS= read -r -d '' enter << 'ENTER' || true"]
-        lines += [enter_script(plan, container_mounts(plan, "enroot"), _job_variables(plan)), "ENTER", ""]
-    if plan.vboost:
-        lines += ["# Clock boost needs rights that not every site gives: tried, recorded, never fatal."]
-        lines += _tried("vboost", "vboost", "boost-slider --vboost 1")
-    if plan.memory_clock is not None:
-        lines += ["# As NVIDIA's launcher does on these GPUs. It needs rights too: tried, recorded, never fatal."]
-        lines += _tried("memory-clock", "clock", f"-lmc {plan.memory_clock},{plan.memory_clock}")
-    options = [f"--mpi={slurm.mpi}", "--kill-on-bad-exit=1"]
-    if plan.cpu_pinning:
-        options += [f"--cpus-per-task={plan.cpu_pinning}", "--cpu-bind=cores"]
-    # Appending keeps the iterations of an earlier start when Slurm requeues the job.
-    # A % in --output is a pattern to srun; doubled it is a %.
-    options += ['--output="${log//%/%%}"', "--open-mode=append"]
-    lines += ["srun \\", *(f"  {option} \\" for option in options)]
-    if slurm.runtime == "pyxis":
-        lines += [f"  {option} \\" for option in _pyxis(plan, slurm)]
-    return [*lines, '  bash -c "$enter" bash "$task" &' if slurm.runtime == "enroot" else '  bash -c "$task" &']
-
-
 def _tried(event: str, status: str, options: str) -> list[str]:
     """A setting of all nodes' GPUs, with the exit status as an event."""
     return [
@@ -201,3 +162,55 @@ def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
 def _job_variables(plan: JobPlan) -> list[str]:
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
     return [*plan.env, *ours, *(["LLMB_RESUME"] if plan.checkpoint.enabled else [])]
+
+
+class SlurmScript(JobScript):
+    """Starts ranks with ``srun``, in a container by Pyxis or Enroot."""
+
+    ranks = Ranks(
+        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", job="${SLURM_JOB_ID}", node="${SLURM_NODEID}"
+    )
+
+    def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
+        return directives(plan, paths.job_name, output_pattern(str(paths.batch_log)))
+
+    def job_script(self) -> str:
+        return shell_part(__file__, "job.sh")
+
+    def launch(self, plan: JobPlan) -> list[str]:
+        """Bash lines that start the ranks with ``srun``.
+
+        Raises:
+            RequestError: a path cannot be said to the container runtime.
+        """
+        slurm = slurm_of(plan)
+        lines = [
+            "# Rendezvous at the first node, by the address under which Slurm itself reaches it.",
+            "master=${SLURMD_NODENAME:-$(hostname)}",
+            'if [[ $(scontrol show node "$master" --oneliner) =~ \\ NodeAddr=([^\\ ]+) ]]; then',
+            "  master=${BASH_REMATCH[1]}",
+            "fi",
+            "export MASTER_ADDR=$master",
+            f"export MASTER_PORT=${{MASTER_PORT:-$(({PORT_BASE} + SLURM_JOB_ID % {PORT_COUNT}))}}",
+            "",
+        ]
+        if slurm.runtime == "enroot":
+            lines += ["# How each rank enters its image, which gets no variable but those named here."]
+            lines += ["IFS= read -r -d '' enter << 'ENTER' || true"]
+            lines += [enter_script(plan, container_mounts(plan, "enroot"), _job_variables(plan)), "ENTER", ""]
+        if plan.vboost:
+            lines += ["# Clock boost needs rights that not every site gives: tried, recorded, never fatal."]
+            lines += _tried("vboost", "vboost", "boost-slider --vboost 1")
+        if plan.memory_clock is not None:
+            lines += ["# As NVIDIA's launcher does on these GPUs. It needs rights too: tried, recorded, never fatal."]
+            lines += _tried("memory-clock", "clock", f"-lmc {plan.memory_clock},{plan.memory_clock}")
+        options = [f"--mpi={slurm.mpi}", "--kill-on-bad-exit=1"]
+        if plan.cpu_pinning:
+            options += [f"--cpus-per-task={plan.cpu_pinning}", "--cpu-bind=cores"]
+        # Appending keeps the iterations of an earlier start when Slurm requeues the job.
+        # A % in --output is a pattern to srun; doubled it is a %.
+        options += ['--output="${log//%/%%}"', "--open-mode=append"]
+        lines += ["srun \\", *(f"  {option} \\" for option in options)]
+        if slurm.runtime == "pyxis":
+            lines += [f"  {option} \\" for option in _pyxis(plan, slurm)]
+        return [*lines, '  bash -c "$enter" bash "$task" &' if slurm.runtime == "enroot" else '  bash -c "$task" &']
