@@ -14,7 +14,7 @@ import pytest
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
-from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, Place
+from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, JobKey
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
 from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
@@ -38,12 +38,12 @@ class Slurm:
     """The nodes that are down or drained."""
     asked_for_starts: int = 0
 
-    def in_queue(self, names: Iterable[str]) -> dict[Place, list[JobInfo]]:
+    def in_queue(self, names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
         if self.queue is None:
             raise SchedulerError("squeue did not answer")
         return by_place(self.queue, set(names))
 
-    def in_accounting(self, names: Iterable[str], since: float) -> dict[Place, list[JobInfo]]:
+    def in_accounting(self, names: Iterable[str], since: float) -> dict[JobKey, list[JobInfo]]:
         self.asked.append((list(names), since))
         if self.accounting is None:
             raise SchedulerError("sacct did not answer")
@@ -57,11 +57,11 @@ class Slurm:
         return sorted({*expand(nodes)} & {*self.unfit})
 
 
-def by_place(jobs: list[JobInfo], names: set[str]) -> dict[Place, list[JobInfo]]:
-    found: dict[Place, list[JobInfo]] = {}
+def by_place(jobs: list[JobInfo], names: set[str]) -> dict[JobKey, list[JobInfo]]:
+    found: dict[JobKey, list[JobInfo]] = {}
     for job in jobs:
         if job.name in names:
-            found.setdefault(job.place, []).append(job)
+            found.setdefault(job.key, []).append(job)
     return found
 
 
@@ -324,7 +324,7 @@ def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(record, slurm, mon
     """Its job may have come just after the queue was read."""
     running = [True]
 
-    def in_queue(names: Iterable[str]) -> dict[Place, list[JobInfo]]:
+    def in_queue(names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
         running.clear()
         return {}
 

@@ -9,11 +9,12 @@ A series is cancelled as a job where none of its runs is to go on; else single r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.errors import LLMBError, RecordError, SchedulerError, attempt
@@ -31,32 +32,30 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def whole_jobs(records: Sequence[RunRecord]) -> set[str]:
+def _whole_jobs(records: Sequence[RunRecord]) -> set[str]:
     """The jobs of which all runs that have not ended are among ``records``, runs of series with a job."""
-    wanted: dict[str, set[Path]] = {}
-    folders: dict[str, Path] = {}
+    wanted: dict[tuple[str, Path], set[Path]] = {}
     for record in records:
         assert record.job_id is not None
         assert record.shared is not None
-        wanted.setdefault(record.job_id, set()).add(record.paths.folder.resolve())
-        folders[record.job_id] = record.shared.folder
-    return {job for job, these in wanted.items() if _going(folders[job], job) <= these}
+        wanted.setdefault((record.job_id, record.shared.folder), set()).add(record.paths.folder.resolve())
+    return {job for (job, series), these in wanted.items() if _going(series, job) <= these}
 
 
 def _going(series: Path, job: str) -> set[Path]:
     """Folders of runs that have not ended, and were not given up before their turn."""
-    runs = [link.resolve() for link in series.iterdir() if link.is_symlink() and link.exists()]
-    return {run for run in runs if _claim(run) in ("", job) and not read_events(run / "events.jsonl").over}
+    going = set()
+    for link in series.iterdir():
+        run, claim = link.resolve(), ""
+        if link.is_symlink() and run.exists():
+            with contextlib.suppress(OSError):
+                claim = (run / "claim").read_text().strip()
+            if claim in ("", job) and not read_events(run / "events.jsonl").over:
+                going.add(run)
+    return going
 
 
-def _claim(run: Path) -> str:
-    try:
-        return (run / "claim").read_text().strip()
-    except OSError:
-        return ""
-
-
-def end_turn(record: RunRecord) -> RunRecord | None:
+def _end_turn(record: RunRecord) -> RunRecord | None:
     """End one run; its record where that is certain at once. Before its turn it never begins: its claim is taken.
 
     Raises:
@@ -74,11 +73,11 @@ def end_turn(record: RunRecord) -> RunRecord | None:
     if not steps:
         raise SchedulerError(f"no step of {record.paths.name} is running", remedy="cancel it again in a moment")
     _write(record, "events.jsonl", _MORE, _event(record, "cancel"))
-    _signal(steps, "TERM")
+    run_slurm(["scancel", "--signal=TERM", *steps], CANCEL_SECONDS)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while read_events(record.paths.events).exit_code is None and time.monotonic() < deadline:
         time.sleep(0.2)
-    _signal(steps, "KILL")  # whatever is left of them
+    run_slurm(["scancel", "--signal=KILL", *steps], CANCEL_SECONDS)  # whatever is left: no problem if nothing is
     return None
 
 
@@ -104,11 +103,6 @@ def _write(record: RunRecord, name: str, flags: int, line: str) -> bool:
     return True
 
 
-def _signal(steps: Sequence[str], name: str) -> None:
-    """Steps that have ended meanwhile are no problem."""
-    run_slurm(["scancel", f"--signal={name}", *steps], CANCEL_SECONDS)
-
-
 _ENDED = r"Invalid job id|already completing"
 """What scancel says of jobs that have ended by themselves; not a failure."""
 
@@ -120,15 +114,20 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     told: dict[str, RunRecord | LLMBError] = {}
     tasks = [record for record in records if record.submission.array_index is not None]
     for start in range(0, len(tasks), TASKS_AT_ONCE):
-        told |= _end_tasks(tasks[start : start + TASKS_AT_ONCE])
-    whole = whole_jobs([record for record in records if record.submission.in_series])
+        these = tasks[start : start + TASKS_AT_ONCE]
+        problem = _scancel(*(str(record.job_id) for record in these))
+        for record in these if problem is not None else ():
+            # Its message does not always say which of them it is.
+            if one := problem if len(these) == 1 else _scancel(str(record.job_id)):
+                told[record.paths.run_id] = one
+    whole = _whole_jobs([record for record in records if record.submission.in_series])
     asked: dict[str, SchedulerError | None] = {}
     for record in records:
         if record.submission.array_index is not None:
             continue
         said: RunRecord | LLMBError | None
         if record.submission.in_series and record.job_id not in whole:
-            said = attempt(end_turn, record)
+            said = attempt(_end_turn, record)
         else:
             if record.job_name not in asked:
                 # Given both, scancel cancels only a job that matches both.
@@ -137,16 +136,6 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         if said is not None:
             told[record.paths.run_id] = said
     return told
-
-
-def _end_tasks(tasks: Sequence[RunRecord]) -> Mapping[str, SchedulerError]:
-    problem = _scancel(*(str(record.job_id) for record in tasks))
-    if problem is None:
-        return {}
-    if len(tasks) == 1:
-        return {tasks[0].paths.run_id: problem}
-    # Its message does not always say which of them it is.
-    return {record.paths.run_id: one for record in tasks if (one := _scancel(str(record.job_id))) is not None}
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:

@@ -15,7 +15,7 @@ from llmb_common.errors import LLMBError, SchedulerError
 from llmb_common.executors.slurm.query import (
     WRITTEN_OFF,
     JobInfo,
-    Place,
+    JobKey,
     in_accounting,
     in_queue,
     starts_in_accounting,
@@ -41,13 +41,16 @@ CLOCKS_SECONDS = 60.0
 """How far the clocks of a node and of the controller may differ."""
 
 
-def with_attempts(records: Sequence[RunRecord], findings: Mapping[str, Finding]) -> dict[str, Finding]:
+def _with_attempts(records: Sequence[RunRecord], findings: Mapping[str, Finding]) -> dict[str, Finding]:
     """``findings`` by run id, with the earlier starts of runs of which there is news. Never raises."""
     found = dict(findings)
     asked: list[tuple[RunRecord, list[Start]]] = []
     for record in records:
-        starts = _starts(read_events(record.paths.events), found[record.paths.run_id])
-        if starts and (len(starts) > len(attempts_of(record)) or _is_news(record, found[record.paths.run_id])):
+        state, events = found[record.paths.run_id].state, read_events(record.paths.events)
+        # The starts that are over, of a job that has not ended with them.
+        waits = events.started is not None and is_waiting(state or "")
+        starts = [*events.earlier, *([Start(events.nodes, events.started)] if waits else [])]
+        if starts and (len(starts) > len(attempts_of(record)) or state not in (None, record.state)):
             asked.append((record, starts))
     if not asked:
         return found
@@ -56,21 +59,11 @@ def with_attempts(records: Sequence[RunRecord], findings: Mapping[str, Finding])
     for record, starts in asked:
         finding = found[record.paths.run_id]
         attempts = _attempts(finding, starts, [row for row in rows if row.job_id == record.job_id])
-        attempts = _named(_remembered(attempts, attempts_of(record)))
-        waits = is_waiting(finding.state or "") and attempts
+        attempts = _with_failed_nodes(attempts, attempts_of(record))
+        waits = is_waiting(finding.state or "") and bool(attempts)
         detail = "; ".join(filter(None, (finding.detail, str(attempts[-1])))) if waits else finding.detail
         found[record.paths.run_id] = replace(finding, detail=detail, attempts=tuple(attempts))
     return found
-
-
-def _is_news(record: RunRecord, finding: Finding) -> bool:
-    return finding.state is not None and finding.state != record.state
-
-
-def _starts(events: JobEvents, finding: Finding) -> list[Start]:
-    """The starts that are over, of a job that has not ended with them."""
-    waits = events.started is not None and is_waiting(finding.state or "")
-    return [*events.earlier, *([Start(events.nodes, events.started)] if waits else [])]
 
 
 def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]) -> list[Attempt]:
@@ -81,7 +74,8 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
     for row in rows:
         if row.started is None or row.ended is None or row.started >= last:
             continue
-        own = next((start for start in left if _within(start, row.started, row.ended)), None)
+        begin, end = row.started - CLOCKS_SECONDS, row.ended + CLOCKS_SECONDS
+        own = next((start for start in left if start.time is not None and begin <= start.time <= end), None)
         if own is not None:
             left.remove(own)
         attempts.append(Attempt(row.state, own.nodes if own else row.nodes, row.failed, row.started, row.ended))
@@ -89,41 +83,29 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
     return sorted(attempts, key=lambda attempt: attempt.started or 0.0)
 
 
-def _within(start: Start, begin: float, end: float) -> bool:
-    return start.time is not None and begin - CLOCKS_SECONDS <= start.time <= end + CLOCKS_SECONDS
-
-
-def _remembered(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> list[Attempt]:
-    """With the nodes that were seen to have failed: by now they may be back in service."""
-    remembered = list(attempts)
+def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> list[Attempt]:
+    """With the nodes that failed, where accounting does not name them: those that were seen to have failed, which may
+    be back in service, or else those that are out of service now."""
+    named = list(attempts)
     for number, (attempt, before) in enumerate(zip(attempts, known, strict=False)):
         if attempt.nodes == before.nodes and _is_unnamed(attempt):
-            remembered[number] = msgspec.structs.replace(attempt, failed=before.failed)
-    return remembered
-
-
-def _named(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """With the nodes that failed, where accounting does not name them: those that are out of service now."""
-    unnamed = {node for attempt in attempts if _is_unnamed(attempt) for node in _expanded(attempt.nodes)}
+            named[number] = msgspec.structs.replace(attempt, failed=before.failed)
+    unnamed = {node for attempt in named if _is_unnamed(attempt) for node in _expanded(attempt.nodes)}
     try:
         unfit = set(unfit_nodes(compress(unnamed))) if unnamed else set()
     except LLMBError:
         unfit = set()
-    return [
-        msgspec.structs.replace(attempt, failed=_failed(attempt, unfit)) if _is_unnamed(attempt) else attempt
-        for attempt in attempts
-    ]
+    for number, attempt in enumerate(named):
+        if _is_unnamed(attempt):
+            nodes = _expanded(attempt.nodes)
+            alone = attempt.state == "NODE_FAIL" and len(nodes) == 1
+            failed = attempt.nodes if alone else compress(unfit.intersection(nodes))
+            named[number] = msgspec.structs.replace(attempt, failed=failed)
+    return named
 
 
 def _is_unnamed(attempt: Attempt) -> bool:
     return not attempt.failed and attempt.state in ("NODE_FAIL", "")
-
-
-def _failed(attempt: Attempt, unfit: set[str]) -> str:
-    nodes = _expanded(attempt.nodes)
-    if attempt.state == "NODE_FAIL" and len(nodes) == 1:
-        return attempt.nodes
-    return compress(unfit.intersection(nodes))
 
 
 def _expanded(nodes: str) -> list[str]:
@@ -146,8 +128,8 @@ LOCAL_GRACE_SECONDS = 30
 
 def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """One finding per run id. Never raises because of the scheduler: what it does not answer is ``unknown``."""
-    queue: dict[Place, list[JobInfo]] = {}
-    accounting: dict[Place, list[JobInfo]] = {}
+    queue: dict[JobKey, list[JobInfo]] = {}
+    accounting: dict[JobKey, list[JobInfo]] = {}
     problem = ""
     # Before Slurm is asked: the job of an sbatch that ends meanwhile may be missing from the answer.
     unborn = {record.paths.run_id for record in records if record.state == SUBMITTING and may_still_be_born(record)}
@@ -155,7 +137,7 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
         queue = in_queue(record.job_name for record in records)
     except SchedulerError as error:
         problem = error.message
-    missing = [record for record in records if _place(record) not in queue]
+    missing = [record for record in records if (record.job_name, record.submission.array_index) not in queue]
     if missing:
         try:
             since = min(record.created for record in missing)
@@ -163,20 +145,17 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
         except SchedulerError as error:
             problem = problem or error.message
 
-    def rows(place: Place) -> list[JobInfo]:
-        return queue.get(place, []) + accounting.get(place, [])
-
-    findings = {
-        (run_id := record.paths.run_id): _judge(
-            record, rows(_place(record)), rows((record.job_name, None)), problem, may_come=run_id in unborn
+    findings = {}
+    for record in records:
+        own, whole = (record.job_name, record.submission.array_index), (record.job_name, None)
+        findings[record.paths.run_id] = _judge(
+            record,
+            queue.get(own, []) + accounting.get(own, []),
+            queue.get(whole, []) + accounting.get(whole, []),
+            problem,
+            may_come=record.paths.run_id in unborn,
         )
-        for record in records
-    }
-    return with_attempts(records, findings)
-
-
-def _place(record: RunRecord) -> Place:
-    return record.job_name, record.submission.array_index
+    return _with_attempts(records, findings)
 
 
 def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
@@ -210,13 +189,11 @@ def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem
         return Finding(state=RUNNING, since=events.started, job_id=events.job_id, nodes=events.nodes)
     if record.state in (SUBMITTING, NOT_SUBMITTED):
         # An interrupted submission and no trace of a job: is it certain that there will be none?
-        return Finding() if may_come else Finding(state=NOT_SUBMITTED, detail=_UNBORN)
+        never = Finding(state=NOT_SUBMITTED, detail="the submission was interrupted and no job came of it")
+        return Finding() if may_come else never
     if record.state == LOST or time.time() - (record.missing_since or time.time()) > LOST_SECONDS:
         return Finding(LOST, _lost(record, events, shadows), missing=True)
     return Finding(missing=True)
-
-
-_UNBORN = "the submission was interrupted and no job came of it"
 
 
 def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:

@@ -21,7 +21,6 @@ from llmb_common.runs.hostlist import compress, expand
 
 CANCEL_SECONDS = 60
 """How long ``scancel`` may take."""
-_REMEDIES = {"no-program": "run this on a login node of the cluster"}
 
 
 def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
@@ -33,7 +32,8 @@ def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | N
     """
     answer = ask(command, timeout, env=clean_environment() | dict(env or {}))
     if answer.problem:
-        remedy = _REMEDIES.get(answer.problem, "try again later")
+        here = answer.problem == "no-program"
+        remedy = "run this on a login node of the cluster" if here else "try again later"
         raise SchedulerError(answer.why, remedy=remedy, code=answer.problem)
     return answer
 
@@ -52,7 +52,7 @@ _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as Unix seconds, whatever the time zone, and unabbreviated task numbers. Set for queries only, or every job
 would inherit it."""
 
-Place = tuple[str, int | None]
+JobKey = tuple[str, int | None]
 """A job's name and its array task number. None: not an array task, or the row that stands for all tasks without one of
 their own (those cancelled before they started)."""
 
@@ -83,12 +83,12 @@ class JobInfo:
     """The nodes whose failure ended it, where accounting says so (sacct's FailedNode, which 22.05 does not have)."""
 
     @property
-    def place(self) -> Place:
+    def key(self) -> JobKey:
         found = re.fullmatch(r"[0-9]+_([0-9]+)", self.job_id)
         return self.name, int(found[1]) if found else None
 
 
-def in_queue(names: Iterable[str]) -> dict[Place, list[JobInfo]]:
+def in_queue(names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
     """The jobs with these names that the controller knows, including recently ended ones, by name and task.
 
     Raises:
@@ -98,18 +98,23 @@ def in_queue(names: Iterable[str]) -> dict[Place, list[JobInfo]]:
     for chunk in _chunks(names):
         command = ["squeue", "--noheader", "--all", "--states=all", "--array", f"--name={','.join(chunk)}"]
         answer = _ask([*command, "--format=%i|%T|%V|%S|%e|%N|%j|%r"])
-        jobs += [_queued(fields) for fields in _rows(answer, "squeue", 8)]
-    return _by_place(jobs)
+        for job_id, state, submitted, started, ended, nodes, name, reason in _rows(answer, "squeue", 8):
+            # Of a held job, squeue gives the earliest time that it could start.
+            began = None if "held" in reason.lower() else _time(started)
+            times = _time(submitted), began, _time(ended)
+            why = "" if reason == "None" else reason
+            jobs.append(JobInfo(job_id, name, _state(state, "squeue"), *times, nodes, reason=why))
+    return _by_key(jobs)
 
 
-def in_accounting(names: Iterable[str], since: float) -> dict[Place, list[JobInfo]] | None:
+def in_accounting(names: Iterable[str], since: float) -> dict[JobKey, list[JobInfo]] | None:
     """The jobs with these names in accounting, submitted after ``since`` (Unix time); None if there is no accounting.
 
     Raises:
         SchedulerError: accounting cannot be reached.
     """
     try:
-        return _by_place([job for chunk in _chunks(names) for job in _accounting(chunk, since)])
+        return _by_key([job for chunk in _chunks(names) for job in _accounting(chunk, since)])
     except SchedulerError as error:
         if error.code == "no-program" or "accounting storage is disabled" in error.message:
             return None
@@ -130,20 +135,17 @@ def unfit_nodes(nodes: str) -> list[str]:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    rows = _sinfo(
-        "%N",
-        "--Node",
-        f"--nodes={nodes}",
-        "--states=down,drain,fail,no_respond",
-        remedy="name the nodes with --without HOSTS",
-    )
+    options = "--Node", f"--nodes={nodes}", "--states=down,drain,fail,no_respond"
+    rows = _sinfo("%N", *options, remedy="name the nodes with --without HOSTS")
     return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
 
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     """As ``Executor.nodes_now``; without either argument the nodes of the default partition."""
     found = {
-        name: _why_not_now(state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
+        name: ""
+        if (now := state.rstrip("*~#!%$@^-+")) in _SOON
+        else now + (f" ({reason})" if reason not in ("", "none") else "")
         for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_only(partition, nodes))
         if partition or nodes or where.endswith("*")
     }
@@ -157,9 +159,8 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     return found
 
 
-def _why_not_now(state: str, reason: str) -> str:
-    soon = ("idle", "completing", "planned")  # Slurm gives them within its patience
-    return "" if state in soon else f"{state}{reason and f' ({reason})'}"
+_SOON = ("idle", "completing", "planned")
+"""States of nodes that Slurm gives within its patience."""
 
 
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
@@ -192,16 +193,20 @@ def steps_of(job_id: str) -> list[str]:
     return [step for step in answer.output.split() if re.fullmatch(r"[0-9]+\.[0-9]+", step)]
 
 
-def longest_job(partition: str | None) -> int | None:
-    """Seconds that a partition, or the default one, gives a job at most; None: any, or it does not say.
+def limits_of(partition: str | None) -> tuple[int | None, int | None]:
+    """Seconds and nodes that a partition, the largest of several, or the default one gives a job at most; None: any.
 
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    rows = _sinfo("%P|%l", *_only(partition))
-    limits = [limit for name, limit in rows if partition or name.endswith("*")]
-    spans = [span_seconds(limit if limit.count(":") > 1 else f"0:{limit}") for limit in limits]
-    return max((span for span in spans if span is not None), default=None) if None not in spans else None
+    rows = [row for row in _sinfo("%P|%l|%s", *_only(partition)) if partition or row[0].endswith("*")]
+    spans = [span_seconds(limit if limit.count(":") > 1 else f"0:{limit}") for _, limit, _ in rows]
+    sizes = [int(most) if (most := size.rpartition("-")[2]).isdigit() else None for _, _, size in rows]
+    return _largest(spans), _largest(sizes)
+
+
+def _largest(limits: Sequence[int | None]) -> int | None:
+    return None if None in limits else max(filter(None, limits), default=None)
 
 
 def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str, str]]:
@@ -230,31 +235,36 @@ def _accounting(names: Sequence[str], since: float, *options: str, more: str = "
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
     command = ["sacct", "--allocations", "--parsable2", "--noheader", "--allusers", f"--starttime={start}", *options]
     command += [f"--name={','.join(names)}", f"--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode{more}"]
-    return [_accounted(fields) for fields in _rows(_ask(command), "sacct", 8 + bool(more))]
+    jobs = []
+    for job_id, state, submitted, started, ended, nodes, name, exit_code, *failed in _rows(
+        _ask(command), "sacct", 8 + bool(more)
+    ):
+        written_off = (state.strip(), exit_code) == ("CANCELLED", "0:0")
+        jobs.append(
+            JobInfo(
+                *(job_id, name, _state(state, "sacct"), _time(submitted), _time(started), _time(ended)),
+                nodes="" if nodes == "None assigned" else nodes,
+                reason=WRITTEN_OFF if written_off else "",
+                exit_code=exit_code,
+                failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
+            )
+        )
+    return jobs
 
 
 def _ask(command: Sequence[str]) -> Answer:
-    """The answer to a read-only command, retried a few times with growing delays."""
-    delay = FIRST_DELAY
-    begun = time.monotonic()
-    for attempt in range(TRIES):
-        try:
-            answer = run_slurm(command, ASK_SECONDS, _ENVIRONMENT)
-        except SchedulerError as error:
-            problem, again = error, False
-        else:
-            if answer.status == 0:
-                return answer
-            problem = AnswerLost(
-                f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later"
-            )
-            final = any(word in answer.complaint for word in ("disabled", _UNKNOWN_FIELD))
-            again = not final and time.monotonic() - begun < RETRY_SECONDS
-        if not again or attempt == TRIES - 1:
-            raise problem
+    """The answer to a read-only command; a failure, but not silence, is retried a few times with growing delays."""
+    delay, begun = FIRST_DELAY, time.monotonic()
+    for tries_left in reversed(range(TRIES)):
+        answer = run_slurm(command, ASK_SECONDS, _ENVIRONMENT)
+        if answer.status == 0:
+            return answer
+        final = any(word in answer.complaint for word in ("disabled", _UNKNOWN_FIELD))
+        if final or not tries_left or time.monotonic() - begun >= RETRY_SECONDS:
+            break
         time.sleep(delay)
         delay *= 2
-    raise AssertionError("unreachable")
+    raise AnswerLost(f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later")
 
 
 def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
@@ -279,29 +289,9 @@ def _tasks(job_id: str) -> list[str]:
     return [f"{base}_{number}" for span in numbers for number in span]
 
 
-def _queued(row: list[str]) -> JobInfo:
-    job_id, state, submitted, started, ended, nodes, name, reason = row
-    state, reason = _state(state, "squeue"), "" if reason == "None" else reason
-    # Of a held job, squeue gives the earliest time that it could start.
-    began = None if "held" in reason.lower() else _time(started)
-    return JobInfo(job_id, name, state, _time(submitted), began, _time(ended), nodes, reason=reason)
-
-
 WRITTEN_OFF = "accounting has ended the job, and nobody cancelled it: Slurm's controller has lost its jobs"
 """Who cancels a job has a number in accounting. It ends all jobs that a controller has forgotten when it starts
 (``as_mysql_flush_jobs_on_cluster`` of slurmdbd; seen with 22.05)."""
-
-
-def _accounted(row: list[str]) -> JobInfo:
-    job_id, state, submitted, started, ended, nodes, name, exit_code, *failed = row
-    written_off = (state.strip(), exit_code) == ("CANCELLED", "0:0")
-    return JobInfo(
-        *(job_id, name, _state(state, "sacct"), _time(submitted), _time(started), _time(ended)),
-        nodes="" if nodes == "None assigned" else nodes,
-        reason=WRITTEN_OFF if written_off else "",
-        exit_code=exit_code,
-        failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
-    )
 
 
 def base_state(text: str) -> str | None:
@@ -324,13 +314,13 @@ def _time(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None
 
 
-def _by_place(jobs: Iterable[JobInfo]) -> dict[Place, list[JobInfo]]:
+def _by_key(jobs: Iterable[JobInfo]) -> dict[JobKey, list[JobInfo]]:
     """Jobs by name and task, each one once (the last line counts), ordered by id."""
-    found: dict[Place, dict[str, JobInfo]] = {}
+    found: dict[JobKey, dict[str, JobInfo]] = {}
     for job in jobs:
-        found.setdefault(job.place, {})[job.job_id] = job
+        found.setdefault(job.key, {})[job.job_id] = job
     number: Callable[[JobInfo], int] = lambda job: int(re.split(r"[_+]", job.job_id)[0])  # noqa: E731
-    return {place: sorted(by_id.values(), key=number) for place, by_id in found.items()}
+    return {key: sorted(by_id.values(), key=number) for key, by_id in found.items()}
 
 
 def _chunks(names: Iterable[str]) -> Iterator[list[str]]:

@@ -21,9 +21,10 @@ from shlex import quote
 
 import msgspec
 
+from llmb_common.command.words import clock
 from llmb_common.errors import AnswerLost, RecordError, SchedulerError
 from llmb_common.executors.slurm.options import output_pattern
-from llmb_common.executors.slurm.query import run_slurm
+from llmb_common.executors.slurm.query import ASK_SECONDS, limits_of, run_slurm
 from llmb_common.executors.slurm.script import directives, render_array
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.machine.files import shell_part, write_atomic
@@ -54,13 +55,15 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
         if error.code == "no-program":
             raise
         raise _unknown(job_name, error.message) from error
-    job_id = parse_job_id(answer.output) if answer.status == 0 else None
-    if job_id is None:
+    # 123 or 123;cluster, on the last line that has one.
+    ids = re.findall(r"^\s*([0-9]+)(?:;\S+)?\s*$", answer.output, re.MULTILINE) if answer.status == 0 else []
+    if not ids:
         complaint = answer.errors.strip() or answer.output.strip()
         if answer.status == 0 or answer.status in _TIMED_OUT or _AMBIGUOUS.search(complaint):
             raise _unknown(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
-        raise refusal(complaint)
-    return job_id, answer.errors.strip()[:500]
+        remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE)), "")
+        raise SchedulerError(f"sbatch refused the job: {complaint or 'no message'}", remedy=remedy, code="refused")
+    return ids[-1], answer.errors.strip()[:500]
 
 
 _TIMED_OUT = (124, 137)
@@ -80,14 +83,6 @@ def _unknown(job_name: str, message: str) -> AnswerLost:
     )
 
 
-def parse_job_id(output: str) -> str | None:
-    """The job id in the output of ``sbatch --parsable``: ``123`` or ``123;cluster``, on the last line that has one."""
-    for line in reversed(output.splitlines()):
-        if found := re.fullmatch(r"([0-9]+)(;\S+)?", line.strip()):
-            return found[1]
-    return None
-
-
 _ADVICE = (
     (r"invalid account", "set SBATCH_ACCOUNT; sacctmgr show assoc user=$USER lists yours"),
     (r"invalid partition", "set SBATCH_PARTITION; sinfo lists the partitions"),
@@ -103,13 +98,6 @@ _ADVICE = (
 )
 
 
-def refusal(answer: str) -> SchedulerError:
-    """The refusal in sbatch's own words, with advice where the cause is known."""
-    text = answer.strip() or "no message"
-    remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, text, re.IGNORECASE)), "")
-    return SchedulerError(f"sbatch refused the job: {text}", remedy=remedy, code="refused")
-
-
 _GRACE_SECONDS = 120
 """Between the end that a run is told at its limit and the one that it is not told."""
 
@@ -118,32 +106,24 @@ _ON_NODES = 'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES"
 
 def apart(plans: Sequence[JobPlan]) -> str:
     """Why these cannot be a series: what an allocation has only once differs; empty where they can."""
-    allocations = [_allocation(plan) for plan in plans]
+    names = ("account", "partition", "gres", "gres_type", "segment", "additional")
+    allocations: list[dict[str, object]] = [
+        {
+            "nodes": plan.nodes,
+            "GPUs per node": plan.gpus_per_node,
+            "the folder of runs": plan.workload_folder,
+            **{name.replace("_", " "): getattr(slurm_of(plan), name) for name in names},
+        }
+        for plan in plans
+    ]
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
     if differing:
         return f"they differ in {', '.join(differing)}"
     if "time" in dict(slurm_of(plans[0]).additional):
         return "the time limit is among the additional Slurm options"
-    return _too_long(plans)
-
-
-def _allocation(plan: JobPlan) -> dict[str, object]:
-    names = ("account", "partition", "gres", "gres_type", "segment", "additional")
-    return {
-        "nodes": plan.nodes,
-        "GPUs per node": plan.gpus_per_node,
-        "the folder of runs": plan.workload_folder,
-        **{name.replace("_", " "): getattr(slurm_of(plan), name) for name in names},
-    }
-
-
-def _too_long(plans: Sequence[JobPlan]) -> str:
-    from llmb_common.errors import SchedulerError
-    from llmb_common.executors.slurm.query import longest_job
-
     total = sum(limit_seconds(plan.time_limit) for plan in plans)
     try:
-        most = longest_job(slurm_of(plans[0]).partition)
+        most, _ = limits_of(slurm_of(plans[0]).partition)
     except SchedulerError:
         return ""  # then sbatch will say
     if most is None or total <= most:
@@ -161,7 +141,7 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     limits = [limit_seconds(plan.time_limit) for plan in plans]
     # Pinning is srun's affair here: each run says its own. The longest save decides when the job is told to end.
     longest = max(plans, key=lambda plan: plan.checkpoint.save_seconds if plan.checkpoint.enabled else -1)
-    whole = msgspec.structs.replace(longest, time_limit=_clock(sum(limits)), cpu_pinning=None)
+    whole = msgspec.structs.replace(longest, time_limit=clock(sum(limits)), cpu_pinning=None)
     graces = [plan.checkpoint.save_seconds if plan.checkpoint.enabled else 0 for plan in plans]
     warned = [max(limit - grace, 1) for limit, grace in zip(limits, graces, strict=True)]
     lines = ["#!/bin/bash", *directives(whole, series.job_name, output_pattern(str(series.log))), ""]
@@ -169,31 +149,20 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     lines += [f"names=({' '.join(quote(plan.experiment_name) for plan in plans)})"]
     lines += [f"limits=({' '.join(map(str, warned))})"]
     lines += [f"graces=({' '.join(str(max(grace, _GRACE_SECONDS)) for grace in graces)})", ""]
-    lines += [*_reset(plans), "", shell_part(__file__, "series.sh")]
+    # What a run sets on its nodes stays set: a later one that has it otherwise would train with it.
+    cases: list[str] = []
+    for sets, undo in (
+        ([plan.vboost for plan in plans], "boost-slider --vboost 0"),
+        ([plan.memory_clock is not None for plan in plans], "--reset-memory-clocks"),
+    ):
+        others = [turn for turn, this in enumerate(sets) if any(sets) and not this]
+        undone = [f"    {turn}) {_ON_NODES} sudo -n nvidia-smi {undo} || true ;;" for turn in others]
+        cases += ["  case $1 in", *undone, "  esac"] if undone else []
+    lines += ["# shellcheck disable=SC2329  # called below", "reset() {  # turn", *(cases or ["  :"]), "}"]
+    lines += ["", shell_part(__file__, "series.sh")]
     return "\n".join(lines) + "\n"
 
 
-def _reset(plans: Sequence[JobPlan]) -> list[str]:
-    """What a run sets on its nodes stays set: a later one that has it otherwise would train with it."""
-    boost = _turns(plans, [plan.vboost for plan in plans])
-    clock = _turns(plans, [plan.memory_clock is not None for plan in plans])
-    lines = [f"    {turn}) {_ON_NODES} sudo -n nvidia-smi boost-slider --vboost 0 || true ;;" for turn in boost]
-    further = [f"    {turn}) {_ON_NODES} sudo -n nvidia-smi --reset-memory-clocks || true ;;" for turn in clock]
-    cases = [part for some in (lines, further) if some for part in ("  case $1 in", *some, "  esac")]
-    return ["# shellcheck disable=SC2329  # called below", "reset() {  # turn", *(cases or ["  :"]), "}"]
-
-
-def _turns(plans: Sequence[JobPlan], sets: Sequence[bool]) -> list[int]:
-    """Turns of runs that do not set what another run of the series does."""
-    return [turn for turn, this in enumerate(sets) if any(sets) and not this]
-
-
-def _clock(seconds: int) -> str:
-    hours, rest = divmod(seconds, 3600)
-    return f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
-
-
-ASK_SECONDS = 30
 AT_ONCE = 4
 FRESH_SECONDS = 60
 """Older records are confirmed before ``sbatch``, lest others take the runs for abandoned."""
@@ -212,8 +181,7 @@ def largest_array() -> int:
 
 def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """As ``Executor.start``."""
-    job_id, remark = sbatch(record.submission.options, record.paths.script, record.job_name)
-    return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark))
+    return _accepted(record, *sbatch(record.submission.options, record.paths.script, record.job_name))
 
 
 def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -226,7 +194,19 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
     first = records[0]
     array = first.shared
     assert array is not None
-    _prepare(array, records)
+    text = render_array(first.plan, array, len(records)) if array.kind == "array" else render_series(records, array)
+    try:
+        array.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
+        for index, record in enumerate(records):
+            (array.folder / str(index)).symlink_to(os.path.relpath(record.paths.folder, array.folder))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(array.folder)
+        raise RecordError(
+            f"cannot write {array.folder}: {error.strerror or error}",
+            remedy="check free space, quota and permissions there; or submit without job arrays (--no-array)",
+        ) from error
+    write_atomic(array.script, text, mode=0o755)
     if time.time() - first.created > FRESH_SECONDS:
         for record in records:
             update_record(record.paths.folder, _confirmed)
@@ -243,23 +223,6 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
         return list(pool.map(lambda record: _accepted(record, job_id, remark), records))
 
 
-def _prepare(array: SharedPaths, records: Sequence[RunRecord]) -> None:
-    plan = records[0].plan
-    text = render_array(plan, array, len(records)) if array.kind == "array" else render_series(records, array)
-    try:
-        array.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
-        for index, record in enumerate(records):
-            (array.folder / str(index)).symlink_to(os.path.relpath(record.paths.folder, array.folder))
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(array.folder)
-        raise RecordError(
-            f"cannot write {array.folder}: {error.strerror or error}",
-            remedy="check free space, quota and permissions there; or submit without job arrays (--no-array)",
-        ) from error
-    write_atomic(array.script, text, mode=0o755)
-
-
 def _confirmed(found: RunRecord) -> RunRecord:
     if found.state != SUBMITTING:
         raise AnswerLost(
@@ -270,8 +233,8 @@ def _confirmed(found: RunRecord) -> RunRecord:
 
 
 def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
-    if (place := record.submission.array_index) is not None:
-        job_id = f"{job_id}_{place}"
+    if (index := record.submission.array_index) is not None:
+        job_id = f"{job_id}_{index}"
     try:
         return update_record(
             record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
