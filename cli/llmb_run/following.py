@@ -56,7 +56,7 @@ class LiveRun:
         if is_waiting(self.record.state):
             start = self.seen.finding.start
             expected = f", expected {clock(start)}" if start and start > time.time() else ""
-            return (self.seen.finding.reason or self.record.detail) + expected
+            return (self.seen.finding.waits_for or self.record.detail) + expected
         return self.seen.finding.nodes if self.live else "; ".join(filter(None, (self.record.detail, self._why)))
 
     @cached_property
@@ -96,7 +96,7 @@ class Changes:
             record = item.record
             if self._states.get(record.paths.run_id) != record.state:
                 self._states[record.paths.run_id] = record.state
-                self._say(f"{record.paths.run_id}  {record.state}  {item.finding.reason or record.detail}".rstrip())
+                self._say(f"{record.paths.run_id}  {record.state}  {item.finding.waits_for or record.detail}".rstrip())
 
 
 def look_at(folders: Sequence[Path]) -> list[LiveRun]:

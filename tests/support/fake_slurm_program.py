@@ -142,6 +142,6 @@ def _line(command: str, row_id: str, jobs: list[Job]) -> str:
     ended = str(job["submitted"] + 9) if job["state"] not in ("PENDING", "RUNNING") else "N/A"
     head = [row_id, job["state"], str(job["submitted"]), "N/A", ended]
     if command == "squeue":
-        return "|".join([*head, "", job["name"], "None"])
+        return "|".join([*head, "", job["name"], job.get("reason", "None")])
     head[1] += f" by {os.getuid()}" * (job["state"] == "CANCELLED")  # accounting knows who it was
     return "|".join([*head, "None assigned", job["name"], job.get("exit_code", "0:0")])

@@ -64,6 +64,26 @@ def job_says(record: RunRecord, *events: dict[str, object] | str) -> None:
     record.paths.events.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("DependencyNeverSatisfied", "did not end as asked"),
+        ("PartitionTimeLimit", "lower TIME_LIMIT"),
+        ("QOSMaxWallDurationPerJobLimit", "lower TIME_LIMIT"),
+        ("PartitionNodeLimit", "fewer GPUs"),
+        ("AssocMaxNodePerJobLimit", "fewer GPUs"),
+        ("launch failed requeued held", "scontrol release"),
+        *((usual, "") for usual in ("Resources", "Dependency", "AssocMaxJobsLimit", "JobHeldUser", "PartitionDown")),
+    ],
+)
+def test_a_reason_for_which_a_job_waits_for_ever_comes_with_a_remedy(record, fake, reason, remedy):
+    fake.change("1", state="PENDING", reason=reason)
+    (finding,) = slurm_runs.look_at_slurm([record]).values()
+    assert finding.reason == reason
+    assert (remedy in finding.stuck) if remedy else finding.stuck == ""
+    assert finding.waits_for == (f"{reason}: {finding.stuck}" if remedy else reason)
+
+
 def test_every_slurm_state_is_reported_in_slurms_own_words(record: RunRecord, fake: FakeSlurm) -> None:
     for state in STATES:
         fake.change("1", state=state)
@@ -245,6 +265,31 @@ def test_it_waits_for_all_of_them(plan: JobPlan, told: Told, pauses: list[float]
 def test_ended_runs_are_not_waited_for(plan: JobPlan, told: Told, pauses: list[float]) -> None:
     wait([run(plan, COMPLETED)])
     assert pauses == []
+
+
+@pytest.mark.parametrize(
+    ("chain", "other", "ends"),
+    [
+        ("c1", Finding("PENDING", reason="Dependency"), True),
+        ("", Finding("PENDING", reason="Dependency"), False),
+        ("c1", Finding("PENDING", reason="Resources"), True),
+        ("c2", Finding("COMPLETED"), True),
+        ("c2", Finding("RUNNING"), False),
+    ],
+)
+def test_waiting_ends_where_nothing_will_ever_start(plan, told, pauses, chain, other, ends):
+    """A run that asks for what nobody gets, and another, perhaps of its chain."""
+    stuck, beside = run(plan, "PENDING", chain="c1", link=1), run(plan, "PENDING", chain=chain, link=2)
+    found = {stuck.paths.run_id: Finding("PENDING", reason="PartitionTimeLimit", stuck="cancel it")}
+    told.sees = lambda record: found.get(record.paths.run_id, other)
+    if ends:
+        with pytest.raises(
+            SchedulerError, match=rf"{stuck.paths.run_id}.* will not start: PartitionTimeLimit"
+        ) as error:
+            wait([stuck, beside])
+        assert (error.value.remedy, error.value.code, len(pauses)) == ("cancel it", "stuck", 1)
+    else:
+        assert wait([stuck, beside], timeout=100)[0].state == "PENDING"
 
 
 def test_a_scheduler_that_restarts_is_waited_for_a_quarter_of_an_hour(plan, told, pauses):

@@ -1,4 +1,7 @@
-"""A folder of runs that compute nodes may not see: when that is said before a job is submitted, and when not."""
+"""Doubts: what is said before a job is submitted, and when not.
+
+A folder of runs that compute nodes may not see, and more time or nodes than the partition gives.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,35 @@ def test_every_command_that_submits_says_so_once(site, monkeypatch, capsys):
 def test_two_partitions_are_two_questions_and_one_answer(site: RunSite, fake: FakeSlurm) -> None:
     plans = [site.plan(SBATCH_PARTITION=name) for name in ("batch", "short", "batch")]
     assert len(doubts(plans)) == 1
-    assert len(fake.calls("sinfo")) == 2
+    assert len([call for call in fake.calls("sinfo") if "--format=%n|%o" in call]) == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ("batch*|infinite|1-infinite", []),
+        ("batch*|2:00:00|1-4", []),
+        ("batch*|1-00:00:00|4", []),
+        ("batch*|1:59:59|1-4", ["at most 01:59:59, and this one asks for 02:00:00: lower TIME_LIMIT"]),
+        ("batch*|30:00|1-infinite", ["at most 00:30:00"]),
+        ("batch*|infinite|1-3", ["at most 3 nodes, and this one asks for 4: ask for fewer GPUs"]),
+        ("batch*|30:00|1-1", ["at most 00:30:00", "at most 1 node,"]),
+        ("batch*|30:00|1-1\nbatch*|4:00:00|1-8", []),
+        ("nonsense", []),
+    ],
+)
+def test_more_than_the_partition_gives(tmp_path, fake, monkeypatch, limits, said):
+    """Of a sweep's plans the largest and the longest are looked at."""
+    monkeypatch.setattr(executor, "folder_doubts", lambda plan: [])
+    (fake.folder / "nodes").write_text(f"{limits}\n")
+    site = RunSite(tmp_path, "slurm")
+    plan = site.plan()
+    longer = msgspec.structs.replace(plan, time_limit="02:00:00")
+    larger = msgspec.structs.replace(plan, nodes=4, time_limit="00:20:00")
+    found = doubts([plan, longer, plan, larger])
+    assert len(found) == len(said)
+    assert all(any(text in doubt for doubt in found) for text in said), found
+    assert all("partition batch gives a job" in doubt and "sinfo -o" in doubt for doubt in found)
 
 
 def test_so_does_launch_sh(site: RunSite, capsys: pytest.CaptureFixture[str]) -> None:

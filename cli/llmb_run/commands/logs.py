@@ -169,7 +169,7 @@ def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
             notice(f"the run has ended: {seen.record.state} {seen.record.detail}".rstrip())
             return True
         if not path.exists():
-            notice(f"no log yet: {seen.record.state} {seen.finding.reason}".rstrip())
+            notice(f"no log yet: {seen.record.state} {seen.finding.waits_for}".rstrip())
         return False
 
     return ended

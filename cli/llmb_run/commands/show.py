@@ -117,7 +117,7 @@ def _state(seen: Observation) -> str:
     since = f"at {clock(record.state_time)}"
     if is_live(record.state):
         since = f"since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
-    return f"{record.state} {since}" + (f", {seen.finding.reason}" if seen.finding.reason else "")
+    return f"{record.state} {since}" + (f", {seen.finding.waits_for}" if seen.finding.reason else "")
 
 
 def _job(seen: Observation) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import printable, unfiltered
 from llmb_common.index.runs import RunFilter, row_of
+from llmb_common.submission.observe import stuck_error
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
@@ -89,11 +90,12 @@ def watch_command(runs: tuple[str, ...], once: bool) -> Result:
 def _looks(followed: list[LiveRun]) -> Iterator[None]:
     """Brings the runs up to date at every look, until none of them lives: their logs each time, their states less and
     less often while nothing changes."""
-    delay, due = FIRST_DELAY, time.monotonic() + FIRST_DELAY
+    delay, due, error = FIRST_DELAY, time.monotonic() + FIRST_DELAY, None
     while True:
         if time.monotonic() >= due:
             before = [run.record.state for run in followed]
             ask_again(followed)
+            error = stuck_error([run.seen for run in followed])
             changed = before != [run.record.state for run in followed]
             delay = FIRST_DELAY if changed else min(delay * 1.5, LAST_DELAY)
             due = time.monotonic() + delay
@@ -102,6 +104,8 @@ def _looks(followed: list[LiveRun]) -> Iterator[None]:
         yield
         if not any(run.live for run in followed):
             return
+        if error:
+            raise error
         time.sleep(LOOK_SECONDS)
 
 

@@ -73,9 +73,16 @@ class Finding:
     """The scheduler answered, and knows no such job."""
     unknown: str = ""
     reason: str = ""
+    stuck: str = ""
+    """What to do about a job that would wait for ``reason`` for ever."""
     nodes: str = ""
     start: float | None = None
     attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def waits_for(self) -> str:
+        """Why it has no nodes yet, and what to do where it will never have any."""
+        return ": ".join(filter(None, (self.reason, self.stuck)))
 
     def apply(self, record: RunRecord) -> RunRecord:
         """``record`` with this finding. A run that has ended meanwhile stays so: findings can be late."""

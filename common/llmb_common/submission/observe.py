@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from llmb_common.errors import AnswerLost, LLMBError, RecordError, attempt
+from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError, attempt
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
 from llmb_common.platform.cluster_types import ClusterType
@@ -68,6 +68,9 @@ FIRST_DELAY = 0.5
 LONGEST_DELAY = 20.0
 """Seconds between two rounds of questions: short at first, half as long again each time nothing has happened."""
 
+STUCK_ROUNDS = 2
+"""After so many rounds in which no run could go on, waiting ends."""
+
 TOLERATED = 45
 """Consecutive rounds without an answer; at the longest delay a quarter of an hour, as long as a controller restarts."""
 
@@ -83,10 +86,11 @@ def wait(
     Returns the records, also when ``timeout`` seconds have passed (some have not ended then).
 
     Raises:
+        SchedulerError: none that has not ended will ever start as it is; code ``stuck``.
         AnswerLost: too many questions in a row went unanswered. The jobs are not touched.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    delay, unanswered = FIRST_DELAY, 0
+    delay, unanswered, stuck = FIRST_DELAY, 0, 0
     current = list(records)
     while True:
         states = [record.state for record in current]
@@ -96,6 +100,9 @@ def wait(
             seen(observations)
         if not any(is_live(record.state) for record in current):
             return current
+        stuck = stuck + 1 if (error := stuck_error(observations)) else 0
+        if error and stuck >= STUCK_ROUNDS:
+            raise error
         problem = next((item.finding.unknown for item in observations if item.finding.unknown), "")
         unanswered = unanswered + 1 if problem else 0
         if unanswered > TOLERATED:
@@ -111,6 +118,23 @@ def wait(
                 return current
             delay = min(delay, left)
         time.sleep(delay)
+
+
+def stuck_error(observations: Sequence[Observation]) -> SchedulerError | None:
+    """What to say where none of the runs that have not ended will start as it is: it, or the run that its chain begins
+    with, waits for what never comes."""
+    stuck = [item for item in observations if item.finding.stuck]
+    chains = {item.record.submission.chain for item in stuck} - {""}
+    others = [item for item in observations if is_live(item.record.state) and not item.finding.stuck]
+    if not stuck or any(item.record.submission.chain not in chains for item in others):
+        return None
+    first, more = stuck[0], len(stuck) + len(others) - 1
+    who = first.record.paths.run_id + (f" and {more} more" if more else "")
+    return SchedulerError(
+        f"{who} will not start: {first.finding.reason}",
+        remedy=first.finding.stuck,
+        code="stuck",
+    )
 
 
 SETTLE_SECONDS = 10.0

@@ -13,6 +13,7 @@ from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors import executor_for
 from llmb_common.machine.files import status_of
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.outlook import limit_seconds
 from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
 
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -38,11 +39,16 @@ def check(plan: JobPlan) -> None:
 
 def doubts(plans: Iterable[JobPlan]) -> list[str]:
     """What the user should know before jobs are submitted, each once."""
-    different = {
-        (plan.cluster_type, plan.workload_folder, plan.scheduler): plan for plan in plans
-    }  # what executors look at
-    found = [text for plan in different.values() for text in executor_for(plan.cluster_type).doubts(plan)]
-    return list(dict.fromkeys(found))
+    similar: dict[object, list[JobPlan]] = {}
+    for plan in plans:
+        similar.setdefault((plan.cluster_type, plan.workload_folder, plan.scheduler), []).append(plan)
+    found: dict[str, None] = {}
+    for these in similar.values():
+        largest = max(these, key=lambda plan: plan.nodes)
+        longest = max(these, key=lambda plan: limit_seconds(plan.time_limit))
+        for plan in (largest, longest) if longest is not largest else (largest,):
+            found |= dict.fromkeys(executor_for(plan.cluster_type).doubts(plan))
+    return list(found)
 
 
 def check_disk(plan: JobPlan) -> None:

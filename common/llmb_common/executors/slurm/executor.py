@@ -12,19 +12,22 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from llmb_common.command.printable import counted
+from llmb_common.command.words import clock
 from llmb_common.errors import EnvironmentLacks, RequestError, SchedulerError
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.cancel import end_jobs
 from llmb_common.executors.slurm.hold import hold
 from llmb_common.executors.slurm.look import look_at_slurm
-from llmb_common.executors.slurm.query import nodes_now, nodes_of_jobs, unfit_nodes
+from llmb_common.executors.slurm.query import limits_of, nodes_now, nodes_of_jobs, unfit_nodes
 from llmb_common.executors.slurm.script import SlurmScript
 from llmb_common.executors.slurm.submit import apart, largest_array, start, start_together
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.machine.files import require_trusted
 from llmb_common.machine.processes import ask
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.outlook import limit_seconds
 from llmb_common.runs.hostlist import compress, expand
 
 
@@ -59,7 +62,7 @@ class SlurmExecutor(SlurmScript, Executor):
             require_trusted(image, install, None if image.is_relative_to(install) else image.parent)
 
     def doubts(self, plan: JobPlan) -> list[str]:
-        return folder_doubts(plan)
+        return [*folder_doubts(plan), *limit_doubts(plan)]
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
         """``--dependency`` and ``--exclude``; the latter includes the plan's own list, which an option on the command
@@ -111,6 +114,26 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
         f"jobs write to {plan.workload_folder}, and that is on a disk of this machine ({kind}): unless {other} and the "
         "other nodes see it under this path, jobs end at once (JobLaunchFailure); put LLMB_INSTALL or LLMB_WORKLOAD on "
         "a file system that all nodes mount (llmb-install doctor looks from a node)"
+    ]
+
+
+def limit_doubts(plan: JobPlan) -> list[str]:
+    """What to say where a job asks for more than its partition gives: many sites let Slurm keep such jobs for ever."""
+    slurm = slurm_of(plan)
+    try:
+        seconds, nodes = limits_of(slurm.partition)
+    except SchedulerError:
+        return []
+    said = []
+    if seconds is not None and limit_seconds(plan.time_limit) > seconds and "time" not in dict(slurm.additional):
+        said.append(f"{clock(seconds)}, and this one asks for {plan.time_limit}: lower TIME_LIMIT")
+    if nodes is not None and plan.nodes > nodes:
+        said.append(f"{counted(nodes, 'node')}, and this one asks for {plan.nodes}: ask for fewer GPUs")
+    where = f"partition {slurm.partition}" if slurm.partition else "the default partition"
+    return [
+        f"{where} gives a job at most {text}, or choose another partition (sinfo -o '%P %l %s'); unless its QOS allows "
+        "more, Slurm refuses the job or keeps it waiting for ever"
+        for text in said
     ]
 
 

@@ -5,6 +5,7 @@ Of jobs that Slurm queued again also the earlier starts, and which node failed i
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -235,9 +236,32 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
         since=since,
         job_id=job.job_id,
         reason=job.reason if live else "",
+        stuck=_what_to_do(job.reason) if is_waiting(job.state) else "",
         nodes=job.nodes or events.nodes,
         start=job.started,
     )
+
+
+_STUCK = (
+    ("DependencyNeverSatisfied", "a job that it should follow did not end as asked; cancel it, and submit it again"),
+    (
+        "PartitionTimeLimit|QOSTimeLimit|MaxWallDuration",
+        "it asks for more time than jobs get there; cancel it, and lower TIME_LIMIT or choose another partition",
+    ),
+    (
+        "PartitionNodeLimit|Max[A-Za-z]+PerJob|MaxMemPerLimit",
+        "it asks for more than one job gets there; cancel it, and ask for fewer GPUs or choose another partition",
+    ),
+    ("BadConstraints|QOSMin", "no nodes are as it asks; cancel it, and change its Slurm options"),
+    ("InvalidAccount|AccountNotAllowed", "cancel it, and set SBATCH_ACCOUNT to an account that may run there"),
+    ("InvalidQOS|QOSNotAllowed", "cancel it, and name a QOS that it may use (sacctmgr show qos)"),
+    ("launch.failed.requeued.held", "a node could not start it: scontrol release it once that is mended, or cancel it"),
+)
+"""Reasons for which a job waits until somebody changes it (``job_reason_string`` of 22.05), and what to do."""
+
+
+def _what_to_do(reason: str) -> str:
+    return next((remedy for pattern, remedy in _STUCK if re.search(pattern, reason)), "")
 
 
 def _in_turn(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
