@@ -117,6 +117,8 @@ def _line(value: Any) -> str:
 def row(config: Any) -> dict[str, Any]:
     """The row of one recipe, of the configuration that calling it gave; JSON values only."""
     _complete(config)
+    ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+    by_hand = ("pipeline_model_parallel_layout", *ends, "hybrid_layer_pattern")
     return {
         "columns": perf_recipes.columns(config),
         "sequence_length": config.model.seq_length,
@@ -125,7 +127,7 @@ def row(config: Any) -> dict[str, Any]:
         "flops_per_token": bridge_flops_per_token(config),
         "own_flops_per_token": counts.flops_per_token(config),
         "layers": layers(config),
-        "stages": _own_stages(config.model),
+        "stages": any(getattr(config.model, name, None) for name in by_hand),
         "settings": settings(config),
         "env": {name: perf_recipes.word(value) for name, value in sorted(config.env_vars.items())},
     }
@@ -214,12 +216,6 @@ def _complete(config: Any) -> None:
         # A hybrid's multi-token prediction heads follow its layers; repeated ones are one head with shared weights.
         heads = max(1, model.mtp_num_layers or 0) if model.mtp_use_repeated_layer else model.mtp_num_layers or 0
         model.hybrid_layer_pattern = "/".join([model.hybrid_layer_pattern, *[further] * heads])
-
-
-def _own_stages(model: Any) -> bool:
-    """Whether the recipe itself assigns layers to pipeline stages."""
-    ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
-    return any(getattr(model, name, None) for name in ("pipeline_model_parallel_layout", *ends, "hybrid_layer_pattern"))
 
 
 def _precision(mixed: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch
 from megatron.bridge.models.gpt_provider import GPTModelProvider
 from megatron.bridge.training import config as bridge
 from megatron.core.activations import squared_relu
@@ -73,17 +72,14 @@ def chunked(attention: type) -> type:
             """``query``, ``key``, ``value``: [sequence, batch, heads, head dim] -> [sequence, batch, hidden]."""
             sequence, batch = query.shape[:2]
             size = self.config.attention_chunk_size
-            query, key, value = (_split(tensor, size) for tensor in (query, key, value))
+            # A chunk becomes an entry of the batch: [size, chunks * batch, heads, head dim].
+            query, key, value = (
+                tensor.unflatten(0, (-1, size)).transpose(0, 1).flatten(1, 2) for tensor in (query, key, value)
+            )
             context = super().forward(query, key, value, attention_mask, *args, **kwargs)
             return context.view(size, sequence // size, batch, -1).transpose(0, 1).reshape(sequence, batch, -1)
 
     return ChunkedAttention
-
-
-def _split(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """[sequence, batch, ...] -> [size, chunks * batch, ...]: a chunk becomes an entry of the batch."""
-    sequence, batch, *rest = tensor.shape
-    return tensor.view(sequence // size, size, batch, *rest).transpose(0, 1).reshape(size, -1, *rest)
 
 
 def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:

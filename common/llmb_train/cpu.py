@@ -58,10 +58,8 @@ def install() -> None:
     _emulate()
     CudaRedirect("cpu").__enter__()  # for the rest of the process
     no_te.install()
-    _patch_barrier()
-    _patch_all_to_all()
+    _patch_collectives()
     _patch_pipeline()
-    _patch_fsdp()
     _patch_random_state()
     _patch_results_queue()
 
@@ -222,19 +220,11 @@ class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         return func(*args, **kwargs)
 
 
-def _patch_barrier() -> None:
-    """gloo knows no device ids."""
-    barrier = dist.barrier
+def _patch_collectives() -> None:
+    """gloo knows no device ids, wants split sizes as numbers, and has no reduction that scales."""
+    from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
 
-    def without_devices(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-        return barrier(group=group, async_op=async_op)
-
-    dist.barrier = without_devices
-
-
-def _patch_all_to_all() -> None:
-    """The MoE dispatcher turns split sizes into numbers only if they are CUDA tensors; gloo needs numbers."""
-    all_to_all_single = dist.all_to_all_single
+    barrier, all_to_all_single = dist.barrier, dist.all_to_all_single
 
     def numbers(sizes: torch.Tensor | Sequence[int] | None) -> list[int] | None:
         return None if sizes is None else [int(size) for size in sizes]
@@ -242,9 +232,18 @@ def _patch_all_to_all() -> None:
     def with_numbers(
         output: Any, input: Any, output_split_sizes: Any = None, input_split_sizes: Any = None, **kwargs: Any
     ) -> Any:
+        """The MoE dispatcher turns split sizes into numbers only if they are CUDA tensors."""
         return all_to_all_single(output, input, numbers(output_split_sizes), numbers(input_split_sizes), **kwargs)
 
+    def scale_then_sum(grad_data: torch.Tensor, scaling_factor: float | None, ddp_config: Any) -> Any:
+        """Megatron-FSDP scales gradients inside the reduction (``PREMUL_SUM``), which only NCCL has."""
+        if scaling_factor is not None and scaling_factor != 1.0:
+            grad_data.mul_(scaling_factor)
+        return dist.ReduceOp.SUM
+
+    dist.barrier = lambda group=None, async_op=False, device_ids=None: barrier(group=group, async_op=async_op)
     dist.all_to_all_single = with_numbers
+    param_and_grad_buffer.gradient_reduce_preprocessing = scale_then_sum
 
 
 def _patch_pipeline() -> None:
@@ -283,30 +282,12 @@ def _patch_pipeline() -> None:
     p2p_communication._batched_p2p_ops = lambda **tensors: list(tagged(**tensors).values())
 
 
-def _patch_fsdp() -> None:
-    """Megatron-FSDP scales gradients inside the reduction (``PREMUL_SUM``), which only NCCL has. Scale first."""
-    from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
-
-    def scale_then_sum(grad_data: torch.Tensor, scaling_factor: float | None, ddp_config: Any) -> Any:
-        if scaling_factor is not None and scaling_factor != 1.0:
-            grad_data.mul_(scaling_factor)
-        return dist.ReduceOp.SUM
-
-    param_and_grad_buffer.gradient_reduce_preprocessing = scale_then_sum
-
-
 def _patch_random_state() -> None:
     from megatron.core.tensor_parallel import random as core_random
 
     # Both reach into torch._C for the CUDA generator.
-    def set_state(new_state: torch.Tensor, device: Any = -1, graph_safe: bool = False) -> None:
-        torch.set_rng_state(new_state)
-
-    def get_state(device: Any = "cuda", clone: bool = False, graph_safe: bool = False) -> torch.Tensor:
-        return torch.get_rng_state()
-
-    core_random._set_cuda_rng_state = set_state
-    core_random._get_cuda_rng_state = get_state
+    core_random._set_cuda_rng_state = lambda new_state, device=-1, graph_safe=False: torch.set_rng_state(new_state)
+    core_random._get_cuda_rng_state = lambda device="cuda", clone=False, graph_safe=False: torch.get_rng_state()
     # It warns at every fork that this is not the state of a CUDA generator.
     logging.getLogger(core_random.__name__).setLevel(logging.ERROR)
 

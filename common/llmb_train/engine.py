@@ -223,11 +223,22 @@ def importable(module: str) -> bool:
 def package_version(name: str) -> str | None:
     """The version that ``import`` would find of the distribution ``name``, or None where it cannot be determined.
 
-    A container may hold a package as a source tree, without a distribution's metadata or with another one's: what the
-    tree says of itself comes first.
+    A container may hold Megatron as a source tree, without a distribution's metadata or with another one's: what the
+    tree's ``package_info.py`` says comes first.
     """
+    for folder in _folders(name.replace("-", ".")) if name.startswith("megatron-") else ():
+        try:
+            text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        values: dict[str, str] = dict(
+            re.findall(r"""^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *["']?(\w*)""", text, re.MULTILINE)
+        )
+        numbers = [values.get(part, "") for part in ("MAJOR", "MINOR", "PATCH")]
+        if all(number.isdecimal() for number in numbers):
+            return ".".join(numbers) + values.get("PRE_RELEASE", "")
     try:
-        return _source_version(name) or importlib.metadata.version(name)
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 
@@ -241,22 +252,6 @@ def says(module: str, name: str) -> bool:
         if path.is_file() and re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")):
             return True
     return False
-
-
-def _source_version(name: str) -> str | None:
-    """From the package's ``package_info.py``: ``MAJOR``, ``MINOR``, ``PATCH`` and ``PRE_RELEASE``."""
-    for folder in _folders(name.replace("-", ".")) if name.startswith("megatron-") else ():
-        try:
-            text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            continue
-        values: dict[str, str] = dict(
-            re.findall(r"""^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *["']?(\w*)""", text, re.MULTILINE)
-        )
-        numbers = [values.get(part, "") for part in ("MAJOR", "MINOR", "PATCH")]
-        if all(number.isdecimal() for number in numbers):
-            return ".".join(numbers) + values.get("PRE_RELEASE", "")
-    return None
 
 
 def _folders(package: str) -> list[str]:

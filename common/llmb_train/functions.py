@@ -148,7 +148,17 @@ def set_planned(job: FunctionJob, config: Any) -> None:
         no_gather_in_optimizer_step(config)
     config.train.micro_batch_size, config.train.global_batch_size = job.batch.mbs, job.batch.gbs
     model.seq_length = job.sequence_length
-    _set_performance(job, config)
+    performance = job.performance
+    if own.cuda_graph and not performance.cuda_graph:
+        no_graphs(config)
+    if performance.recompute_layers != own.recompute_layers:
+        model.recompute_granularity = "full" if performance.recompute_layers else None
+        model.recompute_method = "block" if performance.recompute_layers else None
+        model.recompute_num_layers = performance.recompute_layers or None
+        model.recompute_modules = None
+    if performance.offload_layers != own.offload_layers:
+        model.cpu_offloading, model.cpu_offloading_weights = performance.offload_layers > 0, False
+        model.cpu_offloading_num_layers = performance.offload_layers
 
 
 def _set_stages(job: FunctionJob, model: Any) -> None:
@@ -165,20 +175,6 @@ def _set_stages(job: FunctionJob, model: Any) -> None:
         )
     vp = model.virtual_pipeline_model_parallel_size
     model.pipeline_model_parallel_layout = builder(model.pipeline_model_parallel_size, vp)
-
-
-def _set_performance(job: FunctionJob, config: Any) -> None:
-    own, plan, model = job.function.columns, job.performance, config.model
-    if own.cuda_graph and not plan.cuda_graph:
-        no_graphs(config)
-    if plan.recompute_layers != own.recompute_layers:
-        model.recompute_granularity = "full" if plan.recompute_layers else None
-        model.recompute_method = "block" if plan.recompute_layers else None
-        model.recompute_num_layers = plan.recompute_layers or None
-        model.recompute_modules = None
-    if plan.offload_layers != own.offload_layers:
-        model.cpu_offloading, model.cpu_offloading_weights = plan.offload_layers > 0, False
-        model.cpu_offloading_num_layers = plan.offload_layers
 
 
 def no_gather_in_optimizer_step(config: Any) -> None:

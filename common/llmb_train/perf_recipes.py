@@ -19,7 +19,7 @@ import json
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,11 +95,27 @@ def unread() -> dict[str, str]:
 
 @functools.cache
 def _defined() -> dict[str, str]:
-    found = {}
-    for module, path in _modules():
-        for name in _DEFINITION.findall(path.read_text(encoding="utf-8")):
-            if _RECIPE.match(name):
-                found[name] = module
+    bridge, _, folder = PACKAGE.rpartition(".")
+    try:
+        spec = importlib.util.find_spec(bridge)  # not of the package itself: that would import Megatron-Bridge
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None:
+        raise EngineError(
+            "Megatron-Bridge is not installed in this Python", remedy="run inside a container or an engine that has it"
+        )
+    roots = [root for place in spec.submodule_search_locations or () if (root := Path(place) / folder).is_dir()]
+    if not roots:
+        raise WrongEngine(
+            f"this Megatron-Bridge has no {PACKAGE}", remedy="release 0.6 and later have it: container nemo:26.08"
+        )
+    found: dict[str, str] = {}
+    for root in roots:
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            module = ".".join((PACKAGE, *(part for part in parts if part != "__init__")))
+            names = _DEFINITION.findall(path.read_text(encoding="utf-8"))
+            found |= {name: module for name in names if _RECIPE.match(name)}
     return dict(sorted(found.items()))
 
 
@@ -169,27 +185,6 @@ def tolerate_missing_files() -> None:
 
     from_yaml_file.tolerant = True  # type: ignore[attr-defined]
     RecipeConfig.from_yaml_file = staticmethod(from_yaml_file)
-
-
-def _modules() -> Iterator[tuple[str, Path]]:
-    bridge, _, folder = PACKAGE.rpartition(".")
-    try:
-        spec = importlib.util.find_spec(bridge)  # not of the package itself: that would import Megatron-Bridge
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
-        raise EngineError(
-            "Megatron-Bridge is not installed in this Python", remedy="run inside a container or an engine that has it"
-        )
-    roots = [root for place in spec.submodule_search_locations or () if (root := Path(place) / folder).is_dir()]
-    if not roots:
-        raise WrongEngine(
-            f"this Megatron-Bridge has no {PACKAGE}", remedy="release 0.6 and later have it: container nemo:26.08"
-        )
-    for root in roots:
-        for path in sorted(root.rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
-            yield ".".join((PACKAGE, *(part for part in parts if part != "__init__"))), path
 
 
 def prefer_files(prefer: bool = True) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmb_train import settings, steps
-from llmb_train.engine import Engine, is_configured, package_version
+from llmb_train.engine import Engine, is_configured, package_version, says
 from llmb_train.errors import JobError
 from llmb_train.job import AnyJob, FunctionJob, Job
 
@@ -42,8 +42,12 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
     """What is refused, each with its remedy."""
     if isinstance(job, FunctionJob):
         yield from () if engine.transformer_engine else _of_function(job, engine)
-    elif job.performance.cuda_graph and not (settings.whole_iteration_graph(job) or settings.captures_layers()):
-        # Which Megatron captures what, planning cannot know.
+    elif (
+        job.performance.cuda_graph
+        and not settings.whole_iteration_graph(job)
+        and says("megatron.bridge.utils.cuda_graph", "validate_cuda_graph_configuration")
+    ):
+        # Bridge 0.6 and later refuse "local" for single layers; which Megatron is there, planning cannot know.
         yield (
             f"Megatron-Bridge {job.engine} has megatron-core's own CUDA graphs for whole iterations only, and "
             f"{job.family} captures each layer",

@@ -120,12 +120,6 @@ def whole_iteration_graph(job: Job) -> bool:
     return job.performance.cuda_graph and job.family == "llama3"
 
 
-def captures_layers() -> bool:
-    """Whether this Megatron-Bridge lets core capture single layers: 0.6 and later refuse "local" for anything
-    (``bridge/utils/cuda_graph.py``)."""
-    return not says("megatron.bridge.utils.cuda_graph", "validate_cuda_graph_configuration")
-
-
 def ddp_config(job: Job, engine: Engine) -> Any:
     """Distributed optimizer with gradient reduction and parameter gather overlapped (Bridge 0.3.1, NeMo).
 

@@ -30,6 +30,9 @@ _KERNEL = re.compile(
 )
 """Lines that may mean something; the table of llmb_common.health says which do."""
 
+_OF_ONE_NODE = ("BOOT_IMAGE=", "root=", "initrd=", "ip=", "BOOTIF=", "resume=", "hostname=", "rd.luks", "rd.lvm", "ds=")
+"""Words of the kernel's command line that every node has otherwise."""
+
 ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.node_name(os.environ)))
 
 
@@ -171,6 +174,7 @@ def system() -> Dict[str, Any]:
     governors = [read(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
     idle = names(cores / "cpu0/cpuidle")
     shm = _room(str(ROOT / "dev/shm"))
+    cmdline = read(ROOT / "proc/cmdline") or ""
     parameters = " ".join(
         read(ROOT / place) or ""
         for place in ("proc/driver/nvidia/params", "sys/module/nvidia/parameters/NVreg_RegistryDwords")
@@ -186,7 +190,7 @@ def system() -> Dict[str, Any]:
         "idle_disabled": sum(read(cores / "cpu0/cpuidle" / name / "disable") == "1" for name in idle),
         "numa_balancing": read(ROOT / "proc/sys/kernel/numa_balancing"),
         "numa_nodes": len([cpus for cpus in numa if cpus]) or None,
-        "cmdline": _cmdline(read(ROOT / "proc/cmdline") or ""),
+        "cmdline": " ".join(word for word in cmdline.split() if not word.startswith(_OF_ONE_NODE)),
         "page_size": os.sysconf("SC_PAGE_SIZE"),
         "virtual": bool(re.search(r"^flags\s*:.*\bhypervisor\b", read(ROOT / "proc/cpuinfo") or "", re.MULTILINE)),
         "first_outgoing_port": _whole(read(ROOT / "proc/sys/net/ipv4/ip_local_port_range")),
@@ -286,12 +290,6 @@ def _limit(what: str) -> Optional[int]:
     """Of this process, as a job's would have it; None: there is none."""
     found = re.search(rf"^{what} +(\d+)", read(ROOT / "proc/self/limits") or "", re.MULTILINE)
     return int(found.group(1)) if found else None
-
-
-def _cmdline(text: str) -> str:
-    """Without what every node has otherwise."""
-    own = ("BOOT_IMAGE=", "root=", "initrd=", "ip=", "BOOTIF=", "resume=", "hostname=", "rd.luks", "rd.lvm", "ds=")
-    return " ".join(word for word in text.split() if not word.startswith(own))
 
 
 def _whole(text: Optional[str]) -> Optional[int]:
