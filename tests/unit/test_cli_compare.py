@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -92,7 +93,8 @@ def test_two_runs_are_compared(cli: Cli) -> None:
     second = make_run(cli.install, log=slow, variables=PUBLISHED | {"NCCL_ALGO": "Ring"}, job_id="102")
     done = cli("compare", first.paths.run_id, second.paths.run_id)
     assert done.status == 0
-    assert "\nB's steps take 20.0% more time than A's (97.7% interval: +9.4% to +31.7%)\n" in done.out
+    few = "; fewer than 3 runs of a side cannot show that one of them was odd"
+    assert f"\nB's steps take 20.0% more time than A's (97.7% interval: +9.4% to +31.7%){few}\n" in done.out
     assert "loss: at most 0.00% apart, at iteration" in done.out
     assert "the same work" in done.out
     assert ["env", "NCCL_ALGO", "-", "Ring"] in [line.split() for line in done.out.splitlines()]
@@ -112,7 +114,8 @@ def test_repeats_form_one_side(cli: Cli) -> None:
     assert together["ratio"] == pytest.approx(1.08)
     assert together["ratio_high"] - together["ratio_low"] < alone["ratio_high"] - alone["ratio_low"]
     assert "these runs do not show a difference" in cli("compare", ids[0], ids[3]).out
-    assert "these runs do not show a difference" not in cli("compare", ",".join(ids[:3]), ",".join(ids[3:])).out
+    out = cli("compare", ",".join(ids[:3]), ",".join(ids[3:])).out
+    assert re.search(r"more time than A's \(97\.7% interval: \+[.0-9]+% to \+[.0-9]+%\)\n", out)
 
 
 def test_what_differs_is_listed_with_its_values(cli: Cli) -> None:

@@ -190,7 +190,7 @@ def compare_command(first: str, second: str) -> Result:
     say_remarks([*one.runs, *other.runs])
     heads = ("", "first run", "successful", "step s", "tokens/s")
     text = table(heads, [one.row("A"), other.row("B")], heads[2:])
-    text += f"\n{_change(change)}\n{_work(loss, unequal)}\n"
+    text += f"\n{_change(change, min(len(one.times), len(other.times)))}\n{_work(loss, unequal)}\n"
     text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
     return Result(data, text if differing else f"{text}no recorded difference\n", status=0 if change else 1)
 
@@ -230,12 +230,17 @@ def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     return f"{said}loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
 
 
-def _change(change: Change | None) -> str:
-    """B's step time against A's, in a sentence."""
+_TELLING = 3
+"""Runs of a side with which the interval also holds where some runs are slow: two slow ones look like steady ones."""
+
+
+def _change(change: Change | None, fewest: int) -> str:
+    """B's step time against A's, in a sentence. ``fewest``: runs of the smaller side."""
     if change is None:
         return "a side has no successful run with steady steps, so no times are compared"
     interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
     if not change.is_real:
         return f"step time of B against A: {change.ratio - 1:+.1%} {interval}: these runs do not show a difference"
     more = "more" if change.ratio > 1 else "less"
-    return f"B's steps take {abs(change.ratio - 1):.1%} {more} time than A's {interval}"
+    few = f"; fewer than {_TELLING} runs of a side cannot show that one of them was odd" if fewest < _TELLING else ""
+    return f"B's steps take {abs(change.ratio - 1):.1%} {more} time than A's {interval}{few}"
