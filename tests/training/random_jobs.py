@@ -69,6 +69,11 @@ KNOWN = (
     ("can capture Megatron-FSDP", "core 0.16 dies when it captures it"),
     ("would cut the attention chunks", "our own attention: core knows no chunks"),
     ("is not less than the", "core offloads all layers but the last"),
+    ("Mamba (heads|groups)", "core finds it while it builds the Mamba layers"),
+    ("query groups, which ranks exchange", "Transformer Engine finds it at the first attention"),
+    (r"needs TP\*EP > 1", "core finds it while it builds the dispatcher"),
+    ("leaves a rank .* needs a multiple of", "Transformer Engine finds it at the first product, or exchange"),
+    ("inside one NVLink domain only", "Transformer Engine finds it when it registers user buffers"),
 )
 """Words of the plan's refusals and of the request, and why Megatron does not refuse the same."""
 

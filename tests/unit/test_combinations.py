@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb_common.errors import RequestError
+from support import plans
 from support.functions import NEWEST, plan
 
 LLAMA = {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
@@ -12,6 +13,11 @@ QWEN = {"MODEL_SIZE": "qwen3_30b_a3b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB
 NEXT = {"MODEL_SIZE": "qwen3_next_80b_a3b", "GPU_TYPE": "gb200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
 IMAGES = {"MODEL_SIZE": "qwen35_vl_397b_a17b", "GPU_TYPE": "gb200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
 OSS = {"MODEL_SIZE": "gpt_oss_20b", "GPU_TYPE": "gb200", "DTYPE": "nvfp4", "JOB_TOTAL_GPUS": "72"}
+NEXT_ON_HGX = {"MODEL_SIZE": "qwen3_next_80b_a3b", "GPU_TYPE": "b200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
+IN_FP8 = {"MODEL_SIZE": "qwen3_next_80b_a3b", "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "128"}
+NANO = {"MODEL_SIZE": "nemotron_3_nano", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16"}
+IN_MXFP8 = {"MODEL_SIZE": "nemotron_3_nano", "GPU_TYPE": "gb200", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "8"}
+NVLINK = "works inside one NVLink domain only, here"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,16 @@ OSS = {"MODEL_SIZE": "gpt_oss_20b", "GPU_TYPE": "gb200", "DTYPE": "nvfp4", "JOB_
         (NEXT, {"TP": "16", "CP": "2"}, "TP*CP = 16*2 does not divide its 16 linear heads"),
         (IMAGES, {}, "60 layers are not divisible by PP = 8"),
         (OSS, {"ETP": "2"}, "its experts have biases, which ETP=2 cannot divide"),
+        # What Megatron finds only when it builds the model, or at the first step.
+        (NANO, {"TP": "16"}, "TP=16 does not divide its 8 Mamba groups"),
+        ({**NANO, "FORCE": "true", "JOB_TOTAL_GPUS": "128"}, {"TP": "8", "CP": "16"}, "its 64 Mamba heads"),
+        ({**OSS, "FORCE": "true", "JOB_TOTAL_GPUS": "64"}, {"CP": "16"}, "TP*CP = 1*16 does not divide its 8 query"),
+        (NEXT_ON_HGX, {"EP": "1"}, "its exchange of tokens (deepep) needs TP*EP > 1"),
+        (IN_FP8, {"TP": "8", "EP": "16"}, "TP=8 leaves a rank 1544 of the 12352 columns of its delta layers, and FP8"),
+        (IN_MXFP8, {"TP": "4"}, "TP=4 leaves a rank 2576 of the 10304 columns of its mamba layers, and MXFP8 needs"),
+        (IN_MXFP8, {"ETP": "4", "EP": "2"}, "ETP=4 leaves a rank 464 of the 1856 columns of its experts, and MXFP8"),
+        (LLAMA, {"TP": "16", "PP": "1", "VP": "NA"}, f"TP=16: the overlap of its exchange {NVLINK} 8 GPUs"),
+        (LLAMA, {"GPUS_PER_NODE": "4", "TP": "8", "PP": "1", "VP": "NA"}, f"{NVLINK} 4 GPUs"),
     ],
 )
 def test_what_a_function_does_not_go_with_is_refused(job: dict[str, str], change: dict[str, str], message: str) -> None:
@@ -42,6 +58,35 @@ def test_what_a_function_does_not_go_with_is_refused(job: dict[str, str], change
         plan(**job, **change, **NEWEST, PREFLIGHT="off")
     assert message in caught.value.message
     assert caught.value.code == "does-not-divide"
+
+
+def test_sizes_at_the_edge_of_what_a_precision_allows_are_taken() -> None:
+    assert plan(**IN_FP8, TP="4", EP="32", **NEWEST, PREFLIGHT="off").tp == 4, "3088 columns: a multiple of 16"
+    assert plan(**IN_MXFP8, TP="2", **NEWEST, PREFLIGHT="off").tp == 2, "5152 columns: a multiple of 32"
+    assert plan(**NANO, TP="8", **NEWEST, PREFLIGHT="off").tp == 8, "bf16 has no such rule"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "columns", "message"),
+    [
+        ("h100", {"TP": "16", "PP": "1", "VP": "NA"}, f"{NVLINK} 8 GPUs"),
+        ("h100", {"TP": "16", "PP": "1", "VP": "NA", "MEGATRON_SETTINGS": "comm_overlap.tp_comm_overlap=false"}, ""),
+        ("h100", {"TP": "8", "PP": "1", "VP": "NA", "GPUS_PER_NODE": "4"}, f"{NVLINK} 4 GPUs"),
+        ("gb200", {"TP": "16", "PP": "1", "VP": "NA"}, ""),  # NVL72: 18 nodes in one domain
+        ("gb200", {"FP8_RECIPE": "mx", "TP": "8", "CP": "16", "PP": "1", "VP": "NA"}, "leaves a rank 64 tokens"),
+        ("gb200", {"FP8_RECIPE": "mx", "TP": "8", "CP": "8", "PP": "1", "VP": "NA"}, ""),
+        ("gb200", {"FP8_RECIPE": "cs", "TP": "8", "CP": "16", "PP": "1", "VP": "NA"}, ""),
+    ],
+)
+def test_the_overlap_of_tensor_parallelism_stays_inside_an_nvlink_domain(
+    gpu: str, columns: dict[str, str], message: str
+) -> None:
+    job = {"MODEL_SIZE": "405b", "GPU_TYPE": gpu, "DTYPE": "fp8", "JOB_TOTAL_GPUS": "512", "GBS": "512"}
+    job |= {"FSDP": "false", "CUDA_GRAPH": "false", "PREFLIGHT": "off", "FORCE": "true"} | columns
+    if not message:
+        assert plans.plan(**job).tp == int(columns["TP"])
+        return
+    assert message in plans.refusal(**job)
 
 
 def test_experts_are_whole_where_nobody_says_how_to_divide_them() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.platform.gpus import CPU, gpu_types, row_types
+from llmb_common.platform.gpus import CPU, gpu_types, per_node, row_types
 from llmb_common.recipes.model import AnyShape, Model
 from llmb_common.recipes.recipe import NO_COPY, Recipe
 from llmb_common.recipes.rows import Row, Variant
@@ -79,6 +79,11 @@ class Case(PlanningInput):
     @property
     def on_cpu(self) -> bool:
         return self.gpu_type == CPU
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a node, as the user, the site or the GPU type say; a job may use fewer."""
+        return self.request.gpus_per_node or self.cluster.gpus_per_node or per_node(self.gpu_type)
 
     @property
     def what(self) -> str:

@@ -2,12 +2,14 @@
 
 Sources of the rules: megatron-core 0.19.0, ``TransformerConfig.__post_init__`` and
 ``transformer_block.get_num_layers_to_build``; Megatron-Bridge 0.6.0, ``training/config.py`` and
-``training/comm_overlap.py``. ``tests/training/random_jobs.py`` puts random jobs to both.
+``training/comm_overlap.py``. ``tests/training/random_jobs.py`` puts random jobs to both. What only fails when the model
+is built, or at its first step, names its source where it is checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -35,7 +37,8 @@ def check_combinations(name: str | None, function: Function, layout: Layout) -> 
     Raises:
         RequestError: Megatron would refuse it.
     """
-    refuse_first((f"{name}: {message}", remedy) for message, remedy in _refusals(function, layout))
+    broken = chain(_refusals(function, layout), _late(name or "", function, layout))
+    refuse_first((f"{name}: {message}", remedy) for message, remedy in broken)
 
 
 def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
@@ -89,6 +92,53 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
             yield f"TP*CP = {c.tp}*{c.cp} does not divide its {heads} linear heads", "choose others"
 
 
+def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]:
+    """What Megatron's validation lets pass, and what then fails on every rank.
+
+    Mamba: megatron-core 0.16 to 0.19, ``ssm/mamba_mixer.py`` and ``ssm/mamba_context_parallel.py``. Dispatchers: core
+    0.19, ``MoEFlexTokenDispatcher``. GPT-OSS: Bridge 0.6's recipes of it exchange attention heads (``cp_comm_type``
+    a2a), which Transformer Engine 2.12 to 2.18 divides by CP (``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
+    """
+    a, layers, settings = function.architecture, function.layers, function.settings
+    if layers is not None and layers.mamba is not None:
+        heads, _, groups, _ = layers.mamba
+        for what, count, by, said in (
+            ("Mamba heads", heads, c.tp * c.cp, f"TP*CP = {c.tp}*{c.cp}"),
+            ("Mamba groups", groups, c.tp, f"TP={c.tp}"),
+        ):
+            if count % by:
+                yield f"{said} does not divide its {count} {what}", "choose others"
+    if name.startswith("gpt_oss") and c.cp > 1 and a.query_groups % (c.tp * c.cp):
+        groups_said = f"its {a.query_groups} query groups, which ranks exchange"
+        yield f"TP*CP = {c.tp}*{c.cp} does not divide {groups_said}", "choose others"
+    backend = settings.get("moe_flex_dispatcher_backend")
+    flex = a.moe is not None and settings.get("moe_token_dispatcher_type") == "flex"
+    if flex and backend != "hybridep" and c.tp * (c.ep or 1) == 1:
+        yield f"its exchange of tokens ({backend}) needs TP*EP > 1", "choose a larger EP or TP"
+    yield from _unaligned(function, c)
+
+
+def _unaligned(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
+    """Products of which a rank's part has a size that the precision does not allow.
+
+    Transformer Engine 2.12 to 2.18: multiples of 32 in MXFP8 (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8
+    (``pytorch/utils.py``, ``assert_dim_for_fp8_exec``) and in NVFP4 (``quantizer.cpp``). Attention heads are such.
+    """
+    precision, a, layers = str(function.settings.get("precision")), function.architecture, function.layers
+    if layers is None or not ("fp8" in precision or "fp4" in precision):
+        return
+    word, unit = ("MXFP8", 32) if "mxfp8" in precision else ("NVFP4" if "fp4" in precision else "FP8", 16)
+    etp = c.etp or c.tp
+    sizes = [("MLP", a.ffn or 0, "TP", c.tp)] if any(kind.mlp == "dense" for kind in layers.kinds.values()) else []
+    if a.moe is not None:
+        sizes += [("experts", a.moe.ffn, "ETP", etp), ("shared expert", a.moe.shared_ffn or 0, "TP", c.tp)]
+    sizes += [(f"{name} layers", size, "TP", c.tp) for name, both in layers.scans.items() for size in both]
+    for what, size, column, by in sizes:
+        if by > 1 and size % by == 0 and (size // by) % unit:
+            part = f"{column}={by} leaves a rank {size // by} of the {size} columns of its {what}"
+            yield f"{part}, and {word} needs a multiple of {unit}", f"choose a smaller {column}, or DTYPE=bf16"
+
+
 def check_settings(
     name: str | None, function: Function, layout: Layout, asked: Mapping[str, Any], gpu_type: str
 ) -> None:
@@ -136,7 +186,6 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
         (overlap and ("'moe'" in graphed or "'mlp'" in graphed), "the overlap does not go with graphs of moe or mlp"),
         (overlap and function.architecture.mtp_layers > 1, "the overlap takes one head for further tokens at most"),
         (flex and backend == "deepep" and not deepep, f"DeepEP is not for {gpu_type}"),
-        (flex and backend != "hybridep" and c.tp * (c.ep or 1) == 1, f"{backend} needs TP*EP > 1"),
         (flex and backend == "hybridep" and HYBRID_DOMAIN not in function.env, "it lacks the variables of HybridEP"),
         (bool(asked.get("comm_overlap.tp_comm_overlap")) and c.tp == 1, "the overlap of TP's exchange needs TP > 1"),
     )
@@ -190,7 +239,8 @@ def check_columns(case: Case, layout: Layout) -> None:
     """
     function, asked = case.function, case.request.columns
     if function is None:
-        refuse_first(broken_rules(layout, case.shape, case.model.sequence_length, case.recipe.family))
+        rules = broken_rules(layout, case.shape, case.model.sequence_length, case.recipe.family)
+        refuse_first(chain(rules, _of_overlap(case, layout)))
         return
     if case.adapters and case.request.load_checkpoint is None:
         # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
@@ -228,9 +278,41 @@ def check_columns(case: Case, layout: Layout) -> None:
             code="refused-by-megatron",
         )
     check_combinations(case.row.function, function, layout)
+    refuse_first(_of_overlap(case, layout))
     of_memory = ("recompute_layers", "offload_layers", "pp")
     if any(name in asked and asked[name] != getattr(function.columns, name) for name in of_memory):
         refuse_first(of_memory_savers(layout, case.shape))
+
+
+def _of_overlap(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
+    """What the overlap of tensor parallelism's exchange with matrix products (user buffers) cannot do.
+
+    Transformer Engine has it inside one NVLink domain only (``examples/pytorch/comm_gemm_overlap/README.md``;
+    ``common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp`` passes handles of memory inside a node, or through
+    NVL72's fabric; issue 1071). In MXFP8 it gathers scales of 128 tokens (2.8 to 2.18, ``pytorch/module/base.py``).
+    It is on where ``llmb_train.settings.comm_overlap`` or the function switches it on, and TP > 1.
+    """
+    function, name = case.function, "comm_overlap.tp_comm_overlap"
+    on = function.settings.get("tp_comm_overlap") if function is not None else case.dtype != "nvfp4"
+    if case.on_cpu or c.tp == 1 or not on or case.request.megatron.get(name, "").lower() == "false":
+        return
+    off = f"{case.request.say('MEGATRON_SETTINGS')} {name}=false"
+    gpu, node = GPUS[case.gpu_type], case.gpus_per_node
+    inside = c.tp <= node * gpu.nvlink_nodes and (gpu.nvlink_nodes > 1 or node % c.tp == 0 or c.gpus <= node)
+    if not inside:
+        here = f"{node * gpu.nvlink_nodes} GPUs"
+        yield (
+            f"TP={c.tp}: the overlap of its exchange works inside one NVLink domain only, here {here}",
+            f"choose a TP that divides {node * gpu.nvlink_nodes}, or set {off}",
+        )
+    scaling = case.row.fp8_recipe or case.request.fp8_recipe or case.variant.fp8_recipe
+    tokens = case.model.sequence_length * c.mbs // (c.cp * c.tp)
+    if case.dtype == "fp8" and scaling == "mx" and tokens % 128:
+        yield (
+            f"TP*CP = {c.tp}*{c.cp} leaves a rank {tokens} tokens, and the overlap of TP's exchange in MXFP8 needs a "
+            "multiple of 128",
+            f"choose a smaller TP or CP, or set {off}",
+        )
 
 
 def _refused(case: Case, function: Function) -> str | None:

@@ -143,10 +143,7 @@ def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Mamba-2: what its first product makes, which the fused scan keeps, and the scan's output."""
-    assert s.mamba is not None
-    heads, width, groups, state = s.mamba
-    inner = heads * width
-    first = 2 * inner + 2 * groups * state + heads
+    first, inner = s.scans["mamba"]
     shapes = frozenset({(first, a.hidden), (a.hidden, inner)})
     return (*_around(a.hidden, 0), Saved(plain=first + inner, inputs=inner)), shapes
 
@@ -154,9 +151,8 @@ def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """A gated delta net: its first product, the convolution's input and output, and values before and after a norm."""
     assert s.delta is not None
-    key_heads, key, value_heads, value = s.delta
-    keys, values = key_heads * key, value_heads * value
-    first = 2 * keys + 2 * values + 2 * value_heads
+    first, values = s.scans["delta"]
+    keys = s.delta[0] * s.delta[1]
     shapes = frozenset({(first, a.hidden), (a.hidden, values)})
     return (*_around(a.hidden, 0), Saved(plain=first + 2 * (2 * keys + values) + values, inputs=values)), shapes
 

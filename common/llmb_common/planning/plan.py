@@ -42,7 +42,6 @@ from llmb_common.planning.switches import (
     steps_for,
 )
 from llmb_common.platform.engines import image_file_name
-from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.loading import recipes_root
 from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe
@@ -239,7 +238,7 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
     forced = replace(request, force=True, preflight="warn")
     case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
     layout = _of_row(case, **{"gbs": 0, **request.columns})
-    unit = math.lcm(_per_node(case), layout.tp * layout.pp * layout.cp)
+    unit = math.lcm(case.gpus_per_node, layout.tp * layout.pp * layout.cp)
     others = {*range(unit, 2 * asked + unit, unit)} - {*documented_scales(case)}
     for gpus in sorted(others, key=lambda gpus: abs(gpus - asked))[:_TRIED]:
         try:
@@ -289,7 +288,7 @@ def _of_row(case: Case, **changes: int | bool | None) -> Layout:
 
 def _nodes(case: Case) -> tuple[int, int]:
     """Number of nodes and GPUs used on each."""
-    gpus, gpus_per_node = case.gpus, _per_node(case)
+    gpus, gpus_per_node = case.gpus, case.gpus_per_node
     if case.machine.traits.this_machine or gpus <= gpus_per_node:
         return 1, gpus
     if gpus % gpus_per_node:
@@ -298,10 +297,6 @@ def _nodes(case: Case) -> tuple[int, int]:
             remedy=f"use a multiple of {gpus_per_node}, or set GPUS_PER_NODE",
         )
     return gpus // gpus_per_node, gpus_per_node
-
-
-def _per_node(case: Case) -> int:
-    return case.request.gpus_per_node or case.cluster.gpus_per_node or per_node(case.gpu_type)
 
 
 def _image(case: Case, engine: str, install: Path) -> str | None:

@@ -127,6 +127,21 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
         """Elements of the first product of an MLP of width ``ffn``, which keeps both halves where it is gated."""
         return ffn * (2 if self.gated else 1)
 
+    @property
+    def scans(self) -> dict[str, tuple[int, int]]:
+        """Of Mamba-2 layers and gated delta nets: elements of the first product, and of the input of the last.
+
+        megatron-core 0.16 to 0.19: ``ssm/mamba_mixer.py`` and ``ssm/gated_delta_net``, ``in_proj`` and ``out_proj``.
+        """
+        found = {}
+        if self.mamba is not None:
+            heads, width, groups, state = self.mamba
+            found["mamba"] = (2 * heads * width + 2 * groups * state + heads, heads * width)
+        if self.delta is not None:
+            key_heads, key, value_heads, value = self.delta
+            found["delta"] = (2 * key_heads * key + 2 * value_heads * (value + 1), value_heads * value)
+        return found
+
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the documents say of checkpoints of one size: printed size, GPU counts, smallest count tested to load."""
