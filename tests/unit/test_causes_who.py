@@ -245,12 +245,23 @@ IN_USE = "Address already in use"
         ("Fatal glibc error: CPU does not support x86-64-v3", "architecture", None),
         ("cn7:20:30 [1] mnnvl.cc:62 NCCL WARN MNNVL (cliqueSize 16) is available but not working", "mnnvl", "cn7"),
         ("[1732680000.123457] [cn7:20:0] x.c:99 UCX  ERROR mlx5dv_devx_obj_create(QP) failed", "rdma-setup", "cn7"),
+        ("slurmstepd-cn7: error: pyxis:     curl: (6) Could not resolve host: nvcr.io", "host-name", "cn7"),
+        ("triton.runtime.errors.PTXASError: Internal Triton PTX codegen error", "compiler", None),
         ("  what():  cufile: failed to register the buffer", "exception", None),
     ],
 )
 def test_words_that_several_causes_share_are_told_apart(tmp_path: Path, line: str, kind: str, node: str | None) -> None:
     found = why(tmp_path, f"{line}\n")
     assert (found.kind, found.cause and found.cause.node) == (kind, node)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"), [(1, "rank 8 on {}"), (9, "rank 8 on {} and 8 more"), (80, "rank 8 on {} and many more")]
+)
+def test_of_a_fault_that_ranks_share_the_summary_says_so(tmp_path: Path, ranks: int, said: str) -> None:
+    log = FailedLog(5, ranks=128)
+    text = "".join(log.line(8 + rank, "run.py: error: unrecognized arguments: --tp") for rank in range(ranks))
+    assert why(tmp_path, log.communicators() + text).summary.endswith(f"({said.format(log.host(8))})")
 
 
 def test_a_kernel_that_gave_up_waiting_ends_its_own_gpus_work(tmp_path: Path) -> None:

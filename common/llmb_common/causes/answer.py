@@ -47,7 +47,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["root"] = "root"
     rank: int | None = None
     ranks: tuple[int, ...] = ()
-    """All of them where it is of several."""
+    """All of them where it is of several; 64 at most."""
     node: str | None = None
     gpu: str | None = None
     step: int | None = None

@@ -31,6 +31,7 @@ from llmb_common.timing.job_events import read_events
 
 _MOST_KERNEL_LOGS = 8192
 _MOST_WITNESSES = 8
+_MOST_RANKS = 64
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
 _TASK = re.compile(r"srun: error: \S+: task \d+: ")
 _CLOSE = 16 << 10
@@ -276,7 +277,7 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
     if rank is None and not item.location.ranks:
         ended, host = _ended_first(readings, places)
         rank, node = (ended, host) if node in (None, host) else (None, node)
-    ranks = tuple(sorted(item.location.ranks if len(item.location.ranks) > 1 else said_by))[:64]
+    ranks = tuple(sorted(item.location.ranks if len(item.location.ranks) > 1 else said_by))[:_MOST_RANKS]
     hosts = reading.hosts.get(kind, set()) | {places.host_of(one) for one in said_by}
     everywhere = len(hosts) > 1 or (found.fault in ("site", "storage") and not places.several)
     return _of_kind(
@@ -356,7 +357,7 @@ def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None
                 line=printable(item.raw),
                 file=str(item.log),
                 number=number_of(item),
-                ranks=tuple(sorted(ranks))[:64],
+                ranks=tuple(sorted(ranks))[:_MOST_RANKS],
                 node=node,
                 gpu=gpu,
                 time=item.line.time,
@@ -381,8 +382,10 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 
 def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
     if chosen is not None:
-        where = [f"rank {chosen.rank}"] if chosen.rank is not None and chosen.kind != "hang" else []
+        named, more = chosen.rank is not None and chosen.kind != "hang", len(chosen.ranks) - 1
+        where = [f"rank {chosen.rank}"] if named else []
         where += [f"on {chosen.node}"] if chosen.node else []
+        where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"] if named and more > 0 else []
         return f"{chosen.what}{f' ({chr(32).join(where)})' if where else ''}"
     # A job that hung was ended by its own supervisor: whoever was killed then is no riddle.
     if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):

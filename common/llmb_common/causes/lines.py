@@ -140,7 +140,7 @@ def location_of(text: str) -> Location:
     else:
         named = _first(_RANK, text)
         ranks = () if named is None or _GROUP_RANK.search(text) else (named,)
-    where = tasks or on or _STEPD.match(text) or _PMIX.match(text)
+    where = tasks or _STEPD.match(text) or _PMIX.match(text) or on
     host = where["host"] if where else None
     return Location(ranks, host, bus[1].lower() if bus else None, *numbers)
 
