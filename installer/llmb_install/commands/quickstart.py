@@ -14,7 +14,7 @@ from llmb_common.errors import CheckFailed
 from llmb_common.machine.processes import Answer, ask
 from llmb_common.request.variables import VARIABLES
 from llmb_common.timing.records import iterations_in
-from llmb_install.answers.answers import Answers, complete, load_recipes, stored_answers
+from llmb_install.answers.answers import complete, load_recipes, stored_answers
 from llmb_install.installation import Installation, write_site_config
 from llmb_install.parts.engine import TOOL
 from llmb_install.working import command
@@ -40,7 +40,8 @@ def quickstart(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
         reporter.note(f"LLMB quickstart in {install}")
         try:
             with install_lock(install, reporter):
-                answers = stored_answers(install) or _answers(clone, install)
+                given = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu"}
+                answers = stored_answers(install) or complete({**given, "workloads": [WORKLOAD]}, load_recipes(clone))
                 _install(Installation(clone, answers), reporter, space_check=not asked.no_space_check)
             run_folder = _train(clone, install, reporter)
             table = _table(clone, install, run_folder)
@@ -60,11 +61,6 @@ def quickstart(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
         f"next: export LLMB_INSTALL={shlex.quote(str(install))}; {llmb_run} list",
     ]
     return Result(text=table.output, remarks=remarks)
-
-
-def _answers(clone: Path, install: Path) -> Answers:
-    given = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": [WORKLOAD]}
-    return complete(given, load_recipes(clone))
 
 
 def _install(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import at_work, transaction
 
 
-def live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]:
+def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]:
     """Runs of ``workloads`` (empty: of the installation) that wait or train.
 
     A run is asked about where it is; one that nobody can tell of counts as live.
@@ -60,7 +60,7 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
         EnvironmentLacks: there are such runs.
     """
     try:
-        live = live_runs(install, workloads)
+        live = _live_runs(install, workloads)
     except RecordError as error:  # a damaged installation can be removed too
         print(printable_lines(f"note: not known whether runs use it: {error.message}"), file=sys.stderr)
         return
@@ -85,11 +85,23 @@ def belongings(install: Path) -> list[Path]:
 
     In the order of removal: what ``llmb-install`` itself needs comes last, so that it can be called again after a kill.
     """
-    found = [*_images(install / "images"), *_model_files(install)]
+    found = []
+    images = install / "images"
+    for path in sorted(images.iterdir()) if images.is_dir() else ():
+        if _PART.match(path.name) and path.is_file():
+            found.append(path)
+        elif path.name.endswith(RECEIPT_SUFFIX) and (receipt := read_receipt(path)) and "sha256" in receipt:
+            image = path.with_name(path.name.removesuffix(RECEIPT_SUFFIX))
+            found += [image, path] if image.is_file() else [path]
+    for path in sorted((install / ".llmb" / "receipts").glob("hugging_face+*.json")):
+        repository = (read_receipt(path) or {}).get("repository")
+        folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
+        if repository and folder.is_dir():
+            found.append(folder)
     found += [path for name in ENGINE_NAMES for path in environment_paths(install, name)]
-    config = install / FILE_NAME
-    found += [config] if config.exists() else []
-    return [*found, *environment_paths(install, TOOL), *_commands(install)]
+    found += filter(Path.exists, [install / FILE_NAME])
+    found += environment_paths(install, TOOL)
+    return [*found, *(path for name in files.COMMANDS if files.is_ours(path := install / "bin" / name))]
 
 
 def environment_paths(install: Path, name: str) -> list[Path]:
@@ -97,12 +109,15 @@ def environment_paths(install: Path, name: str) -> list[Path]:
     folder = install / "venvs"
     build = build_names(name)
 
-    def is_its(path: Path) -> bool:
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_symlink():
-            return path.name == name and is_ours(path)
-        return path.is_dir() and (build.match(path.name) is not None or path.name == cache_name(name))
-
-    return sorted(filter(is_its, folder.iterdir())) if folder.is_dir() else []
+            is_its = path.name == name and is_ours(path)
+        else:
+            is_its = path.is_dir() and (build.match(path.name) is not None or path.name == cache_name(name))
+        if is_its:
+            found.append(path)
+    return found
 
 
 def remove_if_empty(install: Path) -> None:
@@ -111,29 +126,6 @@ def remove_if_empty(install: Path) -> None:
         folder = install / name
         if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
             folder.rmdir()
-
-
-def _commands(install: Path) -> Iterator[Path]:
-    return (path for name in files.COMMANDS if files.is_ours(path := install / "bin" / name))
-
-
-def _images(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if _PART.match(path.name) and path.is_file():
-            yield path
-        elif path.name.endswith(RECEIPT_SUFFIX) and (receipt := read_receipt(path)) and "sha256" in receipt:
-            image = path.with_name(path.name.removesuffix(RECEIPT_SUFFIX))
-            if image.is_file():
-                yield image
-            yield path
-
-
-def _model_files(install: Path) -> Iterator[Path]:
-    for path in sorted((install / ".llmb" / "receipts").glob("hugging_face+*.json")):
-        repository = (read_receipt(path) or {}).get("repository")
-        folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
-        if repository and folder.is_dir():
-            yield folder
 
 
 _NOTE = Path(".llmb") / "removing.json"
@@ -178,7 +170,7 @@ def prune(installation: Installation, reporter: Reporter) -> None:
     if not old:
         return
     try:
-        if live_runs(installation.path):
+        if _live_runs(installation.path):
             return
     except RecordError as error:
         reporter.log(f"earlier environments stay, because runs may use them: {error.message}")
@@ -251,7 +243,14 @@ def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         if file := credentials.remove_ngc_key(path):
             reporter.note(f"removed the NGC key from {file}")
         remove_if_empty(path)
-        _remove_own(path)
+        # What is in .llmb: near the end the answers, because while they are there, uninstall can be repeated, and then
+        # the lock, which tells those who wait for it.
+        state = path / ".llmb"
+        last = [state / ANSWERS_FILE.name, state / "lock"]
+        for entry in [entry for entry in state.iterdir() if entry not in last and entry.name != "lock.owner"]:
+            _remove(entry)
+        for entry in last:
+            entry.unlink()
     for folder in (path / ".llmb", path):
         with contextlib.suppress(OSError):  # somebody else's things, or another installer's
             folder.rmdir()
@@ -268,17 +267,6 @@ def _require_no_runs(asked: argparse.Namespace, path: Path) -> None:
 def _targets(asked: argparse.Namespace, path: Path) -> list[Path]:
     results = path / "workloads"
     return [*belongings(path), *([results] if asked.results_too and results.exists() else [])]
-
-
-def _remove_own(path: Path) -> None:
-    """Remove what is in ``.llmb``: near the end the answers, because while they are there, uninstall can be repeated,
-    and then the lock, which tells those who wait for it."""
-    folder = path / ".llmb"
-    last = [folder / ANSWERS_FILE.name, folder / "lock"]
-    for entry in [entry for entry in folder.iterdir() if entry not in last and entry.name != "lock.owner"]:
-        _remove(entry)
-    for entry in last:
-        entry.unlink()
 
 
 def _remove(target: Path) -> None:

@@ -290,12 +290,9 @@ def _get(address: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, st
         return json.loads(answer.read(_MOST_BYTES)), answer.headers
 
 
-Text = Callable[[], str]
-
-
 def shown(
     doing: str, output: Path, cache: Path, unpacked: Path | None, known: Callable[[], Manifest | None]
-) -> str | Text:
+) -> str | Callable[[], str]:
     """What stands on the progress line while Enroot is ``doing`` something, which begins now."""
     began, before = time.monotonic(), _sizes(cache)
 

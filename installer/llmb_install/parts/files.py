@@ -33,14 +33,14 @@ def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any],
     data, lines = load(text, str(path), ConfigError)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}:1: not a mapping of keys", remedy="write KEY: VALUE, one on a line")
-    schema, place = data.get("schema", 1), f"{path}:{lines.get('$.schema', 1)}"
+    schema, line = data.get("schema", 1), f"{path}:{lines.get('$.schema', 1)}"
     if type(schema) is not int or schema < 1:
         raise ConfigError(
-            f"{place}: schema {schema!r} is not a valid schema number", remedy="this release writes schema: 1"
+            f"{line}: schema {schema!r} is not a valid schema number", remedy="this release writes schema: 1"
         )
     if schema > 1:
         raise ConfigError(
-            f"{place}: schema {schema} is from a newer release; this one knows up to 1",
+            f"{line}: schema {schema} is from a newer release; this one knows up to 1",
             remedy="git pull in the clone, then run the same command again",
         )
     return data, lines
@@ -80,16 +80,16 @@ class WorkloadFolders(Artefact):
             folder.mkdir(parents=True, exist_ok=True)
 
     def verify(self) -> str | None:
-        bad = [str(folder) for folder in self.folders if not folder.is_dir() or _owner_cannot_write(folder)]
+        bad = []
+        for folder in self.folders:
+            # Colleagues need not write there: they keep runs in folders of their own.
+            is_own = folder.is_dir() and folder.stat().st_uid == os.geteuid()
+            if not folder.is_dir() or (is_own and not os.access(folder, os.W_OK)):
+                bad.append(str(folder))
         return f"missing or not writable: {', '.join(bad)}" if bad else None
 
     def show(self) -> str:
         return "make " + ", ".join(map(str, self.folders))
-
-
-def _owner_cannot_write(folder: Path) -> bool:
-    """Whether we own it and cannot write to it. Colleagues need not: they keep runs in folders of their own."""
-    return folder.stat().st_uid == os.geteuid() and not os.access(folder, os.W_OK)
 
 
 COMMANDS = {"llmb-run": "llmb_run", "llmb-install": "llmb_install"}
