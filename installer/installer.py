@@ -18,8 +18,12 @@ def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 d
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.path[:0] = [str(CLONE / "installer"), str(CLONE / "common")]
-    from llmb_install.parts import uv
-
+    try:
+        from llmb_install.parts import uv
+    except ImportError as error:  # Debian's python3-minimal, or a Python that was built without OpenSSL
+        print(f"error: {sys.executable} lacks a part of Python's standard library: {error}", file=sys.stderr)
+        print("  -> install all of it (as root: apt-get install python3), or use another Python", file=sys.stderr)
+        return 3
     uv.repair_environment()
     if sys.version_info < uv.TOOL_MINIMUM:
         newer = uv.find_python(uv.is_tool_python)

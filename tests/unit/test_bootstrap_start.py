@@ -111,6 +111,16 @@ def test_uv_fetches_another_python(tmp_path: Path, fetches: bool) -> None:
         assert (done.returncode, "and uv could not fetch another: no route" in done.stderr) == (3, True), done.stderr
 
 
+@pytest.mark.parametrize("module", ["shutil", "ssl"])
+def test_a_python_without_all_of_its_library_is_told_so(module: str) -> None:
+    """Debian's python3-minimal lacks shutil, a Python that was built without OpenSSL lacks ssl."""
+    program = f"import runpy, sys; sys.modules[{module!r}] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    done = call(sys.executable, "-I", "-c", program, str(INSTALLER))
+    assert (done.returncode, done.stderr.count("\n")) == (3, 2), done.stderr
+    assert f"error: {sys.executable} lacks a part of Python's standard library: " in done.stderr
+    assert module in done.stderr
+
+
 def test_mistakes_are_reported_before_anything_is_installed(tmp_path: Path) -> None:
     done = call(sys.executable, str(INSTALLER), "--quikstart", "--install-path", str(tmp_path / "new"))
     assert done.returncode == 2

@@ -19,7 +19,7 @@ from llmb_install.parts.engine import shared_tool
 from llmb_install.parts.environment import RECEIPT, Environment, installed_packages
 from llmb_install.parts.environment_build import Content, UvProgress, build
 from llmb_install.parts.package_index import Sources
-from llmb_install.working.artefact import read_receipt, require_ready
+from llmb_install.working.artefact import _space, read_receipt, require_ready
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
 from llmb_install.working.transaction import remove_leftovers
@@ -303,6 +303,10 @@ def test_clones_with_one_lock_share_what_the_cache_has(environment, tmp_path, mo
         (clone / "installer" / "locks").mkdir(parents=True)
         (clone / "installer" / "locks" / "tool.txt").write_text(f"six=={2 if clone.name == 'newer' else 1}\n")
     one, same, newer = (shared_tool(clone, tmp_path / "cache") for clone in clones)
+    monkeypatch.setattr("llmb_install.working.artefact.free_bytes", lambda folder: 10**8)
+    (lack,) = _space(one.room())
+    assert lack.remedy.startswith("free some space, or set XDG_CACHE_HOME to a directory with more")
+    assert "--no-space-check" not in lack.remedy, "list and verify have no such option"
     assert one.ensure_usable(Reporter(None))
     assert same.is_usable()
     assert newer.ensure_usable(Reporter(None))

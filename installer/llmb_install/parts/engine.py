@@ -220,6 +220,10 @@ class SharedTool(Tool):
     def show(self) -> str:
         return f"environment {self.link} with what LLMB needs"
 
+    def room(self) -> list[Room]:
+        elsewhere = "set XDG_CACHE_HOME to a directory with more: what commands need is kept there"
+        return [room._replace(elsewhere=elsewhere) for room in super().room()]
+
     def _is_linked(self) -> bool:
         return True
 

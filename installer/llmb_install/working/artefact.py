@@ -29,6 +29,11 @@ class Room(NamedTuple):
     folder: Path
     bytes: int
     what: str
+    elsewhere: str = (
+        "choose another directory (--install-path, --image-folder, ENROOT_TEMP_PATH); --no-space-check tries all the "
+        "same"
+    )
+    """What to do where there is too little."""
 
 
 class Artefact(ABC):
@@ -169,8 +174,7 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
             found.append(
                 EnvironmentLacks(
                     f"{size(needed)} of space are needed in {there[0].folder} ({parts}), and {size(free)} are free",
-                    remedy="free some space, or choose another directory (--install-path, --image-folder, "
-                    "ENROOT_TEMP_PATH); --no-space-check tries all the same",
+                    remedy=f"free some space, or {there[0].elsewhere}",
                 )
             )
     return found
