@@ -68,7 +68,6 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/src/train.py", line 1,
 
 
 def named(found: Diagnosis) -> str:
-    """The root's line."""
     assert found.cause is not None, found
     return found.cause.line
 
@@ -86,6 +85,7 @@ def named(found: Diagnosis) -> str:
         ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-20T03:40 DUE TO TIME LIMIT ***\n", "TIME LIMIT"),
         (f"{TRACEBACK}triton.runtime.errors.OutOfResources: out of resource: shared memory\n", "OutOfResources"),
         (f"{TRACEBACK}Exception: Current loss scale already at minimum\n", "already at minimum"),
+        (f"{TRACEBACK}ValueError: \nInvalid log settings: x, must be a comma separated list\n", "log settings: x"),
         ("enroot-switchroot: failed to execute: /usr/bin/bash: Exec format error\n", "Exec format error"),
         ("python3: /opt/permute.cu:412: void f(P): Assertion `p != nullptr' failed.\n", "Assertion `p != nullptr'"),
         (IMPORT_THAT_WAS_TRIED, "ValueError: GBS does not divide"),

@@ -54,6 +54,7 @@ _MORE = (
         b"Too many",
     ),
     *(b"No devices", b"Stale", b"endpoint", b"uplicate GPU", b"double free", b"alloc(): ", b"what():"),
+    b"log settings",
 )
 _PASSED = b"] datetime: "
 """Megatron prints it after a barrier of all ranks: none of them is dead."""
