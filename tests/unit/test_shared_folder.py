@@ -152,14 +152,15 @@ def test_two_partitions_are_two_questions_and_one_answer(site: RunSite, fake: Fa
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        ("batch*|infinite|1-infinite", []),
-        ("batch*|2:00:00|1-4", []),
-        ("batch*|1-00:00:00|4", []),
-        ("batch*|1:59:59|1-4", ["at most 01:59:59, and this one asks for 02:00:00: lower TIME_LIMIT"]),
-        ("batch*|30:00|1-infinite", ["at most 00:30:00"]),
-        ("batch*|infinite|1-3", ["at most 3 nodes, and this one asks for 4: ask for fewer GPUs"]),
-        ("batch*|30:00|1-1", ["at most 00:30:00", "at most 1 node,"]),
-        ("batch*|30:00|1-1\nbatch*|4:00:00|1-8", []),
+        ("batch*|infinite|1-infinite|8", []),
+        ("batch*|2:00:00|1-4|8", []),
+        ("batch*|1-00:00:00|4|4", []),
+        ("batch*|1:59:59|1-4|4", ["at most 01:59:59, and this one asks for 02:00:00: lower TIME_LIMIT"]),
+        ("batch*|30:00|1-infinite|10", ["at most 00:30:00"]),
+        ("batch*|infinite|1-3|10", ["at most 3 nodes, and this one asks for 4: ask for fewer GPUs"]),
+        ("batch*|infinite|1-infinite|3", ["at most 3 nodes"]),
+        ("batch*|30:00|1-1|9", ["at most 00:30:00", "at most 1 node,"]),
+        ("batch*|30:00|1-1|9\nlarge|4:00:00|1-8|9", []),
         ("nonsense", []),
     ],
 )

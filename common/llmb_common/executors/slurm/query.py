@@ -199,9 +199,10 @@ def limits_of(partition: str | None) -> tuple[int | None, int | None]:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    rows = [row for row in _sinfo("%P|%l|%s", *_only(partition)) if partition or row[0].endswith("*")]
-    spans = [span_seconds(limit if limit.count(":") > 1 else f"0:{limit}") for _, limit, _ in rows]
-    sizes = [int(most) if (most := size.rpartition("-")[2]).isdigit() else None for _, _, size in rows]
+    rows = [row for row in _sinfo("%P|%l|%s|%D", *_only(partition)) if partition or row[0].endswith("*")]
+    spans = [span_seconds(limit if limit.count(":") > 1 else f"0:{limit}") for _, limit, _, _ in rows]
+    # 1-4, or 1-infinite: then it is the number of nodes that there are.
+    sizes = [min(map(int, [*re.findall(r"[0-9]+$", size), there])) for _, _, size, there in rows if there.isdigit()]
     return _largest(spans), _largest(sizes)
 
 
