@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from llmb_common.errors import LLMBError  # noqa: E402
 from llmb_common.runs.record import RunRecord  # noqa: E402
-from llmb_common.submission.jobs import Job  # noqa: E402
+from llmb_common.submission.jobs import JobToSubmit  # noqa: E402
 from llmb_common.submission.many import submit_many  # noqa: E402
 from support import slurm_config  # noqa: E402
 from support.run_site import RECIPE, RunSite  # noqa: E402
@@ -44,16 +44,16 @@ def main() -> int:
         script = Path(folder) / "bare.sbatch"
         seconds = {"bare": 0.0, "alone": 0.0, "arrays": 0.0}
         for _ in range(options.rounds):
-            spent, first = submit_all([Job(plan, RECIPE)] * part, arrays=False)
+            spent, first = submit_all([JobToSubmit(plan, RECIPE)] * part, arrays=False)
             seconds["alone"] += spent
-            seconds["arrays"] += submit_all([Job(plan, RECIPE)] * part, arrays=True)[0]
+            seconds["arrays"] += submit_all([JobToSubmit(plan, RECIPE)] * part, arrays=True)[0]
             script.write_text(first.paths.script.read_text())
             begun = time.perf_counter()
             for _ in range(part):
                 subprocess.run(["sbatch", "--parsable", str(script)], check=True, capture_output=True)
             seconds["bare"] += time.perf_counter() - begun
         jobs = part * options.rounds
-        one, _ = submit_all([Job(plan, RECIPE)] * jobs, arrays=True)
+        one, _ = submit_all([JobToSubmit(plan, RECIPE)] * jobs, arrays=True)
         queued = int(cluster.run(["bash", "-c", "squeue -h -r | wc -l"]).stdout)
         rate = {name: jobs / value for name, value in seconds.items()}
         cluster.run(["scancel", "--user", cluster.layout.user])
@@ -64,7 +64,7 @@ def main() -> int:
     return int(rate["alone"] < 0.8 * rate["bare"])
 
 
-def submit_all(jobs: list[Job], *, arrays: bool) -> tuple[float, RunRecord]:
+def submit_all(jobs: list[JobToSubmit], *, arrays: bool) -> tuple[float, RunRecord]:
     """Submit ``jobs``; returns the seconds it took and the first record."""
     begun = time.perf_counter()
     results = [result for _, result in submit_many(jobs, arrays=arrays)]

@@ -13,7 +13,7 @@ from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.executors.slurm.submit import largest_array
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import jobs
-from llmb_common.submission.jobs import Job
+from llmb_common.submission.jobs import JobToSubmit
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import cancel, observe, wait
 from llmb_common.submission.single import submit
@@ -45,11 +45,11 @@ class ArraySite(RunSite):
         head, _, rest = self.engine.read_text().partition("\n")
         self.engine.write_text(f"{head}\ncase ${{SLURM_ARRAY_TASK_ID:-}} in\n{cases}esac\n{rest}")
 
-    def job(self, **changes: str) -> Job:
+    def job(self, **changes: str) -> JobToSubmit:
         account = {"SBATCH_ACCOUNT": "bench"} if self.cluster.spec.accounting else {}
-        return Job(self.plan(**{**account, **WHOLE_NODE, **changes}), RECIPE)
+        return JobToSubmit(self.plan(**{**account, **WHOLE_NODE, **changes}), RECIPE)
 
-    def submit(self, runs: int, job: Job | None = None) -> list[RunRecord]:
+    def submit(self, runs: int, job: JobToSubmit | None = None) -> list[RunRecord]:
         results = [result for _, result in submit_many([job or self.job()] * runs)]
         records = [result for result in results if isinstance(result, RunRecord)]
         assert len(records) == runs, results

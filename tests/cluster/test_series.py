@@ -17,7 +17,7 @@ from cluster.test_arrays import WHOLE_NODE, ArraySite, end_of, events_of, log_wr
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_series
 from llmb_common.submission.observe import cancel, observe, wait
 from support.crashes import run_and_crash_while
@@ -38,9 +38,9 @@ class SeriesSite(ArraySite):
     def folders(self) -> list[Path]:
         return [folder for folder in super().folders() if not folder.parent.name.startswith(".")]
 
-    def jobs(self, count: int, **changes: str) -> list[Job]:
+    def jobs(self, count: int, **changes: str) -> list[JobToSubmit]:
         plans = [self.plan(**{**WHOLE_NODE, "MAX_STEPS": f"{21 + number}", **changes}) for number in range(count)]
-        return [Job(plan, RECIPE, Options(key=f"series {number}")) for number, plan in enumerate(plans)]
+        return [JobToSubmit(plan, RECIPE, Options(key=f"series {number}")) for number, plan in enumerate(plans)]
 
     def start(self, count: int, **changes: str) -> list[RunRecord]:
         results = submit_series(self.jobs(count, **changes))

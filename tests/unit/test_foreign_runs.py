@@ -18,7 +18,7 @@ from llmb_common.machine.processes import identify
 from llmb_common.runs.folders import refusal
 from llmb_common.runs.manifest import hash_of_packed, pack_code, training_code
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
-from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import cancel, observe
 from llmb_common.submission.single import create_run, submit
@@ -255,7 +255,7 @@ def test_nobody_else_can_change_what_a_job_will_run(tmp_path: Path, monkeypatch:
     former = os.umask(0)
     try:
         plan = site.plan()
-        results = submit_many([Job(plan, RECIPE), Job(plan, RECIPE)])
+        results = submit_many([JobToSubmit(plan, RECIPE), JobToSubmit(plan, RECIPE)])
     finally:
         os.umask(former)
     assert all(isinstance(record, RunRecord) for _, record in results)

@@ -19,7 +19,7 @@ from llmb_common.errors import RecordError
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission import jobs, rounds, single
-from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.rounds import LEFTOVER_SECONDS, digest_of, digest_of_file, open_round
 from llmb_run.main import main
 from support import instant
@@ -170,9 +170,9 @@ def test_a_link_in_place_of_the_lock_is_not_followed(cluster: Cli, tmp_path: Pat
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> JobToSubmit:
     plan = msgspec.structs.replace(plan_of(*next(documented_rows())), workload_folder=str(tmp_path / "workload"))
-    return Job(plan, Path("/recipes/llama3.1"))
+    return JobToSubmit(plan, Path("/recipes/llama3.1"))
 
 
 @pytest.fixture
@@ -185,27 +185,27 @@ def quiet(text: str) -> None:
     raise AssertionError(f"nothing is to be said, and not {text!r}")
 
 
-def begin(job: Job, digest: str = "abc", *, again: bool = False, over: bool = False) -> tuple[str, bool]:
+def begin(job: JobToSubmit, digest: str = "abc", *, again: bool = False, over: bool = False) -> tuple[str, bool]:
     """The round's name, and whether it was begun before."""
     with open_round([job], digest, again=again, say=quiet) as now:
         now.over = over
         return now.name, now.begun is not None
 
 
-def other(job: Job, **changes: object) -> Job:
+def other(job: JobToSubmit, **changes: object) -> JobToSubmit:
     return replace(job, plan=msgspec.structs.replace(job.plan, **changes))
 
 
 # What is the same command
 
 
-def test_the_same_jobs_have_the_same_digest_wherever_they_come_from(job: Job) -> None:
-    copy = Job(msgspec.structs.replace(job.plan), Path(str(job.recipe_folder)))
+def test_the_same_jobs_have_the_same_digest_wherever_they_come_from(job: JobToSubmit) -> None:
+    copy = JobToSubmit(msgspec.structs.replace(job.plan), Path(str(job.recipe_folder)))
     assert digest_of([job, copy]) == digest_of([job, job])
     assert len(digest_of([job])) == len(digest_of_file("tasks.yaml")) == 16, "enough, and short in a folder's listing"
 
 
-def test_any_difference_is_another_command(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_difference_is_another_command(job: JobToSubmit, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = other(job, max_steps=job.plan.max_steps + 1)
     commands = [
         digest_of([job]),
@@ -226,7 +226,7 @@ def test_any_difference_is_another_command(job: Job, monkeypatch: pytest.MonkeyP
 # What is continued
 
 
-def test_a_round_is_continued_until_it_is_over(job: Job, folder: Path) -> None:
+def test_a_round_is_continued_until_it_is_over(job: JobToSubmit, folder: Path) -> None:
     first, known = begin(job)
     assert (known, [file.name for file in folder.iterdir()]) == (False, ["abc"])
     assert begin(job) == (first, True)
@@ -236,14 +236,14 @@ def test_a_round_is_continued_until_it_is_over(job: Job, folder: Path) -> None:
     assert begin(job)[0] != first
 
 
-def test_it_says_when_it_first_began(job: Job) -> None:
+def test_it_says_when_it_first_began(job: JobToSubmit) -> None:
     before = time.time()
     begin(job)
     with open_round([job], "abc", again=False, say=quiet) as now:
         assert before <= (now.begun or 0) <= time.time()
 
 
-def test_again_begins_another_and_that_one_is_continued_then(job: Job) -> None:
+def test_again_begins_another_and_that_one_is_continued_then(job: JobToSubmit) -> None:
     first, _ = begin(job)
     second, known = begin(job, again=True)
     assert (second != first, known) == (True, False)
@@ -251,7 +251,7 @@ def test_again_begins_another_and_that_one_is_continued_then(job: Job) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-LEFTOVER_SECONDS - 60, 3600])
-def test_one_of_another_day_or_of_the_future_is_not_continued(job: Job, folder: Path, seconds: float) -> None:
+def test_one_of_another_day_or_of_the_future_is_not_continued(job: JobToSubmit, folder: Path, seconds: float) -> None:
     """A clock that was set back must not keep a round alive."""
     first, _ = begin(job)
     (folder / "abc").write_text(json.dumps({"round": first, "begun": time.time() + seconds}))
@@ -259,7 +259,7 @@ def test_one_of_another_day_or_of_the_future_is_not_continued(job: Job, folder: 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"round": "a"}', '{"round": "a", "begun": "noon"}', "null"])
-def test_half_a_file_is_a_new_round(job: Job, folder: Path, text: str) -> None:
+def test_half_a_file_is_a_new_round(job: JobToSubmit, folder: Path, text: str) -> None:
     """Killed while it wrote that, the command had submitted nothing."""
     folder.mkdir(parents=True)
     (folder / "abc").write_text(text + " " * 200)
@@ -271,19 +271,19 @@ def test_half_a_file_is_a_new_round(job: Job, folder: Path, text: str) -> None:
 # What is left
 
 
-def test_nothing_is_left_of_rounds_that_are_over(job: Job, tmp_path: Path) -> None:
+def test_nothing_is_left_of_rounds_that_are_over(job: JobToSubmit, tmp_path: Path) -> None:
     begin(job, over=True)
     assert list((tmp_path / "workload").iterdir()) == []
 
 
-def test_descriptors_are_closed(job: Job) -> None:
+def test_descriptors_are_closed(job: JobToSubmit) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     begin(job)
     begin(job, "def", over=True)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-def test_files_of_others_are_readable_and_theirs(job: Job, folder: Path) -> None:
+def test_files_of_others_are_readable_and_theirs(job: JobToSubmit, folder: Path) -> None:
     before = os.umask(0)
     try:
         begin(job)
@@ -295,7 +295,7 @@ def test_files_of_others_are_readable_and_theirs(job: Job, folder: Path) -> None
 # Two at a time
 
 
-def test_whoever_comes_second_waits_says_so_once_and_gets_a_round_of_its_own(job: Job) -> None:
+def test_whoever_comes_second_waits_says_so_once_and_gets_a_round_of_its_own(job: JobToSubmit) -> None:
     said: list[str] = []
     waiting = threading.Event()
     names: list[str] = []
@@ -319,7 +319,7 @@ def test_whoever_comes_second_waits_says_so_once_and_gets_a_round_of_its_own(job
     assert names != [now.name], "the first one's was over"
 
 
-def test_a_place_that_cannot_be_written_is_named(job: Job, folder: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(job: JobToSubmit, folder: Path) -> None:
     folder.parent.mkdir(parents=True)
     folder.touch()
     with pytest.raises(RecordError, match=f"^cannot write {folder / 'abc'}: File exists") as caught:

@@ -16,7 +16,7 @@ from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
 from llmb_common.machine.processes import identify
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_many, submit_series
 from llmb_common.submission.observe import observe
 from llmb_common.submission.single import submit
@@ -95,7 +95,7 @@ def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
 @pytest.mark.exhaustive
 def test_an_array_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     """Repeats of one job, two of which have a key."""
-    jobs = [Job(site.plan(), RECIPE, Options(key=key)) for key in ("", "file#1", "file#2")]
+    jobs = [JobToSubmit(site.plan(), RECIPE, Options(key=key)) for key in ("", "file#1", "file#2")]
 
     def three() -> int:
         records = [record for _, record in submit_many(jobs)]
@@ -111,7 +111,7 @@ def test_a_series_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     plans = site.plan(), site.plan(MBS="2")
 
     def two() -> int:
-        results = submit_series([Job(plan, RECIPE, Options(key=plan.experiment_name)) for plan in plans])
+        results = submit_series([JobToSubmit(plan, RECIPE, Options(key=plan.experiment_name)) for plan in plans])
         assert len({record.job_id for record in results if isinstance(record, RunRecord)}) == 1, results
         assert len(run_folders(site)) == 2
         return 2

@@ -15,7 +15,7 @@ from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.manifest import hash_of_packed, make_manifest
 from llmb_common.runs.record import RunRecord, Submission, load_record
 from llmb_common.submission.excluded_nodes import exclude_nodes
-from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.single import create_run, submit
@@ -93,8 +93,11 @@ def test_requeue_is_requested_and_the_user_has_the_last_word(site: RunSite) -> N
 
 
 def test_many_at_once_in_order_and_a_refused_one_stops_nobody(site: RunSite, fake: FakeSlurm) -> None:
-    jobs = [Job(site.plan(MAX_STEPS=str(60 + number)), RECIPE, Options(key=f"sweep#{number}")) for number in range(12)]
-    jobs[5] = Job(jobs[5].plan, RECIPE, Options(after=("nope",)))
+    jobs = [
+        JobToSubmit(site.plan(MAX_STEPS=str(60 + number)), RECIPE, Options(key=f"sweep#{number}"))
+        for number in range(12)
+    ]
+    jobs[5] = JobToSubmit(jobs[5].plan, RECIPE, Options(after=("nope",)))
     results = submit_many(jobs)
     assert [job for job, _ in results] == jobs
     refused = [result for _, result in results if isinstance(result, LLMBError)]

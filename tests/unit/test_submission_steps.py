@@ -18,7 +18,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, RUNNING, RunRecord, load_record, update_record
 from llmb_common.submission import jobs, single
-from llmb_common.submission.jobs import Job, Options, alike
+from llmb_common.submission.jobs import JobToSubmit, Options, alike
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.single import recover, submit
 from support.run_site import RECIPE, RunSite
@@ -248,7 +248,7 @@ def test_a_run_to_follow_needs_a_job(site: RunSite, told: Told) -> None:
 
 
 def test_jobs_that_wait_are_in_the_index_when_all_are_submitted(site: RunSite, told: Told) -> None:
-    jobs = [Job(site.plan(MAX_STEPS=str(steps)), RECIPE) for steps in (60, 61, 62)]
+    jobs = [JobToSubmit(site.plan(MAX_STEPS=str(steps)), RECIPE) for steps in (60, 61, 62)]
     told.checks = lambda plan: time.sleep(0.2)  # long enough for the others to ask the same
     results = [result for _, result in submit_many(jobs)]
     assert {row.folder for row in find_runs(site.install)} == set(folders(site))
@@ -257,7 +257,7 @@ def test_jobs_that_wait_are_in_the_index_when_all_are_submitted(site: RunSite, t
 
 
 def test_what_the_site_lacks_is_looked_for_again_by_the_next_job(site: RunSite, told: Told) -> None:
-    jobs = [Job(site.plan(MAX_STEPS=str(steps)), RECIPE) for steps in (60, 61, 62)]
+    jobs = [JobToSubmit(site.plan(MAX_STEPS=str(steps)), RECIPE) for steps in (60, 61, 62)]
     told.checks = raises(RequestError("the image is not there"))
     results = [result for _, result in submit_many(jobs)]
     assert [str(result) for result in results] == ["the image is not there"] * 3
@@ -268,7 +268,7 @@ def test_without_a_queue_jobs_run_one_after_the_other_and_a_failure_stops_none(t
     site = RunSite(tmp_path, "follows")
     plan = site.plan()
     told.starts = lambda record: raises(RecordError("the disk is full"))(record) if len(told.started) == 2 else None
-    results = [result for _, result in submit_many([Job(plan, RECIPE)] * 3)]
+    results = [result for _, result in submit_many([JobToSubmit(plan, RECIPE)] * 3)]
     assert [type(result) for result in results] == [RunRecord, RecordError, RunRecord]
     assert [row.state for row in find_runs(site.install)] == ["COMPLETED", "SUBMITTING", "COMPLETED"]
 
@@ -277,13 +277,13 @@ def test_ctrl_c_begins_no_further_one(tmp_path: Path, told: Told) -> None:
     site = RunSite(tmp_path, "follows")
     told.starts = raises(Interrupted("ended by SIGINT"))
     with pytest.raises(Interrupted):
-        submit_many([Job(site.plan(), RECIPE)] * 3)
+        submit_many([JobToSubmit(site.plan(), RECIPE)] * 3)
     assert len(told.started) == 1
 
 
 def test_identical_jobs_with_keys_that_are_on_record_are_returned(site: RunSite, told: Told) -> None:
     plan = site.plan()
-    jobs = [Job(plan, RECIPE, Options(key=key)) for key in "abc"]
+    jobs = [JobToSubmit(plan, RECIPE, Options(key=key)) for key in "abc"]
     ((_, second),) = submit_many([jobs[1]])
     results = [result for _, result in submit_many(jobs)]
     assert results[1] == second
@@ -304,4 +304,4 @@ def test_alike_jobs_are_together_as_many_as_may_be(site: RunSite, most: int, gro
     plan, equal, other = site.plan(), site.plan(), site.plan(MAX_STEPS="60")
     other = msgspec.structs.replace(other, experiment_name=plan.experiment_name)
     plans = [plan, other, equal, plan, equal]
-    assert alike([Job(item, RECIPE, Options(key=str(n))) for n, item in enumerate(plans)], most) == groups
+    assert alike([JobToSubmit(item, RECIPE, Options(key=str(n))) for n, item in enumerate(plans)], most) == groups

@@ -16,7 +16,7 @@ from llmb_common.platform.run_states import is_live
 from llmb_common.results.decision import SuiteAttempt
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
-from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import APART, submit_many, submit_series
 from llmb_common.submission.observe import cancel, wait
 from llmb_common.submission.single import recover
@@ -261,7 +261,7 @@ class Conduct:
                 self._say(f"{error.message}; they follow each other on the same nodes")
             return []
 
-    def _job(self, due: Due) -> Job:
+    def _job(self, due: Due) -> JobToSubmit:
         arm = self._arms[due.arm - 1]
         plan = due.plan or arm.plan
         if due.days:
@@ -269,7 +269,7 @@ class Conduct:
         if self._apart and plan.scheduler is not None and len(expand(due.nodes)) == plan.nodes:
             plan = plan.on_nodes(due.nodes)
         options = Options(key=self._campaign.key(due.arm, due.attempt))
-        return Job(plan, arm.recipe_folder, options)
+        return JobToSubmit(plan, arm.recipe_folder, options)
 
     def _say_what(self, due: Sequence[Due]) -> None:
         for item in due:

@@ -22,7 +22,7 @@ from llmb_common.rendering.script import render_script
 from llmb_common.runs.hostlist import compress
 from llmb_common.runs.manifest import make_manifest, training_code
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission.jobs import Job, Options
+from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import check_resumable
 from llmb_common.submission.single import resuming
@@ -119,7 +119,7 @@ def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
         )
         return replace(compared, error=error)
     say_doubts([record.plan])
-    result = start_one(Job(record.plan, entry.folder, Options(detach=detach)))
+    result = start_one(JobToSubmit(record.plan, entry.folder, Options(detach=detach)))
     return replace(result, remarks=[*in_words(found), *result.remarks])
 
 
@@ -165,7 +165,7 @@ def retry_command(
             f"{', '.join(record.paths.run_id for record in alive)}: not yet ended ({alive[0].state})",
             remedy="wait, or llmb-run cancel",
         )
-    jobs: list[Job] = []
+    jobs: list[JobToSubmit] = []
     for record in records:
         hosts = [without or "", _failed_nodes(record) if without_failed else ""]
         each = Options(exclude=",".join(filter(None, hosts)), detach=how.detach)
@@ -180,7 +180,7 @@ def retry_command(
             _require_alone(plan, workspace)
         folder = workspace.workload(plan.workload).folder
         plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
-        jobs += [Job(begun, folder, each) for begun in plans]
+        jobs += [JobToSubmit(begun, folder, each) for begun in plans]
     say_doubts(job.plan for job in jobs)
     return start_round("retry", jobs, workspace, how) if len(jobs) > 1 else start_one(jobs[0])
 

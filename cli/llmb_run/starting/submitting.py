@@ -28,7 +28,7 @@ from llmb_common.runs.extras import extras_of
 from llmb_common.runs.hostlist import compress
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission.jobs import Job, Options, experiments_of, jobs_to_follow
+from llmb_common.submission.jobs import JobToSubmit, Options, experiments_of, jobs_to_follow
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
@@ -211,7 +211,7 @@ def start_planned(
     if options.health:
         require_health([item.plan for item in planned], workspace)
     each = Options(after=options.after, detach=options.detach)
-    jobs = [Job(item.plan, item.entry.folder, each) for item in planned]
+    jobs = [JobToSubmit(item.plan, item.entry.folder, each) for item in planned]
     if task_file:
         again = time.time_ns() if options.again else None
         names = [item.spec.digest(task_file, again) for item in planned]
@@ -224,7 +224,7 @@ def start_planned(
     return start_round(command, jobs, workspace, options)
 
 
-def start_one(job: Job) -> Result:
+def start_one(job: JobToSubmit) -> Result:
     """Start a job by itself; where there is no queue, follow it to its end."""
     record = submit(job.plan, job.recipe_folder, job.options, on_record=announce)
     return report_started([(record.plan.experiment_name, record)])
@@ -232,7 +232,7 @@ def start_one(job: Job) -> Result:
 
 def start_round(
     command: str,
-    jobs: Sequence[Job],
+    jobs: Sequence[JobToSubmit],
     workspace: Workspace,
     options: StartOptions,
     digest: str = "",
@@ -268,7 +268,7 @@ def start_round(
     return result
 
 
-def _submit_all(jobs: Sequence[Job], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
+def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
     if options.chain == 1:
         started = submit_many(jobs, arrays=not options.no_array, say=notice)
         return [(job.plan.experiment_name, result) for job, result in started]
@@ -284,7 +284,7 @@ def _submit_all(jobs: Sequence[Job], options: StartOptions) -> list[tuple[str, R
 _UNUSABLE = ("down", "drain", "fail", "maint", "unknown")
 
 
-def on_different_nodes(jobs: Sequence[Job]) -> list[Job]:
+def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
     """``jobs``, each of several repeats kept from the nodes of the others; where there are too few, from some.
 
     Raises:

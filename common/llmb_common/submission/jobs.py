@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ from llmb_common.machine.processes import is_alive
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.folders import is_ours
+from llmb_common.runs.hostlist import expand
 from llmb_common.runs.manifest import origin_of, pack_code, training_code
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record
+from llmb_common.submission.excluded_nodes import exclusions
 from llmb_common.submission.preflight import check
 
 
@@ -43,7 +45,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobToSubmit:
     """A job to submit: its plan, the folder of its recipe, and options."""
 
     plan: JobPlan
@@ -51,12 +53,12 @@ class Job:
     options: Options = Options()
 
 
-def experiments_of(jobs: Sequence[Job]) -> set[Path]:
+def experiments_of(jobs: Sequence[JobToSubmit]) -> set[Path]:
     """The folders of experiments that the jobs' runs are put in, wherever these are."""
     return {experiments_folder(job.plan.workload_folder) for job in jobs}
 
 
-def alike(jobs: Sequence[Job], most: int) -> list[list[int]]:
+def alike(jobs: Sequence[JobToSubmit], most: int) -> list[list[int]]:
     """Indices into ``jobs``, grouped by jobs that differ in nothing but their key, at most ``most`` in a group.
 
     Ordered by the first of each group; with ``most`` below 2 every job is a group of its own.
@@ -84,7 +86,10 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
         RequestError: a run to follow, or a node to avoid, does not exist or contradicts the plan.
     """
     after = jobs_to_follow(plan, options.after) if plan.traits.dependencies else []
-    excluded = {} if plan.traits.this_machine else _excluded(plan, options.exclude)
+    excluded: dict[str, str] = {}
+    if not plan.traits.this_machine:
+        listed = {item.node: item.reason for item in exclusions(Path(plan.install))}
+        excluded = dict.fromkeys(expand(options.exclude), "named in --exclude") | listed
     arguments = executor_for(plan.cluster_type).options(plan, after, excluded)
     return Submission(key=options.key, options=arguments)
 
@@ -105,7 +110,7 @@ def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
             row = None  # somebody else's job
         if row is None:
             jobs.append(word)
-        elif row.job_id is not None and is_live(row.state):
+        elif is_live(row.state) and row.job_id is not None:
             jobs.append(row.job_id)
         elif is_live(row.state):
             raise RequestError(
@@ -114,23 +119,14 @@ def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(jobs))
 
 
-def _excluded(plan: JobPlan, nodes: str) -> dict[str, str]:
-    """The nodes to avoid, each with the reason: the exclusion list, and the host list ``nodes``."""
-    from llmb_common.runs.hostlist import expand
-    from llmb_common.submission.excluded_nodes import exclusions
-
-    listed = {item.node: item.reason for item in exclusions(Path(plan.install))}
-    return dict.fromkeys(expand(nodes), "named in --exclude") | listed
-
-
 LEFTOVER_SECONDS = 24 * 3600
 """For this long the same request continues an interrupted submission; after that it makes a new run."""
 
 
-class Batch:
+class SubmissionContext:
     """What the jobs of one command share, looked up once: interrupted submissions, origins of recipes, code."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[JobToSubmit]) -> None:
         self._lock = threading.Lock()
         self._origins: dict[Path, dict[str, Any]] = {}
         self._checking = threading.Lock()
@@ -141,20 +137,18 @@ class Batch:
         """False once the cluster has refused a job array."""
         self.folder = training_code()
         self.code = pack_code(self.folder)
+        keys, roots = {job.options.key for job in jobs if job.options.key}, experiments_of(jobs)
         for install in {Path(job.plan.install) for job in jobs}:
-            self._look(install, {job.options.key for job in jobs if job.options.key}, experiments_of(jobs))
-
-    def _look(self, install: Path, keys: set[str], roots: Collection[Path]) -> None:
-        if keys:
-            rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None, roots=roots)
-            # Another user's run occupies nobody's key, and is never continued.
-            self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
-        wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
-        for row in reversed([row for row in find_runs(install, wanted, roots=roots) if is_ours(row.folder)]):
-            record = load_record(row.folder)
-            alive = record.submitter is None or is_alive(record.submitter) is not False
-            if record.state == NOT_SUBMITTED or not alive:
-                self._interrupted.append(record)
+            if keys:
+                rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None, roots=roots)
+                # Another user's run occupies nobody's key, and is never continued.
+                self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
+            wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
+            for row in reversed([row for row in find_runs(install, wanted, roots=roots) if is_ours(row.folder)]):
+                record = load_record(row.folder)
+                alive = record.submitter is None or is_alive(record.submitter) is not False
+                if record.state == NOT_SUBMITTED or not alive:
+                    self._interrupted.append(record)
 
     def known(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
         """The run to continue: the one under the key, or an interrupted submission of the very same job."""

@@ -17,11 +17,10 @@ import msgspec
 from llmb_common.errors import AnswerLost, LLMBError, SchedulerError, attempt
 from llmb_common.executors import executor_for
 from llmb_common.index.search import note
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.folders import remove_run
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, ArrayTask, RunRecord, Submission, update_record
-from llmb_common.submission.jobs import Batch, Job, alike, submission_of
+from llmb_common.submission.jobs import JobToSubmit, SubmissionContext, alike, submission_of
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.single import UNSETTLED, new_run, once_more, recover, settle, start, submit_job
 
@@ -30,7 +29,7 @@ AT_ONCE = 4
 
 
 def submit_array(
-    jobs: Sequence[Job], submission: Submission, batch: Batch, say: Callable[[str], None]
+    jobs: Sequence[JobToSubmit], submission: Submission, context: SubmissionContext, say: Callable[[str], None]
 ) -> list[RunRecord | LLMBError]:
     """Submit identical jobs as one array or, where the cluster refuses that, individually.
 
@@ -41,7 +40,7 @@ def submit_array(
 
     def create(index: int) -> RunRecord:
         this = msgspec.structs.replace(submission, key=jobs[index].options.key, task=ArrayTask(array_id, index))
-        return new_run(jobs[index], this, batch)
+        return new_run(jobs[index], this, context)
 
     with ThreadPoolExecutor(AT_ONCE, "create") as pool:
         created = list(pool.map(attempt, repeat(create), range(len(jobs))))
@@ -62,7 +61,7 @@ def submit_array(
         for record in records[1:]:  # the array was not the problem: the others are the same job
             remove_run(record.paths)
         raise first
-    batch.arrays = False
+    context.arrays = False
     say(f"no job arrays here, each run is submitted individually: {refused.message}")
     with ThreadPoolExecutor(AT_ONCE, "alone") as pool:
         return [first, *pool.map(attempt, repeat(_start_alone), records[1:])]
@@ -94,8 +93,8 @@ MOST_TASKS = 1000
 
 
 def submit_many(
-    jobs: Sequence[Job], *, arrays: bool = True, say: Callable[[str], None] = lambda text: None
-) -> list[tuple[Job, RunRecord | LLMBError]]:
+    jobs: Sequence[JobToSubmit], *, arrays: bool = True, say: Callable[[str], None] = lambda text: None
+) -> list[tuple[JobToSubmit, RunRecord | LLMBError]]:
     """Submit jobs in order, at the rate that the scheduler allows; a refused job does not stop the others.
 
     Identical jobs become tasks of job arrays, unless ``arrays`` is False or the cluster has none; ``say`` is called
@@ -104,14 +103,14 @@ def submit_many(
     Raises:
         LLMBError: nothing can be submitted at all.
     """
-    batch = Batch(jobs)
+    context = SubmissionContext(jobs)
     if not all(job.plan.traits.queued for job in jobs):
-        return [(job, _noted(attempt(_submit_one, job, batch))) for job in jobs]
+        return [(job, _noted(attempt(_submit_one, job, context))) for job in jobs]
     groups = _groups(jobs) if arrays else [[number] for number in range(len(jobs))]
     results: dict[int, RunRecord | LLMBError] = {}
     with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
         try:
-            started = [pool.submit(attempt, _submit_alike, [jobs[n] for n in group], batch, say) for group in groups]
+            started = [pool.submit(attempt, _submit_alike, [jobs[n] for n in group], context, say) for group in groups]
             for group, future in zip(groups, started, strict=True):
                 said = future.result()
                 results |= zip(group, [said] * len(group) if isinstance(said, LLMBError) else said, strict=True)
@@ -127,7 +126,7 @@ def _noted(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
     return result
 
 
-def _groups(jobs: Sequence[Job]) -> list[list[int]]:
+def _groups(jobs: Sequence[JobToSubmit]) -> list[list[int]]:
     """Indices into ``jobs``, grouped by what is submitted together."""
     groups = alike(jobs, MOST_TASKS)
     if len(groups) == len(jobs):
@@ -136,26 +135,28 @@ def _groups(jobs: Sequence[Job]) -> list[list[int]]:
     return groups if most >= MOST_TASKS else alike(jobs, most)
 
 
-def _submit_one(job: Job, batch: Batch) -> RunRecord:
-    batch.check(job.plan)
-    return submit_job(job, submission_of(job.plan, job.options), batch)
+def _submit_one(job: JobToSubmit, context: SubmissionContext) -> RunRecord:
+    context.check(job.plan)
+    return submit_job(job, submission_of(job.plan, job.options), context)
 
 
-def _submit_alike(jobs: Sequence[Job], batch: Batch, say: Callable[[str], None]) -> list[RunRecord | LLMBError]:
+def _submit_alike(
+    jobs: Sequence[JobToSubmit], context: SubmissionContext, say: Callable[[str], None]
+) -> list[RunRecord | LLMBError]:
     """Settle interrupted submissions among identical jobs one by one; submit the others as an array."""
-    batch.check(jobs[0].plan)
+    context.check(jobs[0].plan)
     submission = submission_of(jobs[0].plan, jobs[0].options)
-    known = [batch.known(job.plan, msgspec.structs.replace(submission, key=job.options.key)) for job in jobs]
+    known = [context.known(job.plan, msgspec.structs.replace(submission, key=job.options.key)) for job in jobs]
     results: dict[int, RunRecord | LLMBError] = {number: record for number, record in enumerate(known) if record}
     unsettled = {number: record for number, record in enumerate(known) if record and record.state in UNSETTLED}
     now = refresh(unsettled.values())  # one question for all of them
     results |= zip(unsettled, map(attempt, repeat(_settled), now), strict=True)
     new = [jobs[number] for number, record in enumerate(known) if record is None]
-    if len(new) > 1 and batch.arrays:
-        started = attempt(submit_array, new, submission, batch, say)
+    if len(new) > 1 and context.arrays:
+        started = attempt(submit_array, new, submission, context, say)
         fresh = iter([started] * len(new) if isinstance(started, LLMBError) else started)
     else:
-        fresh = iter([attempt(_submit_one, job, batch) for job in new])
+        fresh = iter([attempt(_submit_one, job, context) for job in new])
     return [results[number] if number in results else next(fresh) for number in range(len(jobs))]
 
 
@@ -167,7 +168,7 @@ APART = "apart"
 """Code of the error where runs cannot share an allocation: they can still be submitted one by one."""
 
 
-def submit_series(jobs: Sequence[Job]) -> list[RunRecord | LLMBError]:
+def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
     """Submit jobs, at least one, as one that runs them in this order.
 
     A run on record under a job's key takes its place: one that has a job, or has ended, is returned as it is, and one
@@ -177,19 +178,20 @@ def submit_series(jobs: Sequence[Job]) -> list[RunRecord | LLMBError]:
         SchedulerError: code ``apart``: they cannot share an allocation, and none of them is submitted.
         LLMBError: nothing can be submitted at all.
     """
-    batch = Batch(jobs)
+    context = SubmissionContext(jobs)
     submission = submission_of(jobs[0].plan, jobs[0].options)
     results: list[RunRecord | LLMBError | None] = []
     for job in jobs:
-        found = batch.known(job.plan, msgspec.structs.replace(submission, key=job.options.key))
+        found = context.known(job.plan, msgspec.structs.replace(submission, key=job.options.key))
         results.append(settle(found) if found is not None and found.state == SUBMITTING else found)
     due = [n for n, found in enumerate(results) if not isinstance(found, RunRecord) or found.state == NOT_SUBMITTED]
     if due:
-        _require_together([jobs[number].plan for number in due])
-        for number in due:
-            batch.check(jobs[number].plan)
-        places = [(jobs[number], results[number]) for number in due]
-        started = _start(places, submission, batch)
+        plans = [jobs[number].plan for number in due]
+        if why := executor_for(plans[0].cluster_type).apart(plans):
+            raise SchedulerError(f"these runs cannot share an allocation: {why}", code=APART)
+        for plan in plans:
+            context.check(plan)
+        started = _start([(jobs[number], results[number]) for number in due], submission, context)
         for number, result in zip(due, started, strict=True):
             results[number] = result
     found_now = [result for result in results if result is not None]
@@ -197,37 +199,30 @@ def submit_series(jobs: Sequence[Job]) -> list[RunRecord | LLMBError]:
     return found_now
 
 
-def _require_together(plans: Sequence[JobPlan]) -> None:
-    if why := executor_for(plans[0].cluster_type).apart(plans):
-        raise SchedulerError(f"these runs cannot share an allocation: {why}", code=APART)
-
-
 def _start(
-    places: Sequence[tuple[Job, RunRecord | LLMBError | None]], submission: Submission, batch: Batch
+    turns: Sequence[tuple[JobToSubmit, RunRecord | LLMBError | None]],
+    submission: Submission,
+    context: SubmissionContext,
 ) -> list[RunRecord | LLMBError]:
     series_id = secrets.token_hex(4)
     records: list[RunRecord] = []
     try:
-        for turn, (job, before) in enumerate(places):
-            task = ArrayTask(series_id, turn, len(places))
+        for turn, (job, before) in enumerate(turns):
+            task = ArrayTask(series_id, turn, len(turns))
             this = msgspec.structs.replace(submission, key=job.options.key, task=task)
             if isinstance(before, RunRecord):
                 records.append(once_more(before, this))
             else:
-                records.append(new_run(job, this, batch))
+                records.append(new_run(job, this, context))
         return start_together(records)
     except LLMBError as error:
-        for record, (_, before) in zip(records, places, strict=False):
-            _withdraw(record, known=before is not None)
+        for record, (_, before) in zip(records, turns, strict=False):
+            # As it was before: not on record, or without a job.
+            if before is None:
+                remove_run(record.paths)
+            else:
+                with contextlib.suppress(LLMBError):
+                    update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED, "it was refused"))
         if isinstance(error, SchedulerError) and error.code == "refused":
-            raise SchedulerError(f"no allocation for {len(places)} runs: {error.message}", code=APART) from error
+            raise SchedulerError(f"no allocation for {len(turns)} runs: {error.message}", code=APART) from error
         raise
-
-
-def _withdraw(record: RunRecord, *, known: bool) -> None:
-    """As it was before: not on record, or without a job."""
-    if known:
-        with contextlib.suppress(LLMBError):
-            update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED, "it was refused"))
-    else:
-        remove_run(record.paths)

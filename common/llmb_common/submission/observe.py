@@ -176,8 +176,12 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     results |= ended
     told = {number: record for number, record in live.items() if number not in ended}
     if told:
-        _wait_for_end(list(told.values()))
+        deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
         seen = observe(list(told.values()))
+        while any(_is_ending(item) for item in seen) and time.monotonic() < deadline:
+            time.sleep(delay)
+            delay = min(delay * 1.5, 1.0)
+            seen = observe(list(told.values()))
         results |= {number: attempt(_forgotten, item.record) for number, item in zip(told, seen, strict=True)}
     return [results[number] for number in range(len(records))]
 
@@ -214,17 +218,8 @@ def _end(live: Mapping[int, RunRecord]) -> dict[int, RunRecord | LLMBError]:
     return {number: said[record.paths.run_id] for number, record in live.items() if record.paths.run_id in said}
 
 
-def _wait_for_end(records: Sequence[RunRecord]) -> None:
-    deadline = time.monotonic() + SETTLE_SECONDS
-    delay = 0.1
-    while time.monotonic() < deadline:
-        seen = observe(records)
-        if not any(
-            is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since for item in seen
-        ):
-            return
-        time.sleep(delay)
-        delay = min(delay * 1.5, 1.0)
+def _is_ending(item: Observation) -> bool:
+    return is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since
 
 
 def _forgotten(record: RunRecord) -> RunRecord:

@@ -25,7 +25,7 @@ from llmb_common.errors import RecordError
 from llmb_common.machine.files import try_lock
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.paths import experiments_folder
-from llmb_common.submission.jobs import Job
+from llmb_common.submission.jobs import JobToSubmit
 
 LEFTOVER_SECONDS = 24 * 3600
 """For this long an interrupted round is continued; after that the same command begins another."""
@@ -42,7 +42,7 @@ class Invocation:
     over: bool = False
 
 
-def digest_of(jobs: Sequence[Job], *more: object) -> str:
+def digest_of(jobs: Sequence[JobToSubmit], *more: object) -> str:
     """A digest of the jobs in their order, of the user and of ``more``."""
     plans: dict[int, str] = {}
     for job in jobs:
@@ -66,7 +66,9 @@ def digest_of_file(task_file: str) -> str:
 
 
 @contextlib.contextmanager
-def open_round(jobs: Sequence[Job], digest: str, *, again: bool, say: Callable[[str], None]) -> Iterator[Invocation]:
+def open_round(
+    jobs: Sequence[JobToSubmit], digest: str, *, again: bool, say: Callable[[str], None]
+) -> Iterator[Invocation]:
     """The round of the command that ``digest`` identifies; with ``again`` always a new one.
 
     Waits while another process is working on it, and says so first.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from llmb_common.runs.folders import remove_run, reserve, write_new
 from llmb_common.runs.manifest import make_manifest, pack_code
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record, update_record
-from llmb_common.submission.jobs import Batch, Job, Options, submission_of
+from llmb_common.submission.jobs import JobToSubmit, Options, SubmissionContext, submission_of
 from llmb_common.submission.observe import observe, wait
 from llmb_common.submission.preflight import check
 
@@ -58,18 +59,14 @@ def create_run(
     except OSError as error:
         if making is not None:  # half of it would keep a full disk full
             shutil.rmtree(making, ignore_errors=True)
+        forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         raise RecordError(
             f"cannot write the run folder in {probe.folder.parent}: {error.strerror or error}",
-            remedy=_where_to_write(error),
+            remedy="in somebody else's installation, keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
+            if forbidden
+            else "check that LLMB_INSTALL exists, and check free space and quota; then run the same command again",
         ) from error
     return record
-
-
-def _where_to_write(error: OSError) -> str:
-    """What to do when a run folder cannot be created."""
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "in somebody else's installation, keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
-    return "check that LLMB_INSTALL exists, and check free space and quota; then run the same command again"
 
 
 def _fill(making: Path, record: RunRecord, code: bytes) -> None:
@@ -143,7 +140,8 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
     try:
         return executor_for(record.plan.cluster_type).start(record, detach=detach)
     except AnswerLost as error:
-        stay_submitting(record, error)
+        with contextlib.suppress(RecordError):
+            stay_submitting(record, error)
         # The answer was lost, but not necessarily the job. If the scheduler shows it, all is well.
         (seen,) = observe([record])
         if seen.record.job_id is None:
@@ -186,18 +184,18 @@ def submit(
         AnswerLost: nobody knows whether the job exists. The run stays on record, and ``recover`` settles it.
         LLMBError: it was refused. Nothing is left behind.
     """
-    job = Job(plan, recipe_folder, options or Options())
+    job = JobToSubmit(plan, recipe_folder, options or Options())
     check(plan)
-    batch = Batch([job])
-    record = submit_job(job, submission_of(plan, job.options), batch, on_record)
+    context = SubmissionContext([job])
+    record = submit_job(job, submission_of(plan, job.options), context, on_record)
     note(record)
     return record
 
 
 def submit_job(
-    job: Job,
+    job: JobToSubmit,
     submission: Submission,
-    batch: Batch,
+    context: SubmissionContext,
     on_record: Callable[[RunRecord], None] = lambda record: None,
 ) -> RunRecord:
     """Continue the run that is on record for ``job``, or make one and start it.
@@ -205,28 +203,23 @@ def submit_job(
     Raises:
         LLMBError: as ``submit``.
     """
-    found = batch.known(job.plan, submission)
+    found = context.known(job.plan, submission)
     if found is not None:
         on_record(found)
         if found.state in UNSETTLED:
             return recover(found, detach=job.options.detach)
         return found
-    if not job.plan.traits.dependencies:
-        _wait_for(Path(job.plan.install), job.options.after)
-    record = new_run(job, submission, batch)
+    if job.options.after and not job.plan.traits.dependencies:
+        wait([load_record(find_run(Path(job.plan.install), word).folder) for word in job.options.after])
+    record = new_run(job, submission, context)
     on_record(record)
     return start(record, detach=job.options.detach)
 
 
-def new_run(job: Job, submission: Submission, batch: Batch) -> RunRecord:
-    """As ``create_run``, for a job of the command that ``batch`` is of."""
-    manifest = make_manifest(job.plan, job.recipe_folder, batch.folder, batch.origin(job.recipe_folder))
-    return create_run(job.plan, batch.code, manifest, submission)
-
-
-def _wait_for(install: Path, after: Sequence[str]) -> None:
-    if after:
-        wait([load_record(find_run(install, word).folder) for word in after])
+def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext) -> RunRecord:
+    """As ``create_run``, for one of a command's jobs."""
+    manifest = make_manifest(job.plan, job.recipe_folder, context.folder, context.origin(job.recipe_folder))
+    return create_run(job.plan, context.code, manifest, submission)
 
 
 def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Options | None = None) -> list[RunRecord]:
@@ -259,11 +252,11 @@ def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Option
             chain = records[0].paths.run_id
             plan = resuming(plan, records[0].paths)
             these = replace(these, after=(records[-1].paths.run_id,))
-        job = Job(plan, recipe_folder, these)
+        job = JobToSubmit(plan, recipe_folder, these)
         submission = msgspec.structs.replace(submission_of(plan, these), chain=chain, link=link)
-        record = submit_job(job, submission, Batch([job]))
+        record = submit_job(job, submission, SubmissionContext([job]))
         if link == 1:
-            record = _first_of_chain(record)
+            record = update_record(record.paths.folder, _begins_chain)
         note(record)
         records.append(record)
     return records
@@ -276,6 +269,6 @@ def resuming(plan: JobPlan, saved: RunPaths) -> JobPlan:
     return msgspec.structs.replace(plan, checkpoint=checkpoint)
 
 
-def _first_of_chain(record: RunRecord) -> RunRecord:
-    member = msgspec.structs.replace(record.submission, chain=record.paths.run_id, link=1)
-    return update_record(record.paths.folder, lambda found: replace(found, submission=member))
+def _begins_chain(found: RunRecord) -> RunRecord:
+    member = msgspec.structs.replace(found.submission, chain=found.paths.run_id, link=1)
+    return replace(found, submission=member)

@@ -6,6 +6,7 @@ log, with the reason ``JobLaunchFailure`` (the queue) or the exit code ``0:53`` 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import socket
@@ -90,24 +91,22 @@ _OWN_DISKS = frozenset(
 )
 """Types of file systems that other machines do not see, unless this one exports them. An unknown type is shared."""
 
-_PATIENCE = 10.0
-"""Seconds: a file server that is away keeps those who ask."""
-
-_EXPORTS = ("/var/lib/nfs/etab", "/etc/exports", "/etc/exports.d/*.exports")
-
 
 def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
     """What to say before a job of ``plan`` is submitted; nothing where its nodes may well see the folder.
 
     ``root`` is where the list of NFS exports is looked for.
     """
+    slurm = slurm_of(plan)
     try:
         folder = _existing(Path(plan.workload_folder))
         kind = file_system_of(folder)
-        own = kind in _OWN_DISKS and not _is_exported(folder, root)
-    except OSError:
+        if kind not in _OWN_DISKS or _is_exported(folder, root):
+            return []
+        nodes = nodes_of_jobs(slurm.partition, slurm.nodelist)
+    except (OSError, SchedulerError):
         return []  # whoever writes there will say so
-    other = _another_node(plan) if own else ""
+    other = next((name for name, address in nodes if not _is_here(name) and not _is_here(address)), "")
     if not other:
         return []
     return [
@@ -139,7 +138,8 @@ def limit_doubts(plan: JobPlan) -> list[str]:
 
 def file_system_of(folder: Path) -> str:
     """The type of the file system that ``folder`` is on, such as ``nfs4``; empty where nobody says."""
-    said = ask(["findmnt", "--noheadings", "--output=FSTYPE", "--target", str(folder)], _PATIENCE).output.split()
+    # A file server that is away keeps those who ask.
+    said = ask(["findmnt", "--noheadings", "--output=FSTYPE", "--target", str(folder)], 10.0).output.split()
     return said[-1] if said else ""
 
 
@@ -152,26 +152,13 @@ def _existing(folder: Path) -> Path:
 
 def _is_exported(folder: Path, root: Path) -> bool:
     """Whether this machine is the NFS server of ``folder``: on small clusters the login node often is."""
-    for pattern in _EXPORTS:
-        for file in root.glob(pattern.lstrip("/")):
-            try:
-                lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            except OSError:
-                continue
-            exported = (re.match(r'"?(/[^"\s]*)', line) for line in lines)
-            if any(found and folder.is_relative_to(found[1]) for found in exported):
-                return True
+    for pattern in ("etc/exports", "etc/exports.d/*.exports", "var/lib/nfs/etab"):
+        for file in root.glob(pattern):
+            with contextlib.suppress(OSError):
+                for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+                    if (found := re.match(r'"?(/[^"\s]*)', line)) and folder.is_relative_to(found[1]):
+                        return True
     return False
-
-
-def _another_node(plan: JobPlan) -> str:
-    """A node that may run the job and is not this machine; empty where there is none, or Slurm does not say."""
-    slurm = slurm_of(plan)
-    try:
-        nodes = nodes_of_jobs(slurm.partition, slurm.nodelist)
-    except SchedulerError:
-        return ""
-    return next((name for name, address in nodes if not _is_here(name) and not _is_here(address)), "")
 
 
 def _is_here(name: str) -> bool:
@@ -183,14 +170,9 @@ def _is_here(name: str) -> bool:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return False  # this machine knows its own name
-    return any(_is_own(family, address) for family, _, _, _, address in found)
-
-
-def _is_own(family: int, address: tuple[object, ...]) -> bool:
-    """Only an address of this machine can be bound to."""
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
+    for family, _, _, _, address in found:
+        # Only an address of this machine can be bound to.
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind(address)
-        except OSError:
-            return False
-    return True
+            return True
+    return False

@@ -54,10 +54,8 @@ _SECOND_OPTION = (
 )
 """A second option inside a value, as in ``nodelist=n1,n2,constraint=gpu``; compiled where there are options."""
 
-Options = tuple[tuple[str, str | None], ...]
 
-
-def parse_additional(text: str, where: str) -> Options:
+def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
     """``nodelist=n1,n2;constraint=gpu&memory;exclusive`` as (option, value or None); leading dashes are allowed.
 
     Raises:
@@ -113,7 +111,7 @@ def begin_in(days: int) -> str:
 
 def override_additional(given: str, *parts: str) -> str:
     """``given`` with the options in ``parts``, which come from the command line, replacing its own."""
-    said = {option_name(part) for part in parts}
+    said = set(map(option_name, parts))
     return ";".join([*(part for part in _parts(given) if option_name(part) not in said), *parts])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from shlex import quote
 
 from llmb_common.command.words import SECRET_VARIABLES, mount_problem
@@ -59,18 +60,13 @@ def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
     load = re.sub(r"/iter_[0-9]+$", "", plan.checkpoint.load or "")
     paths: list[str] = []
     for path in (plan.install, plan.workload_folder, plan.checkpoint.save, load):
-        if path and not any(is_below(path, folder) for folder in paths):
+        if path and not any(Path(path).is_relative_to(folder) for folder in paths):
             paths.append(path)
     for path in [*paths, *(part for mount in plan.mounts for part in mount.split(":")[:2])]:
         if problem := mount_problem(path, runtime):
             raise RequestError(f"the path {path} {problem}", remedy="rename it")
     mounts = [f"{path}:{path}" for path in paths] + list(plan.mounts)
     return [for_enroot(mount) for mount in mounts] if runtime == "enroot" else mounts
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Whether ``path`` is ``folder`` or inside it, by their text alone."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def for_enroot(mount: str) -> str:
