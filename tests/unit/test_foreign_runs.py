@@ -179,19 +179,9 @@ def changed(record: RunRecord, **values: object) -> None:
     record.paths.record.write_text(json.dumps({**value, **values}))
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("experiment_name", "a\x1b[31mb"),
-        ("states", [{"state": "RUNNING", "time": float("nan"), "detail": ""}]),
-        ("plan", {}),
-    ],
-)
-def test_a_record_that_cannot_be_right_is_shown_as_unreadable(cli: Cli, field: str, value: object) -> None:
+def test_a_record_that_cannot_be_right_is_shown_as_unreadable(cli: Cli) -> None:
     good, bad = make_run(cli.install), make_run(cli.install)
-    changed(bad, **{field: value})
-    with pytest.raises(RecordError, match=r"not a run record|not valid JSON"):
-        load_record(bad.paths.folder)
+    changed(bad, experiment_name="a\x1b[31mb")
     runs = cli("jobs", "--json").data["runs"]
     assert {run["folder"]: run["state"] for run in runs} == {
         str(good.paths.folder): "COMPLETED",

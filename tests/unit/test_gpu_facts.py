@@ -171,8 +171,8 @@ def test_children_of_a_hanging_program_are_ended_too(tmp_path: Path) -> None:
     beat = tmp_path / "beat"
     code = f"import time, pathlib\nwhile True: time.sleep(0.05); pathlib.Path({str(beat)!r}).touch()"
     with pytest.raises(NoAnswer):
-        ask(["bash", "-c", f'{sys.executable} -c "$0" & wait', code], 3.0)
+        ask(["bash", "-c", f'{sys.executable} -c "$0" & wait', code], 1.5)
     beat.unlink(missing_ok=True)
     with pytest.raises(NoAnswer):
-        ask(["sleep", "600"], 1.0)
+        ask(["sleep", "600"], 0.3)
     assert not beat.exists()

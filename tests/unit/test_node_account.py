@@ -14,7 +14,7 @@ import pytest
 from llmb_common.runs.evidence.nodes import read_nodes, read_peaks
 from llmb_common.timing.iterations import memory_prints, read_log
 from llmb_common.timing.log_files import open_log
-from llmb_train.evidence import machine
+from llmb_train.evidence import gpus, machine
 from llmb_train.evidence.node import LOAD_STEP, Node
 from llmb_train.ranks import Rank
 from support.gpu_nodes import on_path, put_nvidia_smi
@@ -98,7 +98,8 @@ def test_the_other_ranks_write_nothing(tmp_path: Path) -> None:
 
 
 def test_a_hanging_tool_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_train.evidence.gpus.SECONDS", 0.2)
+    monkeypatch.setattr(gpus.snapshot, "__defaults__", (0.2,))
+    monkeypatch.setattr("llmb_train.evidence.node._SECONDS_AFTER", 0.2)
     monkeypatch.setenv("PATH", on_path(put_nvidia_smi(tmp_path / "bin", "sleep 600")))
     train(tmp_path, job())
     assert "machine" in account(tmp_path)

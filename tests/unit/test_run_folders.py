@@ -298,20 +298,15 @@ def test_dry_runs_of_the_same_job_have_the_same_paths() -> None:
 # Removal of a refused run
 
 
-@pytest.fixture
-def refused(tmp_path: Path) -> RunRecord:
-    plan = msgspec.structs.replace(plan_of(*next(documented_rows())), workload_folder=str(tmp_path / "workload"))
-    return create_run(plan, b"", {})
-
-
-def test_a_refused_run_goes_with_its_empty_parents(refused: RunRecord, tmp_path: Path) -> None:
+def test_a_refused_run_goes_with_its_empty_parents(plan: JobPlan, tmp_path: Path) -> None:
+    refused = create_run(plan, b"", {})
     remove_run(refused.paths)
     assert list((tmp_path / "workload").iterdir()) == []
     remove_run(refused.paths)  # somebody else was faster: not an error that would hide the refusal
 
 
-def test_parents_that_others_use_stay(refused: RunRecord) -> None:
-    neighbour = create_run(refused.plan, b"", {})
+def test_parents_that_others_use_stay(plan: JobPlan) -> None:
+    refused, neighbour = create_run(plan, b"", {}), create_run(plan, b"", {})
     remove_run(refused.paths)
     assert [path.name for path in refused.paths.folder.parent.iterdir()] == [neighbour.paths.name]
 

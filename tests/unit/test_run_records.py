@@ -195,14 +195,12 @@ def test_one_that_could_be_ours_is_read(record: RunRecord, changes: dict[str, An
     assert found.plan == record.plan
 
 
-@pytest.mark.parametrize(
-    "key", ["schema", "run_id", "experiment_name", "job_id", "states", "plan", "manifest", "results"]
-)
-def test_nothing_in_it_may_be_missing(record: RunRecord, key: str) -> None:
-    value = content(record)
-    del value[key]
-    with pytest.raises(RecordError, match="is not a run record"):
-        load_record(record.paths.folder, json.dumps(value).encode())
+def test_nothing_in_it_may_be_missing(record: RunRecord) -> None:
+    for key in ("schema", "run_id", "experiment_name", "job_id", "states", "plan", "manifest", "results"):
+        value = content(record)
+        del value[key]
+        with pytest.raises(RecordError, match="is not a run record"):
+            load_record(record.paths.folder, json.dumps(value).encode())
 
 
 def test_another_versions_record_says_so(record: RunRecord) -> None:
@@ -308,42 +306,22 @@ def test_a_git_that_says_nothing(clone: Path, tmp_path: Path, monkeypatch: pytes
 # How what was found out about a run goes into its record, and who else may write beside it.
 
 
-@pytest.fixture
-def recorder(tmp_path: Path) -> Path:
-    folder = tmp_path / "clone" / "llmb_train"
-    folder.mkdir(parents=True)
-    return folder
-
-
-@pytest.fixture
-def submitted(tmp_path: Path, recorder: Path) -> RunRecord:
-    return create_run(RunSite(tmp_path, "slurm").plan(), recorder, {}, Submission())
-
-
-def test_a_job_id_is_filled_in_once_and_never_replaced(submitted: RunRecord) -> None:
-    assert Finding().apply(submitted).job_id is None
-    found = Finding(job_id="7").apply(submitted)
-    assert found.job_id == "7"
-    assert Finding(job_id="8").apply(found).job_id == "7"
-    assert Finding().apply(found).job_id == "7"
-
-
-def test_so_is_a_process(submitted: RunRecord) -> None:
+def test_a_job_id_and_a_process_are_filled_in_once_and_never_replaced(record: RunRecord) -> None:
     me, parent = identify(), identify(os.getppid())
-    assert Finding().apply(submitted).process is None
-    found = Finding(process=me).apply(submitted)
-    assert found.process == me
-    assert Finding(process=parent).apply(found).process == me
+    assert (Finding().apply(record).job_id, Finding().apply(record).process) == (None, None)
+    found = Finding(job_id="7", process=me).apply(record)
+    for later in (found, Finding(job_id="8", process=parent).apply(found), Finding().apply(found)):
+        assert (later.job_id, later.process) == ("7", me)
 
 
-def test_a_state_brings_its_detail_and_time(submitted: RunRecord) -> None:
-    found = Finding("RUNNING", "on gpu1", since=submitted.created + 5).apply(submitted)
-    assert (found.state, found.detail, found.state_time) == ("RUNNING", "on gpu1", submitted.created + 5)
+def test_a_state_brings_its_detail_and_time(record: RunRecord) -> None:
+    found = Finding("RUNNING", "on gpu1", since=record.created + 5).apply(record)
+    assert (found.state, found.detail, found.state_time) == ("RUNNING", "on gpu1", record.created + 5)
     assert Finding("RUNNING", "on gpu2").apply(found) == found
 
 
-def test_an_answer_that_was_none_changes_nothing(submitted: RunRecord) -> None:
-    assert Finding("FAILED", job_id="7", missing=True, unknown="timed out").apply(submitted) == submitted
+def test_an_answer_that_was_none_changes_nothing(record: RunRecord) -> None:
+    assert Finding("FAILED", job_id="7", missing=True, unknown="timed out").apply(record) == record
 
 
 @pytest.mark.parametrize(
@@ -357,13 +335,13 @@ def test_an_answer_that_was_none_changes_nothing(submitted: RunRecord) -> None:
         ("FAILED", False),
     ],
 )
-def test_a_late_answer_does_not_wake_a_run_that_has_ended(submitted: RunRecord, state: str, changes: bool) -> None:
-    ended = submitted.with_state(state)
+def test_a_late_answer_does_not_wake_a_run_that_has_ended(record: RunRecord, state: str, changes: bool) -> None:
+    ended = record.with_state(state)
     assert may_change(ended) is changes
     assert (Finding("CANCELLED").apply(ended) != ended) is changes
 
 
-def test_missing_is_noted_from_the_first_time_on(submitted: RunRecord) -> None:
-    first = replace(submitted, missing_since=5.0)
+def test_missing_is_noted_from_the_first_time_on(record: RunRecord) -> None:
+    first = replace(record, missing_since=5.0)
     assert Finding(missing=True).apply(first).missing_since == 5.0
     assert Finding("RUNNING").apply(first).missing_since is None

@@ -6,6 +6,7 @@ The program's code travels as an argument, so that a node needs no file system o
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import time
 import zlib
@@ -27,6 +28,7 @@ _MODULES = (
     *("__init__", "evidence/__init__", "evidence/ask", "evidence/gpus", "evidence/machine"),
     *("health/__init__", "health/__main__", "health/looks", "health/stress"),
 )
+_MOST_BYTES = 32 << 20
 PYTHONS = ("python3", "/usr/libexec/platform-python", "python3.12", "python3.11", "python3.10", "python3.9")
 
 _START = """
@@ -82,23 +84,12 @@ def parse_frames(output: str) -> dict[str, Any]:
             parts.setdefault(words[1], {})[int(number)] = words[3]
     for node, pieces in parts.items():
         if set(pieces) == set(range(1, totals[node] + 1)):
-            value = _decoded("".join(pieces[number] for number in sorted(pieces)))
-            if value is not None:
-                found[node] = value
+            with contextlib.suppress(ValueError, zlib.error, RecursionError):  # not ours; a bomb is cut, and no JSON
+                packed = base64.b64decode("".join(pieces[number] for number in sorted(pieces)), validate=True)
+                value = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
+                if isinstance(value, dict):
+                    found[node] = value
     return found
-
-
-_MOST_BYTES = 32 << 20
-
-
-def _decoded(text: str) -> Any:
-    """None for what is not ours; a bomb is cut, and no JSON."""
-    try:
-        raw = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
-        value = json.loads(raw)
-    except (ValueError, zlib.error, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 LOOK_SECONDS = 50.0

@@ -226,15 +226,14 @@ def _groups(nodes: Sequence[str], said: Mapping[str, Any]) -> list[NodeGroup]:
         for group in (said.get(node) or {}).get("groups", ()):
             ranks = group["ranks"].items()
             found.setdefault(tuple(group["nodes"]), []).extend((f"{node} rank {index}", it) for index, it in ranks)
-    return [_group(members, results, nodes) for members, results in found.items()]
-
-
-def _group(members: tuple[str, ...], results: Sequence[tuple[str, Any]], nodes: Sequence[str]) -> NodeGroup:
-    problems = [f"{where}: {it.get('error') or it.get('hung')}" for where, it in results if "value" not in it]
-    silent = [node for node in members if not any(where.startswith(f"{node} ") for where, _ in results)]
-    if problems or silent:
-        return NodeGroup(members, None, (problems or [f"{silent[0]} said nothing"])[0][:200])
-    return NodeGroup(members, min(float(it["value"]["gbps"]) for _, it in results))
+    groups = []
+    for members, results in found.items():
+        problems = [f"{where}: {it.get('error') or it.get('hung')}" for where, it in results if "value" not in it]
+        spoken = {where.rpartition(" rank ")[0] for where, _ in results}
+        problems += [f"{node} said nothing" for node in members if node not in spoken]
+        slowest = None if problems else min(float(it["value"]["gbps"]) for _, it in results)
+        groups.append(NodeGroup(members, slowest, problems[0][:200] if problems else ""))
+    return groups
 
 
 def _is_slow(usual: _UsualSpeeds, group: NodeGroup) -> bool:

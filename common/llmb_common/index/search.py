@@ -43,7 +43,23 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
         RecordError: ``.llmb`` cannot be used at all
     """
     wanted = wanted or RunFilter()
-    where, values = _conditions(wanted)
+    named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
+    asked: list[tuple[str, tuple[Any, ...]]] = [
+        ("workload", wanted.workloads),
+        ("model_size", wanted.model_sizes),
+        ("dtype", wanted.dtypes),
+        ("gpu_type", wanted.gpu_types),
+        ("gpus", wanted.gpus),
+        ("state", wanted.states),
+        *((name, (value,)) for name, value in named if value is not None),
+    ]
+    if wanted.live is not None:
+        asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
+    parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
+    values = [value for _, choices in asked for value in choices]
+    if wanted.since is not None:
+        parts, values = [*parts, "created >= ?"], [*values, wanted.since]
+    where = f" WHERE {' AND '.join(parts)}" if parts else ""
     limit = f" LIMIT {int(wanted.limit)}" if wanted.limit is not None and not wanted.fits else ""
     query = f"{_SELECT}{where} ORDER BY created DESC, folder DESC{limit}"
     found = _ask(install, query, values, sorted({str(root) for root in roots if root.is_dir()}))
@@ -158,23 +174,3 @@ def _heal(install: Path, roots: Sequence[str] = ()) -> None:
             return
     with open_index(install) as connection:
         update(connection, install, roots)
-
-
-def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
-    named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
-    asked: list[tuple[str, tuple[Any, ...]]] = [
-        ("workload", wanted.workloads),
-        ("model_size", wanted.model_sizes),
-        ("dtype", wanted.dtypes),
-        ("gpu_type", wanted.gpu_types),
-        ("gpus", wanted.gpus),
-        ("state", wanted.states),
-        *((name, (value,)) for name, value in named if value is not None),
-    ]
-    if wanted.live is not None:
-        asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
-    parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
-    values = [value for _, choices in asked for value in choices]
-    if wanted.since is not None:
-        parts, values = [*parts, "created >= ?"], [*values, wanted.since]
-    return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
