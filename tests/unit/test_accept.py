@@ -262,6 +262,7 @@ def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: lis
         (SUITE.replace("a contract", '""'), "two.yaml:5: tests[0].reference.source is empty\n  -> give it a value"),
         (SUITE.replace("name: two", "name: ../x"), "two.yaml:1: name ('../x') has characters, or a length, that"),
         (SUITE.replace("repeats: 3", "repeats: 0"), "two.yaml:2: defaults.repeats (0) is out of range"),
+        (SUITE.replace("0.1,", "1e-320,"), "tests[0].reference.seconds (1e-320) is out of range\n  -> use at least 1e-06"),
     ],
 )
 def test_a_suite_that_cannot_be_run_is_refused_before_anything_starts(site: Site, text: str, message: str) -> None:

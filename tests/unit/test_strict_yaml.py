@@ -142,9 +142,12 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     many: tuple[Literal["x", "yy"], ...] = ()
     place: str | Item = ""
     short: Annotated[str, msgspec.Meta(min_length=1)] = "x"
+    tiny: Annotated[float, msgspec.Meta(ge=1e-6)] = 1.0
+    lists: dict[str, list[bool]] = {}
 
 
 QUOTES = "put the value in quotes"
+WRITE_LISTS = "write lists: true, or lists: false"
 WHOLE = "write a whole number, without a unit or quotes"
 REMOVE = "remove the key or correct its name"
 
@@ -165,6 +168,7 @@ MISTAKES = [
         "groups is a list, but a group of keys is expected",
         "write its keys on separate lines below groups:, indented by two spaces",
     ),
+    ("lists: {a: [1]}", "lists[...][0] is a whole number, but true or false is expected", WRITE_LISTS),
     ("either: 1.5", "either is a number (1.5), but a whole number or text is expected", WHOLE),
     ("text: 5", "text is a whole number (5), but text is expected", QUOTES),
     ("text: true", "text is true or false (true), but text is expected", QUOTES),
@@ -180,6 +184,7 @@ MISTAKES = [
     # limits
     ("share: 1", "share (1) is out of range", "use less than 1"),
     ("share: 0.0", "share (0.0) is out of range", "use more than 0"),
+    ("tiny: 0.0", "tiny (0.0) is out of range", "use at least 1e-06"),
     ("items: [{name: a, count: 0}]", "items[0].count (0) is out of range", "use at least 1"),
     ("items: [{name: a, count: 9}]", "items[0].count (9) is out of range", "use at most 8"),
     # choices

@@ -159,7 +159,7 @@ Reruns = Annotated[int, msgspec.Meta(ge=0, le=100)]
 class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A reference that the suite itself states, of a contract for instance."""
 
-    seconds: Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+    seconds: Annotated[float, msgspec.Meta(ge=1e-6, lt=1e6)]
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 

@@ -64,7 +64,7 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
         near = did_you_mean(value.strip(" ()'\""), choices)
         remedy = f"use one of {', '.join(choices)}" if len(choices) > 1 else f"write {key}: {''.join(choices)}"
         return path, f"{key}{value} is unknown{near}", remedy
-    if found := re.match(r"Expected '(?:int|float)' ([<>]=?) (-?[0-9.]+)", problem):
+    if found := re.match(r"Expected '(?:int|float)' ([<>]=?) (-?[0-9.e+-]+)", problem):
         bound = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}[found[1]]
         return path, f"{key}{value} is out of range", f"use {bound} {found[2].removesuffix('.0')}"
     if found := re.match(r"Expected 'str' matching regex '(.*)'$", problem):
@@ -94,7 +94,7 @@ def _remedy(wanted: str, key: str, held: str) -> str:
         return "start each line with a key and a colon"
     if wanted == "str":
         return _WRITE_TEXT.get(held, "put the value in quotes")
-    last = key.rpartition(".")[2]
+    last = re.sub(r"(\[[0-9.]+])+$", "", key).rpartition(".")[2]  # of set[...][0]
     return _WRITE.get(wanted, "").format(key=last)
 
 
