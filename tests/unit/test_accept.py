@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -110,6 +112,20 @@ def test_faults_use_up_the_reruns(site: Site) -> None:
     done = site.accept("--json")
     assert (done.status, verdicts(done), runs_of(done)) == (1, ["inconclusive", "pass"], [7, 3])
     assert "7 of 7 runs say nothing, the last one: a node failed" in done.data["workloads"][0]["text"]
+
+
+def test_where_nothing_is_queued_a_killed_command_uses_up_no_rerun(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its run was cancelled with it, however often that happens."""
+    instant.install_executor(monkeypatch, tmp_path / "alone", replace(instant.INSTANT, queued=False))
+    site.suite(80, 80, SUITE.replace("reruns: 4", "reruns: 1"))
+    for number in range(1, 6):
+        instant.direct(f"1.{number}", "CANCELLED")
+    done = site.accept("--json")
+    assert (done.status, verdicts(done), runs_of(done)) == (0, ["pass", "pass"], [8, 3]), done.err
+    assert [rerun["run"] for rerun in done.data["reruns"]] == [4, 5, 6, 7, 8], "each is listed all the same"
+    assert site("accept", "verify", next(site.campaign.glob("two.tar.*"))).status == 0
 
 
 def test_a_dry_run_states_the_limit_that_will_be_used(site: Site) -> None:
@@ -262,7 +278,10 @@ def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: lis
         (SUITE.replace("a contract", '""'), "two.yaml:5: tests[0].reference.source is empty\n  -> give it a value"),
         (SUITE.replace("name: two", "name: ../x"), "two.yaml:1: name ('../x') has characters, or a length, that"),
         (SUITE.replace("repeats: 3", "repeats: 0"), "two.yaml:2: defaults.repeats (0) is out of range"),
-        (SUITE.replace("0.1,", "1e-320,"), "tests[0].reference.seconds (1e-320) is out of range\n  -> use at least 1e-06"),
+        (
+            SUITE.replace("0.1,", "1e-320,"),
+            "tests[0].reference.seconds (1e-320) is out of range\n  -> use at least 1e-06",
+        ),
     ],
 )
 def test_a_suite_that_cannot_be_run_is_refused_before_anything_starts(site: Site, text: str, message: str) -> None:

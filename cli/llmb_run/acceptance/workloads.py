@@ -28,6 +28,7 @@ from llmb_common.results.references import (
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs, widened, window_of
+from llmb_common.runs.record import CANCELLED
 from llmb_common.submission.preflight import check
 from llmb_run.acceptance.suite import Stated, Suite, SuiteEntry
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, FrozenArm, frozen_now
@@ -248,6 +249,9 @@ class Judged:
             ended = [attempts.get(n) for n in range(1, max(attempts, default=0) + 1)]
             entry = workload.entry
             judge = workload.decide if workload.reference is not None else None
-            progress = follow(ended, entry.repeats, entry.reruns, judge, spread=workload.plan.scheduler is not None)
+            # Where nothing is queued, a run ends with the command that follows it: to kill that uses up no rerun.
+            killed = 0 if workload.plan.traits.queued else sum(run.record.state == CANCELLED for run in runs[number])
+            reruns, spread = entry.reruns + killed, workload.plan.scheduler is not None
+            progress = follow(ended, entry.repeats, reruns, judge, spread=spread)
             found.append(WorkloadProgress(number, workload, tuple(runs[number]), progress))
         return found

@@ -192,6 +192,8 @@ def ab(
     if unknown := [name for name, value in changes.items() if value is None and name not in base.settings]:
         raise RequestError(f"--unset {unknown[0]}: side A does not set it", remedy="leave it out")
     planned = [plan_job(base, workspace), plan_job(changed(base, changes), workspace)]
+    for item, side in zip(planned, "AB", strict=True):
+        refuse_untimed(item.plan, f"side {side}")
     if dry_run:
         return show_plans(planned)
     say_warnings(planned)
@@ -219,8 +221,6 @@ def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[
     words = (f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items())
     said = " ".join(words) or "the same"
     titles = [f"A ({title_of(planned[0].plan)})", f"B ({said})"]
-    for item, title in zip(planned, titles, strict=True):
-        refuse_untimed(item.plan, title)
     one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in planned)
     if changes and one == other:
         given = (f"--unset {name}" if value is None else f"--change {name}={value}" for name, value in changes.items())
