@@ -21,6 +21,7 @@ from llmb_install.parts.files import answers_file
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import install_lock
+from support.file_part import Part
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)
@@ -124,12 +125,6 @@ def test_flags_change_the_answers_of_an_installation_and_the_others_are_named(in
     assert "answers\n" not in out
 
 
-def test_what_the_flags_alone_would_mean_is_told_where_answers_are_kept(installer: Installer, install: Path) -> None:
-    given(install, hugging_face=True)
-    _, _, err = installer(*LOCAL, "--dry-run")
-    assert err == f"kept from the answers of {install}: hugging_face yes\n"
-
-
 def test_workloads_are_added_to_those_there_are(installer: Installer, install: Path) -> None:
     given(install, workloads=["pretrain_grok1"])
     status, out, _ = installer("add", "nemotron4", "--dry-run")
@@ -211,38 +206,10 @@ def test_a_folder_that_is_mounted_twice_has_the_name_that_it_was_installed_by(tm
 # What is made
 
 
-class Thing(Artefact):
-    """An artefact that is a file, and says what it was made with."""
-
-    def __init__(self, path: Path, says: str = "") -> None:
-        self.path, self.says = path, says
-
-    @property
-    def id(self) -> str:
-        return self.path.name
-
-    def is_complete(self) -> bool:
-        return self.path.exists()
-
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        if not anew and self.is_complete():
-            return False
-        reporter.note(f"making {self.id} {self.says}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("good")
-        return True
-
-    def verify(self) -> str | None:
-        return None if self.path.read_text() == "good" else f"{self.id} is damaged"
-
-    def show(self) -> str:
-        return f"make {self.id}"
-
-
 @pytest.fixture
-def things(install: Path, monkeypatch: pytest.MonkeyPatch) -> list[Thing]:
+def things(install: Path, monkeypatch: pytest.MonkeyPatch) -> list[Part]:
     """The only parts of every installation, beside its answers."""
-    things = [Thing(install / "one"), Thing(install / "two", "with hf_secret")]
+    things = [Part(install / name) for name in ("one", "two with hf_secret")]
 
     def artefacts(self: Installation) -> list[Artefact]:
         answers = answers_file(self.path / ANSWERS_FILE, to_yaml(self.answers))
@@ -255,10 +222,10 @@ def things(install: Path, monkeypatch: pytest.MonkeyPatch) -> list[Thing]:
 
 def test_what_is_missing_is_made_once_and_secrets_are_hidden(installer, install, things, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    status, out, err = installer(*LOCAL)
+    status, out, err = installer(*LOCAL, "--verbose")
     assert (status, out) == (0, f"installed in {install}: {', '.join(ALL)}\n")
-    assert "making one" in err
-    assert "making two with ****" in err
+    assert "details of one" in err
+    assert "details of two with ****" in err
     assert "hf_secret" not in "".join(log.read_text() for log in (install / ".llmb" / "logs").iterdir())
     assert f"next: export LLMB_INSTALL={install} PATH={install}/bin:" in err
     status, out, err = installer(*LOCAL)
@@ -296,45 +263,33 @@ def test_a_failure_says_where_its_log_is(installer, install, things, monkeypatch
     assert things[0].path.exists()
 
 
-def test_update_makes_what_is_damaged_again(installer: Installer, install: Path, things: list[Thing]) -> None:
-    assert installer(*LOCAL)[0] == 0
-    things[0].path.write_text("bad")
-    assert installer("update", "--dry-run")[1] == f"nothing to do: {install} is complete\n"
-    assert things[0].path.read_text() == "bad"
-    status, out, err = installer("update")
-    assert (status, out) == (0, f"installed in {install}: {', '.join(ALL)}\n")
-    assert "failed  checking one: one is damaged" in err
-    assert "two is damaged" not in err
-    assert things[0].path.read_text() == "good"
-
-
 def test_an_update_that_cannot_make_another_leaves_what_is_damaged(installer, install, things, monkeypatch):
     assert installer(*LOCAL)[0] == 0
     for thing in things:
-        thing.path.write_text("bad")
+        thing.says = "bad"
     monkeypatch.setattr(things[1], "lacks", lambda: [EnvironmentLacks("no network")])
     status, _, err = installer("update")
     assert (status, "error: no network" in err) == (3, True)
-    assert [thing.path.read_text() for thing in things] == ["bad", "bad"]
+    assert [thing.says for thing in things] == ["bad", "bad"]
 
 
 def test_an_update_names_what_it_does_not_make(installer, install, things, monkeypatch):
     assert installer(*LOCAL)[0] == 0
     for thing in things:
-        thing.path.write_text("bad")
+        thing.says = "bad"
     monkeypatch.setattr(things[0], "ensure", lambda reporter, *, anew: False)
     status, _, err = installer("update")
-    assert (status, things[1].path.read_text()) == (1, "good")
-    assert "    one: one is damaged\n  -> correct that by hand" in err
+    assert (status, things[1].says) == (1, None)
+    assert "    one: bad\n  -> correct that by hand" in err
 
 
-def test_the_thorough_check_reads_every_part(installer: Installer, install: Path, things: list[Thing]) -> None:
+def test_the_thorough_check_reads_every_part(installer: Installer, install: Path, things: list[Part]) -> None:
     assert installer(*LOCAL)[0] == 0
     assert installer("verify")[:2] == (0, f"{install}: all 3 parts are intact\n")
-    things[1].path.write_text("bad")
+    things[1].says = "it is damaged"
     status, out, err = installer("verify")
     assert (status, out) == (1, "")
-    assert "two is damaged" in err
+    assert "two with hf_secret: it is damaged" in err
     assert "run llmb-install update" in err
     with install_lock(install, Reporter(None)):
         status, _, err = installer("verify")
@@ -342,7 +297,7 @@ def test_the_thorough_check_reads_every_part(installer: Installer, install: Path
     assert f"look again later: another installer is working in it (process {os.getpid()} on " in err
 
 
-def test_an_image_of_an_earlier_release_is_named(installer: Installer, install: Path, things: list[Thing]) -> None:
+def test_an_image_of_an_earlier_release_is_named(installer: Installer, install: Path, things: list[Part]) -> None:
     assert installer(*LOCAL)[0] == 0
     old = install / "images" / "old.sqsh"
     old.parent.mkdir()

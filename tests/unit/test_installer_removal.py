@@ -38,6 +38,7 @@ def test_a_workload_is_taken_out_with_its_image(installer: Installer, install: P
     assert "pretrain_grok1" not in (install / ANSWERS_FILE).read_text()
     assert (install / "cluster_config.yaml").exists()
     assert not (install / ".llmb" / "removing.json").exists()
+    assert not (install / "venvs").exists(), "nothing else is made"
 
 
 def test_the_last_workload_takes_the_image_with_it(installer: Installer, install: Path) -> None:
@@ -54,6 +55,7 @@ def test_the_last_workload_takes_the_image_with_it(installer: Installer, install
     assert status == 0, err
     assert [path.name for path in folder.iterdir()] == ["mine.sqsh"]
     assert f"removed {image}" in err
+    assert "  -> installed: nothing" in installer("remove", "grok1")[2]
 
 
 def test_a_shared_image_folder_is_not_tidied_up(installer: Installer, install: Path, tmp_path: Path) -> None:
@@ -189,9 +191,6 @@ def test_uninstall_is_confirmed_with_a_whole_word(installer, install, monkeypatc
 
 
 # Nothing is removed that a run trains in, or will when it starts.
-
-
-# ruff: noqa: F811  (fixtures)
 
 SMOKE = {"MODEL_SIZE": "smoke", "GPU_TYPE": "cpu", "JOB_TOTAL_GPUS": "1", "CLUSTER_TYPE": "local"}
 

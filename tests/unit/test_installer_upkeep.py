@@ -65,19 +65,6 @@ def test_a_note_of_another_kind_removes_nothing(run: Run, part: Part, install: P
         assert not note.exists()
 
 
-def test_removing_names_what_is_left(run: Run, install: Path) -> None:
-    stored(install, workloads=["pretrain_grok1", "pretrain_nemotron4"])
-    status, out, _ = run("remove", "nemotron4", "--json")
-    assert (status, json.loads(out)["data"]["workloads"]) == (0, ["pretrain_grok1"])
-    assert not (install / ".llmb" / "receipts").exists(), "nothing else is made"
-    assert not (install / "venvs").exists()
-    status, _, err = run("remove", "nemotron4")
-    assert status == 2
-    assert "pretrain_nemotron4 is not installed\n  -> installed: pretrain_grok1" in err
-    assert run("remove", "all")[0] == 0
-    assert "  -> installed: nothing" in run("remove", "grok1")[2]
-
-
 def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path) -> None:
     answers = msgspec.structs.replace(stored(install), workloads=("pretrain_gone", "pretrain_grok1"))
     (install / ANSWERS_FILE).write_text(to_yaml(answers))
@@ -183,10 +170,3 @@ def test_the_quickstart_too_asks_before_a_used_folder(run: Run, install: Path, m
 def test_without_a_clone_in_the_environment_it_is_the_one_it_runs_from(run, monkeypatch):
     monkeypatch.setenv("LLMB_REPO", "")
     assert run("--list-workloads")[1].startswith("pretrain_grok1 ")
-
-
-def test_a_mistake_names_its_command_in_the_envelope(run: Run) -> None:
-    status, out, err = run("add", "--json")
-    said = json.loads(out)
-    assert (status, said["command"], said["error"]["code"]) == (2, "add", "request")
-    assert err.startswith("error: ")
