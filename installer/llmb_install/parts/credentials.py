@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -297,36 +297,25 @@ class NetrcEntry:
 
 def entries(text: str) -> list[NetrcEntry]:
     """All entries, in their order. An entry ends where the next one, or a macro, begins."""
-    words = _words(text)
     found: list[NetrcEntry] = []
-    host: str | None = None
-    start, login, password = 0, "", ""
-    position = 0
-
-    def close(end: int) -> None:
-        if host is not None:
-            found.append(NetrcEntry(host, login, password, start, end))
-
-    while position < len(words):
-        at, word = words[position]
-        value = words[position + 1][1] if position + 1 < len(words) else ""
+    words = iter(_words(text))
+    while following := next(words, None):
+        at, word = following
+        is_open = bool(found) and found[-1].end == len(text)
+        if is_open and word in ("machine", "default", "macdef"):
+            found[-1] = replace(found[-1], end=at)
         if word in ("machine", "default"):
-            close(at)
-            host, start, login, password = (value if word == "machine" else ""), at, "", ""
-            position += 2 if word == "machine" else 1
+            host = next(words, (0, ""))[1] if word == "machine" else ""
+            found.append(NetrcEntry(host, "", "", at, len(text)))
         elif word == "macdef":
-            close(at)
-            host = None
-            # A macro ends with an empty line.
-            end = text.find("\n\n", at)
-            position = next((i for i, (place, _) in enumerate(words) if end >= 0 and place > end), len(words))
-        else:
-            if word == "password":
-                password = value
-            elif word == "login":
-                login = value
-            position += 2 if word in _WITH_VALUE else 1
-    close(len(text))
+            end = text.find("\n\n", at)  # a macro ends with an empty line
+            words = iter([later for later in words if 0 <= end < later[0]])
+        elif word in _WITH_VALUE:
+            value = next(words, (0, ""))[1]
+            if is_open and word == "login":
+                found[-1] = replace(found[-1], login=value)
+            elif is_open and word == "password":
+                found[-1] = replace(found[-1], password=value)
     return found
 
 
