@@ -21,8 +21,8 @@ from llmb_install.parts import uv
 from llmb_install.parts.engine import TOOL_BYTES, CpuEngine
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
+from support.installer import CLONE
 
-CLONE = Path(__file__).resolve().parents[2]
 LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "all")
 
 

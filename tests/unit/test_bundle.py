@@ -28,8 +28,8 @@ from llmb_install.parts.package_index import Sources, settings
 from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
 from support.cli import assert_as_documented
+from support.installer import CLONE
 
-CLONE = Path(__file__).resolve().parents[2]
 HERE = platform.machine()
 VERSION = "{}.{}".format(*sys.version_info)
 OTHER = "aarch64" if HERE == "x86_64" else "x86_64"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +10,11 @@ from llmb_common.errors import RequestError
 from llmb_common.platform import cluster_types
 from llmb_common.platform.gpus import gpu_types
 from llmb_install import arguments
-from llmb_install.answers.answers import Answers, complete, load_recipes
+from llmb_install.answers.answers import Answers, complete
 from llmb_install.answers.detect import gpus_in, parse_sinfo
 from llmb_install.answers.questions import QUESTIONS, merged, missing, recipe_heads
+from support.installer import CLONE, RECIPES
 
-CLONE = Path(__file__).resolve().parents[2]
-RECIPES = load_recipes(CLONE)
 SLURM = {
     "install_path": "/x",
     "cluster_type": "slurm",

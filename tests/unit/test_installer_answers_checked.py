@@ -25,9 +25,8 @@ from llmb_install.answers.answers import (
 from llmb_install.answers.checks import engine_problem, folder_problem, path_problem, path_problems
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.answers.questions import QUESTIONS, expand_workloads, merged, missing, on_slurm, plain, uses_images
+from support.installer import RECIPES
 
-CLONE = Path(__file__).resolve().parents[2]
-RECIPES = load_recipes(CLONE)
 SLURM = {
     **{"install_path": "/x", "cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"},
     "workloads": ["pretrain_grok1"],

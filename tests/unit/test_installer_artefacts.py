@@ -11,15 +11,14 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.answers.answers import complete, load_recipes
+from llmb_install.answers.answers import complete
 from llmb_install.installation import Installation, SiteConfig
 from llmb_install.parts.credentials import Secrets, hf_token_file, registry_key, registry_reference
 from llmb_install.parts.engine import own_engine
 from llmb_install.parts.files import WorkloadFolders, answers_file, commands
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
-
-CLONE = Path(__file__).resolve().parents[2]
+from support.installer import CLONE, RECIPES
 
 ARTEFACTS: dict[str, Callable[[Path], Artefact]] = {
     "answers": lambda home: answers_file(home / ".llmb" / "answers.yaml", "schema: 1\n"),
@@ -67,9 +66,8 @@ def test_an_engine_of_the_user_is_used_but_never_made(tmp_path: Path):
 
 
 def _installation(path: Path, secrets: Secrets | None = None, **more: object) -> Installation:
-    recipes = load_recipes(CLONE)
     given = {"install_path": str(path), "workloads": ["pretrain_llama3.1", "pretrain_grok1"], **more}
-    return Installation(CLONE, complete(given, recipes), secrets)
+    return Installation(CLONE, complete(given, RECIPES), secrets)
 
 
 SLURM = {"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"}

@@ -6,15 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import arguments
-from llmb_install.answers.answers import ANSWERS_FILE, complete, load_recipes, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, complete, to_yaml
 from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.files import answers_file
@@ -22,42 +20,12 @@ from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import install_lock
 from support.file_part import Part
+from support.installer import RECIPES, Run, install, run, stored  # noqa: F401  (fixtures)
 
-CLONE = Path(__file__).resolve().parents[2]
-RECIPES = load_recipes(CLONE)
+# ruff: noqa: F811  (fixtures)
+
 ALL = sorted(RECIPES)
 LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "all")
-
-Installer = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def install(tmp_path: Path) -> Path:
-    return tmp_path / "install"
-
-
-@pytest.fixture
-def installer(install: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Installer:
-    """``llmb-install`` on ``install``, without Slurm and without a terminal."""
-    monkeypatch.setenv("LLMB_REPO", str(CLONE))
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr("shutil.which", lambda name, *_, **__: None)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-
-    def installer(*words: str, path: Path = install) -> tuple[int, str, str]:
-        status = main([*words, "--install-path", str(path)])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return installer
-
-
-def given(install: Path, **changes: Any) -> None:
-    """Answers of an installation in ``install``, of which nothing else was made."""
-    base = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": "all"}
-    (install / ANSWERS_FILE).parent.mkdir(parents=True)
-    (install / ANSWERS_FILE).write_text(to_yaml(complete(base | changes, RECIPES)))
-
 
 SLURM = {
     **{"cluster_type": "slurm", "gpu_type": "h100", "account": "a", "gpu_partition": "g"},
@@ -65,8 +33,8 @@ SLURM = {
 }
 
 
-def test_a_dry_run_lists_what_is_missing_and_makes_nothing(installer: Installer, install: Path) -> None:
-    status, out, _ = installer(*LOCAL, "--dry-run")
+def test_a_dry_run_lists_what_is_missing_and_makes_nothing(run: Run, install: Path) -> None:
+    status, out, _ = run(*LOCAL, "--dry-run")
     assert status == 0
     lines = out.splitlines()
     steps = [line for line in lines if not line.startswith(" ")]
@@ -74,103 +42,103 @@ def test_a_dry_run_lists_what_is_missing_and_makes_nothing(installer: Installer,
     assert steps[-1].startswith(f"{len(steps) - 1} steps to do, about ")
     assert steps[-1].endswith(" of disk")
     assert not install.exists()
-    status, out, _ = installer(*LOCAL, "--dry-run", "--json")
+    status, out, _ = run(*LOCAL, "--dry-run", "--json")
     data = json.loads(out)["data"]
     assert (data["install_path"], data["dry_run"]) == (str(install), True)
     assert [row["step"] for row in data["todo"]] == steps[:-1]
     assert all(set(row) == {"step", "does", "download", "disk"} for row in data["todo"])
 
 
-def test_answers_are_recorded_and_played_back(installer: Installer, install: Path, tmp_path: Path) -> None:
+def test_answers_are_recorded_and_played_back(run: Run, install: Path, tmp_path: Path) -> None:
     play = tmp_path / "play.yaml"
-    status, out, err = installer(*LOCAL, "--record", str(play))
+    status, out, err = run(*LOCAL, "--record", str(play))
     assert (status, out) == (0, "")
     assert f"recorded in {play}; install with: ./installer.py --play {play}" in err
     assert f"install_path: {install}" in play.read_text()
-    assert json.loads(installer(*LOCAL, "--record", str(play), "--json")[1])["data"] == {"recorded": str(play)}
-    one = installer("--play", str(play), "--dry-run")
+    assert json.loads(run(*LOCAL, "--record", str(play), "--json")[1])["data"] == {"recorded": str(play)}
+    one = run("--play", str(play), "--dry-run")
     assert one[0] == 0
-    assert one[1] == installer(*LOCAL, "--dry-run")[1]
+    assert one[1] == run(*LOCAL, "--dry-run")[1]
 
 
-def test_the_catalogue_of_workloads(installer: Installer) -> None:
-    status, out, _ = installer("--list-workloads")
+def test_the_catalogue_of_workloads(run: Run) -> None:
+    status, out, _ = run("--list-workloads")
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()] == ALL
     assert out.splitlines()[0].split()[1:] == ["Grok-1", RECIPES["pretrain_grok1"].image]
-    rows = json.loads(installer("--list-workloads", "--json")[1])["data"]["workloads"]
+    rows = json.loads(run("--list-workloads", "--json")[1])["data"]["workloads"]
     assert rows[0] == {
         **{"workload": "pretrain_grok1", "title": "Grok-1", "sizes": ["314b", "smoke"]},
         "image": RECIPES["pretrain_grok1"].image,
     }
 
 
-def test_a_folder_with_other_things_is_refused(installer: Installer, install: Path) -> None:
+def test_a_folder_with_other_things_is_refused(run: Run, install: Path) -> None:
     install.mkdir()
     (install / "thesis.tex").touch()
-    status, _, err = installer(*LOCAL)
+    status, _, err = run(*LOCAL)
     assert status == 2
     assert "is not empty: it contains thesis.tex" in err
-    assert installer(*LOCAL, "--dry-run")[0] == 0, "which makes nothing"
+    assert run(*LOCAL, "--dry-run")[0] == 0, "which makes nothing"
 
 
-def test_flags_change_the_answers_of_an_installation_and_the_others_are_named(installer, install):
-    given(install, workloads=["pretrain_grok1"])
-    status, out, err = installer("--workloads", "nemotron4", "--dry-run")
+def test_flags_change_the_answers_of_an_installation_and_the_others_are_named(run, install):
+    stored(install, workloads=["pretrain_grok1"])
+    status, out, err = run("--workloads", "nemotron4", "--dry-run")
     assert status == 0
     assert "continuing with the answers of" in err
     assert "answers\n" in out, "the answers are written anew"
-    status, out, err = installer(*LOCAL[:4], "--workloads", "grok1", "--dry-run")
+    status, out, err = run(*LOCAL[:4], "--workloads", "grok1", "--dry-run")
     assert err == ""
     assert "answers\n" not in out
 
 
-def test_workloads_are_added_to_those_there_are(installer: Installer, install: Path) -> None:
-    given(install, workloads=["pretrain_grok1"])
-    status, out, _ = installer("add", "nemotron4", "--dry-run")
+def test_workloads_are_added_to_those_there_are(run: Run, install: Path) -> None:
+    stored(install, workloads=["pretrain_grok1"])
+    status, out, _ = run("add", "nemotron4", "--dry-run")
     assert status == 0
     assert "answers\n" in out
-    assert installer("add", "nemotron5", "--dry-run")[0] == 2
-    status, _, err = installer("add", "grok1", path=install / "none")
+    assert run("add", "nemotron5", "--dry-run")[0] == 2
+    status, _, err = run("add", "grok1", path=install / "none")
     assert status == 3
     assert f"there is no installation in {install / 'none'}\n  -> set LLMB_INSTALL or --install-path" in err
 
 
-def test_a_further_engine_is_added_to_a_workload_that_runs_on_it(installer: Installer, install: Path) -> None:
-    given(install, workloads=["pretrain_grok1", "pretrain_llama3.1"])
-    assert "engine-cpu-0.6" not in installer("add", "llama3.1", "--dry-run")[1]
-    status, out, _ = installer("add", "llama3.1", "--engines", "0.6", "--dry-run")
+def test_a_further_engine_is_added_to_a_workload_that_runs_on_it(run: Run, install: Path) -> None:
+    stored(install, workloads=["pretrain_grok1", "pretrain_llama3.1"])
+    assert "engine-cpu-0.6" not in run("add", "llama3.1", "--dry-run")[1]
+    status, out, _ = run("add", "llama3.1", "--engines", "0.6", "--dry-run")
     assert (status, "engine-cpu-0.6\n" in out) == (0, True)
-    status, _, err = installer("add", "grok1", "--engines", "0.6", "--dry-run")
+    status, _, err = run("add", "grok1", "--engines", "0.6", "--dry-run")
     assert status == 2
     assert "pretrain_grok1 cannot run on Megatron-Bridge 0.6\n  -> the releases are 0.3" in err
 
 
-def test_what_is_installed_and_what_could_be(installer: Installer, install: Path) -> None:
-    status, out, _ = installer("list")
+def test_what_is_installed_and_what_could_be(run: Run, install: Path) -> None:
+    status, out, _ = run("list")
     assert (status, out.splitlines()[0]) == (0, f"{install}: no installation")
     assert out.splitlines()[1].split() == ["pretrain_grok1", "Grok-1", "-"]
-    given(install, **SLURM)
-    lines = installer("list")[1].splitlines()
+    stored(install, **SLURM)
+    lines = run("list")[1].splitlines()
     assert lines[0] == str(install)
     assert [line.split("  ")[-1].strip() for line in lines[1:]] == ["image missing", "image missing", "-", "-", "-"]
-    rows = json.loads(installer("list", "--json")[1])["data"]["workloads"]
+    rows = json.loads(run("list", "--json")[1])["data"]["workloads"]
     assert [row["workload"] for row in rows] == ALL
     assert [row["installed"] for row in rows] == [True, True, False, False, False]
     assert rows[0]["image"] == str(install / "images" / "nvidia+nemo+26.02.01.sqsh")
     assert rows[0]["image_complete"] is False
 
 
-def test_without_images_a_workload_is_installed_all_the_same(installer: Installer, install: Path) -> None:
-    given(install, workloads=["pretrain_grok1"])
-    assert installer("list")[1].splitlines()[1].split() == ["pretrain_grok1", "Grok-1", "installed"]
-    row = json.loads(installer("list", "--json")[1])["data"]["workloads"][0]
+def test_without_images_a_workload_is_installed_all_the_same(run: Run, install: Path) -> None:
+    stored(install, workloads=["pretrain_grok1"])
+    assert run("list")[1].splitlines()[1].split() == ["pretrain_grok1", "Grok-1", "installed"]
+    row = json.loads(run("list", "--json")[1])["data"]["workloads"][0]
     assert (row["image"], row["image_complete"]) == (None, None)
 
 
-def test_a_place_that_is_no_clone_is_refused(installer, monkeypatch, tmp_path):
+def test_a_place_that_is_no_clone_is_refused(run, monkeypatch, tmp_path):
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
-    status, _, err = installer("list")
+    status, _, err = run("list")
     assert status == 3
     assert f"{tmp_path} is not a clone of the repository" in err
     assert "run its ./installer.py" in err
@@ -220,114 +188,101 @@ def things(install: Path, monkeypatch: pytest.MonkeyPatch) -> list[Part]:
     return things
 
 
-def test_what_is_missing_is_made_once_and_secrets_are_hidden(installer, install, things, monkeypatch):
+def test_what_is_missing_is_made_once_and_secrets_are_hidden(run, install, things, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    status, out, err = installer(*LOCAL, "--verbose")
+    status, out, err = run(*LOCAL, "--verbose")
     assert (status, out) == (0, f"installed in {install}: {', '.join(ALL)}\n")
     assert "details of one" in err
     assert "details of two with ****" in err
     assert "hf_secret" not in "".join(log.read_text() for log in (install / ".llmb" / "logs").iterdir())
     assert f"next: export LLMB_INSTALL={install} PATH={install}/bin:" in err
-    status, out, err = installer(*LOCAL)
+    status, out, err = run(*LOCAL)
     assert (status, out) == (0, f"nothing to do: {install} is complete\n")
     assert "next:" not in err
     assert len(list((install / ".llmb" / "logs").iterdir())) == 1, "nothing is logged where nothing is done"
-    assert installer(*LOCAL, "--dry-run")[1] == f"nothing to do: {install} is complete\n"
+    assert run(*LOCAL, "--dry-run")[1] == f"nothing to do: {install} is complete\n"
     things[0].path.unlink()
-    data = json.loads(installer(*LOCAL, "--json")[1])["data"]
+    data = json.loads(run(*LOCAL, "--json")[1])["data"]
     assert data == {"install_path": str(install), "ran": ["one"], "complete": True}
 
 
-def test_an_installation_that_is_reached_by_a_link_is_the_same_one(installer, install, things, tmp_path, capsys):
+def test_an_installation_that_is_reached_by_a_link_is_the_same_one(run, install, things, tmp_path, capsys):
     link = tmp_path / "an other's name"
     link.symlink_to(install)
-    assert installer(*LOCAL, path=link)[0] == 0
+    assert run(*LOCAL, path=link)[0] == 0
     assert f"install_path: {install}\n" in (install / ANSWERS_FILE).read_text()
     for path in (install, link):
-        assert installer(*LOCAL, path=path)[1] == f"nothing to do: {install} is complete\n"
+        assert run(*LOCAL, path=path)[1] == f"nothing to do: {install} is complete\n"
     play = tmp_path / "play.yaml"
     play.write_text((install / ANSWERS_FILE).read_text().replace(str(install), str(link)))
     assert main(["--play", str(play)]) == 0
     assert capsys.readouterr().out == f"nothing to do: {install} is complete\n"
 
 
-def test_a_failure_says_where_its_log_is(installer, install, things, monkeypatch):
+def test_a_failure_says_where_its_log_is(run, install, things, monkeypatch):
     def ensure(reporter: Reporter, *, anew: bool) -> bool:
         raise EnvironmentLacks("no room", remedy="make some")
 
     monkeypatch.setattr(things[1], "ensure", ensure)
-    status, _, err = installer(*LOCAL)
+    status, _, err = run(*LOCAL)
     assert status == 3
     assert f"full log: {install}/.llmb/logs/install-" in err
     assert "error: no room\n  -> make some" in err
     assert things[0].path.exists()
 
 
-def test_an_update_that_cannot_make_another_leaves_what_is_damaged(installer, install, things, monkeypatch):
-    assert installer(*LOCAL)[0] == 0
+def test_an_update_that_cannot_make_another_leaves_what_is_damaged(run, install, things, monkeypatch):
+    assert run(*LOCAL)[0] == 0
     for thing in things:
         thing.says = "bad"
     monkeypatch.setattr(things[1], "lacks", lambda: [EnvironmentLacks("no network")])
-    status, _, err = installer("update")
+    status, _, err = run("update")
     assert (status, "error: no network" in err) == (3, True)
     assert [thing.says for thing in things] == ["bad", "bad"]
 
 
-def test_an_update_names_what_it_does_not_make(installer, install, things, monkeypatch):
-    assert installer(*LOCAL)[0] == 0
+def test_an_update_names_what_it_does_not_make(run, install, things, monkeypatch):
+    assert run(*LOCAL)[0] == 0
     for thing in things:
         thing.says = "bad"
     monkeypatch.setattr(things[0], "ensure", lambda reporter, *, anew: False)
-    status, _, err = installer("update")
+    status, _, err = run("update")
     assert (status, things[1].says) == (1, None)
     assert "    one: bad\n  -> correct that by hand" in err
 
 
-def test_the_thorough_check_reads_every_part(installer: Installer, install: Path, things: list[Part]) -> None:
-    assert installer(*LOCAL)[0] == 0
-    assert installer("verify")[:2] == (0, f"{install}: all 3 parts are intact\n")
+def test_the_thorough_check_reads_every_part(run: Run, install: Path, things: list[Part]) -> None:
+    assert run(*LOCAL)[0] == 0
+    assert run("verify")[:2] == (0, f"{install}: all 3 parts are intact\n")
     things[1].says = "it is damaged"
-    status, out, err = installer("verify")
+    status, out, err = run("verify")
     assert (status, out) == (1, "")
     assert "two with hf_secret: it is damaged" in err
     assert "run llmb-install update" in err
     with install_lock(install, Reporter(None)):
-        status, _, err = installer("verify")
+        status, _, err = run("verify")
     assert (status, "run llmb-install update" in err) == (1, False)
     assert f"look again later: another installer is working in it (process {os.getpid()} on " in err
 
 
-def test_an_image_of_an_earlier_release_is_named(installer: Installer, install: Path, things: list[Part]) -> None:
-    assert installer(*LOCAL)[0] == 0
+def test_an_image_of_an_earlier_release_is_named(run: Run, install: Path, things: list[Part]) -> None:
+    assert run(*LOCAL)[0] == 0
     old = install / "images" / "old.sqsh"
     old.parent.mkdir()
     old.write_bytes(bytes(5000))
-    assert "old.sqsh" not in installer(*LOCAL)[2], "without a receipt it is somebody else's"
+    assert "old.sqsh" not in run(*LOCAL)[2], "without a receipt it is somebody else's"
     old.with_name("old.sqsh.receipt.json").write_text('{"schema": 1}')
-    assert f"{old} (5 kB) is from an earlier release, and no workload needs it any more" in installer(*LOCAL)[2]
+    assert f"{old} (5 kB) is from an earlier release, and no workload needs it any more" in run(*LOCAL)[2]
 
 
 @pytest.mark.parametrize(("umask", "told"), [(0o077, True), (0o027, True), (0o022, False)])
-def test_on_slurm_it_says_whether_colleagues_can_use_it(installer, install, things, umask, told):
+def test_on_slurm_it_says_whether_colleagues_can_use_it(run, install, things, umask, told):
     words = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
     before = os.umask(umask)
     try:
-        status, _, err = installer(*words, "--workloads", "grok1")
+        status, _, err = run(*words, "--workloads", "grok1")
     finally:
         os.umask(before)
     assert status == 0, err
     assert (f"only you can use this, because of umask {umask:03o}" in err) is told
     assert "llmb-install doctor; llmb-run list" in err
-
-
-def test_how_srun_starts_ranks_is_found_where_jobs_use_srun(installer, tmp_path, monkeypatch):
-    program = tmp_path / "srun"
-    program.write_text("#!/bin/sh\necho 'MPI plugin types are...' >&2\nprintf 'none\\npmi2\\n' >&2\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    slurm = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
-    for words, expected in ((slurm, "mpi: none"), (LOCAL[:4], None)):
-        play = tmp_path / "play.yaml"
-        assert installer(*words, "--workloads", "grok1", "--record", str(play))[0] == 0
-        found = next((line for line in play.read_text().splitlines() if line.startswith("mpi:")), None)
-        assert found == expected

@@ -17,13 +17,13 @@ from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
 from llmb_install.answers import checks
 from llmb_install.answers import dialogue as dialogue_module
-from llmb_install.answers.answers import Answers, load_recipes
+from llmb_install.answers.answers import Answers
 from llmb_install.answers.detect import OTHER, Partition, Site, choices_of, earlier, suggestions
 from llmb_install.answers.dialogue import Back, Dialogue
 from llmb_install.answers.questions import QUESTIONS
 from llmb_install.parts.credentials import Secrets
+from support.installer import RECIPES
 
-RECIPES = load_recipes(Path(__file__).resolve().parents[2])
 GPU = Partition("gpu", is_default=False, up=True, time_limit="4:00:00", nodes=16, gpus_per_node=8, gpu_name="h100")
 CPU = Partition("cpu", is_default=True, up=False, time_limit="infinite", nodes=4, gpus_per_node=0, gpu_name="")
 CLUSTER = Site(

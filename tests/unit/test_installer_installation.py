@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb_common.command.words import Secret
-from llmb_install.answers.answers import complete, load_recipes
+from llmb_install.answers.answers import complete
 from llmb_install.installation import Installation, SiteConfig, engine_values
 from llmb_install.parts import engine as engine_module
 from llmb_install.parts.credentials import (
@@ -36,9 +36,8 @@ from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
+from support.installer import CLONE, RECIPES
 
-CLONE = Path(__file__).resolve().parents[2]
-RECIPES = load_recipes(CLONE)
 NEMO = RECIPES["pretrain_grok1"].image
 SLURM = {"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"}
 ON_CPUS = {"cluster_type": "local", "gpu_type": "cpu"}

@@ -15,27 +15,22 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
-from llmb_install.answers.answers import ANSWERS_FILE, Answers, complete, load_recipes, required_answers, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, Answers, complete, required_answers, to_yaml
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.answers.questions import Given
 from llmb_install.commands import operations
 from llmb_install.commands.operations import describe
 from llmb_install.installation import Installation
-from llmb_install.main import main
-from llmb_install.parts.credentials import KEPT, Secrets
+from llmb_install.parts.credentials import Secrets
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter
 from support.file_part import Part
+from support.installer import CLONE, RECIPES, Run, install, run, stored  # noqa: F401  (fixtures)
 
-CLONE = Path(__file__).resolve().parents[2]
-RECIPES = load_recipes(CLONE)
+# ruff: noqa: F811  (fixtures)
+
 LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "grok1")
 SLURM = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
-
-
-@pytest.fixture
-def install(tmp_path: Path) -> Path:
-    return tmp_path / "install"
 
 
 @pytest.fixture
@@ -50,38 +45,6 @@ def part(install: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
     monkeypatch.setattr(Installation, "artefacts", artefacts)
     monkeypatch.setattr(Installation, "environments", lambda self: [])
     return part
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(install: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """``llmb-install`` without Slurm and without a terminal."""
-    monkeypatch.setenv("LLMB_REPO", str(CLONE))
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NGC_CLI_API_KEY", KEPT):
-        monkeypatch.setenv(name, "")
-    for module in ("installation", "commands.operations", "commands.upkeep"):
-        monkeypatch.setattr(f"llmb_install.{module}.load_recipes", lambda clone: RECIPES)
-    monkeypatch.setattr("shutil.which", lambda name, *_, **__: None)
-    monkeypatch.setattr("llmb_install.answers.detect.mpi_type", lambda: "pmix_v5")
-    monkeypatch.setenv("XDG_STATE_HOME", str(install.parent / "state"))
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-
-    def run(*words: str, path: Path | None = install) -> tuple[int, str, str]:
-        status = main([*words, *(["--install-path", str(path)] if path else [])])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return run
-
-
-def stored(install: Path, **changes: Any) -> Answers:
-    base = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": ["pretrain_grok1"]}
-    answers = complete({**base, **changes}, RECIPES)
-    (install / ".llmb").mkdir(parents=True)
-    (install / ANSWERS_FILE).write_text(to_yaml(answers))
-    return answers
 
 
 def wanted(part: Part) -> Answers:

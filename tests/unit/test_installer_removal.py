@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_installer_commands import SLURM, Installer, given, install, installer  # noqa: F401  (fixtures)  # noqa: F401  (fixtures)
+from test_installer_commands import SLURM
 
 from llmb_common.errors import RecordError
 from llmb_common.index.search import find_runs, note
@@ -19,19 +19,20 @@ from llmb_common.site.cluster import load_cluster_config
 from llmb_install.answers.answers import ANSWERS_FILE
 from llmb_install.commands import upkeep
 from llmb_install.parts.files import COMMANDS, wrapper_text
+from support.installer import Run, install, run, stored  # noqa: F401  (fixtures)
 from support.runs import make_run
 
 # ruff: noqa: F811  (fixtures)
 
 
-def test_a_workload_is_taken_out_with_its_image(installer: Installer, install: Path) -> None:
-    given(install, **SLURM)
+def test_a_workload_is_taken_out_with_its_image(run: Run, install: Path) -> None:
+    stored(install, **SLURM)
     images = install / "images"
     images.mkdir()
-    status, _, err = installer("remove", "nemotron4")
+    status, _, err = run("remove", "nemotron4")
     assert (status, "pretrain_nemotron4 is not installed" in err) == (2, True)
     assert "installed: pretrain_grok1, pretrain_llama3.1" in err
-    status, out, err = installer("remove", "grok1", "--json")
+    status, out, err = run("remove", "grok1", "--json")
     assert status == 0, err
     assert json.loads(out)["data"] == {"install_path": str(install), "workloads": ["pretrain_llama3.1"]}
     assert f"removed pretrain_grok1; its results remain in {install / 'workloads' / 'pretrain_grok1'}" in err
@@ -41,35 +42,35 @@ def test_a_workload_is_taken_out_with_its_image(installer: Installer, install: P
     assert not (install / "venvs").exists(), "nothing else is made"
 
 
-def test_the_last_workload_takes_the_image_with_it(installer: Installer, install: Path) -> None:
-    given(install, **SLURM)
+def test_the_last_workload_takes_the_image_with_it(run: Run, install: Path) -> None:
+    stored(install, **SLURM)
     folder = install / "images"
     folder.mkdir()
     image = folder / "nvidia+nemo+26.02.01.sqsh"
     image.touch()
     image.with_name(f"{image.name}.receipt.json").touch()
     (folder / "mine.sqsh").touch()
-    _, _, err = installer("remove", "grok1")
+    _, _, err = run("remove", "grok1")
     assert image.exists(), "the other workload needs it"
-    status, _, err = installer("remove", "all")
+    status, _, err = run("remove", "all")
     assert status == 0, err
     assert [path.name for path in folder.iterdir()] == ["mine.sqsh"]
     assert f"removed {image}" in err
-    assert "  -> installed: nothing" in installer("remove", "grok1")[2]
+    assert "  -> installed: nothing" in run("remove", "grok1")[2]
 
 
-def test_a_shared_image_folder_is_not_tidied_up(installer: Installer, install: Path, tmp_path: Path) -> None:
+def test_a_shared_image_folder_is_not_tidied_up(run: Run, install: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     image = shared / "nvidia+nemo+26.02.01.sqsh"
     image.touch()
-    given(install, **SLURM, image_folder=str(shared))
-    assert installer("remove", "all")[0] == 0
+    stored(install, **SLURM, image_folder=str(shared))
+    assert run("remove", "all")[0] == 0
     assert image.exists()
 
 
-def test_a_removal_that_was_killed_is_finished_by_the_next_command(installer: Installer, install: Path) -> None:
-    given(install, **SLURM)
+def test_a_removal_that_was_killed_is_finished_by_the_next_command(run: Run, install: Path) -> None:
+    stored(install, **SLURM)
     (install / "images").mkdir()
     old = install / "images" / "old.sqsh"
     needed = install / "images" / "nvidia+nemo+26.02.01.sqsh"
@@ -78,7 +79,7 @@ def test_a_removal_that_was_killed_is_finished_by_the_next_command(installer: In
     note = install / ".llmb" / "removing.json"
     note.write_text(json.dumps({"schema": 1, "images": [old.name, needed.name, "../../escaped"]}))
     (install.parent / "escaped").touch()
-    status, _, err = installer("remove", "nemotron4")
+    status, _, err = run("remove", "nemotron4")
     assert status == 0, err
     assert (old.exists(), needed.exists(), note.exists()) == (False, True, False)
     assert (install.parent / "escaped").exists()
@@ -97,45 +98,45 @@ def engine_folders(install: Path) -> list[str]:
     return sorted(path.name for path in venvs.iterdir())
 
 
-def test_an_engine_goes_with_the_last_workload_that_trains_in_it(installer: Installer, install: Path) -> None:
-    given(install, workloads=["pretrain_grok1", "pretrain_llama3.1", "pretrain_mbridge"])
+def test_an_engine_goes_with_the_last_workload_that_trains_in_it(run: Run, install: Path) -> None:
+    stored(install, workloads=["pretrain_grok1", "pretrain_llama3.1", "pretrain_mbridge"])
     there = engine_folders(install)
-    assert installer("remove", "grok1")[0] == 0
+    assert run("remove", "grok1")[0] == 0
     assert sorted(path.name for path in (install / "venvs").iterdir()) == there, "llama3.1 needs it"
     assert list(load_cluster_config(install).engine.releases) == ["0.6"]
-    status, _, err = installer("remove", "mbridge")
+    status, _, err = run("remove", "mbridge")
     assert status == 0, err
     assert f"removed {install / 'venvs' / 'engine-cpu-0.6'}\n" in err
     assert list(load_cluster_config(install).engine.releases) == []
     left = [name for name in there if "engine-cpu-0.6" not in name]
     assert sorted(path.name for path in (install / "venvs").iterdir()) == left
-    assert installer("remove", "all")[0] == 0
+    assert run("remove", "all")[0] == 0
     left = [name for name in there if name.startswith(("llmb", ".uv-llmb", "engine-cpu-mine", "engine-cpu-0.9"))]
     assert sorted(path.name for path in (install / "venvs").iterdir()) == left
 
 
-def test_a_removal_that_was_killed_takes_no_engine_that_is_needed_again(installer: Installer, install: Path) -> None:
-    given(install, workloads=["pretrain_grok1"])
+def test_a_removal_that_was_killed_takes_no_engine_that_is_needed_again(run: Run, install: Path) -> None:
+    stored(install, workloads=["pretrain_grok1"])
     there = engine_folders(install)
     (install.parent / "escaped-01234567").mkdir()
     note = install / ".llmb" / "removing.json"
     names = ["engine-cpu", "engine-cpu-0.6", "llmb", "../../escaped", 7]
     note.write_text(json.dumps({"schema": 1, "images": [], "engines": names}))
-    assert installer("remove", "nemotron4")[0] == 0
+    assert run("remove", "nemotron4")[0] == 0
     left = [name for name in there if not name.removeprefix(".uv-").startswith("engine-cpu-0.6")]
     assert sorted(path.name for path in (install / "venvs").iterdir()) == left
     assert (install.parent / "escaped-01234567").exists()
     assert not note.exists()
 
 
-def test_uninstall_ends_with_what_it_runs_in_so_that_it_can_be_called_again(installer, install):
-    given(install)
+def test_uninstall_ends_with_what_it_runs_in_so_that_it_can_be_called_again(run, install):
+    stored(install)
     engine_folders(install)
     (install / "cluster_config.yaml").touch()
     (install / "bin").mkdir()
     for name in COMMANDS:
         (install / "bin" / name).write_text(wrapper_text(name))
-    removed = [Path(path) for path in json.loads(installer("uninstall", "--yes", "--json")[1])["data"]["removed"]]
+    removed = [Path(path) for path in json.loads(run("uninstall", "--yes", "--json")[1])["data"]["removed"]]
     assert [str(path.relative_to(install)) for path in removed[-6:]] == [
         *("venvs/.uv-llmb", "venvs/llmb", "venvs/llmb-01234567-89abcd", "venvs/llmb-76543210"),
         *("bin/llmb-run", "bin/llmb-install"),
@@ -143,35 +144,35 @@ def test_uninstall_ends_with_what_it_runs_in_so_that_it_can_be_called_again(inst
     assert len(removed) == 8 + 1 + 6
 
 
-def test_uninstall_removes_what_is_ours_and_names_what_stays(installer: Installer, install: Path) -> None:
-    given(install)
+def test_uninstall_removes_what_is_ours_and_names_what_stays(run: Run, install: Path) -> None:
+    stored(install)
     (install / "venvs" / "llmb-01234567").mkdir(parents=True)
     (install / "bin").mkdir()
     (install / "bin" / "mine").touch()
     (install / "workloads" / "pretrain_grok1").mkdir(parents=True)
-    status, _, err = installer("uninstall")
+    status, _, err = run("uninstall")
     assert status == 2
     assert f"uninstall of {install} would remove venvs/llmb-01234567, and there is no terminal" in err
     assert err.endswith("  -> give --yes\n")
-    status, out, _ = installer("uninstall", "--yes")
+    status, out, _ = run("uninstall", "--yes")
     assert (status, out) == (0, f"removed; still in {install}: bin, workloads\n")
     assert sorted(path.name for path in install.iterdir()) == ["bin", "workloads"]
     assert (install / "bin" / "mine").exists()
 
 
-def test_uninstall_may_remove_the_results_too(installer: Installer, install: Path) -> None:
-    given(install)
+def test_uninstall_may_remove_the_results_too(run: Run, install: Path) -> None:
+    stored(install)
     (install / "workloads" / "pretrain_grok1").mkdir(parents=True)
-    status, out, _ = installer("uninstall", "--yes", "--results-too", "--json")
+    status, out, _ = run("uninstall", "--yes", "--results-too", "--json")
     data = json.loads(out)["data"]
     assert (status, data["stays"], data["removed"]) == (0, [], [str(install / "workloads")])
     assert not install.exists()
-    status, _, err = installer("uninstall", "--yes")
+    status, _, err = run("uninstall", "--yes")
     assert (status, "there is no installation in" in err) == (3, True)
 
 
 @pytest.mark.parametrize(("typed", "status"), [("yes\n", 0), ("y\n", 2), ("\n", 2)])
-def test_uninstall_is_confirmed_with_a_whole_word(installer, install, monkeypatch, typed, status):
+def test_uninstall_is_confirmed_with_a_whole_word(run, install, monkeypatch, typed, status):
     import io
     import sys
 
@@ -179,10 +180,10 @@ def test_uninstall_is_confirmed_with_a_whole_word(installer, install, monkeypatc
         def isatty(self) -> bool:
             return True
 
-    given(install)
+    stored(install)
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    done, _, err = installer("uninstall")
+    done, _, err = run("uninstall")
     assert done == status
     assert f"This removes from {install}: " in err
     assert "Type yes to continue: " in err
@@ -213,42 +214,42 @@ def live_run(install: Path, process: subprocess.Popen[bytes]) -> RunRecord:
 
 
 @pytest.mark.parametrize("words", [("remove", "llama3.1"), ("remove", "all"), ("uninstall", "--yes")])
-def test_it_is_refused_until_the_run_has_ended(installer, install, training, words):
-    given(install)
+def test_it_is_refused_until_the_run_has_ended(run, install, training, words):
+    stored(install, workloads="all")
     record = live_run(install, training)
     answers = (install / ANSWERS_FILE).read_text()
-    status, _, err = installer(*words)
+    status, _, err = run(*words)
     assert (status, (install / ANSWERS_FILE).read_text()) == (3, answers)
     assert f"a run has not ended: {record.paths.run_id} (pretrain_llama3.1, RUNNING)\n" in err
     assert "  -> wait for them or end them with llmb-run cancel, then try again; --despite-runs removes anyway" in err
     training.kill()
     training.wait()
-    assert installer(*words)[0] == 0
+    assert run(*words)[0] == 0
     assert load_record(record.paths.folder).state == "FAILED", "it was looked for where it ran"
 
 
 @pytest.mark.parametrize("words", [("remove", "llama3.1"), ("uninstall", "--yes")])
-def test_it_is_done_on_demand(installer, install, training, words):
-    given(install)
+def test_it_is_done_on_demand(run, install, training, words):
+    stored(install, workloads="all")
     live_run(install, training)
-    assert installer(*words, "--despite-runs")[0] == 0
+    assert run(*words, "--despite-runs")[0] == 0
     assert training.poll() is None
 
 
-def test_runs_of_other_workloads_and_ended_ones_do_not_matter(installer, install, training):
-    given(install)
+def test_runs_of_other_workloads_and_ended_ones_do_not_matter(run, install, training):
+    stored(install, workloads="all")
     live_run(install, training)
     make_run(install, "grok1", variables=SMOKE)
     assert {row.workload for row in find_runs(install)} == {"pretrain_llama3.1", "pretrain_grok1"}
-    assert installer("remove", "grok1")[0] == 0
+    assert run("remove", "grok1")[0] == 0
 
 
-def test_many_are_counted_and_some_are_named(installer: Installer, install: Path) -> None:
+def test_many_are_counted_and_some_are_named(run: Run, install: Path) -> None:
     """Of a Slurm that does not answer: nobody can tell, so they count."""
-    given(install)
+    stored(install, workloads="all")
     for number in range(7):
         note(make_run(install, state="PENDING", job_id=str(100 + number)))
-    status, out, _ = installer("uninstall", "--yes", "--json")
+    status, out, _ = run("uninstall", "--yes", "--json")
     error = json.loads(out)["error"]
     assert (status, error["code"]) == (3, "live-runs")
     assert f"cannot uninstall {install}: 7 runs have not ended: " in error["message"]
@@ -256,13 +257,13 @@ def test_many_are_counted_and_some_are_named(installer: Installer, install: Path
     assert error["message"].endswith(" and 2 more")
 
 
-def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(installer, install, monkeypatch):
+def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(run, install, monkeypatch):
     def refuse(*_: object) -> None:
         raise RecordError("the index \x1b[31m is gone")
 
-    given(install)
+    stored(install, workloads="all")
     monkeypatch.setattr(upkeep, "find_runs", refuse)
-    status, _, err = installer("uninstall", "--yes")
+    status, _, err = run("uninstall", "--yes")
     assert status == 0, err
     assert err.startswith("note: not known whether runs use it: the index ")
     assert "\x1b" not in err

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from test_installer_operations import LOCAL, RECIPES, Part, Run, install, part, run, stored  # noqa: F401  (fixtures)
+from test_installer_operations import LOCAL, part  # noqa: F401  (a fixture)
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.words import Secret
@@ -18,6 +18,8 @@ from llmb_install.answers.answers import ANSWERS_FILE, to_yaml
 from llmb_install.installation import Installation
 from llmb_install.parts.credentials import registry_key
 from llmb_install.working.reporter import Reporter
+from support.file_part import Part
+from support.installer import RECIPES, Run, install, run, stored  # noqa: F401  (fixtures)
 
 # ruff: noqa: F811  (fixtures)
 

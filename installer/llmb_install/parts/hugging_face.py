@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from llmb_common.command.printable import size
 from llmb_common.command.words import Secret
@@ -63,10 +64,8 @@ class ModelFiles(Artefact):
         if receipt is None or (receipt.get("repository"), receipt.get("revision")) != (self.repository, self.revision):
             return False
         files: dict[str, int] = receipt.get("files", {})
-        found = [self.cache / name for name in files]
-        return bool(files) and all(
-            p.is_file() and p.stat().st_size == n for p, n in zip(found, files.values(), strict=True)
-        )
+        found = [(self.cache / name, bytes_) for name, bytes_ in files.items()]
+        return bool(found) and all(path.is_file() and path.stat().st_size == bytes_ for path, bytes_ in found)
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Download, then look at the result without the network.
@@ -77,11 +76,10 @@ class ModelFiles(Artefact):
         if not anew and self.is_complete():
             return False
         with reporter.step(f"files of {self.repository}") as step:
-            snapshot = Path(self._download(anew))
+            snapshot = self._download(anew)
             self._offline()
-            files = {
-                str(p.relative_to(self.cache)): p.stat().st_size for p in sorted(snapshot.rglob("*")) if p.is_file()
-            }
+            found = [path for path in sorted(snapshot.rglob("*")) if path.is_file()]
+            files = {str(path.relative_to(self.cache)): path.stat().st_size for path in found}
             if not files:
                 raise EnvironmentLacks(
                     f"{self.repository} on Hugging Face has no tokenizer or configuration file",
@@ -104,26 +102,24 @@ class ModelFiles(Artefact):
 
     def _offline(self) -> None:
         """What a job without network will do: find the files in the cache."""
-        from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
         try:
-            snapshot_download(
-                self.repository,
-                revision=self.revision,
-                cache_dir=self.cache,
-                allow_patterns=list(PATTERNS),
-                local_files_only=True,
-            )
+            self._snapshot(local_files_only=True)
         except LocalEntryNotFoundError as error:
             raise EnvironmentLacks(
                 f"files of {self.repository} are not usable without network",
                 remedy="run llmb-install update, which fetches them again",
             ) from error
 
-    def _download(self, anew: bool) -> str:
-        import stamina
+    def _snapshot(self, **more: Any) -> Path:
         from huggingface_hub import snapshot_download
+
+        more |= {"revision": self.revision, "cache_dir": self.cache, "allow_patterns": list(PATTERNS)}
+        return Path(str(snapshot_download(self.repository, **more)))
+
+    def _download(self, anew: bool) -> Path:
+        import stamina
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -134,16 +130,7 @@ class ModelFiles(Artefact):
         try:
             for attempt in attempts:
                 with attempt:
-                    return str(
-                        snapshot_download(
-                            self.repository,
-                            revision=self.revision,
-                            cache_dir=self.cache,
-                            allow_patterns=list(PATTERNS),
-                            token=token.reveal() if token else False,
-                            force_download=anew,
-                        )
-                    )
+                    return self._snapshot(token=token.reveal() if token else False, force_download=anew)
         except GatedRepoError as error:
             raise EnvironmentLacks(
                 f"{self.repository} is gated on Hugging Face, and this token has no access",
