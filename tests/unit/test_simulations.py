@@ -230,6 +230,6 @@ def test_a_drift_is_no_configurations_merit_and_a_slow_node_no_ones_fault() -> N
     turns = [0, 1, 0, 2, 0, 1, 0, 2, 0, 1, 0, 2]
     true = (0.0, -0.05, 0.02)
     runs = [Seen(at, true[at] + 0.01 * turn + (0.2 if turn == 5 else 0.0), 0.001) for turn, at in enumerate(turns)]
-    model = Belief(points, runs, plausible(points, runs))
+    model = Belief(points, runs, plausible(points, tuple(runs)))
     assert model.mean(1) - model.mean(0) == pytest.approx(-0.05, abs=0.02)
     assert model.mean(2) - model.mean(0) == pytest.approx(0.02, abs=0.01)

@@ -8,16 +8,16 @@ count, by what the tried ones say of them (``surrogate``). Then leader and base 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.steps import StepTime
-from llmb_common.results.surrogate import Belief, Point, Seen, Sizes, Surrogate, plausible
+from llmb_common.results.surrogate import Belief, Point, Seen, Surrogate, plausible
 
 WITHIN = 0.02
 """By so much a configuration that is not found may be faster."""
@@ -103,27 +103,32 @@ def look(
 ) -> SearchState:
     """Where a search stands after ``trials``, in the order of their starts; all have ended."""
     spent = sum(trial.cost for trial in trials)
-    short = [trial for trial in trials if not trial.full]
-    seen = tuple(_seen(trial) for trial in short if trial.time is not None)
-    base_fails = _base_fails(trials)
+    seen = tuple(
+        Seen(trial.option, trial.time.log, trial.time.relative_error, trial.time.nodes)
+        for trial in trials
+        if not trial.full and trial.time is not None
+    )
+    # The base fails where it does so more often than it runs, or as often in whole runs as these are to prove it.
+    failed = [trial.full for trial in trials if trial.option == 0 and trial.outcome in ("failed", "out of memory")]
+    timed = sum(trial.option == 0 and trial.outcome == "timed" for trial in trials)
+    base_fails = len(failed) > timed or failed.count(True) >= PROOFS
     if not any(run.point == 0 for run in seen):
-        if base_fails:
-            return SearchState(0, 1.0, spent=spent, base_fails=True)
-        return SearchState(
-            0, 1.0, run=(0,) if spent + options[0].cost <= budget and len(trials) < MOST else (), spent=spent
-        )
+        again = not base_fails and spent + options[0].cost <= budget and len(trials) < MOST
+        return SearchState(0, 1.0, run=(0,) if again else (), spent=spent, base_fails=base_fails)
     points = tuple(option.point for option in options)
-    model = Belief(points, seen, _sizes(points, seen[: _known(len(seen))]))
+    model = Belief(points, seen, plausible(points, seen[: _known(len(seen))]))
     fits = [1.0, *_fits(options, trials)[1:]]
     counts = [sum(run.point == at for run in seen) for at in range(len(options))]
-    leader = min((at for at, count in enumerate(counts) if count and fits[at]), key=model.mean)
+    tried = sorted((at for at, count in enumerate(counts) if count), key=model.mean)
+    leader = next(at for at in tried if fits[at])
     risk = model.over(lambda one: _risk(one, fits, leader, within))
     gain = 1 - math.exp(model.mean(leader) - model.mean(0))
-    ranking = tuple(
-        (at, math.exp(model.mean(at) - model.mean(0)), model.apart(at, 0))
-        for at in sorted((at for at, count in enumerate(counts) if count), key=model.mean)
-    )
-    bound = _bound(model, fits)
+    ranking = tuple((at, math.exp(model.mean(at) - model.mean(0)), model.apart(at, 0)) for at in tried)
+    # Each option's upper bound at 95 %.
+    faster = [
+        model.mean(0) - model.mean(at) + 1.645 * model.apart(at, 0) for at, fit in enumerate(fits) if at and fit > 0.2
+    ]
+    bound = max(1 - math.exp(-max(faster, default=0.0)), 0.0)
     state = SearchState(leader, risk, (), False, gain, bound, spent, ranking, base_fails)
     if base_fails:
         return state
@@ -135,24 +140,14 @@ def look(
         and not any(trial.full and trial.option and fits[trial.option] for trial in trials)
     ):
         batch = _batch(options, model, leader, fits, [run.point for run in seen], within)
-        affordable = _affordable(options, batch, left)
-        if affordable:
+        # As much of it as the budget has room for beside the proof; the base alone says nothing.
+        spending = itertools.accumulate(options[at].cost for at in batch)
+        affordable = [at for at, total in zip(batch, spending, strict=True) if total <= left]
+        if any(affordable):
             return replace(state, run=tuple(affordable))
     if leader != 0 and proofs and spent + sum(options[at].proof_cost for at in proofs) <= budget:
         return replace(state, run=tuple(proofs), full=True)
     return state
-
-
-def _base_fails(trials: Sequence[Trial]) -> bool:
-    """More often than it runs, or as often in whole runs as these are to prove it."""
-    failed = [trial.full for trial in trials if trial.option == 0 and trial.outcome in ("failed", "out of memory")]
-    timed = sum(trial.option == 0 and trial.outcome == "timed" for trial in trials)
-    return len(failed) > timed or failed.count(True) >= PROOFS
-
-
-def _seen(trial: Trial) -> Seen:
-    assert trial.time is not None
-    return Seen(trial.option, trial.time.log, trial.time.relative_error, trial.time.nodes)
 
 
 def _known(count: int) -> int:
@@ -161,11 +156,6 @@ def _known(count: int) -> int:
     while at * 1.35 <= count:
         at = math.ceil(at * 1.35)
     return min(at, count)
-
-
-@lru_cache(maxsize=512)
-def _sizes(points: tuple[Point, ...], seen: tuple[Seen, ...]) -> list[tuple[Sizes, float]]:
-    return plausible(points, seen)
 
 
 def _risk(model: Surrogate, fits: Sequence[float], leader: int, within: float) -> float:
@@ -193,19 +183,6 @@ def _risk(model: Surrogate, fits: Sequence[float], leader: int, within: float) -
             safe *= 1 - fit * faster
         risk += _NORMAL.pdf(step) * (1 - safe)
     return risk / sum(map(_NORMAL.pdf, _STEPS))
-
-
-def _bound(model: Belief, fits: Sequence[float]) -> float:
-    """The share by which the fastest is at most faster than the base: each option's upper bound at 95 %."""
-    highest = max(
-        (
-            model.mean(0) - model.mean(at) + 1.645 * model.apart(at, 0)
-            for at, fit in enumerate(fits)
-            if at and fit > 0.2
-        ),
-        default=0.0,
-    )
-    return max(1 - math.exp(-highest), 0.0)
 
 
 def _fits(options: Sequence[Option], trials: Sequence[Trial]) -> list[float]:
@@ -279,17 +256,6 @@ def _expected(ahead: float, apart: float) -> float:
     """Mean of what is above 0 of a normal distribution."""
     z = ahead / apart
     return apart * (z * _NORMAL.cdf(z) + _NORMAL.pdf(z))
-
-
-def _affordable(options: Sequence[Option], batch: Sequence[int], left: float) -> list[int]:
-    """As much of the batch as the budget has room for beside the proof; the base alone says nothing."""
-    kept, total = [], 0.0
-    for at in batch:
-        total += options[at].cost
-        if total > left:
-            break
-        kept.append(at)
-    return kept if any(kept) else []
 
 
 def _proofs(trials: Sequence[Trial], leader: int) -> list[int]:

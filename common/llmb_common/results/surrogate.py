@@ -101,14 +101,11 @@ _PRIORS = {"run": (0.018, 0.8), "own": (0.03, 0.8), "points": (0.2, 0.8)}
 @lru_cache(maxsize=200_000)
 def _alike(one: tuple[float | str, ...], other: tuple[float | str, ...]) -> tuple[float, float]:
     """Mean and product, over the settings, of how alike two points are."""
-    shares = [_near(a, b) for a, b in zip(one, other, strict=True)]
+    shares = [
+        (1.0 if a == b else _NEAR) if isinstance(a, str) or isinstance(b, str) else float(_NEAR ** abs(a - b))
+        for a, b in zip(one, other, strict=True)
+    ]
     return sum(shares) / len(shares) if shares else 1.0, math.prod(shares)
-
-
-def _near(a: float | str, b: float | str) -> float:
-    if isinstance(a, str) or isinstance(b, str):
-        return 1.0 if a == b else _NEAR
-    return float(_NEAR ** abs(a - b))
 
 
 def _between(alike: tuple[float, float], same: bool, sizes: Sizes) -> float:
@@ -232,12 +229,17 @@ class Belief:
             model.imagine(point)
 
 
-def _covariances(points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes) -> list[list[float]]:
-    """Of runs; lower triangle."""
+def _factored(
+    points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes, excess: Sequence[float]
+) -> tuple[list[list[float]], list[float]]:
+    """The factor of the covariance of the runs, and by it their logarithms less what is expected.
+
+    ``excess``: variance of each run beyond the usual.
+    """
     several = len({run.nodes for run in runs}) > 1
     alike = _likeness(points, tuple(run.point for run in runs))
     fade = [sizes.time**2 * math.exp(-apart / _MEMORY) for apart in range(len(runs))]
-    rows = []
+    rows = []  # the lower triangle
     for at, run in enumerate(runs):
         row = [
             _LEVEL**2
@@ -246,21 +248,8 @@ def _covariances(points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes) 
             + (_NODES**2 if several and run.nodes == other.nodes else 0.0)
             for before, other in enumerate(runs[: at + 1])
         ]
-        row[at] += sizes.run**2 + run.error**2 + 1e-10
+        row[at] += sizes.run**2 + run.error**2 + 1e-10 + excess[at]
         rows.append(row)
-    return rows
-
-
-def _factored(
-    points: tuple[Point, ...], runs: Sequence[Seen], sizes: Sizes, excess: Sequence[float]
-) -> tuple[list[list[float]], list[float]]:
-    """The factor of the covariance of the runs, and by it their logarithms less what is expected.
-
-    ``excess``: variance of each run beyond the usual.
-    """
-    rows = _covariances(points, runs, sizes)
-    for at, more in enumerate(excess):
-        rows[at][at] += more
     factor = _cholesky(rows)
     return factor, _solve_lower(
         factor, [run.log - runs[0].log - sizes.trust * points[run.point].predicted for run in runs]
@@ -294,7 +283,8 @@ def _solve_lower(factor: Sequence[Sequence[float]], values: Sequence[float]) -> 
     return found
 
 
-def plausible(points: tuple[Point, ...], runs: Sequence[Seen]) -> list[tuple[Sizes, float]]:
+@lru_cache(maxsize=512)
+def plausible(points: tuple[Point, ...], runs: tuple[Seen, ...]) -> list[tuple[Sizes, float]]:
     """Sizes that may have made the runs, each with its share; in all of them those runs count for less that are odd.
 
     From the likeliest ones, found one after the other, one size after the other is drawn anew, given the others.
