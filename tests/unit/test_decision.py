@@ -250,6 +250,33 @@ def test_stalls_in_some_runs_only_leave_more_open_than_as_many_in_all():
     assert burst.stalls_low < even.stalls_low
 
 
+def test_one_burst_of_slow_steps_fails_no_run():
+    """Eight steps in a row of three times the time: the mean is 40 % off, and has one cause."""
+    once = replace(estimate([10.0] * 10, [10.0] * 22 + [30.0] * 8 + [10.0] * 10), day="1")
+    assert decide([once], 10.0).answer == "inconclusive"
+    assert decide([once, *[took(10.0)] * 4], 10.0).stall_share == 0.0, "an accident among five"
+    often = replace(estimate([10.0] * 10, ([10.0, 30.0] * 8 + [10.0] * 24)), day="1")
+    assert often.stalls == (2.0,) * 8
+    assert decide([often], 10.0).answer == "fail"
+
+
+def test_how_often_steps_are_fast_is_as_uncertain_as_how_often_they_are_slow():
+    """Every eighth step takes 80 % of the time; in some runs by chance hardly any does, and they are not slow."""
+    source = random.Random(1)
+
+    def one(day: int) -> StepTime:
+        steps = [0.8 if source.random() < 0.125 else source.gauss(1, 0.001) for _ in range(40)]
+        return replace(estimate(steps[24:34], steps), day=str(day))
+
+    fails = sum(
+        decide([one(day) for day in range(5)], 0.975 / 1.05, scatter=QUIET).answer == "fail" for _ in range(300)
+    )
+    assert fails <= 9
+    found = level([took(1.0, stalls=(-0.2,) * 5)] * 3)
+    assert found.stalls_low < found.stalls < found.stalls_high
+    assert level([took(1.0, steps=20, stalls=(-12.0,))]).low > -3, "no step takes less than no time"
+
+
 def test_unusually_fast_steps_win_nothing():
     """Skipped steps take half of the time; the run without them would not pass."""
     slow = decide([took(10.6, stalls=(-0.5,) * 100)] * 10, 10.0)

@@ -69,12 +69,20 @@ def test_a_fast_step_is_a_stall_that_gains():
     assert estimate([10.0] * 9 + [5.0]).stalls == (-0.5,)
 
 
+def test_stalled_steps_in_a_row_are_one_stall():
+    steps = [10.0] * 8 + [30.0, 20.0, 40.0] + [10.0] * 8 + [20.0, 5.0, 5.0] + [10.0] * 8
+    measured = estimate([10.0] * 10, steps)
+    assert measured.stalls == (6.0, 1.0, -1.0), "fast steps after slow ones are another thing"
+    assert measured.seconds * (1 + sum(measured.stalls) / measured.steps) == pytest.approx(sum(steps) / len(steps))
+
+
 def test_a_window_on_another_level_than_the_rest_is_measured_and_not_set_aside():
     """Thermal throttling from iteration 31 on: the documented window is slow, and that is the run's step time."""
     measured = estimate([11.0] * 10, [10.0] * 25 + [11.0] * 15)
     assert (measured.seconds, measured.stalls, measured.steps) == (11.0, (), 10)
     both = estimate([10.0] * 6 + [11.0] * 4, [10.0] * 30 + [10.0] * 6 + [11.0] * 4)
-    assert (both.seconds, len(both.stalls)) == (10.0, 4)
+    assert both.seconds == 10.0
+    assert both.stalls == pytest.approx((0.4,)), "of one cause"
 
 
 def test_ordinary_noise_has_no_spikes():

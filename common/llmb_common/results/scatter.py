@@ -159,9 +159,10 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
     return Scatter(math.sqrt(day), day_degrees, math.sqrt(run), run_degrees, stalls, learned=True, runs=len(every))
 
 
-def stalls_of(run: StepTime) -> Stalls:
-    """The stalls of one run: sum and sum of squares of the shares they cost, and the number of steps."""
-    return Stalls(math.fsum(run.stalls), math.fsum(share * share for share in run.stalls), run.steps or run.count)
+def stalls_of(run: StepTime, *, faster: bool = False) -> Stalls:
+    """The stalls of one run; ``faster``: its unusually fast steps, by what each saved."""
+    shares = [-share if faster else share for share in run.stalls if (share < 0) == faster]
+    return Stalls(math.fsum(shares), math.fsum(share * share for share in shares), run.steps or run.count)
 
 
 def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
@@ -213,37 +214,50 @@ _ACCIDENT = 5
 _STALL_MEMORY = 200
 """Steps of the history that help to price a single stall."""
 
+_LEAST_SHARE = -0.9
+"""Unusually fast steps are bounded by this: no step takes less than no time."""
+
 
 def stall_shares(runs: Sequence[StepTime], history: Stalls, rate: float) -> tuple[float, float, float, float]:
     """Time lost to stalls as a share of the steady time: estimate, lower bound, upper bound, the upper's estimate.
 
-    A compound Poisson sum (Fay and Feuer, 1997); each bound is wrong at ``rate``.
+    A compound Poisson sum (Fay and Feuer, 1997), less that of steps that were unusually fast (MOVER: Zou and Donner,
+    2008); each bound is wrong at ``rate``.
     """
-    count = sum(len(run.stalls) for run in runs)
+    largest = [max([0.0, *run.stalls]) for run in runs]
+    count = sum(share > 0 for run in runs for share in run.stalls)
+    slow = [stalls_of(run) for run in runs]
     if count > 1 or (count and len(runs) < _ACCIDENT):
-        share, low, high = _compound(runs, None, rate)
-        return share, low, high, share
-    # None, or one that may have been an accident: the history says how rare they are, and it never fails a run.
-    share, _, high = _compound(runs, history, rate)
-    return 0.0, 0.0, high, share
+        # As many as were seen are few for the upper bound: Fay and Feuer add the largest one once more: too many.
+        share, low, high = _compound(slow, rate, more=max(largest) / 2)
+        above = share
+    else:
+        # None, or one that may have been an accident: the history says how rare they are, and it never fails a run.
+        above, _, high = _compound(slow, rate, history=history)
+        share = low = 0.0
+    fast, fast_low, fast_high = _compound([stalls_of(run, faster=True) for run in runs], rate)
+    below, beyond = math.hypot(share - low, fast_high - fast), math.hypot(high - above, fast - fast_low)
+    return share - fast, max(share - fast - below, _LEAST_SHARE), above - fast + beyond, above - fast
 
 
-def _compound(runs: Sequence[StepTime], history: Stalls | None, rate: float) -> tuple[float, float, float]:
-    """Share of time, with its bounds. Stalls in bursts, or in some runs only, widen them beyond Poisson's variance."""
-    each = [stalls_of(run) for run in runs]
+def _compound(
+    each: Sequence[Stalls], rate: float, *, more: float = 0.0, history: Stalls | None = None
+) -> tuple[float, float, float]:
+    """Share of time, with its bounds. Stalls in bursts, or in some runs only, widen them beyond Poisson's variance.
+
+    ``more``: a stall that the upper bound has beyond those that were seen.
+    """
     total, squared, steps = (math.fsum(part) for part in zip(*each, strict=True))
-    if len(runs) > 1:
-        seen = len(runs) * math.fsum((item.total - total / len(runs)) ** 2 for item in each)
-        squared = max(squared, (_STATED_DEGREES * squared + seen) / (_STATED_DEGREES + len(runs) - 1))
+    if len(each) > 1:
+        seen = len(each) * math.fsum((item.total - total / len(each)) ** 2 for item in each)
+        squared = max(squared, (_STATED_DEGREES * squared + seen) / (_STATED_DEGREES + len(each) - 1))
     if history:
         weight = min(1.0, _STALL_MEMORY / history.steps)
         total, squared, steps = (a + weight * b for a, b in zip((total, squared, steps), history, strict=True))
-    share = total / steps if steps else 0.0
-    if total <= 0:
-        return share, share, share
-    # As many as were seen are few for the upper bound: Fay and Feuer add the largest one once more, which is too many.
-    more = 0.0 if history else max(max(run.stalls, default=0.0) for run in runs) / 2
-    return share, _bound(total, squared, steps, rate), _bound(total + more, squared + 2 * more * more, steps, 1 - rate)
+    if not total > 0:
+        return 0.0, 0.0, 0.0
+    high = _bound(total + more, squared + 2 * more * more, steps, 1 - rate)
+    return total / steps, _bound(total, squared, steps, rate), high
 
 
 def _bound(total: float, squared: float, steps: float, share: float) -> float:

@@ -54,8 +54,8 @@ class StepTime:
     mean: float = 0.0
     """The mean of the whole window, stalls included: what the documents print."""
     stalls: tuple[float, ...] = ()
-    """What each step that was set apart took beyond a steady one, as a share of that: 3.0 is four times the time,
-    negative a faster one. Of all ``steps``."""
+    """What each stall took beyond steady steps, as a share of one: 3.0 is a step of four times the time, or three in a
+    row of twice the time, which have one cause; negative are faster ones. Of all ``steps``."""
     steps: int = 0
     """Steps after warm-up, those of the window among them; 0: not known."""
     day: str = ""
@@ -104,7 +104,11 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
         spikes=tuple(at for at, seconds in enumerate(window) if not low <= seconds <= high),
         correlation=correlation,
         mean=math.fsum(window) / len(window),
-        stalls=tuple(seconds / level - 1 for seconds in reference if not low <= seconds <= high),
+        stalls=tuple(
+            math.fsum(seconds / level - 1 for seconds in stretch)
+            for side, stretch in itertools.groupby(reference, lambda seconds: (seconds > high) - (seconds < low))
+            if side
+        ),
         steps=len(reference),
     )
 
