@@ -59,7 +59,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uv:
 def content(tmp_path: Path, *packages: str, **more: Any) -> Content:
     lock = tmp_path / "lock.txt"
     lock.write_text("".join(f"{package} \\\n    {HASH}\n" for package in packages))
-    return Content(link=tmp_path / "engine", python="/python", lock=lock, smoke=("torch",), **more)
+    return Content(link=tmp_path / "engine", python="/python", lock=lock, smoke=("torch", "six"), **more)
 
 
 def made(ran: Uv, content: Content) -> Step:
@@ -109,7 +109,7 @@ def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(ran, 
          "environment engine: packages could not be installed\n    1\n    2\n    3\n    4\n    5\n    6\n    7\n    8",
          "check the network, the proxy and the index settings of pip or uv"),
         ("importlib", Finished(-9, ("only",)),
-         "environment engine: its packages do not import (torch)\n    only", "correct what its last lines name"),
+         "environment engine: its packages do not import (torch, six)\n    only", "correct what its last lines name"),
     ],
 )  # fmt: skip
 def test_a_failure_has_its_last_lines(ran, tmp_path, words, end, message, remedy):
