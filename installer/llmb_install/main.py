@@ -41,7 +41,7 @@ def _command(asked: argparse.Namespace, clone: Path, install: Path) -> Command:
         EnvironmentLacks: it needs a clone and there is none.
     """
     if asked.command == "doctor":
-        from llmb_install.doctor.checks import doctor
+        from llmb_install.commands.doctor import doctor
 
         return doctor
     if not (clone / "pyproject.toml").is_file():

@@ -10,9 +10,9 @@ import pytest
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.site.cluster import cluster_config
 from llmb_install.answers.detect import Site, detect_site
-from llmb_install.doctor import facts as asking
-from llmb_install.doctor.checks import DoctorCheck, all_checks
-from llmb_install.doctor.facts import SiteFacts, WorkloadNeeds, ask_one_node, slurm_limits
+from llmb_install.commands import doctor_facts as asking
+from llmb_install.commands.doctor import DoctorCheck, all_checks
+from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, ask_one_node, slurm_limits
 from support.gpu_nodes import smi_answer
 from support.images import PROGRAMS, build_image
 from support.slurm_cluster import SlurmCluster

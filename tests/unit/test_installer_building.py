@@ -11,7 +11,6 @@ import pytest
 
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.doctor.facts import parse_node
 from llmb_install.parts import environment_build, package_files, uv
 from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
 from llmb_install.parts.package_index import IndexSettings, Unavailable
@@ -297,14 +296,6 @@ def test_steps_and_notes_are_lines_and_secrets_are_hidden(tmp_path: Path) -> Non
     ]
     logged = [line.partition(" ")[2] for line in reporter.log_path.read_text().splitlines()]
     assert logged[:2] == ["start: one", "    ok  one: half of **** (0 s)"]
-
-
-# Doctor
-
-
-def test_what_a_node_says_line_by_line() -> None:
-    assert parse_node("gpu=a\nnothing\nempty=\ngpu= b = c \n") == {"gpu": ["a", "b = c"]}
-    assert json.dumps(parse_node("")) == "{}"
 
 
 # What the installer reads of its own notes: receipts, pip's records, lock files.

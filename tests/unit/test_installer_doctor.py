@@ -14,8 +14,8 @@ from llmb_common.health.facts import Folder, Needs, NodeFacts, Software
 from llmb_common.runs.evidence.nodes import Adapter, GpuState, HostFacts, Snapshot
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import Site, parse_sinfo
-from llmb_install.doctor.checks import DoctorCheck, all_checks
-from llmb_install.doctor.facts import (
+from llmb_install.commands.doctor import DoctorCheck, all_checks
+from llmb_install.commands.doctor_facts import (
     ContainerProbe,
     Limits,
     NodeReport,

@@ -1,4 +1,4 @@
-"""What doctor's job says of a node, from what health looks at, and of the container on it (``doctor/probe.sh``), with
+"""What doctor's job says of a node, from what health looks at, and of the container on it (``commands/probe.sh``), with
 programs of the test's own; and limits as Slurm prints them."""
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from llmb_common.site.cluster import cluster_config
-from llmb_install.doctor.facts import limit_minutes, parse_node, workloads_here
+from llmb_install.commands.doctor_facts import limit_minutes, parse_node, workloads_here
 from llmb_train.health.looks import _unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PROBE = ROOT / "installer" / "llmb_install" / "doctor" / "probe.sh"
+PROBE = ROOT / "installer" / "llmb_install" / "commands" / "probe.sh"
 
 
 def probed(tmp_path: Path, tools: dict[str, str], folder: str, seconds: int = 1) -> dict[str, list[str]]:
@@ -81,3 +81,8 @@ def test_what_the_recipes_ask_for() -> None:
     assert [workload.name for workload in workloads_here(ROOT, one)] == ["pretrain_grok1"]
     slow = cluster_config(gpu_type="h100", workloads=("pretrain_grok1",), checkpoint_gb_per_second=1)
     assert workloads_here(ROOT, slow)[0].saving > found["pretrain_grok1"].saving
+
+
+def test_what_a_node_says_line_by_line() -> None:
+    assert parse_node("gpu=a\nnothing\nempty=\ngpu= b = c \n") == {"gpu": ["a", "b = c"]}
+    assert parse_node("") == {}

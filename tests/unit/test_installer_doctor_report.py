@@ -23,9 +23,17 @@ from llmb_common.machine.processes import Answer
 from llmb_common.runs.evidence.nodes import Adapter, HostFacts, Snapshot
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import parse_sinfo
-from llmb_install.doctor import checks
-from llmb_install.doctor.checks import all_checks, doctor
-from llmb_install.doctor.facts import SLURM_COMMANDS, Limits, NodeReport, SiteFacts, ask_one_node, gather, slurm_limits
+from llmb_install.commands import doctor as checks
+from llmb_install.commands.doctor import all_checks, doctor
+from llmb_install.commands.doctor_facts import (
+    SLURM_COMMANDS,
+    Limits,
+    NodeReport,
+    SiteFacts,
+    ask_one_node,
+    gather,
+    slurm_limits,
+)
 from llmb_train.evidence.ask import frames
 
 GOOD_REPORT = {
@@ -221,10 +229,10 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine()
     monkeypatch.setattr("llmb_install.answers.detect.ask", machine.ask)
-    monkeypatch.setattr("llmb_install.doctor.facts.hold", machine.hold)
+    monkeypatch.setattr("llmb_install.commands.doctor_facts.hold", machine.hold)
     monkeypatch.setattr("shutil.which", lambda name: name if name in machine.on_path else None)
-    monkeypatch.setattr("llmb_install.doctor.facts.free_bytes", lambda folder: len(str(folder)))
-    monkeypatch.setattr("llmb_install.doctor.facts.load_recipes", lambda clone: {})
+    monkeypatch.setattr("llmb_install.commands.doctor_facts.free_bytes", lambda folder: len(str(folder)))
+    monkeypatch.setattr("llmb_install.commands.doctor_facts.load_recipes", lambda clone: {})
     return machine
 
 
@@ -327,7 +335,7 @@ SACCTMGR = "sacctmgr -nP show"
 
 
 def test_the_limits_of_partition_association_and_qos(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_install.doctor.facts.user_name", lambda _: "ann")
+    monkeypatch.setattr("llmb_install.commands.doctor_facts.user_name", lambda _: "ann")
     machine.said |= {
         "scontrol show partition gpu --oneliner": "PartitionName=gpu GraceTime=90 QoS=part MaxTime=04:00:00\n",
         f"{SACCTMGR} associations user=ann account=a format=partition,maxwall,defaultqos": "|1-00:00:00|\ncpu|1:00|x\n",

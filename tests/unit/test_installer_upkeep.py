@@ -147,7 +147,7 @@ def test_both_secrets_are_hidden_whatever_prints_them(run: Run, part: Part, monk
 def test_the_doctor_needs_no_clone(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
     monkeypatch.setattr("llmb_install.answers.detect.ask", lambda *_: pytest.fail("Slurm is not here"))
-    monkeypatch.setattr("llmb_install.doctor.facts.output", lambda *_: "")
+    monkeypatch.setattr("llmb_install.commands.doctor_facts.output", lambda *_: "")
     monkeypatch.setattr("llmb_install.answers.detect.output", lambda *_: "")
     status, out, _ = run("doctor")
     assert (status, "training engine" in out) == (1, True)

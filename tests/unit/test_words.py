@@ -23,7 +23,7 @@ from llmb_common.request.read import read_request
 from llmb_common.request.values import gres_type
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_install.answers.checks import check
-from llmb_install.doctor.checks import doctor
+from llmb_install.commands.doctor import doctor
 from llmb_run.starting.command_line import check_job_variable
 from support.golden import GOLDEN
 

@@ -26,7 +26,7 @@ from llmb_common.platform.cluster_types import LOCAL, SLURM, Traits, traits_of
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.site.machine import way_here
 from llmb_install.answers.detect import detect_site
-from llmb_install.doctor.facts import NodeReport, SiteFacts, WorkloadNeeds, gather, limit_minutes
+from llmb_install.commands.doctor_facts import NodeReport, SiteFacts, WorkloadNeeds, gather, limit_minutes
 from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
 from llmb_install.working.reporter import Reporter

@@ -1,1 +1,0 @@
-"""Checks of a site and of an installation."""
