@@ -83,9 +83,12 @@ def test_sbatch_that_outlives_its_caller_is_waited_for(site: RunSite, fake: Fake
 
 @pytest.mark.exhaustive
 def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
-    """A task file run again after a crash leaves what it had submitted alone."""
-    options = Options(key="sweep.yaml#1")
-    steps = matrix(site, fake, lambda: submit(site.plan(), RECIPE, options))
+    """A task file run again after a crash leaves what it had submitted alone.
+
+    Every fifth step: the same files are written as without a key, which decides only what is found.
+    """
+    options, plan = Options(key="sweep.yaml#1"), site.plan()
+    steps = matrix(site, fake, lambda: submit(plan, RECIPE, options), every=5)
     assert steps > 25
     first = submit(site.plan(), RECIPE, options)
     assert submit(site.plan(), RECIPE, options) == first
@@ -94,7 +97,10 @@ def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
 
 @pytest.mark.exhaustive
 def test_an_array_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
-    """Repeats of one job, two of which have a key."""
+    """Repeats of one job, two of which have a key.
+
+    Every third step: all three runs are made in the same way, at the same time.
+    """
     jobs = [JobToSubmit(site.plan(), RECIPE, Options(key=key)) for key in ("", "file#1", "file#2")]
 
     def three() -> int:
@@ -103,7 +109,7 @@ def test_an_array_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
         assert len(run_folders(site)) in (3, 4), "only one without a key that had its job already is not counted again"
         return 3
 
-    assert matrix(site, fake, three) > 40
+    assert matrix(site, fake, three, every=3) > 40
     assert any(call[-1].endswith("/array.sbatch") for call in fake.calls("sbatch"))
 
 
@@ -116,8 +122,8 @@ def test_a_series_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
         assert len(run_folders(site)) == 2
         return 2
 
-    # Every other step: the same run folders are made as for an array, and one file beside them.
-    assert matrix(site, fake, two, every=2) > 40
+    # Every third step: the same run folders are made as for an array, and one file beside them.
+    assert matrix(site, fake, two, every=3) > 40
     assert any(call[-1].endswith("/series.sbatch") for call in fake.calls("sbatch"))
 
 
