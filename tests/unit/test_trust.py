@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -129,7 +130,8 @@ def test_a_named_image_folder_is_its_groups_where_the_group_may_write(install, t
     shared.chmod(0o2775)
     with pytest.raises(ConfigError, match="it belongs to"):
         require_trusted(file, install, shared)
-    monkeypatch.setattr(files, "_groups_of", lambda user: [4_000_007])
+    monkeypatch.setattr(files.pwd, "getpwuid", lambda user: SimpleNamespace(pw_name="guest", pw_gid=4_000_001))
+    monkeypatch.setattr(files.os, "getgrouplist", lambda name, group: [4_000_007])
     require_trusted(file, install, shared)
     shared.chmod(0o2755)
     with pytest.raises(ConfigError, match="it belongs to"):

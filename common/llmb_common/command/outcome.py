@@ -172,20 +172,15 @@ def _explained(error: OSError, remedy: str) -> LLMBError:
     """A file or program that has vanished or is not ours: a reader wants its name, not where the code stood."""
     if error.filename:
         return EnvironmentLacks(f"{error.filename}: {error.strerror}", remedy=remedy)
-    if error.errno == errno.ENOENT and not _is_somewhere():
-        return EnvironmentLacks("the current folder has been removed", remedy="cd to one that exists")
+    if error.errno == errno.ENOENT:
+        try:
+            Path.cwd()
+        except OSError:
+            return EnvironmentLacks("the current folder has been removed", remedy="cd to one that exists")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
         said = f"the output cannot be written: {error.strerror}"
         return EnvironmentLacks(said, remedy="free some space, or send it to another file")
     return EnvironmentLacks(str(error), remedy=remedy)
-
-
-def _is_somewhere() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
 
 
 def _with_streams(work: Callable[[], int]) -> Callable[[], int]:

@@ -25,7 +25,7 @@ def printable(text: str, keep: str = "\t") -> str:
         plain = plain.replace(character, "")
     if plain.isprintable():  # nearly always, and many times faster than a look at each character
         return text
-    return "".join(c if c.isprintable() or c in keep else _spelt_out(c) for c in text)
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def as_written(value: object) -> str:
@@ -41,10 +41,6 @@ def printable_lines(text: str) -> str:
 def printable_json(text: str) -> str:
     """JSON text with such characters escaped inside its strings; its meaning is unchanged."""
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
-
-
-def _spelt_out(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def counted(number: int, noun: str) -> str:

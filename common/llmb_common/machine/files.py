@@ -230,9 +230,6 @@ def sha256_of_tree(folder: Path, pattern: str = "**/*") -> str:
 
 NO_FILE = "it is not a regular file"
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO would wait for ever
-
 
 def me() -> int:
     """The effective user id of this process."""
@@ -254,9 +251,10 @@ def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> st
     write. Whoever lets a group write to a file or folder trusts that group.
     """
     try:
-        descriptor = os.open(folder, _FOLDER)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            file = os.open(name, _FILE, dir_fd=descriptor)
+            # O_NONBLOCK: opening a FIFO would wait for ever.
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
             statuses = {"the folder": os.fstat(descriptor), "it": os.fstat(file)}
             os.close(file)
         finally:
@@ -286,8 +284,12 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
         return
     status, common = status_of(install), status_of(shared) if shared else None
     trusted = {found.st_uid for found in (status, common) if found}
-    if common and common.st_mode & stat.S_IWGRP and common.st_gid in _groups_of(real.stat().st_uid):
-        trusted.add(real.stat().st_uid)
+    if common and common.st_mode & stat.S_IWGRP:
+        owner = real.stat().st_uid
+        with contextlib.suppress(KeyError):  # nobody of that number
+            entry = pwd.getpwuid(owner)
+            if common.st_gid in os.getgrouplist(entry.pw_name, entry.pw_gid):
+                trusted.add(owner)
     problem = why_not_trusted(real.parent, real.name, trusted)
     if not problem or problem == NO_FILE:
         return
@@ -298,14 +300,6 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
         "remove it, or correct that (chown, chmod o-w); a folder of images elsewhere is named with --image-folder",
         code="not-trusted",
     )
-
-
-def _groups_of(user: int) -> list[int]:
-    try:
-        entry = pwd.getpwuid(user)
-    except KeyError:
-        return []
-    return os.getgrouplist(entry.pw_name, entry.pw_gid)
 
 
 @functools.cache

@@ -106,14 +106,13 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         except BaseException:
             end_session(process.pid, _PATIENCE, process.poll)
             raise
-        if problem:
-            end_session(process.pid, _PATIENCE, process.poll)
         output, errors = (bytes(said[stream]) for stream in (process.stdout, process.stderr))
-        if problem == "no-answer":
-            return Answer(None, output, errors, "no-answer", f"{argv[0]} did not answer in {seconds:g} s")
-        if problem == "too-long":
-            return Answer(None, output, errors, "too-long", f"{argv[0]} printed more than {most} bytes")
-        return Answer(process.wait(), output, errors)
+        if not problem:
+            return Answer(process.wait(), output, errors)
+        end_session(process.pid, _PATIENCE, process.poll)
+        late = problem == "no-answer"
+        why = f"did not answer in {seconds:g} s" if late else f"printed more than {most} bytes"
+        return Answer(None, output, errors, problem, f"{argv[0]} {why}")
 
 
 def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
@@ -257,7 +256,9 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
     Raises:
         PermissionError: the process belongs to somebody else.
     """
-    descriptor = _pidfd(process.pid)
+    descriptor = None
+    with contextlib.suppress(AttributeError, OSError):  # no such process, or before Linux 5.3: there the pid is sent to
+        descriptor = os.pidfd_open(process.pid)
     try:
         if not is_alive(process):
             return False
@@ -271,14 +272,6 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
         if descriptor is not None:
             os.close(descriptor)
     return True
-
-
-def _pidfd(pid: int) -> int | None:
-    """None where there is no such process, and before Linux 5.3: there the pid could be reused between two looks."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
 
 
 def end_processes(

@@ -43,12 +43,6 @@ def task_script(plan: JobPlan, ranks: Ranks) -> str:
     return "\n".join(lines)
 
 
-def _double_quoted(name: str) -> str:
-    """``name`` for use between double quotes: ``${VARIABLE}`` is expanded, anything else is literal."""
-    parts = re.split(r"(\$\{[A-Z_]+\})", name)
-    return "".join(part if i % 2 else re.sub(r'([\\"`$])', r"\\\1", part) for i, part in enumerate(parts))
-
-
 def _nsys(profile: ProfilePlan, ranks: Ranks) -> list[str]:
     # PROCESS_ID is NVIDIA's placeholder for what nsys itself fills in as %p.
     name = profile.file.replace("${PROCESS_ID}", "%p")
@@ -60,7 +54,8 @@ def _nsys(profile: ProfilePlan, ranks: Ranks) -> list[str]:
         ("SLURM_PROCID", f"${{{ranks.rank}}}"),
     ):
         name = name.replace(f"${{{variable}}}", word)
-    name = _double_quoted(name)
+    # Between double quotes ${VARIABLE} is expanded, and anything else is to be literal.
+    name = re.sub(r'(\$\{[A-Z_]+\})|([\\"`$])', lambda found: found[1] or f"\\{found[2]}", name)
     options = [
         "nsys profile -s none -t 'nvtx,cuda' --force-overwrite=true",
         "--capture-range=cudaProfilerApi --capture-range-end=stop --cuda-graph-trace=node",
@@ -105,8 +100,22 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
     ]
     lines += ["unset PYTHONPATH  # the login node's; an image has its own"]
     lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", 'touch "$log"', ""]
-    lines += [*_environment(plan), "", script.job_script(), *_patience(plan), *_resume(plan), ""]
-    lines += [shell_part(__file__, "supervise.sh"), "", *_require_checkpoint(plan, paths)]
+    lines += [f"export {name}={quote(item.value)}" for name, item in plan.env.items()]
+    if plan.device == "cpu" and "OMP_NUM_THREADS" not in plan.env:
+        # One thread a rank, or ranks on one machine fight for the same cores.
+        lines.append("export OMP_NUM_THREADS=1")
+    lines += ["", script.job_script(), _patience(plan)]
+    if plan.checkpoint.resume:
+        lines.append("export LLMB_RESUME=1")
+    elif plan.checkpoint.enabled:  # a requeued job resumes from what it saved itself
+        lines.append("export LLMB_RESUME=$((restarts > 0))")
+    lines += ["", shell_part(__file__, "supervise.sh"), ""]
+    if plan.checkpoint.resume:
+        lines += [
+            f"saved={quote(plan.checkpoint.save or str(paths.checkpoints))}",
+            shell_part(__file__, "resume.sh"),
+            "",
+        ]
     lines += ["# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, script.ranks)]
     lines += ["TASK", "", "IFS= read -r -d '' kernel << 'KERNEL' || true", shell_part(__file__, "kernel.sh"), "KERNEL"]
     lines += ["", *script.launch(plan), 'follow "$!"']
@@ -126,7 +135,7 @@ def _check(plan: JobPlan, paths: RunPaths) -> None:
         )
 
 
-def _patience(plan: JobPlan) -> list[str]:
+def _patience(plan: JobPlan) -> str:
     """What ``supervise.sh`` reads of the plan."""
     start, hang, teardown = START_PATIENCE * START_SECONDS, HANG_SECONDS, TEARDOWN_SECONDS
     # A checkpoint may take twice as long as the site's rate says before a step counts as hung.
@@ -137,7 +146,7 @@ def _patience(plan: JobPlan) -> list[str]:
         hang = teardown = long
     ends = traits_of(plan.cluster_type).queued and not plan.checkpoint.enabled
     limit = limit_seconds(plan.time_limit) if ends else 0
-    return [f"start_seconds={start} hang_seconds={hang} teardown_seconds={teardown} limit_seconds={limit}"]
+    return f"start_seconds={start} hang_seconds={hang} teardown_seconds={teardown} limit_seconds={limit}"
 
 
 def _comment(plan: JobPlan) -> list[str]:
@@ -149,37 +158,11 @@ def _comment(plan: JobPlan) -> list[str]:
         *([f"{plan.recompute_layers} layers recomputed"] if plan.recompute_layers else []),
         *([f"{plan.offload_layers} layers offloaded"] if plan.offload_layers else []),
     ]
+    seconds, software = plan.preflight.reference_step_seconds, plan.preflight.reference_software
     return [
         f"# {plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {plan.max_steps} steps",
         *([f"# {plan.function.name} of Megatron-Bridge {plan.function.release}"] if plan.function else []),
         f"# {columns}",
         f"# {', '.join(flags)}",
-        *_published(plan),
+        *([f"# published: {seconds:g} s a step ({software})"] if seconds is not None and software else []),
     ]
-
-
-def _published(plan: JobPlan) -> list[str]:
-    """What a user compares with, so that a dry run shows it."""
-    seconds, software = plan.preflight.reference_step_seconds, plan.preflight.reference_software
-    return [f"# published: {seconds:g} s a step ({software})"] if seconds is not None and software else []
-
-
-def _environment(plan: JobPlan) -> list[str]:
-    lines = [f"export {name}={quote(item.value)}" for name, item in plan.env.items()]
-    if plan.device == "cpu" and "OMP_NUM_THREADS" not in plan.env:
-        # One thread a rank, or ranks on one machine fight for the same cores.
-        lines.append("export OMP_NUM_THREADS=1")
-    return lines
-
-
-def _require_checkpoint(plan: JobPlan, paths: RunPaths) -> list[str]:
-    if not plan.checkpoint.resume:
-        return []
-    return [f"saved={quote(plan.checkpoint.save or str(paths.checkpoints))}", shell_part(__file__, "resume.sh"), ""]
-
-
-def _resume(plan: JobPlan) -> list[str]:
-    if plan.checkpoint.resume:
-        return ["export LLMB_RESUME=1"]
-    # A requeued job resumes from what it saved itself.
-    return ["export LLMB_RESUME=$((restarts > 0))"] if plan.checkpoint.enabled else []
