@@ -38,7 +38,6 @@ from llmb_common.site.machine import look_at_machine
 
 if TYPE_CHECKING:
     from llmb_common.index.database import PastTime
-    from llmb_common.runs.record import RunRecord
 
 
 _NEWEST = 40
@@ -123,9 +122,7 @@ def plan_from_variables(
     request = read_request(variables, say)
     if job_variables:
         request = replace(request, tuning={**request.tuning, **job_variables})
-    cluster = load_cluster_config(request.install)
-    recipe = load_recipe(recipe_folder)
-    return request, _plan(recipe, cluster, request)
+    return request, _plan(load_recipe(recipe_folder), load_cluster_config(request.install), request)
 
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
@@ -158,10 +155,6 @@ def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) ->
     return replaced(plan, preflight=replaced(plan.preflight, warnings=(said, *plan.preflight.warnings)))
 
 
-def _announce(record: RunRecord) -> None:
-    print(f"{record.paths.name}\n  {record.paths.folder}", file=sys.stderr)
-
-
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     """Do everything that ``launch.sh`` does, and return its exit status."""
     request, plan = plan_from_variables(recipe_folder, variables)
@@ -178,7 +171,11 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 
     for doubt in doubts([plan]):
         print(f"note: {doubt}", file=sys.stderr)
-    record = submit(plan, recipe_folder, on_record=_announce)
+    record = submit(
+        plan,
+        recipe_folder,
+        on_record=lambda found: print(f"{found.paths.name}\n  {found.paths.folder}", file=sys.stderr),
+    )
     if record.job_id is not None:
         print(f"Submitted batch job {record.job_id}")
     else:
