@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llmb_common.causes.places import Places
+from llmb_common.causes.reading import read_complaints
 from support.failed_logs import TORCHRUN_KILLED, FailedLog, why
 
 
@@ -275,3 +276,19 @@ def test_a_kernel_that_gave_up_waiting_ends_its_own_gpus_work(tmp_path: Path) ->
     own, of_another = ("".join(log.line(rank, text) for text in failed) for rank in (3, 4))
     assert why(tmp_path, gave_up + own).kind == "deepep"
     assert why(tmp_path, gave_up + of_another).kind == "illegal-access"
+
+
+def test_who_was_ended_by_others_may_have_survived_what_it_raised(tmp_path: Path) -> None:
+    log = FailedLog(4)
+    raised = "".join(log.line(3, text) for text in ("Traceback (most recent call last):", "KeyError: 'qkv'"))
+    ends = f"srun: error: {log.host(3)}: task 3: {{}}\n"
+    assert why(tmp_path, raised + log.steps(2) + ends.format("Exited with exit code 1")).kind == "exception"
+    assert why(tmp_path, raised + log.steps(2) + ends.format("Terminated")).cause is None
+
+
+def test_iterations_of_an_earlier_start_are_not_those_before_a_failure(tmp_path: Path) -> None:
+    log = FailedLog(4)
+    earlier = log.steps(6)
+    (tmp_path / "log").write_text(earlier + log.line(3, "torch.OutOfMemoryError: CUDA out of memory."))
+    found = read_complaints(tmp_path / "log", len(earlier))
+    assert (found.step, [item.signature.id for item in found.complaints]) == (None, ["cuda-memory"])

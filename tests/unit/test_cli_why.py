@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,16 @@ def test_a_success_has_no_cause(cli: Cli) -> None:
 )
 def test_the_schedulers_word_counts_where_no_line_is_surer(cli: Cli, state: str, log: str, kind: str) -> None:
     assert diagnose(make_run(cli.install, state=state, log=log)).kind == kind
+
+
+def test_the_scheduler_knows_which_node_failed_where_the_line_does_not(cli: Cli) -> None:
+    line = "slurmstepd: error: *** STEP 7.0 CANCELLED AT 2026-11-20T03:40 DUE TO NODE FAILURE ***\n"
+    record = make_run(cli.install, state="NODE_FAIL", log=steady_log(50.0, 5) + line)
+    attempts = [{"state": "NODE_FAIL", "nodes": "gpu[1-2]", "failed": "gpu2"}]
+    found = diagnose(replace(record, manifest={**record.manifest, "attempts": attempts})).cause
+    assert found is not None
+    assert (found.kind, found.node, found.keep_out) == ("node-failed", "gpu2", True)
+    assert "DUE TO NODE FAILURE" in found.line
 
 
 def test_a_figure_that_is_not_a_number_is_the_cause(cli: Cli) -> None:

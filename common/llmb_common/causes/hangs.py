@@ -111,16 +111,14 @@ def read_dumps(folder: Path) -> Begun:
     for file in files[:_MOST_DUMPS]:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             if rank := re.search(r"\d{1,6}$", file.stem):
-                _add_dump(found, int(rank[0]), read_plain_pickle(read_plain(file, _MOST_BYTES)))
+                value = read_plain_pickle(read_plain(file, _MOST_BYTES))
+                groups = list(value["pg_config"].items())[:10_000]
+                members = {str(name): _numbers(group.get("ranks", "")) for name, group in groups}
+                names = {str(item["process_group"][0]): str(item["process_group"][1])[:80] for item in value["entries"]}
+                found.entries[int(rank[0])] = [_entry(item) for item in value["entries"]]
+                found.members = {name: ranks for name, ranks in members.items() if ranks} | found.members
+                found.names = names | found.names
     return found
-
-
-def _add_dump(found: Begun, rank: int, value: Any) -> None:
-    members = {str(name): _numbers(group.get("ranks", "")) for name, group in list(value["pg_config"].items())[:10_000]}
-    names = {str(item["process_group"][0]): str(item["process_group"][1])[:80] for item in value["entries"]}
-    found.entries[rank] = [_entry(item) for item in value["entries"]]
-    found.members = {name: ranks for name, ranks in members.items() if ranks} | found.members
-    found.names = names | found.names
 
 
 def _numbers(text: Any) -> tuple[int, ...]:

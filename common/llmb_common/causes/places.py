@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from llmb_common.causes.lines import parse, plain
@@ -81,10 +83,9 @@ class Places:
 
     def add_order(self, nodes: str) -> None:
         """Take the order of nodes from the job's host list (``gpu[1-4]``); ignore one that cannot be read."""
-        try:
-            self.order = tuple(expand(nodes)) if nodes else ()
-        except LLMBError:
-            self.order = ()
+        self.order = ()
+        with contextlib.suppress(LLMBError):
+            self.order = tuple(expand(nodes))
 
     def add_complaints(self, complaints: Iterable[Complaint]) -> None:
         """Lines that name a rank and its host."""
@@ -99,22 +100,16 @@ class Places:
 
     def add_log(self, log: Path) -> None:
         """What NCCL says of its largest communicator, as far as it prints to ``log``: hosts, addresses, how many."""
-        try:
-            with open_log(log) as file:
-                largest = 0
-                for number, (offset, _) in enumerate(find_markers(file, (b" busId ",), b"", 0, _HEAD)):
-                    line = parse(plain(line_at(file, offset)[1]))
-                    found = _COMMUNICATOR.search(line.text)
-                    if number > _MOST:
-                        break
-                    if found is None or line.host is None or int(found[2]) < largest:
-                        continue
+        largest = 0
+        with contextlib.suppress(OSError), open_log(log) as file:
+            for offset, _ in islice(find_markers(file, (b" busId ",), b"", 0, _HEAD), _MOST):
+                line = parse(plain(line_at(file, offset)[1]))
+                found = _COMMUNICATOR.search(line.text)
+                if found is not None and line.host is not None and int(found[2]) >= largest:
                     largest = int(found[2])
                     self.world = self.world or largest
                     self.hosts[int(found[1])] = line.host
                     self.buses[(line.host, short_bus(found[3]))] = int(found[1])
-        except OSError:
-            return
 
 
 def short_bus(bus: str) -> str:

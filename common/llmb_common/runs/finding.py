@@ -5,6 +5,7 @@ When it ends, the record also keeps what only the job could see: nodes, times, r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from dataclasses import dataclass, replace
@@ -167,16 +168,9 @@ def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
 
 def read_manifest_line(log: Path) -> dict[str, Any] | None:
     """The JSON of the last ``LLMB manifest:`` line near the start of ``log``; None where there is none."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         with open_plain(log) as stream:
-            head = stream.read(_REACH)
-    except OSError:
-        return None
-    at = head.rfind(_PREFIX)
-    if at < 0:
-        return None
-    try:
-        value = json.loads(head[at + len(_PREFIX) :].partition(b"\n")[0])
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+            _, found, rest = stream.read(_REACH).rpartition(_PREFIX)
+        value = json.loads(rest.partition(b"\n")[0]) if found else None
+        return value if isinstance(value, dict) else None
+    return None
