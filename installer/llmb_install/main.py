@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,15 @@ from llmb_install.answers import checks
 from llmb_install.arguments import guarded
 
 Command = Callable[[argparse.Namespace, Path, Path], Result]
+
+_IMPLEMENTATIONS = {
+    "list": ("upkeep", "show"),
+    "verify": ("upkeep", "verify"),
+    "uninstall": ("upkeep", "uninstall"),
+    "bundle": ("bundle", "bundle"),
+    "doctor": ("doctor", "doctor"),
+}
+"""Module and function of each command; of the others in ``operations``, by their names."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,39 +40,15 @@ def _dispatch(argv: Sequence[str]) -> int:
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).parents[2]).resolve()
     install = arguments.install_path(asked, clone)
     arguments.use_bundle(asked, clone)
-    result = _command(asked, clone, install)(asked, clone, install)
-    return print_result(asked.command, result, as_json=asked.json)
-
-
-def _command(asked: argparse.Namespace, clone: Path, install: Path) -> Command:
-    """What to call.
-
-    Raises:
-        EnvironmentLacks: it needs a clone and there is none.
-    """
-    if asked.command == "doctor":
-        from llmb_install.commands.doctor import doctor
-
-        return doctor
-    if not (clone / "pyproject.toml").is_file():
+    if asked.command != "doctor" and not (clone / "pyproject.toml").is_file():
         raise EnvironmentLacks(
             f"{clone} is not a clone of the repository, and the installer works from one",
             remedy="clone the repository and run its ./installer.py, or set LLMB_REPO to the clone",
         )
-    if asked.command in ("list", "verify", "uninstall"):
-        from llmb_install.commands import upkeep
-
-        return {"list": upkeep.show, "verify": upkeep.verify, "uninstall": upkeep.uninstall}[asked.command]
+    module, name = _IMPLEMENTATIONS.get(asked.command, ("operations", asked.command))
     if asked.command == "install" and asked.quickstart:
-        from llmb_install.commands.quickstart import quickstart
-
         checks.require_free_folder(install, agreed=asked.into_used_folder)
-        return quickstart
-    if asked.command == "bundle":
-        from llmb_install.commands.bundle import bundle
-
-        return bundle
-    from llmb_install.commands import operations
-
-    command: Command = getattr(operations, asked.command)
-    return command
+        module = name = "quickstart"
+    # Only this one: libraries for tables and prompts take a while to import.
+    command: Command = getattr(importlib.import_module(f"llmb_install.commands.{module}"), name)
+    return print_result(asked.command, command(asked, clone, install), as_json=asked.json)

@@ -184,7 +184,6 @@ def test_a_build_has_a_name_of_its_own_and_a_receipt(environment: Environment) -
     assert read_receipt(folder / RECEIPT) == {
         **{"schema": 1, "name": "engine", "inputs": environment.inputs(), "python": "/python", "packages": ["six-1"]}
     }
-    assert environment.interpreter == environment.link / "bin" / "python"
     assert environment.id == "engine"
     assert environment.show() == f"venv environment {environment.link} with Python /python from {environment.lock}"
     assert ensure(environment) == (False, "")

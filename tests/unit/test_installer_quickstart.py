@@ -156,12 +156,12 @@ def test_an_installation_for_something_else_only_gets_the_engine(quickstart, wor
     (install / ANSWERS_FILE).write_text(to_yaml(complete(given, load_recipes(world / "clone"))))
     (install / "cluster_config.yaml").write_text("cluster_type: slurm\n")
     made: list[object] = []
-    engine = SimpleNamespace(interpreter=tmp_path / "engine" / "python")
+    engine = SimpleNamespace(link=tmp_path / "engine")
     monkeypatch.setattr("llmb_install.installation.Installation.engine", lambda self: engine)
     assert quickstart(made=made)[0] == 0
     assert made == [engine]
     text = (install / "cluster_config.yaml").read_text()
-    assert str(tmp_path / "engine" / "python") in text
+    assert str(tmp_path / "engine" / "bin" / "python") in text
     assert "cluster_type: slurm" in text
 
 

@@ -72,7 +72,8 @@ def _install(installation: Installation, reporter: Reporter, *, space_check: boo
         return
     engine = installation.engine()
     make_missing([engine], reporter, space_check=space_check)
-    write_site_config(installation.path, {("engine", "python"): str(engine.interpreter)})
+    # Through the link, so that it stays right after an update.
+    write_site_config(installation.path, {("engine", "python"): str(engine.link / "bin" / "python")})
 
 
 def _environment(clone: Path, install: Path) -> dict[str, str]:

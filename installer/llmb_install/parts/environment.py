@@ -88,11 +88,6 @@ class Environment(Content, Artefact):
         """Where to build: a name that nobody has used."""
         return self.link.with_name(f"{self.name}-{self.inputs()[:8]}-{secrets.token_hex(3)}")
 
-    @property
-    def interpreter(self) -> Path:
-        """What to run: through the link, so that it stays right after an update."""
-        return self.link / "bin" / "python"
-
     def inputs(self) -> str:
         """A hash of everything that decides what this environment contains."""
         # However a path is spelt: a folder that is reached through a link is the same one.
