@@ -187,7 +187,7 @@ def index() -> Iterator[Index]:
             pass  # a client that went away
 
     server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     found.url = f"http://127.0.0.1:{server.server_port}"
     yield found
