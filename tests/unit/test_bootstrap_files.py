@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.installation import SiteConfig, leaves, write_site_config
 from llmb_install.parts.files import commands
@@ -222,11 +221,3 @@ def test_comments_and_choices_survive_and_an_unchanged_file_is_not_written(tmp_p
     config = load_cluster_config(tmp_path)
     assert (config.slurm.account, config.slurm.gres, config.repo) == ("bench", True, "/clone")
     assert not write_site_config(tmp_path, leaves({"repo": "/clone"}))
-
-
-def test_a_broken_site_config_is_shown_not_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "cluster_config.yaml"
-    path.write_text("schema: 1\nclustertype: slurm\n")
-    with pytest.raises(ConfigError, match=r"cluster_config.yaml:2: unknown key 'clustertype'"):
-        write_site_config(tmp_path, leaves({"repo": "/clone"}))
-    assert path.read_text() == "schema: 1\nclustertype: slurm\n"
