@@ -79,46 +79,49 @@ def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image
     Nothing is written but files in a folder of their own among the installation's, which goes again.
     """
     needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
-    minutes = -(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60)
-    count = config.gpus_per_node or 1
+    has_containers = config.scheduler(SLURM).runtime != "none"
+    pythons = [*needs.pythons, *(config.engine.releases.values() if config.engine else ())]
     wanted = NodeRequest(
-        name="llmb-doctor", scheduler=needs.scheduler, gpus=count, minutes=minutes, wait=_QUEUE_SECONDS
+        name="llmb-doctor",
+        scheduler=needs.scheduler,
+        gpus=config.gpus_per_node or 1,
+        minutes=-(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60),
+        wait=_QUEUE_SECONDS,
     )
     try:
         with _folder_to_write(install) as probe, hold(wanted) as held:
-            return _asked(held, needs, config, (install, image_folder, image, probe))
+            folders = {"installation": str(install), "images": str(image_folder)} | (
+                {"workload": probe} if probe else {}
+            )
+            starts = [] if has_containers else pythons
+            spec = {"stage": "look", "folders": folders, "written": ["workload"], "starts": starts}
+            answer = held.run(command(spec, (*PYTHONS, *pythons)), _NODE_SECONDS)
+            now = time.time()
+            (node,) = held.nodes
+            said = parse_frames(answer.output).get(node)
+            if not isinstance(said, dict):
+                why = "no Python there" if "no-python" in answer.output else answer.complaint
+                return NodeReport(error=f"no node answered: {why}")
+            facts, ended = read_facts(node, said), said.get("ended")
+            skew = float(ended) - now if isinstance(ended, float | int) else None
+            inside = ContainerProbe()
+            if image is not None and has_containers:
+                mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
+                inside = _look_inside(held, Container(str(image), mounts), probe)
+            return NodeReport("", facts, inside, bool(probe), network_of(facts, needs), skew)
     except SchedulerError as error:
         return NodeReport(error=f"no node answered: {error.message.removeprefix('Slurm gives no nodes: ')}")
 
 
-def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, Path, Path | None, str]) -> NodeReport:
-    install, image_folder, image, probe = places
-    folders = {"installation": str(install), "images": str(image_folder), **({"workload": probe} if probe else {})}
-    pythons = [*needs.pythons, *(config.engine.releases.values() if config.engine else ())]
-    starts = pythons if config.scheduler(SLURM).runtime == "none" else []
-    spec = {"stage": "look", "folders": folders, "written": ["workload"], "starts": starts}
-    answer = held.run(command(spec, (*PYTHONS, *pythons)), _NODE_SECONDS)
-    now = time.time()
-    (node,) = held.nodes
-    said = parse_frames(answer.output).get(node)
-    if not isinstance(said, dict):
-        return NodeReport(
-            error=f"no node answered: {'no Python there' if 'no-python' in answer.output else answer.complaint}"
-        )
-    facts, inside = read_facts(node, said), ContainerProbe()
-    ended = said.get("ended")
-    skew = float(ended) - now if isinstance(ended, float | int) else None
-    if image is not None and config.scheduler(SLURM).runtime != "none":
-        mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
-        run = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), probe]
-        begun = time.monotonic()
-        answer = held.run(run, _IMAGE_SECONDS, inside=Container(str(image), mounts))
-        seconds = time.monotonic() - begun
-        values = {name: known for name, known in parse_node(answer.output).items() if name in _SAID_INSIDE}
-        rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
-        lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
-        inside = ContainerProbe(values, lines, answer.status, seconds)
-    return NodeReport("", facts, inside, bool(probe), network_of(facts, needs), skew)
+def _look_inside(held: Held, container: Container, probe: str) -> ContainerProbe:
+    begun = time.monotonic()
+    argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), probe]
+    answer = held.run(argv, _IMAGE_SECONDS, inside=container)
+    seconds = time.monotonic() - begun
+    values = {name: known for name, known in parse_node(answer.output).items() if name in _SAID_INSIDE}
+    rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
+    lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
+    return ContainerProbe(values, lines, answer.status, seconds)
 
 
 def network_of(facts: NodeFacts, needs: Needs) -> tuple[tuple[str, str, str], ...]:
