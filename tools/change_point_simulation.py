@@ -120,7 +120,7 @@ def _false(trials: int, seed: int) -> Iterator[str]:
         for noise, deviation, prior in itertools.product(NOISES, DEVIATIONS, PRIORS):
             source = random.Random(f"{seed} {noise} {deviation} {prior}")
             shares = false_alarms(noise, prior, deviation, trials, source)
-            cells = (f"{100 * share:.{places}f}" for share, places in zip(shares, (1, 1, 2), strict=True))
+            cells = (f"{100 * share:.{digits}f}" for share, digits in zip(shares, (1, 1, 2), strict=True))
             yield noise, f"{100 * deviation:.1f} %", prior, *cells
 
     head = ("Days without a change", "Scatter", "Prior", "reported after 30", "alarm on any of 27", "of all looks")

@@ -121,7 +121,9 @@ class Kind:
     blind: float | None = 0.10
 
     def make(self, source: random.Random) -> Space:
-        places = [place for place in itertools.product(*map(range, self.settings)) if source.random() < self.legal]
+        combinations = [
+            combination for combination in itertools.product(*map(range, self.settings)) if source.random() < self.legal
+        ]
         effects = [_course(count, self.effect, source) for count in self.settings]
         weights = [_course(count, 0.25, source) for count in self.settings]
         pairs = {
@@ -131,25 +133,28 @@ class Kind:
             for j in range(self.settings[b])
         }
         logs, memory = [], []
-        for place in places:
+        for combination in combinations:
             together = sum(
-                pairs[a, b, place[a], place[b]] for a, b in itertools.combinations(range(len(place)), 2)
-            ) / math.sqrt(len(place) - 1)
-            logs.append(sum(e[p] for e, p in zip(effects, place, strict=True)) + together + source.gauss(0, self.own))
-            memory.append(sum(w[p] for w, p in zip(weights, place, strict=True)))
+                pairs[a, b, combination[a], combination[b]]
+                for a, b in itertools.combinations(range(len(combination)), 2)
+            ) / math.sqrt(len(combination) - 1)
+            logs.append(
+                sum(e[p] for e, p in zip(effects, combination, strict=True)) + together + source.gauss(0, self.own)
+            )
+            memory.append(sum(w[p] for w, p in zip(weights, combination, strict=True)))
         limit = sorted(memory)[int(0.75 * len(memory))]
         off = source.gauss(0, 0.06)
         predicted = [math.exp(value - limit + off + source.gauss(0, 0.05)) for value in memory]
         holds = [value <= limit for value in memory]
         running = sorted((log, at) for at, log in enumerate(logs) if holds[at])
         base = running[source.randrange(len(running) // 4, len(running) // 2 + 1)][1]
-        order = [base, *(at for at in range(len(places)) if at != base)]
+        order = [base, *(at for at in range(len(combinations)) if at != base)]
         blind = self.blind
         options = []
         for at in order:
             seconds = 5 * math.exp(logs[at] - logs[base])
             said = 0.0 if blind is None or at == base else logs[at] - logs[base] + source.gauss(0, blind)
-            point = Point(tuple(map(float, places[at])), said)
+            point = Point(tuple(map(float, combinations[at])), said)
             options.append(Option(point, predicted[at], START + SHORT * seconds, START + FULL * seconds))
         return Space(tuple(options), tuple(logs[at] for at in order), tuple(holds[at] for at in order))
 

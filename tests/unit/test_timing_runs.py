@@ -235,8 +235,8 @@ def test_a_restart_that_repeats_no_iteration_is_said(cli: Cli) -> None:
 
 
 def test_two_runs_of_one_name_and_one_of_another(tmp_path: Path) -> None:
-    for place in ("a/log-x.out", "b/log-x.out", "b/log-y.out"):
-        put(tmp_path / place, "")
+    for name in ("a/log-x.out", "b/log-x.out", "b/log-y.out"):
+        put(tmp_path / name, "")
     assert [run.name for run in find_runs(tmp_path)] == ["a/log-x.out", "b/log-x.out", "y"]
 
 
@@ -247,6 +247,13 @@ def test_two_runs_of_one_name_and_one_of_another(tmp_path: Path) -> None:
 def test_a_run_of_another_launcher_is_known_by_its_name(tmp_path: Path, name: str, is_run: bool) -> None:
     (tmp_path / "x" / name).mkdir(parents=True)
     assert [run.name for run in find_runs(tmp_path)] == ([name] if is_run else [])
+
+
+def test_a_link_that_leads_to_itself_hides_no_other_log(tmp_path: Path) -> None:
+    put(tmp_path / "log-x.out", "")
+    for name in ("loop", "log-loop.out"):
+        (tmp_path / name).symlink_to(name)
+    assert [run.name for run in find_runs(tmp_path)] == ["loop", "x"]
 
 
 def test_a_folder_named_as_a_run_belongs_to_its_experiment(tmp_path: Path) -> None:

@@ -323,7 +323,10 @@ def test_a_damaged_record_is_reported(judge):
 
 
 def test_a_run_folder_without_a_log(tmp_path):
-    assert verdict(analyse(RunFiles("run", tmp_path, None), WINDOW)) == ("Failed", "no_log", None)
+    (tmp_path / "run.json").write_text("{")
+    timing = analyse(RunFiles("run", tmp_path, None), WINDOW)
+    assert verdict(timing) == ("Failed", "no_log", None)
+    assert "run.json cannot be read" in timing.notices[0], "a record that nobody can read may be why"
 
 
 @pytest.mark.parametrize("make", ["folder", "dangling link", "link to itself", "fifo"])

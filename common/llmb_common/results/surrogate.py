@@ -43,7 +43,7 @@ class Point:
     """A configuration: the position of each of its settings among the values of that (a float where these are in
     order), and the logarithm of its predicted step time over that of another."""
 
-    places: tuple[float | str, ...]
+    settings: tuple[float | str, ...]
     predicted: float = 0.0
 
 
@@ -118,7 +118,8 @@ def _between(alike: tuple[float, float], same: bool, sizes: Sizes) -> float:
 def _likeness(points: tuple[Point, ...], others: tuple[int, ...]) -> list[list[tuple[tuple[float, float], bool]]]:
     """Of every point to those of ``others``: how alike, and whether it is the same."""
     return [
-        [(_alike(one.places, points[at].places), at == number) for at in others] for number, one in enumerate(points)
+        [(_alike(one.settings, points[at].settings), at == number) for at in others]
+        for number, one in enumerate(points)
     ]
 
 
@@ -163,7 +164,7 @@ class Surrogate:
 
     def covariance(self, one: int, other: int) -> float:
         """Of two configurations' step times, given the runs."""
-        alike = _alike(self._points[one].places, self._points[other].places)
+        alike = _alike(self._points[one].settings, self._points[other].settings)
         return _LEVEL**2 + _between(alike, one == other, self._sizes) - _dot(self._crossed[one], self._crossed[other])
 
     def apart(self, one: int, other: int) -> float:

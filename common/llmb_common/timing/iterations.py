@@ -46,7 +46,7 @@ _LATE = 2
 
 @dataclass
 class RecordSequence:
-    """The records that stand so far, with their places in the file, by iteration."""
+    """The records that stand so far, with their offsets in the file, by iteration."""
 
     kept: list[tuple[int, Iteration]] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)

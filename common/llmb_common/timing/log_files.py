@@ -234,7 +234,10 @@ def _entries(path: str) -> tuple[list[str], dict[str, bool]]:
     folders: dict[str, bool] = {}
     with os.scandir(path) as entries:
         for entry in entries:
-            if entry.is_dir():
+            folder = False
+            with contextlib.suppress(OSError):  # a link that leads to itself is no folder
+                folder = entry.is_dir()
+            if folder:
                 folders[entry.name] = entry.is_symlink()
             else:
                 files.append(entry.name)

@@ -121,8 +121,8 @@ class Iteration(NamedTuple):
 
 def iterations_in(text: bytes) -> list[Iteration]:
     """Every whole record of ``text``: what a log has gained, up to a line break."""
-    places = [(match.start(), MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
-    records = (parse_record(text[max(0, at - REACH) : at + RECORD_BYTES], min(at, REACH), kind) for at, kind in places)
+    offsets = [(match.start(), MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
+    records = (parse_record(text[max(0, at - REACH) : at + RECORD_BYTES], min(at, REACH), kind) for at, kind in offsets)
     return [record for record in records if record is not None]
 
 
@@ -223,7 +223,7 @@ class _Layout(NamedTuple):
 
 
 class RecordReader:
-    """Reads the records of one log, opened in binary mode, at places that come in ascending order."""
+    """Reads the records of one log, opened in binary mode, at offsets that come in ascending order."""
 
     _layout: ClassVar[_Layout | None] = None
     """Of the last record that went the slow way, in any log: the next log is probably the same engine's."""
@@ -288,6 +288,6 @@ def _layout(names: tuple[bytes, ...], kind: LogFormat, scale: bytes | None, *, b
         value = spelt.get(name) or (_PLAIN_NUMBER if name in WANTED else _FINITE)
         fields.append(rb" *%s: +%s *" % (re.escape(name), b"(%s)" % value if name in captured else value))
     pattern = _PLAIN_HEADER + rb"\|".join(fields) + (rb"\|" if barred else b"") + rb"[ \r]*\n"
-    places = [2 + captured.index(name) if name in captured else -2 for name in wanted[:-1]]
+    groups = [2 + captured.index(name) if name in captured else -2 for name in wanted[:-1]]
     scaled = None if scale is None else float(scale)
-    return _Layout(tuple(map(readable, names)), scaled, re.compile(pattern), itemgetter(0, 1, *places, -1))
+    return _Layout(tuple(map(readable, names)), scaled, re.compile(pattern), itemgetter(0, 1, *groups, -1))

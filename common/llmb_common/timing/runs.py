@@ -265,7 +265,7 @@ def analyse(
         if planned.alive:
             return RunTiming(files, Status("Running", "still_running", None, "no log yet"), window, notices=notices)
         message = f"it left no log ({planned.failure})" if planned.failure else f"no log-*.out in {files.folder}"
-        return RunTiming(files, Status("Failed", "no_log", None, message), window)
+        return RunTiming(files, Status("Failed", "no_log", None, message), window, notices=notices)
     try:
         with open_log(files.log) as file:
             empty = os.fstat(file.fileno()).st_size == 0
