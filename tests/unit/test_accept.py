@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,9 @@ import pytest
 from llmb_common.results.decision import SuiteAttempt
 from llmb_common.runs.evidence.account import NodeSummary
 from llmb_common.runs.evidence.findings import NodeFinding
+from llmb_common.submission.many import submit_many
 from llmb_run.acceptance.outcome import conclusion
+from llmb_run.campaigns import conduct
 from llmb_run.campaigns.conduct import attempt_of
 from llmb_run.main import main
 from llmb_run.results.measuring import measure
@@ -353,6 +356,33 @@ def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site) -> None:
     assert site.accept("--again").status == 0
     assert len(instant.accepted()) == 12
     assert sorted(path.parent.name for path in site.install.rglob("result.json")) == ["1", "2"]
+
+
+def test_a_clock_that_was_put_back_starts_no_run_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By three days after the campaign began: its runs are older than it. A damaged run of before is not looked at."""
+    begun(site)
+    file = site.campaign / "campaign.json"
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps({**known, "began": known["began"] + 3 * 86400}))
+
+    def once(*arguments: Any, **more: Any) -> Any:
+        assert not instant.accepted(), "it would never end"
+        return submit_many(*arguments, **more)
+
+    monkeypatch.setattr(conduct, "submit_many", once)
+    done = site.accept("--json")
+    assert (done.status, runs_of(done)) == (0, [3, 3]), done.err
+
+
+def test_a_damaged_run_of_before_is_not_looked_at(site: Site) -> None:
+    site.suite()
+    assert site.accept().status == 0
+    folder = next(site.install.glob("workloads/*/experiments/*/*_*"))
+    (folder / "run.json").write_text("{")
+    assert "run.json is not valid JSON" in site.accept("--again").err
+    name, _, second = folder.name.partition("-")[0].rpartition("_")
+    folder.rename(folder.with_name(f"{name}_{int(second) - 2 * 86400}"))
+    assert site.accept().status == 0
 
 
 def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:

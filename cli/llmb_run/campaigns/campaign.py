@@ -25,7 +25,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -70,6 +70,8 @@ class Campaign:
     id: str
     purpose: str
     began: float = 0.0
+    _others: set[Path] = field(default_factory=set, compare=False)
+    """Folders of runs that are not its own: whose a run is does not change."""
 
     @property
     def frozen_file(self) -> Path:
@@ -95,15 +97,22 @@ class Campaign:
             RecordError: a record of ours cannot be read
         """
         found: dict[tuple[int, int], RunRecord] = {}
-        since = self.began - _CLOCKS_DIFFER  # no run is older than its campaign
         for workload_folder, name in sorted({(plan.workload_folder, plan.experiment_name) for plan in plans}):
             for folder in (experiments_folder(workload_folder) / name).glob(f"{name}_*"):
                 second = folder.name.removeprefix(f"{name}_").partition("-")[0]
-                if not second.isdecimal() or int(second) < since or not is_ours(folder):
+                if folder in self._others or not second.isdecimal() or not is_ours(folder):
                     continue
-                record = load_record(folder)
+                try:
+                    record = load_record(folder)
+                except RecordError:
+                    if int(second) > self.began - _CLOCKS_DIFFER:
+                        raise
+                    continue  # a damaged one of before
+                # Its name does not say whose it is: a clock may have been put back by days since the campaign began.
                 if numbers := self.numbers(record.submission.key):
                     found[numbers] = record
+                else:
+                    self._others.add(folder)
         return found
 
     def result(self) -> dict[str, Any] | None:
