@@ -34,16 +34,11 @@ from llmb_train import no_te
 _TENSOR_TO = torch.Tensor.to
 _TENSOR_TYPE = torch.Tensor.type
 _IDENTITY = (torch.Tensor.cuda, torch.Tensor.pin_memory)
-_MEMORY_STATS = (
-    "allocated_bytes.all.current",
-    "allocated_bytes.all.peak",
-    "active_bytes.all.current",
-    "active_bytes.all.peak",
-    "inactive_split_bytes.all.current",
-    "inactive_split_bytes.all.peak",
-    "reserved_bytes.all.current",
-    "reserved_bytes.all.peak",
-)
+_MEMORY_STATS = [
+    f"{kind}_bytes.all.{when}"
+    for kind in ("allocated", "active", "inactive_split", "reserved")
+    for when in ("current", "peak")
+]
 _MEMORY_COUNTS = ("allocation.all.current", "allocation.all.peak", "num_alloc_retries", "num_ooms")
 
 _DOWN, _UP = 11, 12

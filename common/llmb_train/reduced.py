@@ -17,8 +17,6 @@ from llmb_train.job import FunctionJob, Reduced
 from llmb_train.no_te import patch_mtp
 
 _HEADS = 8
-_VOCABULARY = 1024
-_WARMUP_STEPS = 1
 
 _OFF = (
     "apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion", "cross_entropy_loss_fusion",
@@ -36,7 +34,6 @@ _NONE = (
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
 )  # fmt: skip
 
-
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -44,33 +41,24 @@ def reduce(job: FunctionJob, config: Any) -> None:
     """Make the model small, lay it out as the plan says, and learn fast enough for a few steps to show it."""
     small, model = job.function.reduced, config.model
     assert small is not None
-    _sizes(model, small, job.sequence_length)
-    if getattr(model, "multi_latent_attention", False):
-        _latent(model, small.hidden)
+    model.num_layers, model.hidden_size, model.seq_length = small.layers, small.hidden, job.sequence_length
+    model.ffn_hidden_size = 3 * small.hidden
+    groups, head = model.num_query_groups or _HEADS, small.hidden // _HEADS
+    latent = getattr(model, "multi_latent_attention", False)
+    model.num_attention_heads, model.kv_channels = _HEADS, head
+    model.num_query_groups = _HEADS if latent or groups >= _HEADS * 4 else min(groups, _HEADS // 2)
+    if latent:
+        model.q_lora_rank, model.kv_lora_rank = 3 * small.hidden // 8, small.hidden // 4
+        model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim = head, head // 2, head
+    model.vocab_size, model.make_vocab_size_divisible_by, model.should_pad_vocab = 1024, 128, True
+    if model.window_size:
+        model.window_size = (job.sequence_length // 4, model.window_size[1])
     if small.experts and model.num_moe_experts:
         _experts(model, small)
     _layout(job, config)
     config.train.micro_batch_size, config.train.global_batch_size = job.batch.mbs, job.batch.gbs
-    config.scheduler.lr_decay_iters, config.scheduler.lr_warmup_iters = job.steps.train, _WARMUP_STEPS
+    config.scheduler.lr_decay_iters, config.scheduler.lr_warmup_iters = job.steps.train, 1
     config.optimizer.lr, config.optimizer.min_lr = 3e-3, 3e-4
-
-
-def _sizes(model: Any, small: Reduced, sequence_length: int) -> None:
-    model.num_layers, model.hidden_size, model.seq_length = small.layers, small.hidden, sequence_length
-    model.ffn_hidden_size = 3 * small.hidden
-    groups = model.num_query_groups or _HEADS
-    latent = getattr(model, "multi_latent_attention", False)
-    model.num_attention_heads, model.kv_channels = _HEADS, small.hidden // _HEADS
-    model.num_query_groups = _HEADS if latent or groups >= _HEADS * 4 else min(groups, _HEADS // 2)
-    model.vocab_size, model.make_vocab_size_divisible_by, model.should_pad_vocab = _VOCABULARY, 128, True
-    if model.window_size:
-        model.window_size = (sequence_length // 4, model.window_size[1])
-
-
-def _latent(model: Any, hidden: int) -> None:
-    head = hidden // _HEADS
-    model.q_lora_rank, model.kv_lora_rank = 3 * hidden // 8, hidden // 4
-    model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim = head, head // 2, head
 
 
 def _experts(model: Any, small: Reduced) -> None:
@@ -118,21 +106,15 @@ def without_transformer_engine(config: Any, engine: Engine) -> None:
     model.use_cpu_initialization = engine.device == "cpu"  # the same weights in every layout
     config.optimizer.optimizer = "adam"  # torch's; also in place of Muon, whose package is in the container only
     config.optimizer.overlap_param_gather_with_optimizer_step = False
-    _communication(config, engine)
     config.mixed_precision = get_mixed_precision_config("bf16_mixed")
     config.mixed_precision.grad_reduce_in_fp32 = True
-
-
-def _communication(config: Any, engine: Engine) -> None:
-    """No user buffers and no overlap, which are Transformer Engine's or need a GPU's streams."""
+    # No user buffers and no overlap, which are Transformer Engine's or need a GPU's streams.
     config.comm_overlap = None
-    if engine.device != "cpu":
-        return
-    config.dist.distributed_backend = "gloo"
-    ddp = config.ddp
-    ddp.overlap_grad_reduce = ddp.overlap_param_gather = ddp.average_in_collective = False
-    ddp.grad_reduce_in_fp32 = True
-    ddp.nccl_ub = False
-    # Of a GPU's queues; core refuses the 1 of some functions for Megatron-FSDP.
-    config.env_vars.pop(_QUEUES, None)
-    os.environ.pop(_QUEUES, None)
+    if engine.device == "cpu":
+        config.dist.distributed_backend = "gloo"
+        ddp = config.ddp
+        ddp.overlap_grad_reduce = ddp.overlap_param_gather = ddp.average_in_collective = ddp.nccl_ub = False
+        ddp.grad_reduce_in_fp32 = True
+        # Of a GPU's queues; core refuses the 1 of some functions for Megatron-FSDP.
+        config.env_vars.pop(_QUEUES, None)
+        os.environ.pop(_QUEUES, None)

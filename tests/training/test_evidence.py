@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from io import FileIO
 from pathlib import Path
 
@@ -11,20 +10,13 @@ from training_jobs import Engine, make_job
 
 from llmb_common.timing.iterations import Iteration, read_log
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def test_a_framework_that_resolves_something_else_ends_the_job(engine: Engine, tmp_path: Path) -> None:
     """The engine gets another batch and sequence than job.json says: what a changed release would do."""
-    job = make_job(steps={"train": 3})
-    (tmp_path / "job.json").write_text(json.dumps({**job, "output_dir": str(tmp_path / "output")}))
-    status, _, log = engine.cpu.run(
-        [str(ROOT / "tests" / "training" / "train_otherwise.py"), str(tmp_path / "job.json")], tmp_path, 1
-    )
-    assert status == 3, log[-4000:]
-    assert "global batch size  8        16" in log
-    assert "seed               1234     99" in log
-    assert "iteration        1/" not in log
+    run = engine.train(tmp_path, make_job(steps={"train": 3}), script="train_otherwise.py", expect=3)
+    assert "global batch size  8        16" in run.log
+    assert "seed               1234     99" in run.log
+    assert not run.steps
 
 
 def test_a_folder_that_takes_no_evidence_trains_all_the_same(engine: Engine, tmp_path: Path) -> None:
@@ -35,12 +27,9 @@ def test_a_folder_that_takes_no_evidence_trains_all_the_same(engine: Engine, tmp
 
 
 def iterations_with_energy(engine: Engine, folder: Path, kind: str) -> tuple[Iteration, ...]:
-    job = make_job(steps={"train": 4}, world_size=2)
-    (folder / "job.json").write_text(json.dumps({**job, "output_dir": str(folder / "output")}))
-    script = ROOT / "tests" / "training" / "train_with_energy.py"
-    status, _, log = engine.cpu.run([str(script), kind, str(folder / "job.json")], folder, 2)
-    assert status == 0, log[-4000:]
-    (folder / "log.out").write_text(log)
+    (folder / "counter").write_text(kind)
+    run = engine.train(folder, make_job(steps={"train": 4}, world_size=2), script="train_with_energy.py")
+    (folder / "log.out").write_text(run.log)
     with FileIO(folder / "log.out") as file:
         return read_log(file).iterations
 

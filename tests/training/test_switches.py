@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from io import FileIO
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import REPOSITORY, Engine, TrainingRun, make_job, recording
+from training_jobs import REPOSITORY, Engine, TrainingRun, make_job
 
 from llmb_common.timing.iterations import Ending, read_ending
-
-COMMON = REPOSITORY / "common"
 
 
 def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Popen[str]:
@@ -97,7 +94,6 @@ def assert_documented_lines(log: str, of: str, checkpoints: Path, step: int) -> 
     ("changes", "message"),
     [
         ({"precision": {"dtype": "nvfp4"}}, "nvfp4 is not available on a CPU"),
-        ({"checkpoint": {"load": "/nonexistent"}}, "there is no checkpoint in /nonexistent"),
         ({"world_size": 2, "parallelism": {"tp": 2}}, "job.json is for 2 ranks, but 1 were started"),
     ],
 )
@@ -108,47 +104,3 @@ def test_what_would_be_ignored_is_refused(engine, tmp_path, changes, message):
     log = (tmp_path / "log.out").read_text(encoding="utf-8")
     assert f"llmb_train: error: {message}" in log
     assert "Traceback" not in log
-
-
-def test_an_unknown_megatron_is_refused_and_not_patched(engine: Engine, tmp_path: Path) -> None:
-    core = tmp_path / "site" / "megatron" / "core"
-    core.mkdir(parents=True)
-    (core / "__init__.py").touch()
-    (core / "package_info.py").write_text("MAJOR = 0\nMINOR = 99\nPATCH = 0\nPRE_RELEASE = ''\n")
-    job_file = tmp_path / "job.json"
-    job_file.write_text(json.dumps(make_job()), encoding="utf-8")
-    environment = engine.environment()
-    done = subprocess.run(
-        [str(engine.python), "-m", "llmb_train", str(job_file)],
-        env={
-            **environment,
-            "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), environment["PYTHONPATH"]]),
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert "megatron-core 0.99.0 cannot train on a CPU" in done.stderr
-    assert "install megatron-core==0.16.1" in done.stderr
-
-
-def test_without_megatron_bridge_the_remedy_is_named(tmp_path: Path) -> None:
-    """In this Python (the tool's), there is no engine at all."""
-    job_file = tmp_path / "job.json"
-    job_file.write_text(json.dumps(make_job()), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "llmb_train", str(job_file)],
-        env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(COMMON), **recording()},
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert "Megatron-Bridge is not installed in this Python" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -148,6 +148,20 @@ def test_the_other_cpu_engine_is_refused_with_the_one_that_fits(tmp_path, make, 
     assert f"venvs/{needs.environment} " in done.stderr
 
 
+def test_a_megatron_that_the_patches_were_not_tried_with_is_refused_on_a_cpu(tmp_path: Path) -> None:
+    done = start(container(tmp_path, (0, 3, 1, ""), (0, 99, 0, "")), job=make_job() | {"world_size": 2})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "megatron-core 0.99.0 cannot train on a CPU" in done.stderr
+    assert "install megatron-core==0.16.1" in done.stderr
+
+
+def test_without_megatron_bridge_the_remedy_is_named(tmp_path: Path) -> None:
+    """In this Python (the tool's), there is no engine at all."""
+    done = start(tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+    assert "Megatron-Bridge is not installed in this Python\n  -> run inside the recipe's container" in done.stderr
+
+
 def test_the_container_that_fits_is_the_recipes() -> None:
     containers = {release.bridge: release.container for release in RELEASES}
     for folder in recipe_folders(REPOSITORY):

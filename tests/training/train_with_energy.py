@@ -1,8 +1,9 @@
 """``python -m llmb_train`` that reads energy as on a GPU, from a counter that is made up. For the engine's Python.
 
-ENGINE_PYTHON tests/training/train_with_energy.py counting|broken job.json     (PYTHONPATH=common)
+ENGINE_PYTHON tests/training/train_with_energy.py job.json     (PYTHONPATH=common)
 
-``counting``: NVML's counter grows by 5 J at each look. ``broken``: the package is there, and no NVML behind it.
+The file ``counter`` in the folder of the job says how it is. ``counting``: NVML's counter grows by 5 J at each look.
+``broken``: the package is there, and no NVML behind it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import sys
 import time
 import types
+from pathlib import Path
 from typing import Any
 
 from megatron.core import energy_monitor
@@ -20,7 +22,7 @@ from llmb_train import config
 from llmb_train.__main__ import main
 from llmb_train.evidence.node import log_energy
 
-kind, job_file = sys.argv[1:]
+kind = Path(sys.argv[1]).with_name("counter").read_text()
 package: Any = types.ModuleType("pynvml")
 package.__spec__ = importlib.machinery.ModuleSpec("pynvml", None)
 sys.modules["pynvml"] = package
@@ -59,4 +61,4 @@ def build_with_energy(*arguments: Any) -> Any:
 
 
 config.build_config = build_with_energy
-raise SystemExit(main([job_file]))
+raise SystemExit(main(sys.argv[1:]))

@@ -190,6 +190,14 @@ def test_the_cpus_name_is_cut_and_on_arm_a_number() -> None:
     assert machine.cpu_model("processor\t: 0\nCPU part\t: 0xd4f\n") == "0xd4f"
 
 
+def test_the_drivers_version_is_that_of_its_kernel_module(tmp_path: Path) -> None:
+    """Which a container sees, too. An open module's: ``FILES``."""
+    file = tmp_path / "version"
+    assert machine.driver_version(file) is None
+    file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26 02:03:46 2026\n")
+    assert machine.driver_version(file) == "570.124.06"
+
+
 def adapter(root: Path, name: str, *ports: str) -> None:
     for port in ports:
         folder = root / name / "ports" / port
@@ -237,6 +245,14 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     return had
 
 
+def started(folder: Path, environ: dict[str, str] | None = None) -> Node:
+    """The account of a node's first rank, with the looks at its start."""
+    node = Node(folder, FIRST, {} if environ is None else environ)
+    node.start(uses_nccl=False)
+    node.wait()
+    return node
+
+
 def written(folder: Path) -> dict[str, Any]:
     (file,) = (folder / "nodes").glob("*.json")
     content: dict[str, Any] = json.loads(file.read_text())
@@ -282,9 +298,7 @@ def test_other_steps_begin_no_look(looks: list[float | None], tmp_path: Path, nu
 
 
 def test_looks_under_load_end_before_iterations_are_measured(looks: list[float | None], tmp_path: Path) -> None:
-    node = Node(tmp_path, FIRST, {})
-    node.start(uses_nccl=False)
-    node.wait()
+    node = started(tmp_path)
     node.after_step(LAST_LOAD_STEP)
     node.after_step(LOAD_STEP)
     node.wait()
@@ -293,9 +307,7 @@ def test_looks_under_load_end_before_iterations_are_measured(looks: list[float |
 
 def test_a_tool_that_does_not_answer_is_not_asked_again(looks, tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "snapshot", lambda: {"time": 1.0, "missing": "it hangs", "gpus": []})
-    node = Node(tmp_path, FIRST, {})
-    node.start(uses_nccl=False)
-    node.wait()
+    node = started(tmp_path)
     node.after_step(LOAD_STEP)
     node.wait()
     assert len(written(tmp_path)["samples"]) == 1
@@ -329,9 +341,7 @@ def test_the_domain_of_nvlink_over_nodes(names: tuple[str, str], cluster: str, c
 
 @pytest.mark.parametrize(("count", "restart"), [("3", 3), ("", 0), ("x", 0), ("-1", 0)])
 def test_outside_of_slurm_there_is_no_job_and_no_restart(looks, tmp_path, count, restart):
-    node = Node(tmp_path, FIRST, {"SLURM_RESTART_COUNT": count})
-    node.start(uses_nccl=False)
-    node.wait()
+    started(tmp_path, {"SLURM_RESTART_COUNT": count})
     found = written(tmp_path)
     assert (found["job"], found["restart"]) == (None, restart)
     assert found["nccl_missing"] == "NCCL is for GPUs"
@@ -349,17 +359,13 @@ def test_outside_of_slurm_there_is_no_job_and_no_restart(looks, tmp_path, count,
     ],
 )
 def test_a_file_is_named_after_its_node(looks: list[float | None], tmp_path: Path, name: str, file: str) -> None:
-    node = Node(tmp_path, FIRST, {"SLURMD_NODENAME": name})
-    node.start(uses_nccl=False)
-    node.wait()
+    started(tmp_path, {"SLURMD_NODENAME": name})
     assert [path.name for path in (tmp_path / "nodes").iterdir()] == [f"{file}.json"]
     assert written(tmp_path)["host"] == name
 
 
 def test_a_number_that_json_does_not_have_leaves_the_account_as_it_was(looks, tmp_path, monkeypatch):
-    node = Node(tmp_path, FIRST, {})
-    node.start(uses_nccl=False)
-    node.wait()
+    node = started(tmp_path)
     monkeypatch.setattr(gpus, "snapshot", lambda: {"power_w": float("nan"), "time": 1.0, "gpus": []})
     node.after_step(LOAD_STEP)
     node.wait()

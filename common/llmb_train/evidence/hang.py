@@ -50,7 +50,14 @@ class HangReporter:
             self._file = (self._folder / FOLDER / f"{self._rank.rank}.txt").open("w", encoding="utf-8")
             self._file.write(self._head)
             self._file.flush()
-            self._answer()
+            read, write = os.pipe()
+            os.set_blocking(write, False)
+            # That Python notices, and wakes the thread. ValueError outside the main thread.
+            signal.signal(SIGNAL, lambda number, frame: None)
+            signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            faulthandler.register(SIGNAL, self._file, all_threads=True, chain=True)
+            os.register_at_fork(after_in_child=_forget)  # workers of a data loader would write into the same file
+            threading.Thread(target=self._wait, args=(read,), name="llmb-asked", daemon=True).start()
 
     def finish(self) -> None:
         """Nobody has asked: the file says nothing."""
@@ -60,17 +67,6 @@ class HangReporter:
                 for name in (FOLDER, FLIGHT):
                     with contextlib.suppress(OSError):  # the others are still there
                         (self._folder / name).rmdir()
-
-    def _answer(self) -> None:
-        """Raises ValueError outside the main thread."""
-        read, write = os.pipe()
-        os.set_blocking(write, False)
-        signal.signal(SIGNAL, lambda number, frame: None)  # that Python notices, and wakes the thread
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        assert self._file is not None
-        faulthandler.register(SIGNAL, self._file, all_threads=True, chain=True)
-        os.register_at_fork(after_in_child=_forget)  # workers of a data loader would write into the same file
-        threading.Thread(target=self._wait, args=(read,), name="llmb-asked", daemon=True).start()
 
     def _wait(self, read: int) -> None:
         while numbers := os.read(read, 64):
