@@ -74,6 +74,11 @@ KNOWN = (
     (r"needs TP\*EP > 1", "core finds it while it builds the dispatcher"),
     ("leaves a rank .* needs a multiple of", "Transformer Engine finds it at the first product, or exchange"),
     ("inside one NVLink domain only", "Transformer Engine finds it when it registers user buffers"),
+    (
+        "decides more settings than one column",
+        "Bridge takes FSDP alone; NVIDIA's functions with it have other settings",
+    ),
+    ("CUDA_GRAPH and OFFLOAD_LAYERS", "core 0.19 takes it under a graph of the whole iteration; nobody has tried it"),
 )
 """Words of the plan's refusals and of the request, and why Megatron does not refuse the same."""
 

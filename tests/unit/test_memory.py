@@ -114,7 +114,7 @@ def test_functions_are_predicted_as_well_as_it_is_documented() -> None:
 
 
 def test_interleaved_stages_in_fp8_are_predicted_as_well_as_it_is_documented() -> None:
-    storage = storage_of("cs", hopper=True, precision_aware=False, newer=False, settings={})
+    storage = storage_of("cs", hopper=True, precision_aware=False, fsdp=False, newer=False, settings={})
     architecture, found = RECIPES["llama3.1"].model("70b").listed, []
     body = body_of(architecture, layers_of(architecture))
     for row in PEAKS["llama3_70b_fp8cs_32_h100"]["rows"]:
@@ -128,12 +128,12 @@ def test_a_job_that_cannot_fit_is_refused_with_what_would_help() -> None:
     """Both of these planned without a word, and died an hour later."""
     message = refusal("nemotron4", MODEL_SIZE="340b", JOB_TOTAL_GPUS="64", GPU_TYPE="h100", DTYPE="bf16", FORCE="true")
     assert (
-        "does not fit: pipeline stage 0 needs at least 100 GiB, 102 predicted, and 2 in reserve, of 79 GiB" in message
+        "does not fit: pipeline stage 0 needs at least 111 GiB, 113 predicted, and 2 in reserve, of 79 GiB" in message
     )
-    assert "JOB_TOTAL_GPUS 128 instead of 64 saves 27 GiB" in message
+    assert "JOB_TOTAL_GPUS 128 instead of 64 saves 32 GiB, which is not enough" in message
     too_few = {"MODEL_SIZE": "405b", "JOB_TOTAL_GPUS": "72", "GPU_TYPE": "h100", "DTYPE": "bf16", "FORCE": "true"}
     message = refusal(**too_few, TP="8", PP="9", CP="1", VP="NA", GBS="36")
-    assert "the largest part: activations" in message
+    assert "the largest part: optimizer" in message
 
 
 TIGHT = {"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "CONFIG_VARIANT": "nemo2", "MBS": "4"}
@@ -148,11 +148,12 @@ def test_what_is_not_validated_is_warned_of_and_started() -> None:
 
 
 def test_what_is_known_to_need_more_is_warned_of() -> None:
-    made = plan("mbridge", MODEL_SIZE="qwen3_30b_a3b", GPU_TYPE="b300", DTYPE="bf16", JOB_TOTAL_GPUS="8").preflight
+    job = {"MODEL_SIZE": "qwen3_30b_a3b", "GPU_TYPE": "b300", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "8"}
+    made = plan("mbridge", **job, MBS="9", GBS="72").preflight
     assert made.memory is not None
     assert made.memory.peak + made.memory.reserve < made.memory.limit
     (said,) = [note for note in made.warnings if "may not fit" in note]
-    assert "(jobs of this kind, experts, bf16, CUDA graphs, are not validated, and needed up to 21% more)" in said
+    assert "(jobs of this kind, experts, bf16, CUDA graphs, are not validated, and needed up to 13% more)" in said
 
 
 def test_preflight_says_who_is_refused() -> None:
@@ -250,7 +251,10 @@ def test_every_documented_plan_fits(name: str) -> None:
             return str(error) if error.code == "does-not-fit" else ""  # others do not divide, and say so
         return ""
 
-    assert [found for asked in documented(RECIPES[name]) if (found := refused(asked))] == []
+    too_large = {"MODEL_SIZE": "llama31_405b", "GPU_TYPE": "b200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "128"}
+
+    found = [asked for asked in documented(RECIPES[name]) if refused(asked)]
+    assert found == [too_large | {"CONFIG_VARIANT": "pretrain"}] * (name == "mbridge")
 
 
 H, F, V, T = 1024, 4096, 32768, 2048
@@ -322,25 +326,41 @@ def test_fsdp_shards_all_and_gathers_two_layers() -> None:
         ("cs", True, (2, 12, 1)),
         ("ds", False, (1, 12, 1)),
         ("mx", False, (2.0625, 12, 1.03125)),
-        ("sc", True, (4.0625, 12, 1)),
+        ("sc", True, (4, 12, 1.03125)),
         ("nvfp4", False, (3.125, 12, 0.5625)),
     ],
 )
 def test_bytes_by_precision(precision: str, hopper: bool, bytes_of: tuple[float, ...]) -> None:
-    found = storage_of(precision, hopper=hopper, precision_aware=False, newer=False, settings={})
+    found = storage_of(precision, hopper=hopper, precision_aware=False, fsdp=False, newer=False, settings={})
     assert (found.weights, found.optimizer, found.inputs) == bytes_of
     assert (found.gradients, found.copies, found.logits) == (2, 4, 2)
 
 
 def test_bytes_by_what_a_function_sets() -> None:
-    def of(precision: str = "bf16", *, newer: bool = False, aware: bool = True, **settings: object) -> Storage:
-        return storage_of(precision, hopper=False, precision_aware=aware, newer=newer, settings=settings)
+    def of(scaling: str = "bf16", *, aware: bool = True, fsdp: bool = False, **settings: object) -> Storage:
+        newer = bool(settings.pop("newer", False))
+        return storage_of(scaling, hopper=False, precision_aware=aware, fsdp=fsdp, newer=newer, settings=settings)
 
-    assert (of().optimizer, of().copies, of(newer=True).logits) == (10, 0, 6)
-    assert of(moments="bfloat16").optimizer == 6
+    assert (of().optimizer, of().copies, of(newer=True).logits) == (12, 4, 6), "core holds fp32 master weights"
+    assert (of(fsdp=True).copies, of("ds").copies, of(aware=False, fsdp=True).copies) == (0, 0, 4)
+    assert (of(moments="bfloat16").optimizer, of(aware=False, moments="bfloat16").optimizer) == (8, 12)
     assert of("mx", moments="bfloat16").optimizer == 8
     assert of("mx", aware=False, optimizer="dist_muon").optimizer == 8
     assert of(aware=False, fp32_gradients=True) == Storage(gradients=4, optimizer=12)
+    mxfp8 = {"fp8": "e4m3", "fp8_recipe": "mxfp8"}
+    assert of("mx", precision=mxfp8).weights == 2 + of("mx", precision=mxfp8 | {"fp8_param_gather": True}).weights
+    assert of("sc", precision={"fp8": "hybrid", "fp8_param_gather": True}).weights == 2
+
+
+def test_a_job_that_saves_has_moments_in_fp32() -> None:
+    """core takes others for the precision-aware optimizer only, which cannot be saved."""
+    job = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "256"}
+    state = [
+        plan("mbridge", **job, PREFLIGHT="warn", **saving).preflight.memory
+        for saving in ({}, {"ENABLE_CHECKPOINT": "true"})
+    ]
+    without, with_save = (estimate.fullest.optimizer for estimate in state if estimate is not None)
+    assert with_save == pytest.approx(without * 12 / 8)
 
 
 def test_fp8_keeps_inputs_of_products_in_a_byte_and_attentions_output_twice() -> None:

@@ -232,11 +232,11 @@ def test_settings_without_a_column_are_in_the_space_where_the_model_and_the_gpus
     assert {f"comm_overlap.{name}" for name in ("overlap_moe_expert_parallel_comm", "tp_comm_overlap")} <= {
         *moe["values"]
     }
-    assert any("--megatron model.recompute_granularity=selective --meg" in command for command in moe["first"])
     assert moe["refused"]["are refused by Megatron"] > 0
-    dense = space("b200", "llama31_405b", 256)["values"]
-    assert dense["model.recompute_granularity"] == ["none", "selective;model.recompute_modules=[mlp]"]
-    assert not {"model.moe_token_dispatcher_type", "ep", "cuda_graph"} & {*dense}
+    dense = space("b200", "llama31_405b", 256)
+    assert any("--megatron model.recompute_granularity=selective --meg" in command for command in dense["first"])
+    assert dense["values"]["model.recompute_granularity"] == ["none", "selective;model.recompute_modules=[mlp]"]
+    assert not {"model.moe_token_dispatcher_type", "ep", "cuda_graph"} & {*dense["values"]}
 
 
 @pytest.mark.parametrize(

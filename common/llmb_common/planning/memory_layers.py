@@ -5,9 +5,7 @@ output of both norms, queries, keys and values, the output of attention and its 
 first product of the MLP and the input of the second. Read in megatron-core 0.16.1 and Transformer Engine 2.12, and held
 against measured peaks (docs/planning.md); those of Mamba and delta nets are not.
 
-Bytes are as ``llmb_train.settings`` and NVIDIA's functions set them: gradients in bf16, the precision-aware optimizer
-for bf16 (of the master weights only the 16 bits that the bf16 weights lack), FP8 weights that are kept and gathered in
-FP8.
+Bytes are as ``llmb_train.settings`` and NVIDIA's functions set them (``storage_of``).
 """
 
 from __future__ import annotations
@@ -184,17 +182,11 @@ _SCALED = 1 + 1 / 32
 _QUARTER = 1 / 2 + 1 / 16
 """NVFP4: an 8-bit scale for 16 elements of half a byte."""
 
-_WEIGHTS = {
-    "bf16": 2.0,
-    # Hopper's FP8 products need the transposed weights, too.
-    "cs": 1.0,
-    "ds": 1.0,
-    "mx": 2 * _SCALED,
-    "sc": 2 + 2 * _SCALED,
-    "nvfp4": 2 + 2 * _QUARTER,
-}
+_QUANTIZED = {"bf16": 0.0, "cs": 1.0, "ds": 1.0, "mx": 2 * _SCALED, "sc": 2.0, "nvfp4": 2 * _QUARTER}
+"""Of a weight, row by row and column by column where both are kept; blocks of 128x128 have one scale."""
 
-_INPUTS = {"bf16": 2.0, "mx": _SCALED, "nvfp4": _QUARTER}
+_INPUTS = {"bf16": 2.0, "mx": _SCALED, "sc": _SCALED, "nvfp4": _QUARTER}
+"""Of the input of a product; ``sc`` has a scale of four bytes for 128 elements."""
 
 
 class Storage(msgspec.Struct, frozen=True):
@@ -215,22 +207,33 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def storage_of(
-    precision: str, *, hopper: bool, precision_aware: bool, newer: bool, settings: Mapping[str, Any]
+    precision: str, *, hopper: bool, precision_aware: bool, fsdp: bool, newer: bool, settings: Mapping[str, Any]
 ) -> Storage:
     """The storage of a job. ``precision``: ``bf16``, ``nvfp4`` or the FP8 recipe; ``settings``: of its function.
+
+    Weights are kept in FP8 alone where ``fp8_param_gather`` is on, as in Bridge's named recipes but those of blockwise
+    scaling (``mixed_precision.py``); otherwise bf16 weights stand beside what Transformer Engine keeps of them in FP8
+    or FP4 (``is_first_microbatch``), and on Hopper per-tensor scaling needs the transposed weights, too.
+
+    The precision-aware optimizer keeps its moments in ``moments``. Master weights are fp32 all the same: Bridge 0.3.1
+    and 0.6.2 tell it ``fp8_recipe`` tensorwise even in bf16 (``MixedPrecisionConfig``), and then core holds them, and
+    copies gradients to fp32 (core 0.16.1, ``optimizer_config.py:355``, ``distrib_optimizer.py:378`` and ``:2414``).
+    Megatron-FSDP makes no such copies for it (``param_and_grad_buffer.py``, ``update_main_grads``), nor does delayed
+    scaling.
 
     ``newer``: of a container after Transformer Engine 2.17, whose fused loss writes its gradient in fp32 beside the
     logits (2.18, pull request 3193).
     """
+    own = settings.get("precision")
+    gathered = precision in ("cs", "ds", "mx") if own is None else "fp8_param_gather" in own
     transposed = 1 if hopper and precision in ("cs", "ds") else 0
-    moments = 2 if settings.get("moments") == "bfloat16" else 4
-    # What the optimizer keeps of each weight: all of it, or of a bf16 weight the half that is missing.
-    master = 2 if precision_aware and precision == "bf16" else 4
+    moments = 2 if precision_aware and settings.get("moments") == "bfloat16" else 4
+    in_place = (precision_aware and (fsdp or precision == "ds")) or settings.get("fp32_gradients")
     return Storage(
-        weights=_WEIGHTS[precision] + transposed,
+        weights=_QUANTIZED[precision] + transposed + (0 if gathered else 2),
         gradients=4 if settings.get("fp32_gradients") else 2,
-        optimizer=master + moments * (1 if settings.get("optimizer") == "dist_muon" else 2),
+        optimizer=4 + moments * (1 if settings.get("optimizer") == "dist_muon" else 2),
         inputs=_INPUTS.get(precision, 1.0),
-        copies=0 if precision_aware or settings.get("fp32_gradients") else 4,
+        copies=0 if in_place else 4,
         logits=6 if newer else 2,
     )
