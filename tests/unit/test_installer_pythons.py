@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -125,6 +126,28 @@ def test_uv_fetches_another_python(old_python: Path, monkeypatch: pytest.MonkeyP
     stand_in(old_python / "python3", "/real/python3\\n3 12\\n")
     uv.start_with_another(["/installer.py", "--quickstart"], io.StringIO())
     assert calls == [("/real/python3", ["/real/python3", "/installer.py", "--quickstart"])]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("", "exit status 2"),
+        ("error: No download found", "error: No download found"),
+        ("error: x\\n  cause: Failed to download `https://me:word@get.example/a/b.tar.gz`\\n  cause: no route",
+         "get.example: no route"),
+    ],
+)  # fmt: skip
+def test_why_uv_fetched_none_names_the_host(tmp_path: Path, said: str, why: str) -> None:
+    stand_in(tmp_path / "uv", said, status=2)
+    assert uv.fetch_python("3.12", tmp_path, os.environ) == why
+
+
+def test_a_folder_that_takes_no_uv_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path, told: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "uv"))
+
+    monkeypatch.setattr(uv, "obtained", full)
+    assert uv.fetch_python("3.12", tmp_path, {}) == f"{tmp_path}/uv: No space left on device"
 
 
 def test_for_help_nothing_is_fetched(old_python: Path, fetched: list[str]) -> None:

@@ -113,10 +113,16 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
             timeout=_PYTHON_SECONDS,
             check=False,
         )
-    except (Unavailable, OSError, subprocess.TimeoutExpired) as problem:
+    except OSError as problem:
+        return f"{problem.filename or folder}: {problem.strerror or problem}"
+    except (Unavailable, subprocess.TimeoutExpired) as problem:
         return str(problem)
-    lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
-    return None if done.returncode == 0 else (cause(lines[-1]) if lines else f"exit status {done.returncode}")
+    text = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode == 0:
+        return None
+    why = cause(text.splitlines()[-1]) if text else f"exit status {done.returncode}"
+    address = re.search(r"Failed to download `\w+://(?:[^/`]*@)?([^/`]+)", text)
+    return f"{address[1]}: {why}" if address else why
 
 
 def cause(line: str) -> str:
