@@ -21,7 +21,8 @@ from llmb_common.results.references import RELEASE_SPREAD
 from llmb_common.results.scatter import STATED
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission import launch
-from llmb_install.commands.quickstart import _answers as quickstart_answers
+from llmb_install.answers.answers import complete, load_recipes
+from llmb_install.commands.quickstart import WORKLOAD
 from llmb_install.installation import Installation, leaves, write_site_config
 from support.repository import our_files
 from tools.verdict_simulation import DAYS, KINDS, NOISES, STALLED
@@ -212,7 +213,8 @@ def test_the_documents_have_enough_examples() -> None:
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation that knows of its site what ``./installer.py --quickstart`` writes."""
     install = tmp_path_factory.mktemp("quickstart")
-    installation = Installation(ROOT, quickstart_answers(ROOT, install))
+    given = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": [WORKLOAD]}
+    installation = Installation(ROOT, complete(given, load_recipes(ROOT)))
     write_site_config(install, leaves(installation.site_values()))
     return install
 
