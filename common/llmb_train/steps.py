@@ -12,7 +12,7 @@ from llmb_train.errors import JobError, NothingLeft
 from llmb_train.job import AnyJob
 
 _TRACKER = "latest_checkpointed_iteration.txt"
-_ITERATION = re.compile(r"iter_(\d+)")
+_ITERATION = re.compile(r"iter_([0-9]{1,9})")
 _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 """A key of the checkpoint's index: the random state of one rank, and the layout of the ranks that saved theirs."""
 
@@ -36,11 +36,16 @@ def find_checkpoint(load: str) -> StartingPoint:
     if name:
         folder, step = path.parent, int(name.group(1))
     else:
-        tracker = path / _TRACKER
-        text = tracker.read_text(encoding="utf-8").strip() if tracker.is_file() else ""
-        if not text.isdigit():
+        text, why = "", "does not name a step"
+        try:
+            text = (path / _TRACKER).read_text(encoding="utf-8", errors="replace").strip()
+        except FileNotFoundError:
+            why = "is missing"
+        except (OSError, ValueError) as error:
+            why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        if not re.fullmatch("[0-9]{1,9}", text):
             raise JobError(
-                f"there is no checkpoint in {path}: {_TRACKER} is missing or does not name a step",
+                f"there is no checkpoint in {path}: {_TRACKER} {why}",
                 remedy="set LOAD_CHECKPOINT_PATH to a folder that holds iter_* folders, or to one of them",
             )
         folder, step = path, int(text)

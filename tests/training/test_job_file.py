@@ -108,6 +108,31 @@ def test_a_checkpoint_is_the_latest_of_a_folder_or_the_one_named(tmp_path: Path)
     assert find_checkpoint(str(tmp_path / "iter_0000020")) == StartingPoint(tmp_path, 20)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "is missing"),
+        (b"", "does not name a step"),
+        (b"release", "does not name a step"),
+        (b"\xff\xfe", "does not name a step"),
+        ("\u00b2".encode(), "does not name a step"),
+        (b"9" * 5000, "does not name a step"),
+    ],
+)
+def test_a_folder_that_names_no_step_has_no_checkpoint(tmp_path: Path, text: bytes | None, why: str) -> None:
+    if text is not None:
+        (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(text)
+    with pytest.raises(JobError, match=f"there is no checkpoint in {tmp_path}: latest_.*txt {why}\n"):
+        find_checkpoint(str(tmp_path))
+
+
+def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    (tmp_path / "latest_checkpointed_iteration.txt").mkdir()
+    for path, why in ((tmp_path, "Is a directory"), ("x" * 5000, "File name too long"), ("a\0b", "embedded null byte")):
+        with pytest.raises(JobError, match=rf"cannot be read \({why}\)"):
+            find_checkpoint(str(path))
+
+
 def test_a_checkpoint_that_was_not_finished_is_refused(tmp_path: Path) -> None:
     _save(tmp_path, 50)
     (tmp_path / "iter_0000050" / "__0_0.distcp").unlink()

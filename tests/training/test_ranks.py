@@ -59,6 +59,7 @@ def test_first_host_of_a_list(hostlist: str, first: str) -> None:
         ({}, "neither RANK nor SLURM_PROCID is set"),
         ({"RANK": "0", "LOCAL_RANK": "0"}, "WORLD_SIZE is ''"),
         ({**SLURM, "SLURM_NTASKS": "many"}, "SLURM_NTASKS is 'many', expected a number"),
+        ({**SLURM, "SLURM_PROCID": "\u00b2"}, "SLURM_PROCID is '\u00b2', expected a number"),
         ({"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "rank 2 is out of range for a world size of 2"),
         ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "the address of rank 0 is unknown"),
     ],

@@ -339,7 +339,7 @@ def test_the_domain_of_nvlink_over_nodes(names: tuple[str, str], cluster: str, c
     assert parsed(("fabric", texts))["domain"] == domain
 
 
-@pytest.mark.parametrize(("count", "restart"), [("3", 3), ("", 0), ("x", 0), ("-1", 0)])
+@pytest.mark.parametrize(("count", "restart"), [("3", 3), ("", 0), ("x", 0), ("\u00b2", 0), ("-1", 0)])
 def test_outside_of_slurm_there_is_no_job_and_no_restart(looks, tmp_path, count, restart):
     started(tmp_path, {"SLURM_RESTART_COUNT": count})
     found = written(tmp_path)

@@ -61,7 +61,7 @@ class Node:
             "schema": SCHEMA,
             "started": round(time.time(), 3),
             "job": environ.get("SLURM_JOB_ID"),
-            "restart": int(restart) if restart.isdigit() else 0,
+            "restart": int(restart) if restart.isdecimal() else 0,
             "rank": rank.rank,
             "host": machine.node_name(environ),
         }
