@@ -21,6 +21,8 @@ PREFIXES: dict[str, Callable[[int, str, str], str]] = {
     "mpi": lambda rank, host, time: f"[1,{rank}]<stderr>:",
     "dated": lambda rank, host, time: f"{rank}: {time} ",
     "host": lambda rank, host, time: f"{host}: [rank{rank}]: ",
+    "collected": lambda rank, host, time: f"{time.replace(' ', 'T')}.221Z {host} [rank{rank}]: ",
+    "lightning": lambda rank, host, time: f"[rank: {rank}] ",
     "tee": lambda rank, host, time: f"[default{rank % 8}]:[rank{rank}]: ",
 }
 """What is in front of a rank's lines."""

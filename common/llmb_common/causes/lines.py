@@ -33,6 +33,7 @@ _PREFIXES = tuple(
     for pattern in (
         r"\s*(?P<rank>\d{1,6}): ?(?!\d)",
         r"\[?[Rr]ank ?(?P<rank>\d{1,6})\]?: ?|\[[Rr]ank ?\d{1,6}\](?= ?\[)",
+        r"\[rank: (?P<rank>\d{1,6})\] ?",
         r"\[(?P<role>(?:[a-z]\w{0,30}?)?)(?P<local>\d{1,4})\]: ?",
         r"\[\d+,(?P<rank>\d{1,6})\]<std(?:err|out)>: ?",
         r"\[(?P<level>[EWIF])(?:\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?\s*(?:\d+ )?[\w./-]+:\d+\] ?",
@@ -48,7 +49,7 @@ _PREFIXES = tuple(
         r"\| +(?=\S+(?:Error|Exception)\b)",
         r"\[\d{1,9}\] (?=\[|\S+:\d+:\d+ \[)|[a-z][\w.-]*/\d{1,5} (?=\[|Traceback|(?:\w+\.)*\w*(?:Error|Exception)\b)",
         r"\(\w+ pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ",
-        r"(?P<host>[a-z][\w.-]*\d[\w.-]*)(?:: | \| )(?!line \d|error: |fatal error: )",
+        r"(?P<host>[a-z][\w.-]*\d[\w.-]*)(?:: | \| | (?=\[(?:rank|default)\d))(?!line \d|error: |fatal error: )",
         r"(?P<level>WARNING|INFO|DEBUG)[: ][-: ]*",
     )
 )
@@ -83,7 +84,7 @@ def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return None if host and _NO_HOSTS.match(host) else found
 
 
-_PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w* ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)*")
+_PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w*:? ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)*")
 
 
 def printer_of(line: str) -> tuple[str, str]:
