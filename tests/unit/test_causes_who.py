@@ -292,3 +292,13 @@ def test_iterations_of_an_earlier_start_are_not_those_before_a_failure(tmp_path:
     (tmp_path / "log").write_text(earlier + log.line(3, "torch.OutOfMemoryError: CUDA out of memory."))
     found = read_complaints(tmp_path / "log", len(earlier))
     assert (found.step, [item.signature.id for item in found.complaints]) == (None, ["cuda-memory"])
+
+
+def test_what_a_rank_raised_counts_also_where_it_arrives_late(tmp_path: Path) -> None:
+    log = FailedLog(4)
+    texts = ("Traceback (most recent call last):", "OSError: [Errno 30] Read-only file system: '/root/.triton'")
+    raised = "".join(log.line(log.culprit, text) for text in texts)
+    found = why(tmp_path, log.steps(2) + log.consequences() + raised)
+    assert (found.kind, found.cause and found.cause.rank) == ("read-only", log.culprit)
+    shell = log.line(log.culprit, "touch: cannot touch '/root/.x': Read-only file system")
+    assert why(tmp_path, shell + log.failed(["KeyError: 'x'"], steps=0)).kind == "exception", "a shell goes on"
