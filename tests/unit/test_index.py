@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -330,6 +331,21 @@ def test_runs_outside_the_installation_outlive_a_rebuild(runs: Runs, tmp_path: P
     record = runs.make(workload_folder=str(tmp_path / "elsewhere"))
     assert rebuild(runs.install) == 1
     assert runs.find() == [record.paths.run_id]
+
+
+def test_a_link_in_place_of_the_index_leads_to_nothing_that_is_changed(runs: Runs, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.sqlite"
+    with contextlib.closing(sqlite3.connect(precious)) as connection:
+        connection.execute("CREATE TABLE runs (mine)")
+    before = precious.read_bytes()
+    record = runs.make(noted=False)
+    file = database.index_file(runs.install)
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.symlink_to(precious)
+    assert not note(record)
+    assert runs.find() == [record.paths.run_id]
+    assert (precious.read_bytes(), file.is_symlink()) == (before, False)
 
 
 def test_an_index_of_an_earlier_release_is_made_anew_and_keeps_what_only_it_knows(runs: Runs, tmp_path: Path) -> None:

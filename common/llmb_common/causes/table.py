@@ -12,9 +12,6 @@ import msgspec
 from llmb_common.decoding.strict_yaml import load_struct
 from llmb_common.decoding.structs import from_json
 
-SIGNATURES = Path(__file__).parent / "signatures.yaml"
-XIDS = Path(__file__).parent / "xid.json"
-
 Role: TypeAlias = Literal["root", "cascade", "witness", "killed", "ended", "teardown", "noise"]
 Sure: TypeAlias = Literal["certain", "likely", "possible"]
 Fault: TypeAlias = Literal["run", "node", "network", "storage", "site", "scheduler"]
@@ -66,13 +63,13 @@ class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @functools.cache
 def signatures() -> tuple[FailureSignature, ...]:
     """All of them, in the order in which they are tried."""
-    return load_struct(SIGNATURES, _Table).signatures
+    return load_struct(Path(__file__).with_name("signatures.yaml"), _Table).signatures
 
 
 @functools.cache
 def numbers() -> _Numbers:
     """The table of Xids, NVLink 5 events and SXids."""
-    table: _Numbers = from_json(XIDS.read_bytes(), _Numbers)
+    table: _Numbers = from_json(Path(__file__).with_name("xid.json").read_bytes(), _Numbers)
     return table
 
 

@@ -59,6 +59,17 @@ def index_file(install: Path) -> Path:
     return install / ".llmb" / "index.db"
 
 
+def _own_file(install: Path) -> Path:
+    """``index_file``, unless somebody has put a link there: what that leads to is not ours to change.
+
+    Raises sqlite3.DatabaseError: it is a link.
+    """
+    file = index_file(install)
+    if file.is_symlink():
+        raise sqlite3.DatabaseError(f"{file} is a link")
+    return file
+
+
 @contextlib.contextmanager
 def open_index(install: Path) -> Iterator[sqlite3.Connection]:
     """A connection to the installation's index, made first if need be; committed at the end, rolled back on errors.
@@ -66,7 +77,7 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
     Raises sqlite3.Error: ``sqlite3.DatabaseError`` (but not its OperationalError) means that the file is damaged, or
     was written by a newer version. A mistake in our own calls is a RuntimeError.
     """
-    file = index_file(install)
+    file = _own_file(install)
     file.parent.mkdir(exist_ok=True)
     connection = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)
     try:
@@ -86,7 +97,7 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
 @contextlib.contextmanager
 def read_index(install: Path) -> Iterator[sqlite3.Connection]:
     """A connection for reading only, which keeps no writer waiting. Raises as ``open_index``; also if there is none."""
-    connection = sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    connection = sqlite3.connect(f"{_own_file(install).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
     try:
         version = _version(connection)
         if version > VERSION:

@@ -56,18 +56,15 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         return RunPaths(self.folder.parent.parent, self.experiment_name, stamp, self.run_id).log
 
 
-_OF_PATHS = ("run_id", "name", "folder", "experiment_name")
-_OF_PLAN = ("workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus", "nodes")
-_OF_RECORD = ("job_id", "state", "state_time", "detail", "created")
-_OF_SUBMISSION = ("key", "chain")
-
-
 def row_of(record: RunRecord) -> RunRow:
     """The index's row of the run that ``record`` describes."""
-    parts = ((record.paths, _OF_PATHS), (record.plan, _OF_PLAN), (record, _OF_RECORD))
-    values = {
-        name: getattr(part, name) for part, names in (*parts, (record.submission, _OF_SUBMISSION)) for name in names
-    }
+    parts = (
+        (record.paths, ("run_id", "name", "folder", "experiment_name")),
+        (record.plan, ("workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus", "nodes")),
+        (record, ("job_id", "state", "state_time", "detail", "created")),
+        (record.submission, ("key", "chain")),
+    )
+    values = {name: getattr(part, name) for part, names in parts for name in names}
     return RunRow(executor=record.plan.cluster_type, **values)
 
 
