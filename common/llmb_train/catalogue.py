@@ -237,6 +237,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="the date in it (default: today)")
     parser.add_argument("--base", type=Path, help="another release's catalogue beside it: write what differs only")
     options = parser.parse_args(arguments)
+    if not options.file.parent.is_dir():  # calling all functions takes a minute
+        parser.error(f"{options.file.parent} is not a directory")
+    if options.base is not None and not options.base.is_file():
+        parser.error(f"there is no catalogue {options.base}")
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     missing: dict[str, str] = {}

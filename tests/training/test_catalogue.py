@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from training_jobs import training_environment
 
+from llmb_train.catalogue import main
+
 SHIPPED = Path(__file__).resolve().parents[2] / "mbridge" / "catalogue-0.6.2.json"
 
 
@@ -31,6 +33,16 @@ def test_an_engine_without_functions_says_so(engine_python: Path, tmp_path: Path
     assert "this Megatron-Bridge has no megatron.bridge.perf_recipes" in done.stderr
     assert "release 0.6 and later have it" in done.stderr
     assert not (tmp_path / "none.json").exists()
+
+
+def test_a_path_that_is_wrong_is_said_before_anything_is_called(tmp_path, capsys):
+    for words, said in (
+        ([str(tmp_path / "none" / "x.json")], f"error: {tmp_path}/none is not a directory\n"),
+        ([str(tmp_path / "x.json"), "--base", str(tmp_path / "y.json")], f"there is no catalogue {tmp_path}/y.json\n"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        assert capsys.readouterr().err.endswith(said)
 
 
 CALL = """
