@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib.util
 import io
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -328,8 +330,11 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "b_sft_8gpu_h100_bf16",
     ]
     text = "\n".join(f"def {name}_config():\n    ..." for name in names)
-    (tmp_path / "a.py").write_text(f"{text}\n\ndef common_config():\n    ...\n")
-    monkeypatch.setattr(perf_recipes, "_modules", lambda: iter([("recipes.a", tmp_path / "a.py")]))
+    folder = tmp_path / perf_recipes.PACKAGE.rpartition(".")[2]
+    folder.mkdir()
+    (folder / "a.py").write_text(f"{text}\n\ndef common_config():\n    ...\n")
+    there = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: there)
     perf_recipes.names.cache_clear()
     perf_recipes._defined.cache_clear()
     yield
