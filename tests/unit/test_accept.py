@@ -397,6 +397,16 @@ def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:
     assert len(instant.accepted()) == 6
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema": 1}'])
+def test_a_result_that_somebody_changed_can_be_found_again(site: Site, content: str) -> None:
+    site.suite()
+    first = site.accept("--json").data
+    (site.campaign / "result.json").write_text(content)
+    assert re.search(r"result\.json .*\n  -> (remove it|restore|start)", site.accept().err)
+    (site.campaign / "result.json").unlink()
+    assert (site.accept("--json").data, len(instant.accepted())) == (first, 6)
+
+
 def test_campaigns_can_be_kept_elsewhere(site: Site) -> None:
     site.suite()
     assert site.accept("--folder", site.folder / "mine").status == 0

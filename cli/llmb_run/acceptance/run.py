@@ -190,12 +190,12 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         result = outcome(frozen, standings)
         return result | write_pack(campaign, frozen, result, standings, workspace)
 
-    result = answered(
+    return answered(
         *(folder or workspace.require_install() / "campaigns", "accept", suite.name, str(suite.path), conducted),
+        lambda result: _shown(result, sign_with),
         again=again,
         is_over=lambda result: _is_of(result, suite),
     )
-    return _shown(result, sign_with)
 
 
 def _look_at_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace) -> None:

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from llmb_common.command.outcome import Result
 from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
 from llmb_common.machine.files import me, read_json, try_lock, user_name, write_json
@@ -134,11 +135,12 @@ def answered(
     name: str,
     about: str,
     find: Callable[[Campaign], dict[str, Any]],
+    show: Callable[[dict[str, Any]], Result],
     *,
     again: bool,
-    is_over: Callable[[dict[str, Any]], bool] = lambda result: True,
-) -> dict[str, Any]:
-    """The result of a campaign, with its folder: begun, continued, or looked up where one ``is_over``.
+    is_over: Callable[[dict[str, Any]], bool],
+) -> Result:
+    """A campaign, begun, continued, or looked up where one ``is_over``; ``show`` gets its result, with its folder.
 
     ``find`` carries it out, and may be called again after any crash. ``about``: see ``open_campaign``.
 
@@ -146,13 +148,20 @@ def answered(
         LLMBError: it cannot be begun or continued
     """
     with open_campaign(campaigns, purpose, name, about, again=again) as campaign:
-        result = campaign.result()
-        if result is not None and is_over(result):
-            notice("this campaign is over; --again begins another one")
-        else:
-            result = find(campaign)
-            write_json(campaign.result_file, result)  # last: it says that nothing is left to do
-        return {**result, "folder": str(campaign.folder)}
+        folder = {"folder": str(campaign.folder)}
+        try:
+            if (result := campaign.result()) is not None and is_over(result):
+                shown = show({**result, **folder})
+                notice("this campaign is over; --again begins another one")
+                return shown
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RecordError(
+                f"{campaign.result_file} is not as it was written: {type(error).__name__}: {error}",
+                remedy="remove it: the same command finds the answer again, from the runs on record",
+            ) from error
+        result = find(campaign)
+        write_json(campaign.result_file, result)  # last: it says that nothing is left to do
+        return show({**result, **folder})
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from llmb_common.submission.observe import Observation, observe
 from llmb_common.timing.log_files import is_log_name
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.comparing.attribution import as_table, attribute, status_of_all
+from llmb_run.comparing.attribution import attribute
 from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.comparing.strategy import Rule, rule_of
 from llmb_run.results.measuring import MeasuredRun, measure, measure_run, reference_lines
@@ -287,13 +287,7 @@ def _slow(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -
 def _tested(run: str, rule: Rule, *, again: bool, folder: Path | None) -> Result:
     workspace = Workspace()
     record = load_record(one_folder(workspace, run))
-    found = attribute(record, rule, workspace, again=again, folder=folder)
-    text = table(["what would change", "its step time then"], [*as_table(found)])
-    text += f"95 % intervals, all together; {found['gpu_hours']:.3g} GPU-hours\n"
-    status = status_of_all(found)
-    if status == 4:
-        text += f"a larger --budget or more --pairs go on: llmb-run why --slow --test {run}\n"
-    return Result({"runs": [{"run": record.paths.run_id, "contributions": found}]}, text, status=status)
+    return attribute(record, rule, workspace, again=again, folder=folder)
 
 
 def _of_logs(path: Path) -> _Explained:

@@ -209,12 +209,12 @@ def ab(
         runs = Conduct(campaign, arms, strategy, workspace, notice).to_the_end()
         return outcome(strategy.standing(arms, runs), changes)
 
-    result = answered(
+    return answered(
         *(folder or workspace.require_install() / "campaigns", "ab", f"ab-{arms[0].plan.workload}", about, compared),
+        lambda result: Result(result, as_text(result), status=status_of(result)),
         again=again,
         is_over=lambda result: result["rule"] == msgspec.to_builtins(rule),
     )
-    return Result(result, as_text(result), status=status_of(result))
 
 
 def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.results.configuration import title_of
@@ -30,7 +31,7 @@ from llmb_run.comparing.gap import Found, Gap, GapDifference, find_gap, taken
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
 from llmb_run.starting.requests import PlannedJob, plan_job
 from llmb_run.starting.submitting import say_doubts, say_warnings
-from llmb_run.terminal import notice
+from llmb_run.terminal import notice, table
 from llmb_run.workspace import Workspace
 
 _BUDGET = "not tested within the budget"
@@ -192,10 +193,8 @@ class FrozenGap(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gap: Gap
 
 
-def attribute(
-    record: RunRecord, rule: Rule, workspace: Workspace, *, again: bool, folder: Path | None
-) -> dict[str, Any]:
-    """Begin, continue or show the test of what differs: the result, with the campaign's folder.
+def attribute(record: RunRecord, rule: Rule, workspace: Workspace, *, again: bool, folder: Path | None) -> Result:
+    """Begin, continue or show the test of what differs.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued, or nothing can be tested
@@ -215,9 +214,17 @@ def attribute(
         runs = Conduct(campaign, arms, parts, workspace, notice).to_the_end()
         return result_of(kept.gap, parts, arms, runs)
 
+    def shown(result: dict[str, Any]) -> Result:
+        run_id, status = record.paths.run_id, status_of_all(result)
+        text = table(["what would change", "its step time then"], [*as_table(result)])
+        text += f"95 % intervals, all together; {result['gpu_hours']:.3g} GPU-hours\n"
+        if status == 4:
+            text += f"a larger --budget or more --pairs go on: llmb-run why --slow --test {run_id}\n"
+        return Result({"runs": [{"run": run_id, "contributions": result}]}, text, status=status)
+
     campaigns, name = folder or workspace.require_install() / "campaigns", f"why-{record.plan.workload}"
     return answered(
-        *(campaigns, "why", name, record.paths.run_id, measured),
+        *(campaigns, "why", name, record.paths.run_id, measured, shown),
         again=again,
         is_over=lambda result: result["rule"] == msgspec.to_builtins(rule),
     )

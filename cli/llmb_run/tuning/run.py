@@ -306,18 +306,16 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
         return {**result, "baseline": _set_baseline(result, workspace)} if wanted.set_baseline else result
 
     name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
-    result = answered(
-        *(folder or workspace.require_install() / "campaigns", "tune", name, wanted.about, searched),
+
+    def shown(result: dict[str, Any]) -> Result:
+        report, status = Path(result["folder"]) / "report.html", 1 if result["ended"] == "base failed" else 0
+        remarks = [f"report: {report}"] if report.exists() else []
+        return Result(result, as_text(result), status=status, remarks=remarks, hint=result["next"])
+
+    return answered(
+        *(folder or workspace.require_install() / "campaigns", "tune", name, wanted.about, searched, shown),
         again=again,
         is_over=lambda result: not (_may_go_on(result, wanted) or (wanted.set_baseline and not result["baseline"])),
-    )
-    report = Path(result["folder"]) / "report.html"
-    return Result(
-        result,
-        as_text(result),
-        status=1 if result["ended"] == "base failed" else 0,
-        remarks=[f"report: {report}"] if report.exists() else [],
-        hint=result["next"],
     )
 
 
