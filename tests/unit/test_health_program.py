@@ -50,7 +50,8 @@ def test_frames_survive_the_output_of_many_nodes() -> None:
     assert found == {"n1": value, "n2": {**value, "node": "n2"}, "n3": None}
     assert parse_frames(mine[0]) == {}, "half of an answer is none"
     assert parse_frames(frames("n1", {})[0].replace("LLMB-HEALTH", "LLMB-OTHER")) == {}
-    assert parse_frames("LLMB-HEALTH n1 x/1 AAAA\nLLMB-HEALTH n1 1/x AAAA") == {}
+    for odd in ("x/1", "1/x", "\u00b2/1", f"1/{'9' * 5000}", f"1/{10**12}"):
+        assert parse_frames(f"LLMB-HEALTH n1 {odd} AAAA") == {}
     assert parse_frames("LLMB-HEALTH n1 1/1 AAAA\nLLMB-HEALTH n1 1/1 ====") == {}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ _MODULES = (
     *("health/__init__", "health/__main__", "health/looks", "health/stress"),
 )
 _MOST_BYTES = 32 << 20
+_FRAME = re.compile(r"LLMB-HEALTH\s+(\S+)\s+(?:no-python|([0-9]{1,6})/([0-9]{1,6})\s+(\S+))")
 PYTHONS = ("python3", "/usr/libexec/platform-python", "python3.12", "python3.11", "python3.10", "python3.9")
 
 _START = """
@@ -73,15 +75,13 @@ def parse_frames(output: str) -> dict[str, Any]:
     totals: dict[str, int] = {}
     found: dict[str, Any] = {}
     for line in output.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[0] == "LLMB-HEALTH" and words[2] == "no-python":
-            found[words[1]] = None
-        if len(words) != 4 or words[0] != "LLMB-HEALTH":
-            continue
-        number, _, total = words[2].partition("/")
-        if number.isdigit() and total.isdigit():
-            totals[words[1]] = int(total)
-            parts.setdefault(words[1], {})[int(number)] = words[3]
+        if frame := _FRAME.fullmatch(line.strip()):
+            node, number, total, piece = frame.groups()
+            if number is None:
+                found[node] = None
+            else:
+                totals[node] = int(total)
+                parts.setdefault(node, {})[int(number)] = piece
     for node, pieces in parts.items():
         if set(pieces) == set(range(1, totals[node] + 1)):
             with contextlib.suppress(ValueError, zlib.error, RecursionError):  # not ours; a bomb is cut, and no JSON
