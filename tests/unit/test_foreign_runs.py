@@ -15,6 +15,7 @@ from llmb_common.errors import RecordError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.machine.processes import identify
+from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.folders import refusal
 from llmb_common.runs.manifest import hash_of_packed, pack_code, training_code
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
@@ -180,13 +181,31 @@ def changed(record: RunRecord, **values: object) -> None:
 
 
 def test_a_record_that_cannot_be_right_is_shown_as_unreadable(cli: Cli) -> None:
-    good, bad = make_run(cli.install), make_run(cli.install)
+    good, bad, deep = (make_run(cli.install) for _ in range(3))
     changed(bad, experiment_name="a\x1b[31mb")
+    nested = deep.paths.record.read_text().replace('"results": null', f'"results": {"[" * 100_000}')
+    deep.paths.record.write_text(nested)
     runs = cli("jobs", "--json").data["runs"]
     assert {run["folder"]: run["state"] for run in runs} == {
         str(good.paths.folder): "COMPLETED",
         str(bad.paths.folder): "UNREADABLE",
+        str(deep.paths.folder): "UNREADABLE",
     }
+
+
+def test_what_is_nested_without_end_ends_no_command(cli: Cli) -> None:
+    record = make_run(cli.install, state="RUNNING")
+    folder, deep = record.paths.folder, "[" * 100_000
+    (folder / "nodes").mkdir()
+    (folder / "nodes" / "n1.json").write_text('{"host": "n1"}')
+    for name in ("nodes/n1.memory.jsonl", "nodes/n2.json", "events.jsonl", "waits.json"):
+        (folder / name).write_text(f'{{"event": {deep}\n')
+    record.paths.log.write_text(f"LLMB manifest: {deep}\n")
+    with_job_facts(record)
+    record.with_state("FAILED").save()
+    for command in ("show", "why", "results"):
+        done = cli(command, record.paths.run_id)
+        assert (done.status, "Traceback" in done.err) in ((0, False), (1, False)), done.err
 
 
 def test_a_copy_of_a_record_does_not_stand_in_for_the_run(cli: Cli) -> None:

@@ -275,7 +275,7 @@ def _compare(seen: _Seen, found: Verified) -> None:
 def _about(content: bytes | None, found: Verified) -> _About:
     try:
         return from_json(content, _About) if content is not None else _About()
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    except (msgspec.DecodeError, ValueError):
         found.damaged.append(f"{_ABOUT} is not valid JSON")
         return _About()
 

@@ -36,12 +36,15 @@ def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
 
     Raises:
         msgspec.ValidationError: it is not a ``kind``
-        msgspec.DecodeError: it is not JSON, or not MessagePack
+        msgspec.DecodeError: it is not JSON, not MessagePack, or nested too deep
     """
     import msgspec
 
     with _one_at_a_time:
-        return (msgspec.msgpack if packed else msgspec.json).decode(content, type=kind)
+        try:
+            return (msgspec.msgpack if packed else msgspec.json).decode(content, type=kind)
+        except RecursionError as error:
+            raise msgspec.DecodeError("it is nested too deep") from error
 
 
 def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any:

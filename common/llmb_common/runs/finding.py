@@ -168,7 +168,7 @@ def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
 
 def read_manifest_line(log: Path) -> dict[str, Any] | None:
     """The JSON of the last ``LLMB manifest:`` line near the start of ``log``; None where there is none."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         with open_plain(log) as stream:
             _, found, rest = stream.read(_REACH).rpartition(_PREFIX)
         value = json.loads(rest.partition(b"\n")[0]) if found else None

@@ -118,7 +118,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # half a line: the node died while it was written
         if isinstance(event, dict) and isinstance(event.get("event"), str):
             found.append(event)

@@ -63,7 +63,7 @@ def read_waits(run_folder: Path) -> Waits | None:
     """What a run's ranks recorded; None where they did not, or where it is damaged."""
     try:
         found: Waits = from_json(read_plain(run_folder / FILE, _MOST_BYTES), Waits)
-    except (OSError, RecursionError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError):
         return None
     return found if {len(row) for row in (found.seconds, *found.waited)} == {len(found.steps)} else None
 
