@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from training_jobs import training_environment
+from training_jobs import REPOSITORY, training_environment
 
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.words import SlurmSettings
@@ -34,7 +34,6 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
-ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {
     "0.3": ("llama3.1", "llama4", "grok1", "nemotron4"),
     "0.6": ("llama3.1", "mbridge", "mbridge", "mbridge", "mbridge"),
@@ -110,7 +109,7 @@ def requests(release: str, count: int, seed: int) -> Iterator[Asked]:
 
 
 def _asked(name: str, release: str, dice: random.Random) -> Asked | None:
-    recipe = load_recipe(ROOT / name)
+    recipe = load_recipe(REPOSITORY / name)
     sizes = sorted({one.size for one in recipe.configurations if one.gpu != "any"})
     size = dice.choice(sizes)
     one = dice.choice([known for known in recipe.configurations if known.size == size and known.gpu != "any"])
@@ -150,7 +149,7 @@ def _plan(name: str, variables: dict[str, str]) -> JobPlan:
     request = read_request(variables)
     # Without containers, whose release is another than the engine's.
     site = cluster_config(slurm=SlurmSettings(runtime="none"))
-    return planning.make_plan(load_recipe(ROOT / name), site, request, Machine(cluster_type="slurm"))
+    return planning.make_plan(load_recipe(REPOSITORY / name), site, request, Machine(cluster_type="slurm"))
 
 
 def differences(asked: list[Asked], answers: list[str | None]) -> list[tuple[Asked, str | None]]:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from training_jobs import training_environment
+from training_jobs import REPOSITORY, training_environment
 
 from llmb_train.catalogue import main
 
-SHIPPED = Path(__file__).resolve().parents[2] / "mbridge" / "catalogue-0.6.2.json"
+SHIPPED = REPOSITORY / "mbridge" / "catalogue-0.6.2.json"
 
 
 def test_the_shipped_catalogue_is_what_the_engine_writes_byte_for_byte(functions_engine, tmp_path):

@@ -13,10 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_jobs import LOSS_TOLERANCE, SMOKE_PROFILE, SMOKE_SAVING, SMOKE_SIZE, printed_losses
-
-ROOT = Path(__file__).resolve().parents[2]
-
+from training_jobs import LOSS_TOLERANCE, REPOSITORY, SMOKE_PROFILE, SMOKE_SAVING, SMOKE_SIZE, printed_losses
 
 NAME = "no-such-host.invalid"
 ONE_RANK = {"JOB_TOTAL_GPUS": "1"}
@@ -35,7 +32,7 @@ def folder(functions_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     renamed = ["unshare", "--uts", "sh", "-c", f"hostname {NAME} && exec ./launch.sh"]
     done = subprocess.run(
         renamed if os.geteuid() == 0 else ["./launch.sh"],
-        cwd=ROOT / "llama3.1",
+        cwd=REPOSITORY / "llama3.1",
         env={
             **given,
             **SMOKE_SIZE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from training_jobs import Engine, make_job
+from training_jobs import REPOSITORY, Engine, make_job
 
 SETTINGS = {
     "model.attention_dropout": 0.25,
@@ -16,7 +16,7 @@ SETTINGS = {
     "optimizer.weight_decay": 0,
     "ddp.overlap_grad_reduce": False,
 }
-LISTS = Path(__file__).resolve().parents[2] / "common" / "llmb_common" / "planning" / "fields"
+LISTS = REPOSITORY / "common" / "llmb_common" / "planning" / "fields"
 
 
 def test_a_described_job_trains_with_them(engine: Engine, tmp_path: Path) -> None:

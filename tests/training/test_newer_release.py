@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from training_jobs import (
     LOSS_TOLERANCE,
+    REPOSITORY,
     SMOKE_LOSSES,
     Engine,
     TrainingRun,
@@ -28,7 +29,6 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.site.cluster import FILE_NAME
 from llmb_common.submission.launch import plan_from_variables
 
-ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "llama3_8b_pretrain_8gpu_h100_bf16_config", "llama3_8b_pretrain_4gpu_h100_bf16_wide_config"
 FUNCTION = f"""
 from megatron.bridge.perf_recipes.llama.h100.llama3 import {OLD}
@@ -100,7 +100,7 @@ def site(newer: Engine, tree: Path) -> Path:
     return tree
 
 
-def plan(site: Path, recipe: Path = ROOT / "mbridge", **variables: str) -> JobPlan:
+def plan(site: Path, recipe: Path = REPOSITORY / "mbridge", **variables: str) -> JobPlan:
     given = {"LLMB_INSTALL": str(site), "LLMB_ENGINE": "0.9", "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
     return plan_from_variables(recipe, given | variables)[1]
 
@@ -116,10 +116,11 @@ def test_a_function_that_only_the_new_release_has_is_planned_and_its_reduced_cop
     on_gpus = {"CLUSTER_TYPE": "slurm", "GPU_TYPE": "h100", "MODEL_SIZE": "llama3_8b", "DTYPE": "bf16"}
     planned = plan(site, **on_gpus, JOB_TOTAL_GPUS="4", CONFIG_VARIANT="wide")
     assert (planned.function.name, planned.gbs, planned.image) == (NEW, 64, "/images/ours.sqsh")
-    shipped = (ROOT / "mbridge" / "recipe.yaml").read_text()
+    shipped = (REPOSITORY / "mbridge" / "recipe.yaml").read_text()
     small = re.sub(r'(?m)^ *(validation|published|other_catalogues|"0.6.0"):.*\n', "", shipped)
     (tmp_path / "recipe.yaml").write_text(small.replace(f"function: {OLD}", f"function: {NEW}"))
-    (tmp_path / "catalogue-0.6.2.json").symlink_to(ROOT / "mbridge" / "catalogue-0.6.2.json")  # of the model's shape
+    of_the_shape = "catalogue-0.6.2.json"
+    (tmp_path / of_the_shape).symlink_to(REPOSITORY / "mbridge" / of_the_shape)
     run = train(newer, plan(site, tmp_path, **SMALL), tmp_path / "run")
     assert sorted(printed_losses(run.log)) == [1, 2, 3]
     assert (run.manifest["megatron_bridge"], run.manifest["megatron_core"]) == ("0.9.1", "0.22.0")
@@ -129,7 +130,7 @@ def test_a_function_that_only_the_new_release_has_is_planned_and_its_reduced_cop
 
 
 def test_the_new_release_trains_what_the_old_one_trains(site, newer, tmp_path):
-    run = train(newer, plan(site, ROOT / "llama3.1", **SMALL), tmp_path)
+    run = train(newer, plan(site, REPOSITORY / "llama3.1", **SMALL), tmp_path)
     losses = {step: float(loss) for step, loss in printed_losses(run.log).items()}
     assert losses == pytest.approx({step: SMOKE_LOSSES[step] for step in (1, 2, 3)}, abs=LOSS_TOLERANCE)
 

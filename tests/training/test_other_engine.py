@@ -17,6 +17,7 @@ from test_random_jobs import what_differs
 from test_smoke_recipes import train
 from training_jobs import (
     LOSS_TOLERANCE,
+    REPOSITORY,
     SMOKE_LOSSES,
     SMOKE_SAVING,
     Engine,
@@ -31,7 +32,6 @@ from llmb_common.request.read import read_request
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
-ROOT = Path(__file__).resolve().parents[2]
 ON_0_6 = {"LLMB_ENGINE": "0.6"}
 
 
@@ -173,7 +173,7 @@ OTHERWISE_SAID = (
 @pytest.fixture(scope="module")
 def differences(functions_engine: Engine) -> dict[str, dict[str, tuple[Any, Any]]]:
     """Case -> field -> (our value, NVIDIA's value), where the two differ."""
-    jobs, recipe = {}, load_recipe(ROOT / "llama3.1")
+    jobs, recipe = {}, load_recipe(REPOSITORY / "llama3.1")
     for case in CASES:
         request = read_request({"LLMB_INSTALL": "/x", **case.variables, **ON_0_6})
         plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))

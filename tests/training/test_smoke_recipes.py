@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from training_jobs import (
     LOSS_TOLERANCE,
+    REPOSITORY,
     SMOKE_LOSSES,
     SMOKE_PROFILE,
     SMOKE_SAVING,
@@ -29,7 +30,6 @@ from llmb_common.request.read import read_request
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
 
-ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS: dict[str, dict[str, str]] = {
     "llama3.1": {},
     # Every stage has to know which of its layers are MoE, and which have no rotary embedding.
@@ -43,7 +43,7 @@ LAYOUTS: dict[str, dict[str, str]] = {
 def train(engine: Engine, recipe: str, folder: Path, **variables: str) -> TrainingRun:
     """Plan the recipe's smoke size on two ranks of this machine, as launch.sh would, and train it in ``folder``."""
     request = read_request({"LLMB_INSTALL": str(folder), **SMOKE_SIZE, **variables})
-    plan = make_plan(load_recipe(ROOT / recipe), cluster_config(), request, Machine(cluster_type="local"))
+    plan = make_plan(load_recipe(REPOSITORY / recipe), cluster_config(), request, Machine(cluster_type="local"))
     return engine.train(folder, document(plan, str(folder)))
 
 

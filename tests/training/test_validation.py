@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import Engine
+from training_jobs import REPOSITORY, Engine
 
 from llmb_train.perf_recipes import PUBLISHED
 from support.golden import check_golden
 
-MBRIDGE = Path(__file__).resolve().parents[2] / "mbridge"
+MBRIDGE = REPOSITORY / "mbridge"
 SHIPPED = json.loads((MBRIDGE / "validation-0.6.2.json").read_text(encoding="utf-8"))["functions"]
 CATALOGUE = json.loads((MBRIDGE / "catalogue-0.6.2.json").read_text(encoding="utf-8"))["functions"]
 
