@@ -7,7 +7,7 @@ import inspect
 import json
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from llmb_run.results.run_columns import RUN, STEP
 from llmb_run.results.series import HISTORY, SCALING
 from llmb_run.tuning.run import ARM
 from tools import json_schema
-from tools.markdown import fill
+from tools.markdown import fill, lines
 
 PAGES = ("columns.md", "failures.md", "reference.md")
 
@@ -81,11 +81,6 @@ def _no_causes() -> Iterator[str]:
 def _line(text: str) -> str:
     plain = _cell(text).replace("`", "'")
     return f"`{plain[:160]}`"
-
-
-def _xids() -> Iterator[str]:
-    yield from ("| Xid | meaning | role | what to do | NVIDIA's resolution |", "|---|---|---|---|---|")
-    yield from (f"| {xid.xid} | {xid.meaning} | {xid.role} | {xid.remedy} | {xid.nvidia} |" for xid in numbers().xids)
 
 
 def _variables() -> Iterator[str]:
@@ -168,31 +163,14 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _questions() -> Iterator[str]:
-    yield from ("| flag | key | values | meaning |", "|---|---|---|---|")
-    for question in QUESTIONS:
-        yield f"| `{question.flag}` | `{question.field}` | {' '.join(question.choices)} | {_cell(question.help)} |"
-
-
 def _states() -> Iterator[str]:
     yield from ("| kind | states |", "|---|---|")
     for kind, means in (("waiting", "has no nodes"), ("running", "has nodes"), ("ended", "is over")):
         yield f"| {kind}: it {means} | {' '.join(f'`{name}`' for name, of in STATES.items() if of == kind)} |"
 
 
-def _own_states() -> Iterator[str]:
-    yield from ("| LLMB's own | kind | meaning |", "|---|---|---|")
-    yield from (f"| `{name}` | {kind} | {means} |" for name, (kind, means) in OWN_STATES.items())
-
-
-def _statuses() -> Iterator[str]:
-    yield from ("| status | meaning |", "|---|---|")
-    yield from (f"| {status} | {means} |" for status, means in EXIT_STATUS.items())
-
-
-def _run() -> Iterator[str]:
-    yield from ("| key | what it is |", "|---|---|")
-    yield from (f"| `{key}` | {means} |" for key, means in RUN_KEYS.items())
+def _text(*head: str, rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    return lines(head, rows, words=len(head))
 
 
 TABLES: dict[str, Callable[..., Iterable[str]]] = {
@@ -205,13 +183,22 @@ TABLES: dict[str, Callable[..., Iterable[str]]] = {
     "tuning": partial(_columns, ARM),
     "causes": _causes,
     "no_causes": _no_causes,
-    "xids": _xids,
+    "xids": lambda: _text(
+        *("Xid", "meaning", "role", "what to do", "NVIDIA's resolution"),
+        rows=((xid.xid, xid.meaning, xid.role, xid.remedy, xid.nvidia) for xid in numbers().xids),
+    ),
     "variables": _variables,
     "settings": _settings,
     "options": _options,
-    "questions": _questions,
+    "questions": lambda: _text(
+        *("flag", "key", "values", "meaning"),
+        rows=((f"`{q.flag}`", f"`{q.field}`", " ".join(q.choices), _cell(q.help)) for q in QUESTIONS),
+    ),
     "states": _states,
-    "own_states": _own_states,
-    "statuses": _statuses,
-    "run": _run,
+    "own_states": lambda: _text(
+        *("LLMB's own", "kind", "meaning"),
+        rows=((f"`{name}`", kind, means) for name, (kind, means) in OWN_STATES.items()),
+    ),
+    "statuses": lambda: _text("status", "meaning", rows=EXIT_STATUS.items()),
+    "run": lambda: _text("key", "what it is", rows=((f"`{key}`", means) for key, means in RUN_KEYS.items())),
 }

@@ -184,7 +184,11 @@ class _Design:
             others = [vector[here] for vector in (left, self._own, *self._shared)]
             drawn = [_sides(letters, turns) for letters in ORDERS]
             tables.append([[_dot(sides, other) for other in (*others[:2], sides, *others[2:])] for sides in drawn])
-        for draw in itertools.product(*tables) if every else _some(tables, rate):
+        draws: Iterable[tuple[Vector, ...]] = itertools.product(*tables)
+        if not every:  # as many at random, the same each time
+            source, count = random.Random("draws"), math.ceil(_BEYOND / rate) - 1
+            draws = zip(*(source.choices(table, k=count) for table in tables), strict=True)
+        for draw in draws:
             score, along, squared, *shared = map(sum, zip(*draw, strict=True))
             size = math.sqrt(max(squared - _dot(shared, shared), 0.0))
             if size < _TINY:
@@ -215,12 +219,6 @@ class _Design:
             along = _dot(vector, shared)
             vector = [value - along * part for value, part in zip(vector, shared, strict=True)]
         return vector
-
-
-def _some(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
-    """Draws at random, the same each time."""
-    source, count = random.Random("draws"), math.ceil(_BEYOND / rate) - 1
-    return zip(*(source.choices(table, k=count) for table in tables), strict=True)
 
 
 def _sides(letters: str, turns: Sequence[int]) -> Vector:
