@@ -11,9 +11,7 @@ import pytest
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.results.configuration import configuration, configuration_key, software_of
-from llmb_common.results.decision import (
-    steady_error,
-)
+from llmb_common.results.decision import steady_error
 from llmb_common.results.references import (
     Baseline,
     BaselineRun,

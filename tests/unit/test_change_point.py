@@ -12,15 +12,7 @@ import pytest
 
 from llmb_common.results import history
 from llmb_common.results.decision import ERROR_RATE
-from llmb_common.results.history import (
-    ALARM_RATE,
-    LEAST_DAYS,
-    LevelChange,
-    Prior,
-    day_prior,
-    level_changes,
-    standing,
-)
+from llmb_common.results.history import ALARM_RATE, LEAST_DAYS, LevelChange, Prior, day_prior, level_changes, standing
 from llmb_common.results.scatter import STATED
 from llmb_common.timing.statistics import t_quantile
 from tools import change_point_simulation as simulated
@@ -33,7 +25,7 @@ def series(source: random.Random, *levels: tuple[int, float], deviation: float =
     return [level + source.gauss(0, deviation) for count, level in levels for _ in range(count)]
 
 
-def places(days: list[float], prior: Prior = PRIOR, rate: float = 0.01) -> list[int]:
+def edges(days: list[float], prior: Prior = PRIOR, rate: float = 0.01) -> list[int]:
     return [change.at for change in level_changes(days, prior, rate)]
 
 
@@ -74,37 +66,37 @@ def test_days_that_hardly_scatter_show_a_change_though_nothing_is_known_of_the_s
 
 def test_four_days_are_the_fewest() -> None:
     assert LEAST_DAYS == 4
-    assert places([0.0, 0.0, 0.2, 0.2]) == [2]
-    assert places([0.0, 0.2, 0.2]) == []
-    assert places([]) == []
+    assert edges([0.0, 0.0, 0.2, 0.2]) == [2]
+    assert edges([0.0, 0.2, 0.2]) == []
+    assert edges([]) == []
 
 
 def test_the_scatter_of_the_days_counts_where_it_is_more_than_the_prior_says() -> None:
     loud = [0.0, 0.1, 0.0, 0.1, 0.0, 0.1, 0.1, 0.2, 0.1, 0.2, 0.1, 0.2]
-    assert places(loud, Prior(0.0001, 1000.0)) == [], "a prior cannot make loud days quiet"
+    assert edges(loud, Prior(0.0001, 1000.0)) == [], "a prior cannot make loud days quiet"
     quiet = [value / 100 for value in loud[:4]] + [0.05 + value / 100 for value in loud[:4]]
-    assert places(quiet, Prior(0.05, 6.0)) == [], "nor few quiet days a loud site"
-    assert places(quiet, Prior(0.002, 6.0)) == [4]
+    assert edges(quiet, Prior(0.05, 6.0)) == [], "nor few quiet days a loud site"
+    assert edges(quiet, Prior(0.002, 6.0)) == [4]
 
 
 def test_one_bad_day_is_no_change_of_level() -> None:
-    assert places([0.0] * 20 + [0.3, 0.0], Prior(0.01, 6.0)) == []
-    assert places([0.0] * 20 + [0.3], Prior(0.01, 6.0)) == []
-    assert places([0.0] * 20 + [0.3, 0.3], Prior(0.01, 6.0)) == [20]
-    assert places([0.3, 0.0] + [0.0] * 20, Prior(0.01, 6.0)) == []
-    assert places([0.0] * 20 + [0.3, 0.10, 0.3], Prior(0.01, 6.0)) == [], "a day within half of the change"
-    assert places([0.0] * 20 + [-0.3, -0.3], Prior(0.01, 6.0)) == [20]
+    assert edges([0.0] * 20 + [0.3, 0.0], Prior(0.01, 6.0)) == []
+    assert edges([0.0] * 20 + [0.3], Prior(0.01, 6.0)) == []
+    assert edges([0.0] * 20 + [0.3, 0.3], Prior(0.01, 6.0)) == [20]
+    assert edges([0.3, 0.0] + [0.0] * 20, Prior(0.01, 6.0)) == []
+    assert edges([0.0] * 20 + [0.3, 0.10, 0.3], Prior(0.01, 6.0)) == [], "a day within half of the change"
+    assert edges([0.0] * 20 + [-0.3, -0.3], Prior(0.01, 6.0)) == [20]
 
 
 def test_days_that_follow_each_other_show_less() -> None:
     drifting = [0.01 * math.sin(day / 5) for day in range(30)]
     moved = [value + 0.008 * (day >= 15) for day, value in enumerate(drifting)]
-    assert places(moved, Prior(0.005, 14.0)) == []
+    assert edges(moved, Prior(0.005, 14.0)) == []
     source = random.Random(1)
     shuffled = drifting[:]
     source.shuffle(shuffled)
     moved = [value + 0.016 * (day >= 15) for day, value in enumerate(shuffled)]
-    assert len(places(moved, Prior(0.005, 14.0))) == 1
+    assert len(edges(moved, Prior(0.005, 14.0))) == 1
 
 
 def test_an_interval_is_wider_by_the_correlation_of_the_days() -> None:
@@ -131,8 +123,8 @@ def test_the_searches_of_one_series_share_one_error_rate(count: int) -> None:
 
 def test_a_level_that_rose_and_fell_again_is_two_changes() -> None:
     source = random.Random(2)
-    assert places(series(source, (10, 0.0), (10, 0.05), (10, 0.0), deviation=0.005)) == [10, 20]
-    assert places(series(source, (10, 0.0), (7, 0.05), (10, 0.0), (3, 0.05), deviation=0.005)) == [10, 17, 27]
+    assert edges(series(source, (10, 0.0), (10, 0.05), (10, 0.0), deviation=0.005)) == [10, 20]
+    assert edges(series(source, (10, 0.0), (7, 0.05), (10, 0.0), (3, 0.05), deviation=0.005)) == [10, 17, 27]
 
 
 def test_the_days_between_which_a_change_may_lie() -> None:
@@ -164,7 +156,7 @@ def change(at: int, shift: float) -> LevelChange:
 )
 def test_what_stands_of_changes_to_the_worse(levels: tuple[float, ...], expected: int | None) -> None:
     days = [level for level in levels for _ in range(4)]
-    changes = [change(4 * place, level - levels[place - 1]) for place, level in enumerate(levels) if place]
+    changes = [change(4 * number, level - levels[number - 1]) for number, level in enumerate(levels) if number]
     found = standing(days, changes)
     assert (found.at if found else None) == expected
 
@@ -178,16 +170,16 @@ def test_false_alarms_are_rare() -> None:
     """2,000 looks at 12 to 30 days without a change: 0.2 % of them may be wrong, 1 % of the reports."""
     source = random.Random(3)
     looks = [series(source, (source.randint(12, 30), 0.0)) for _ in range(2000)]
-    assert sum(bool(places(days, rate=ALARM_RATE)) for days in looks) <= 4
-    assert sum(bool(places(days)) for days in looks) <= 20
+    assert sum(bool(edges(days, rate=ALARM_RATE)) for days in looks) <= 4
+    assert sum(bool(edges(days)) for days in looks) <= 20
 
 
 def test_changes_of_four_standard_deviations_are_found() -> None:
     source = random.Random(4)
     late = [series(source, (27, 0.0), (3, 0.04)) for _ in range(100)]
-    assert sum(places(days) == [27] for days in late) >= 85
+    assert sum(edges(days) == [27] for days in late) >= 85
     undone = [series(source, (10, 0.0), (10, 0.04), (10, 0.0)) for _ in range(100)]
-    assert sum(len(places(days)) == 2 for days in undone) >= 90
+    assert sum(len(edges(days)) == 2 for days in undone) >= 90
 
 
 def test_intervals_hold_the_truth() -> None:
@@ -199,9 +191,9 @@ def test_intervals_hold_the_truth() -> None:
     assert sum(item.earliest <= 15 <= item.latest for item in found) >= 0.92 * len(found)
 
 
-def test_a_year_of_days_is_no_burden() -> None:
+def test_a_year_of_days_is_no_burden(monkeypatch: pytest.MonkeyPatch) -> None:
     """One look is linear in the days."""
-    source, counted = random.Random(6), []
+    counted = []
     splits = history._splits
 
     def counting(values: list[float]) -> list[object]:
@@ -209,11 +201,8 @@ def test_a_year_of_days_is_no_burden() -> None:
         counted.append(len(found))
         return found
 
-    history._splits = counting  # type: ignore[assignment]
-    try:
-        assert places(series(source, (365, 0.0))) == []
-    finally:
-        history._splits = splits
+    monkeypatch.setattr(history, "_splits", counting)
+    assert edges(series(random.Random(6), (365, 0.0))) == []
     assert sum(counted) <= 3 * 365
 
 

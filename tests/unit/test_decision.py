@@ -10,20 +10,9 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.results.comparison import Change, compare_times, loss_difference
-from llmb_common.results.decision import (
-    CONFIDENCE,
-    ERROR_RATE,
-    LOOKS,
-    decide,
-    level,
-    look,
-    steady_error,
-)
+from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, decide, level, look, steady_error
 from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares
-from llmb_common.results.steps import (
-    StepTime,
-    estimate,
-)
+from llmb_common.results.steps import StepTime, estimate
 from llmb_common.timing.statistics import f_tail, t_quantile
 from support.runs import losses, took
 

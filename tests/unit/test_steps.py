@@ -44,11 +44,6 @@ def test_a_spike_moves_the_mean_and_not_the_step_time():
     assert measured.mean == pytest.approx(13.0)
 
 
-def test_three_fourfold_spikes_of_ten_steps_are_still_spikes():
-    steps = [10.0, 41.0, 10.1, 9.9, 40.0, 10.0, 39.0, 10.1, 9.9, 10.0]
-    assert estimate(steps).spikes == (1, 4, 6)
-
-
 def test_one_fast_last_step_after_49_slow_ones_is_the_odd_one():
     # The older documents measure the last step: one of 14.66 s after 49 of 20 s must not make a run "as published".
     measured = estimate([20.0] * 9 + [14.66])
@@ -65,10 +60,6 @@ def test_stalls_of_all_steps_after_warm_up_are_kept_with_what_they_cost():
     assert measured.seconds * (1 + sum(measured.stalls) / measured.steps) == pytest.approx((38 * 10 + 60) / 40)
 
 
-def test_a_fast_step_is_a_stall_that_gains():
-    assert estimate([10.0] * 9 + [5.0]).stalls == (-0.5,)
-
-
 def test_stalled_steps_in_a_row_are_one_stall():
     steps = [10.0] * 8 + [30.0, 20.0, 40.0] + [10.0] * 8 + [20.0, 5.0, 5.0] + [10.0] * 8
     measured = estimate([10.0] * 10, steps)
@@ -83,17 +74,6 @@ def test_a_window_on_another_level_than_the_rest_is_measured_and_not_set_aside()
     both = estimate([10.0] * 6 + [11.0] * 4, [10.0] * 30 + [10.0] * 6 + [11.0] * 4)
     assert both.seconds == 10.0
     assert both.stalls == pytest.approx((0.4,)), "of one cause"
-
-
-def test_ordinary_noise_has_no_spikes():
-    found = [len(estimate(noisy(10, 0.03, seed)).spikes) for seed in range(200)]
-    assert statistics.mean(found) < 0.2, "of ten steps"
-
-
-def test_autocorrelated_steps_tell_less():
-    errors = [estimate(noisy(400, 0.02, seed, correlation=0.8)).error for seed in range(20)]
-    # A first-order process: the variance of the mean grows by (1 + 0.8) / (1 - 0.8) = 9.
-    assert statistics.mean(errors) == pytest.approx(3 * 0.02 / 400**0.5, rel=0.2)
 
 
 def test_a_short_series_does_not_hide_its_correlation():
@@ -128,7 +108,8 @@ def test_the_error_of_uncorrelated_steps_is_that_of_their_mean() -> None:
     assert (measured.count, measured.spikes, measured.mean) == (5, (), pytest.approx(10.0))
 
 
-def test_two_steps_have_the_deviation_of_two_and_one_has_none() -> None:
+def test_the_deviation_of_few_steps() -> None:
+    assert estimate([9.9, 10.0, 10.1]).error == pytest.approx(0.1 / math.sqrt(3))
     assert estimate([10.0, 10.2]).error == pytest.approx(0.2 / math.sqrt(2) / math.sqrt(2))
     assert estimate([10.0]).error == 0.0
 
@@ -157,12 +138,6 @@ def test_steps_that_differ_by_rounding_only_have_no_error() -> None:
     measured = estimate([0.1 + 0.2, 0.3] * 5)
     assert 0.1 + 0.2 != 0.3
     assert (measured.error, measured.correlation) == (0.0, 0.0)
-
-
-def test_three_steps_are_enough_for_a_deviation() -> None:
-    measured = estimate([9.9, 10.0, 10.1])
-    assert measured.error == pytest.approx(0.1 / math.sqrt(3))
-    assert measured.correlation == 0.0, "neighbours that say nothing of each other"
 
 
 def _by_hand(steps: Sequence[float]) -> tuple[float, float, float]:

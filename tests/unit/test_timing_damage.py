@@ -23,8 +23,6 @@ from llmb_common.timing.tables import STYLES, render
 from support.iteration_logs import mbridge_line, nccl_lines, nemo_line, step_time
 
 WINDOW = Window(2, 4)
-
-
 LOGS = {
     "mbridge": [line for index in range(1, 6) for line in (step_time(), mbridge_line(index, 5))],
     "nemo": [nemo_line(index, 5, tflops=527.8) for index in range(6)],
