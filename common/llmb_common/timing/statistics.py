@@ -7,10 +7,9 @@ megabytes for four functions are too many. Tests hold these against published ta
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from llmb_common.errors import RequestError
@@ -80,6 +79,7 @@ def summarize(values: Sequence[float]) -> Summary | None:
 
 
 _TINY = 1e-300
+_MOST_TERMS = 100_000
 
 
 def t_tail(t: float, degrees: float) -> float:
@@ -141,27 +141,14 @@ def gamma_cdf(shape: float, x: float) -> float:
     front = math.exp(shape * math.log(x) - x - math.lgamma(shape))
     if x < shape + 1:
         found = term = 1 / shape
-        for n in itertools.count(1):
+        for n in range(1, _MOST_TERMS):
             term *= x / (shape + n)
             found += term
             if term < 1e-16 * found:
-                return front * found
-    return 1 - front * _gamma_fraction(shape, x)
-
-
-def _gamma_fraction(shape: float, x: float) -> float:
-    """The continued fraction of the upper incomplete gamma function (DLMF 8.9.2), by Lentz's method."""
-    b = x + 1 - shape
-    c, d = 1 / _TINY, 1 / b
-    found = d
-    for n in itertools.count(1):
-        b += 2
-        d = 1 / _not_zero(b - n * (n - shape) * d)
-        c = _not_zero(b - n * (n - shape) / c)
-        found *= c * d
-        if abs(c * d - 1) < 1e-14:
-            break
-    return found
+                break
+        return front * found
+    terms = ((-n * (n - shape), x + 2 * n + 1 - shape) for n in range(1, _MOST_TERMS))  # DLMF 8.9.2
+    return 1 - front * _inverse_fraction(x + 1 - shape, terms)
 
 
 def beta_cdf(a: float, b: float, x: float) -> float:
@@ -170,24 +157,29 @@ def beta_cdf(a: float, b: float, x: float) -> float:
         return float(x >= 1)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1) / (a + b + 2):
-        return front * _beta_fraction(a, b, x) / a
-    return 1 - front * _beta_fraction(b, a, 1 - x) / b
+        return front / a * _inverse_fraction(1.0, _beta_terms(a, b, x))
+    return 1 - front / b * _inverse_fraction(1.0, _beta_terms(b, a, 1 - x))
 
 
-def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
-    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
-    found = d
-    for m in range(1, 300):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d = 1 / _not_zero(1 + term * d)
-            c = _not_zero(1 + term / c)
-            found *= c * d
-        if abs(c * d - 1) < 1e-12:
+def _beta_terms(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
+    """DLMF 8.17.22."""
+    for m in range(_MOST_TERMS):
+        if m:
+            yield m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0
+        yield -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)), 1.0
+
+
+def _inverse_fraction(first: float, terms: Iterable[tuple[float, float]]) -> float:
+    """1 / (first + a / (b + a' / (b' + ...))) of the pairs (a, b), as far as they matter: Lentz's method."""
+    found = c = first
+    d = 0.0
+    for a, b in terms:
+        d = 1 / _not_zero(b + a * d)
+        c = _not_zero(b + a / c)
+        found *= c * d
+        if abs(c * d - 1) < 1e-14:
             break
-    return found
+    return 1 / found
 
 
 def _not_zero(value: float) -> float:
