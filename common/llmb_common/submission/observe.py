@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError, attempt
@@ -172,9 +172,16 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
         results[number] = attempt(_settled, item)
         if isinstance(results[number], RunRecord) and is_live(item.record.state):
             live[number] = item.record
-    ended = _end(live)
-    results |= ended
-    told = {number: record for number, record in live.items() if number not in ended}
+    # What the executors know at once: runs that have ended, and those that they refused to end.
+    by_type: dict[ClusterType, list[RunRecord]] = {}
+    for record in live.values():
+        by_type.setdefault(record.plan.cluster_type, []).append(record)
+    said: dict[str, RunRecord | LLMBError] = {}
+    for cluster_type, these in by_type.items():
+        said |= executor_for(cluster_type).cancel(these)
+    note(*(item for item in said.values() if isinstance(item, RunRecord)))
+    results |= {number: said[record.paths.run_id] for number, record in live.items() if record.paths.run_id in said}
+    told = {number: record for number, record in live.items() if record.paths.run_id not in said}
     if told:
         deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
         seen = observe(list(told.values()))
@@ -204,18 +211,6 @@ def _settled(item: Observation) -> RunRecord:
         if unknown:
             raise AnswerLost(unknown, remedy="cancel it again in a few minutes")
     return record
-
-
-def _end(live: Mapping[int, RunRecord]) -> dict[int, RunRecord | LLMBError]:
-    """What the executors know at once: runs that have ended, and those that they refused to end."""
-    by_type: dict[ClusterType, list[RunRecord]] = {}
-    for record in live.values():
-        by_type.setdefault(record.plan.cluster_type, []).append(record)
-    said: dict[str, RunRecord | LLMBError] = {}
-    for cluster_type, these in by_type.items():
-        said |= executor_for(cluster_type).cancel(these)
-    note(*(item for item in said.values() if isinstance(item, RunRecord)))
-    return {number: said[record.paths.run_id] for number, record in live.items() if record.paths.run_id in said}
 
 
 def _is_ending(item: Observation) -> bool:

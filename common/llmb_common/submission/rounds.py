@@ -78,11 +78,10 @@ def open_round(
     """
     folder = experiments_folder(jobs[0].plan.workload_folder) / _FOLDER
     file = folder / digest
-    with contextlib.ExitStack() as cleanup:
+    descriptor = None
+    try:
         try:
             descriptor = _locked(file, say)
-            cleanup.callback(_remove_empty, folder)
-            cleanup.callback(os.close, descriptor)
             now = _state(descriptor, again=again)
         except OSError as error:
             raise RecordError(
@@ -93,12 +92,12 @@ def open_round(
         if now.over:
             with contextlib.suppress(OSError):
                 file.unlink()
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # others are submitting, or there are runs
-        folder.rmdir()
-        folder.parent.rmdir()
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):  # others are submitting, or there are runs
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def _locked(file: Path, say: Callable[[str], None]) -> int:

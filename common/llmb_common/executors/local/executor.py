@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import NoReturn
 
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.command.printable import unfiltered
@@ -64,9 +63,11 @@ def _judge(record: RunRecord) -> Finding:
     events = read_events(record.paths.events)
     if events.exit_code is not None:
         return end_of(events, cancelled=events.signalled)  # torchrun's exit code is then 1
-    process = record.process
-    if process is None and events.pid is not None:
-        process = _same_process(record, events.pid)
+    process, submitter = record.process, record.submitter
+    if process is None and submitter is not None and events.pid is not None:
+        # By its own account. The submitter started it, so it is on the same machine.
+        found = identify(events.pid)
+        process = found if found and (found.boot, found.host) == (submitter.boot, submitter.host) else None
     if process is None and events.started is None:
         return _not_started(record)
     alive = False if process is None else is_alive(process)
@@ -81,15 +82,6 @@ def _judge(record: RunRecord) -> Finding:
         return Finding(RUNNING, since=events.started, nodes=events.nodes, start=events.started)  # only the script died
     detail = "its process is gone without an end record: it was killed, or the machine restarted"
     return Finding(state=FAILED, detail=detail, nodes=events.nodes)
-
-
-def _same_process(record: RunRecord, pid: int) -> ProcessId | None:
-    """The script's process by its own account. The submitter started it, so it is on the same machine."""
-    submitter = record.submitter
-    found = identify(pid)
-    if submitter is None or found is None or found.boot != submitter.boot or found.host != submitter.host:
-        return None
-    return found
 
 
 def _not_started(record: RunRecord) -> Finding:
@@ -128,7 +120,13 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
             return record
         status = _follow(child, Progress(paths.log, record.plan.trained_steps), signals)
         if status is None:
-            _interrupt(child, record, signals)
+            print(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it", file=sys.stderr)
+            before = len(signals)
+            if process is not None:
+                end_processes(process, lambda: processes_of(record), END_SECONDS, lambda: len(signals) > before)
+            child.wait()
+            update_record(paths.folder, lambda found: with_job_facts(found.with_state(CANCELLED, "interrupted")))
+            raise Interrupted("interrupted; the run is on record as CANCELLED", remedy=f"its log: {paths.log}")
     if status == 0:
         return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
     detail = "; ".join(filter(None, (f"exit code {status}", read_events(paths.events).problem)))
@@ -155,17 +153,6 @@ def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]
             start_new_session=True,
             env={**os.environ, RUN_VARIABLE: str(paths.folder)},
         )
-
-
-def _interrupt(child: subprocess.Popen[bytes], record: RunRecord, signals: Sequence[int]) -> NoReturn:
-    paths = record.paths
-    print(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it", file=sys.stderr)
-    before = len(signals)
-    if record.process is not None:
-        end_processes(record.process, lambda: processes_of(record), END_SECONDS, lambda: len(signals) > before)
-    child.wait()
-    update_record(paths.folder, lambda found: with_job_facts(found.with_state(CANCELLED, "interrupted")))
-    raise Interrupted("interrupted; the run is on record as CANCELLED", remedy=f"its log: {paths.log}")
 
 
 def _follow(child: subprocess.Popen[bytes], progress: Progress, signals: Sequence[int]) -> int | None:
@@ -241,20 +228,6 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
         return None
 
 
-def here(nodes: str | None, partition: str | None) -> dict[str, str]:
-    """This machine, which can be had.
-
-    Raises:
-        RequestError: another one is named
-    """
-    name = _name()
-    if partition is not None or nodes not in (None, name):
-        raise RequestError(
-            f"without Slurm there is no other node than this one, {name}", remedy="leave out --nodes and --partition"
-        )
-    return {name: ""}
-
-
 def _name() -> str:
     """As the node's own program says it."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
@@ -264,7 +237,6 @@ class LocalExecutor(TorchrunScript, Executor):
     """Runs the job as a child in a session of its own, which ends with the command that follows it."""
 
     start = staticmethod(start_and_follow)
-    nodes_now = staticmethod(here)
 
     def check(self, plan: JobPlan) -> None:
         if plan.device == "cuda" and (present := len(gpu_names())) < plan.gpus:
@@ -278,6 +250,15 @@ class LocalExecutor(TorchrunScript, Executor):
 
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         return {record.paths.run_id: _judge(record) for record in records}
+
+    def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
+        name = _name()
+        if partition is not None or nodes not in (None, name):
+            raise RequestError(
+                f"without Slurm there is no other node than this one, {name}",
+                remedy="leave out --nodes and --partition",
+            )
+        return {name: ""}
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
         return ThisMachine()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 from llmb_common.command.words import is_slurm_name, line_problem
 from llmb_common.errors import RequestError
@@ -102,11 +101,6 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
 def _apart(where: str, *options: str) -> str:
     """Several options as ``where`` takes them: each with an option of llmb-run, or one text with semicolons."""
     return " ".join(f"--slurm-arg {text}" for text in options) if where.startswith("-") else ";".join(options)
-
-
-def begin_in(days: int) -> str:
-    """The value of ``begin``, so many days from this hour on; the same within the hour."""
-    return time.strftime("%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days))
 
 
 def override_additional(given: str, *parts: str) -> str:

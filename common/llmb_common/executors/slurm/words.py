@@ -9,14 +9,15 @@ between the halves. Slurm looks at it under topology/block and ignores it elsewh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import msgspec
 
 from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import RequestError
-from llmb_common.executors.slurm.options import begin_in, parse_additional
+from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings
 from llmb_common.platform import gpus
 from llmb_common.request.values import gres_type
@@ -25,7 +26,6 @@ from llmb_common.request.variables import VARIABLE_NAMES, FieldNames
 if TYPE_CHECKING:
     from llmb_common.planning.choose import Case
     from llmb_common.planning.job_plan import JobPlan
-    from llmb_common.request.read import Request
 
 
 SEGMENT_SLURM = (24, 5)
@@ -134,7 +134,8 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._with("nodelist", nodes)
 
     def after_days(self, days: int) -> SlurmPlan:
-        return self._with("begin", begin_in(days))
+        # The same within the hour.
+        return self._with("begin", time.strftime("%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days)))
 
     def _with(self, option: str, value: str) -> SlurmPlan:
         others = ((name, other) for name, other in self.additional if name != option)
@@ -195,7 +196,12 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def plan(self, case: Case, nodes: int, gpus_per_node: int) -> SlurmPlan:
         request, said = case.request, case.request.scheduler
         usual = self.site_part(said.get("SBATCH_PARTITION"))
-        case.note(*_not_passed(request))
+        for name in request.ignored:
+            if name in _INSTEAD:
+                case.note(f"{name}: not passed to sbatch; use {_INSTEAD[name]}")
+        if others := [name for name in request.ignored if name not in _INSTEAD]:
+            use = f"use {request.say(_OPTIONS)}, for example {request.say(_OPTIONS, 'qos=high')}"
+            case.note(f"{', '.join(others)}: not passed to sbatch; {use}")
         asked = dict(parse_additional(said.get(_OPTIONS, ""), request.say(_OPTIONS)))
         additional = {name: value for name, value in usual.additional if name not in asked} | asked
         segment = Segment()
@@ -211,15 +217,6 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             segment=segment.nodes,
             additional=tuple(additional.items()),
         )
-
-
-def _not_passed(request: Request) -> Iterator[str]:
-    """Variables of the caller that mean other jobs, and what to use instead."""
-    ours = [name for name in request.ignored if name in _INSTEAD]
-    yield from (f"{name}: not passed to sbatch; use {_INSTEAD[name]}" for name in ours)
-    if others := [name for name in request.ignored if name not in ours]:
-        use = f"use {request.say(_OPTIONS)}, for example {request.say(_OPTIONS, 'qos=high')}"
-        yield f"{', '.join(others)}: not passed to sbatch; {use}"
 
 
 def slurm_of(plan: JobPlan) -> SlurmPlan:
