@@ -84,6 +84,14 @@ def test_a_reason_for_which_a_job_waits_for_ever_comes_with_a_remedy(record, fak
     assert finding.waits_for == (f"{reason}: {finding.stuck}" if remedy else reason)
 
 
+@pytest.mark.parametrize(
+    ("reason", "detail"), [("Resources", ""), ("DependencyNeverSatisfied", "DependencyNeverSatisfied")]
+)
+def test_what_a_job_waited_for_is_no_reason_of_its_end(record, fake, reason, detail):
+    fake.change("1", state="CANCELLED", reason=reason)
+    assert look(record).record.detail == detail
+
+
 def test_every_slurm_state_is_reported_in_slurms_own_words(record: RunRecord, fake: FakeSlurm) -> None:
     for state in STATES:
         fake.change("1", state=state)

@@ -178,6 +178,11 @@ def test_more_than_the_partition_gives(tmp_path, fake, monkeypatch, limits, said
     assert all("partition batch gives a job" in doubt and "sinfo -o" in doubt for doubt in found)
 
 
+def test_the_partition_may_be_among_the_additional_options(site: RunSite, fake: FakeSlurm) -> None:
+    doubts([site.plan(ADDITIONAL_SLURM_PARAMS="partition=short")])
+    assert all("--partition=short" in call for call in fake.calls("sinfo"))
+
+
 def test_so_does_launch_sh(site: RunSite, capsys: pytest.CaptureFixture[str]) -> None:
     from llmb_common.submission.launch import run
     from support.run_site import RECIPE

@@ -103,7 +103,7 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
         kind = file_system_of(folder)
         if kind not in _OWN_DISKS or _is_exported(folder, root):
             return []
-        nodes = nodes_of_jobs(slurm.partition, slurm.nodelist)
+        nodes = nodes_of_jobs(slurm.effective_partition, slurm.nodelist)
     except (OSError, SchedulerError):
         return []  # whoever writes there will say so
     other = next((name for name, address in nodes if not _is_here(name) and not _is_here(address)), "")
@@ -120,7 +120,7 @@ def limit_doubts(plan: JobPlan) -> list[str]:
     """What to say where a job asks for more than its partition gives: many sites let Slurm keep such jobs for ever."""
     slurm = slurm_of(plan)
     try:
-        seconds, nodes = limits_of(slurm.partition)
+        seconds, nodes = limits_of(slurm.effective_partition)
     except SchedulerError:
         return []
     said = []
@@ -128,7 +128,7 @@ def limit_doubts(plan: JobPlan) -> list[str]:
         said.append(f"{clock(seconds)}, and this one asks for {plan.time_limit}: lower TIME_LIMIT")
     if nodes is not None and plan.nodes > nodes:
         said.append(f"{counted(nodes, 'node')}, and this one asks for {plan.nodes}: ask for fewer GPUs")
-    where = f"partition {slurm.partition}" if slurm.partition else "the default partition"
+    where = f"partition {slurm.effective_partition}" if slurm.effective_partition else "the default partition"
     return [
         f"{where} gives a job at most {text}, or choose another partition (sinfo -o '%P %l %s'); unless its QOS allows "
         "more, Slurm refuses the job or keeps it waiting for ever"

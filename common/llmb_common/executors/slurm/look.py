@@ -27,6 +27,7 @@ from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.runs.finding import Attempt, Finding, attempts_of, end_of
 from llmb_common.runs.hostlist import compress, expand
 from llmb_common.runs.record import (
+    CANCELLED,
     COMPLETED,
     FAILED,
     LOST,
@@ -303,7 +304,9 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
     elif job.exit_code not in ("", "0:0") and events.exit_code is None:
         status, _, signal = job.exit_code.partition(":")
         code = f"signal {signal}" if signal not in ("", "0") else f"exit code {status}"
-    reason = "" if job.reason in ("", "NonZeroExitCode") else job.reason
+    # Of a job that was cancelled while it waited, the queue keeps what it waited for.
+    waited = job.state == CANCELLED and not _what_to_do(job.reason)
+    reason = "" if waited or job.reason == "NonZeroExitCode" else job.reason
     return "; ".join(part for part in (code, events.problem, reason) if part)
 
 

@@ -123,7 +123,7 @@ def apart(plans: Sequence[JobPlan]) -> str:
         return "the time limit is among the additional Slurm options"
     total = sum(limit_seconds(plan.time_limit) for plan in plans)
     try:
-        most, _ = limits_of(slurm_of(plans[0]).partition)
+        most, _ = limits_of(slurm_of(plans[0]).effective_partition)
     except SchedulerError:
         return ""  # then sbatch will say
     if most is None or total <= most:

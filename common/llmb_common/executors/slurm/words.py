@@ -106,6 +106,11 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.partition
 
     @property
+    def effective_partition(self) -> str | None:
+        """The one that sbatch takes: the last that it is given."""
+        return dict(self.additional).get("partition") or self.partition
+
+    @property
     def nodelist(self) -> str | None:
         return dict(self.additional).get("nodelist")
 
