@@ -104,7 +104,7 @@ def _defined() -> dict[str, str]:
         raise EngineError(
             "Megatron-Bridge is not installed in this Python", remedy="run inside a container or an engine that has it"
         )
-    roots = [root for place in spec.submodule_search_locations or () if (root := Path(place) / folder).is_dir()]
+    roots = [root for parent in spec.submodule_search_locations or () if (root := Path(parent) / folder).is_dir()]
     if not roots:
         raise WrongEngine(
             f"this Megatron-Bridge has no {PACKAGE}", remedy="release 0.6 and later have it: container nemo:26.08"

@@ -60,8 +60,8 @@ GATHERED_IN_THE_OPTIMIZER_STEP = {
 def test_the_optimizer_is_that_of_the_published_runs(case, documented):
     item, dtype, gpus = case
     fields = documented[label(case)]["fields"]
-    place = (item["source"], item["size"].lower(), item["gpu"])
-    gathered = place in GATHERED_IN_THE_OPTIMIZER_STEP and (place[1], gpus) not in {
+    row = (item["source"], item["size"].lower(), item["gpu"])
+    gathered = row in GATHERED_IN_THE_OPTIMIZER_STEP and (row[1], gpus) not in {
         ("405b-proxy", 32),
         ("405b-proxy", 64),
     }

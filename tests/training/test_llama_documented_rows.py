@@ -100,5 +100,5 @@ def test_12_rows_of_over_400_settings_are_compared() -> None:
 
 
 def test_no_difference_is_stated_twice() -> None:
-    places = [(name, field) for _, rows, fields in MEANT for name in rows for field in fields]
-    assert len(places) == len(set(places))
+    stated = [(name, field) for _, rows, fields in MEANT for name in rows for field in fields]
+    assert len(stated) == len(set(stated))

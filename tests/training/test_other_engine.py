@@ -210,8 +210,8 @@ def test_smoke_trains_saves_and_resumes_on_the_other_engine(functions_engine: En
 
 def test_19_configurations_of_over_700_settings_are_compared(differences):
     assert (len(CASES), len(differences)) == (19, 19)
-    places = [(name, field) for _, cases, fields in MEANT for name in cases for field in fields]
-    assert len(places) == len(set(places)), "a difference is stated twice"
+    stated = [(name, field) for _, cases, fields in MEANT for name in cases for field in fields]
+    assert len(stated) == len(set(stated)), "a difference is stated twice"
 
 
 def test_a_function_trains_with_settings_by_name(functions_engine: Engine, tmp_path: Path) -> None:

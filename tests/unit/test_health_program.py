@@ -242,13 +242,13 @@ def test_what_a_plan_needs_is_found_in_it(tmp_path: Path) -> None:
     image = tmp_path / "nemo.sqsh"
     image.write_bytes(b"image")
     hca = msgspec.structs.replace(next(iter(usual.env.values())), value="mlx5_0")
-    places = {
+    paths = {
         "image": str(image),
         "install": str(tmp_path),
         "workload_folder": f"{tmp_path}/workloads/x",
         "mounts": ("/m:/m",),
     }
-    usual = msgspec.structs.replace(usual, env={**usual.env, "NCCL_IB_HCA": hca}, engine_python="/a/python", **places)
+    usual = msgspec.structs.replace(usual, env={**usual.env, "NCCL_IB_HCA": hca}, engine_python="/a/python", **paths)
     assert needs_of(usual) == Needs(
         gpu_type=usual.gpu_type,
         gpus_per_node=usual.gpus_per_node,

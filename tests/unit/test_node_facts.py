@@ -22,10 +22,10 @@ FIRST = Rank(rank=8, local_rank=0, world_size=16, master_addr="n1", master_port=
 # nvidia-smi
 
 
-def parsed(*places: tuple[str, str]) -> dict[str, Any]:
-    """What is made of a GPU that has these texts at these places, and nothing else."""
+def parsed(*texts: tuple[str, str]) -> dict[str, Any]:
+    """What is made of a GPU that has these texts, each at its path, and nothing else."""
     body = ""
-    for path, text in places:
+    for path, text in texts:
         *above, name = path.split("/")
         opened = "".join(f"<{tag}>" for tag in above)
         closed = "".join(f"</{tag}>" for tag in reversed(above))

@@ -22,13 +22,13 @@ def bound(folder: Path, nodes: Mapping[int, str], ranks: int, *, numactl: bool =
         (folder / f"node{number}" / "cpulist").write_text(f"{cpus}\n")
     (folder / "has_cpu").write_text("")
     text = NUMA.read_text()
-    place = "/sys/devices/system/node/"
-    assert text.count(place) == 1
+    sysfs = "/sys/devices/system/node/"
+    assert text.count(sysfs) == 1
     script = "\n".join(
         [
             "set -euo pipefail",
             "numactl() { :; }" if numactl else "",
-            f"bind() {{ {text.replace(place, f'{folder}/')}",
+            f"bind() {{ {text.replace(sysfs, f'{folder}/')}",
             "}",
             f"for ((local_rank = 0; local_rank < {ranks}; local_rank++)); do",
             f'  local_ranks={ranks} prefix=()\n  bind\n  echo "${{prefix[*]}}"',

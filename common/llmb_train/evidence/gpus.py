@@ -146,9 +146,9 @@ def _uncorrected(element: ElementTree.Element, memory: str = "") -> Optional[flo
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
         return None
-    places = [child for child in volatile if "uncorrectable" in child.tag and child.tag.startswith(memory)]
-    places += volatile.findall("double_bit/total")
-    counts = [count for count in (_as_number(child.text) for child in places) if count is not None]
+    elements = [child for child in volatile if "uncorrectable" in child.tag and child.tag.startswith(memory)]
+    elements += volatile.findall("double_bit/total")
+    counts = [count for count in (_as_number(child.text) for child in elements) if count is not None]
     return sum(counts) if counts else None
 
 

@@ -176,8 +176,8 @@ def system() -> Dict[str, Any]:
     shm = _room(str(ROOT / "dev/shm"))
     cmdline = read(ROOT / "proc/cmdline") or ""
     parameters = " ".join(
-        read(ROOT / place) or ""
-        for place in ("proc/driver/nvidia/params", "sys/module/nvidia/parameters/NVreg_RegistryDwords")
+        read(ROOT / file) or ""
+        for file in ("proc/driver/nvidia/params", "sys/module/nvidia/parameters/NVreg_RegistryDwords")
     )
     numa = [read(Path(file)) for file in glob.glob(str(ROOT / "sys/devices/system/node/node[0-9]*/cpulist"))]
     return {
@@ -263,10 +263,10 @@ def _in_d() -> Dict[int, Tuple[str, str]]:
 
 def folder(path: str, written: bool = False) -> Dict[str, Any]:
     """``there``, ``free`` bytes and ``size``; where it is to be ``written`` to, what speaks against that."""
-    place = Path(path)
-    found = dict(_room(path), path=path, there=place.is_dir(), problem=None)
+    directory = Path(path)
+    found = dict(_room(path), path=path, there=directory.is_dir(), problem=None)
     if written and found["there"]:
-        trial = place / f".llmb-health-{machine.node_name(os.environ)}-{os.getpid()}"
+        trial = directory / f".llmb-health-{machine.node_name(os.environ)}-{os.getpid()}"
         try:
             with trial.open("wb") as stream:
                 stream.write(b"x")
