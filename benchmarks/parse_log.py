@@ -20,17 +20,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from many_runs import RECORD
+
 PARSER = Path(__file__).parents[1] / "common" / "parse_train_timing_mbridge.sh"
 ITERATIONS = 50
 LIMIT = 1.5
 
-RECORD = (
-    "Step Time : 5.74s GPU utilization: 1636.8MODEL_TFLOP/s/GPU\n"
-    " [2026-11-20 03:40:35] iteration {index:8d}/{total:8d} | consumed samples: {samples:12d} | "
-    "elapsed time per iteration (ms): 5741.5 | throughput per GPU (TFLOP/s/GPU): 1636.8 | "
-    "learning rate: 1.500000E-04 | global batch size:    64 | lm loss: 6.958428E+00 | loss scale: 1.0 | "
-    "grad norm: 1.019 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-)
+USUAL = {"seconds": 5.7415, "milliseconds": 5741.5, "tflops": 1636.8, "loss": 6.958428, "total": ITERATIONS}
 
 
 def write_log(path: Path, size: int) -> None:
@@ -53,7 +49,7 @@ def write_log(path: Path, size: int) -> None:
         for index in range(1, ITERATIONS + 1):
             for _ in range(repeats):
                 file.write(block)
-            file.write(RECORD.format(index=index, total=ITERATIONS, samples=64 * index).encode())
+            file.write(RECORD.format(**USUAL, index=index, samples=64 * index).encode())
 
 
 def seconds(command: list[str | Path]) -> float:

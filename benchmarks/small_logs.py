@@ -25,14 +25,6 @@ PARSER = Path(__file__).parents[1] / "common" / "parse_train_timing_mbridge.sh"
 LIMIT = 15.0
 
 
-def write_logs(folder: Path, count: int) -> None:
-    """``EXPERIMENT/EXPERIMENT_STAMP/EXPERIMENT/log-EXPERIMENT.out``, as every launcher of these recipes makes it."""
-    for number in range(count):
-        own = folder / "small" / f"small_{1_700_000_000 + number}" / "small"
-        own.mkdir(parents=True)
-        (own / "log-small.out").write_text(log_text(6.0, 1200.0, number))
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--logs", type=int, default=5000)
@@ -46,7 +38,10 @@ def main() -> int:
         return cpu_seconds() - before
 
     with tempfile.TemporaryDirectory(prefix="llmb-benchmark-") as name:
-        write_logs(Path(name), chosen.logs)
+        for number in range(chosen.logs):  # as every launcher of these recipes makes them
+            own = Path(name, "small", f"small_{1_700_000_000 + number}", "small")
+            own.mkdir(parents=True)
+            (own / "log-small.out").write_text(log_text(6.0, 1200.0, number))
         grep: list[str | Path] = ["grep", "-rc", "elapsed time per iteration", name]
         parser: list[str | Path] = [PARSER, name]
         run(*grep), run(*parser)

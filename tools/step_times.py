@@ -328,7 +328,7 @@ def width(knowledge: str, found: Sequence[Miss]) -> Width | None:
 
 
 def shares(knowledge: str, inside: Sequence[tuple[Miss, bool]]) -> tuple[float, float]:
-    """Of predictions that are inside; and where each configuration counts once, unless it is known as it is.
+    """The share of predictions that are inside; and the same where each configuration counts once, unless it is known.
 
     Those in many containers are the better known ones, and a job of which nothing is published is none of them.
     """

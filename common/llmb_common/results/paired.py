@@ -214,7 +214,7 @@ class _Design:
         return math.sqrt(2 * _dot(rest, rest) / max(free, 1)), drift
 
     def _rest(self, vector: Vector) -> Vector:
-        """What the shared effects leave of it."""
+        """The vector less its projections on the shared effects."""
         for shared in self._shared:
             along = _dot(vector, shared)
             vector = [value - along * part for value, part in zip(vector, shared, strict=True)]
@@ -226,7 +226,7 @@ def _sides(letters: str, turns: Sequence[int]) -> Vector:
 
 
 def _joined(values: Iterable[Vector]) -> Vector:
-    """Of all blocks, each without its level."""
+    """The values of all blocks as one vector, less the mean of their own block."""
     return [value for block in values for value in _centred(block)]
 
 

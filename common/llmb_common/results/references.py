@@ -243,7 +243,7 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
 
 
 def _alike(account: NodeSummary, known: Sequence[Baseline]) -> list[Baseline]:
-    """Those of nodes with the same GPUs."""
+    """The baselines whose nodes had the same GPUs."""
     return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
 
 
@@ -334,7 +334,7 @@ def _of_plan(plan: JobPlan) -> Facts:
 
 
 def _of_result(result: PublishedResult, recipe: Recipe) -> tuple[Facts, float] | None:
-    """With its seconds for each sample and GPU; None where it has no row."""
+    """What a published result was measured with, and its seconds for each sample and GPU; None where it has no row."""
     row = find_row(recipe, result)
     if row is None:
         return None

@@ -200,7 +200,7 @@ def _unlikeness(logs: Sequence[float], chance: Sequence[float]) -> float:
 
 
 def _bias(degrees: float) -> float:
-    """Of the logarithm of a variance with so many degrees of freedom."""
+    """The bias of the logarithm of a variance with so many degrees of freedom."""
     return digamma(degrees / 2) - math.log(degrees / 2)
 
 

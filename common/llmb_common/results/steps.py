@@ -114,7 +114,7 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
 
 
 def _usual(values: Sequence[float]) -> tuple[float, float]:
-    """Between what the steps lie that are of one kind: not far above or below the median."""
+    """The least and the most that an ordinary step takes: what is not far from the median."""
     median = statistics.median(values)
     if len(values) < 3:
         return min(values), max(values)

@@ -134,7 +134,7 @@ def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _Usual:
-    """Of repeats."""
+    """What repeats of a run have in common."""
 
     end: float
     """Median of the losses at the end."""

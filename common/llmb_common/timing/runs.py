@@ -325,15 +325,13 @@ def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEve
     (max_steps,) = _integers(plan, "max_steps")
     sections = (job.get("checkpoint"), plan.get("checkpoint") if isinstance(plan, dict) else None)
     resumes = any(bool(item.get("load") or item.get("resume")) for item in sections if isinstance(item, dict))
-    ended = _end(ended_as or _recorded_state(record), events)
+    if ended_as is None:
+        history = record.get("states")
+        last = history[-1] if isinstance(history, list) and history else None
+        detail = last.get("detail") if isinstance(last, dict) else None
+        ended_as = RecordedState(str(record.get("state")).upper(), detail if isinstance(detail, str) else "")
+    ended = _end(ended_as, events)
     return Planned(train if train is not None else max_steps, exit_after, *ended, resumes), tuple(notices)
-
-
-def _recorded_state(record: dict[str, object]) -> RecordedState:
-    history = record.get("states")
-    last = history[-1] if isinstance(history, list) and history else None
-    detail = last.get("detail") if isinstance(last, dict) else None
-    return RecordedState(str(record.get("state")).upper(), detail if isinstance(detail, str) else "")
 
 
 _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")

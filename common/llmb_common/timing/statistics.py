@@ -162,7 +162,7 @@ def beta_cdf(a: float, b: float, x: float) -> float:
 
 
 def _beta_terms(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
-    """DLMF 8.17.22."""
+    """The continued fraction of the incomplete beta function (DLMF 8.17.22)."""
     for m in range(_MOST_TERMS):
         if m:
             yield m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0
