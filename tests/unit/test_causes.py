@@ -411,7 +411,7 @@ def test_prefixes_are_taken_off_in_any_order() -> None:
     assert parse("python3: can't open file '/x.py'").host is None
     assert location_of("srun: error: gpu1: tasks 0-2,5: Killed")[:2] == ((0, 1, 2, 5), "gpu1")
     assert location_of("[PG ID 5 PG GUID 35(TENSOR) Rank 1] Process group watchdog").ranks == (), "the rank in a group"
-    assert {short_bus(bus) for bus in ("00000000:5D:00.0", "0000:5d:00", "5d000")} == {"5d:00"}
+    assert {short_bus(bus) for bus in ("00000000:5D:00.0", "0000:5d:00", "5d000", "NaN")} == {"5d:00", "NaN"}
 
 
 def test_an_endless_line_is_cut_and_what_a_terminal_would_act_on_is_escaped(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from llmb_common.causes.diagnosis import diagnose
@@ -85,6 +86,13 @@ def test_the_scheduler_knows_which_node_failed_where_the_line_does_not(cli: Cli)
     assert found is not None
     assert (found.kind, found.node, found.keep_out) == ("node-failed", "gpu2", True)
     assert "DUE TO NODE FAILURE" in found.line
+
+
+def test_no_number_of_ranks_is_too_large(cli: Cli) -> None:
+    waited = "[PG ID 2 PG GUID 7(TP) Rank {}] timeout at work: 5, last enqueued work: 6, last completed work: 4\n"
+    record = make_run(cli.install, state="FAILED", log="".join(waited.format(rank) for rank in (3, 10**12)))
+    plan = msgspec.structs.replace(record.plan, gpus=2**62)
+    assert diagnose(replace(record, plan=plan)).cause is None
 
 
 def test_a_figure_that_is_not_a_number_is_the_cause(cli: Cli) -> None:

@@ -19,8 +19,9 @@ _DEFAULT = "0"
 """The group of all ranks."""
 
 _MANY = 7
+_MOST_RANKS = 1_000_000
 
-_GROUP = re.compile(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^\s()]+))?(?:\(([^)]*)\))? Rank (\d+)\]")
+_GROUP = re.compile(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^\s()]+))?(?:\(([^)]*)\))? Rank (\d{1,6})\]")
 _WORK = re.compile(r"Work\w+\(SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d+))?")
 _AT = re.compile(r"(?:work sequence id|at work|at NCCL work): (\d{1,12})\b")
 _PROGRESS = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (\d{1,12}), last completed (?:NCCL )?work: ")
@@ -156,7 +157,7 @@ class TimedOutCollectives:
         for group, seats in self.seats.items():
             sizes[self.names[group] or group] = max(sizes.get(self.names[group] or group, 0), max(seats) + 1)
         members = {group: _members(seats, sizes[self.names[group] or group]) for group, seats in self.seats.items()}
-        members[_DEFAULT] = tuple(range(world))
+        members[_DEFAULT] = tuple(range(min(world, _MOST_RANKS)))
         how = f"{len(self.waiting)}{f' of {world}' if world else ''} ranks waited for it"
         return never_came(Begun(dict(entries), members, self.names), how)
 

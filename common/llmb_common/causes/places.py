@@ -116,5 +116,7 @@ def short_bus(bus: str) -> str:
     """Bus and device of an address in any of its spellings: ``00000000:5D:00.0``, ``0000:5d:00``, NCCL's ``5d000``."""
     if ":" in bus:
         return ":".join(bus.lower().partition(".")[0].split(":")[-2:])
+    if not re.fullmatch(r"[0-9a-fA-F]{1,16}", bus):
+        return bus  # anybody may have written it
     number = int(bus, 16)
     return f"{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}"
