@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,21 +101,22 @@ def test_a_run_that_a_node_ended_is_replaced_and_listed(site: Site, directed: tu
     assert f"a rerun: {reason}" in done.err
 
 
-def test_a_run_that_fails_by_itself_is_not_tried_again(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("runs", "ends", "verdict", "count", "text"),
+    [
+        ([2], ("FAILED", "torch.OutOfMemoryError: CUDA out of memory."), "fail", 3, "CUDA out of memory"),
+        (range(1, 8), ("NODE_FAIL",), "inconclusive", 7, "7 of 7 runs say nothing, the last one: a node failed"),
+    ],
+)
+def test_a_failure_is_not_tried_again_and_faults_use_up_the_reruns(
+    site: Site, runs: Sequence[int], ends: tuple[str, ...], verdict: str, count: int, text: str
+) -> None:
     site.suite()
-    instant.direct("1.2", "FAILED", "torch.OutOfMemoryError: CUDA out of memory.")
+    for number in runs:
+        instant.direct(f"1.{number}", *ends)
     done = site.accept("--json")
-    assert (done.status, verdicts(done), runs_of(done)) == (1, ["fail", "pass"], [3, 3])
-    assert "CUDA out of memory" in done.data["workloads"][0]["text"]
-
-
-def test_faults_use_up_the_reruns(site: Site) -> None:
-    site.suite()
-    for number in range(1, 8):
-        instant.direct(f"1.{number}", "NODE_FAIL")
-    done = site.accept("--json")
-    assert (done.status, verdicts(done), runs_of(done)) == (1, ["inconclusive", "pass"], [7, 3])
-    assert "7 of 7 runs say nothing, the last one: a node failed" in done.data["workloads"][0]["text"]
+    assert (done.status, verdicts(done), runs_of(done)) == (1, [verdict, "pass"], [count, 3])
+    assert text in done.data["workloads"][0]["text"]
 
 
 def test_where_nothing_is_queued_a_killed_command_uses_up_no_rerun(
@@ -301,9 +303,6 @@ def test_a_missing_image_is_found_before_anything_starts(site: Site) -> None:
     done = site.accept()
     assert (done.status, instant.accepted()) == (3, [])
     assert "two.yaml:4: pretrain_llama3.1 smoke bf16 1 GPUs: the image is missing" in done.err
-
-
-def test_there_is_no_such_suite(site: Site) -> None:
     assert "there is no suite smok (did you mean 'smoke'?)" in site("accept", "smok").err
 
 

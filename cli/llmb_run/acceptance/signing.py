@@ -22,13 +22,8 @@ NAMESPACE = "llmb-accept"
 """What the signature is for: one made for another purpose does not count."""
 
 _MOST = 64 << 10
-"""Bytes of a signature, a public key, or what ssh-keygen says; a list of signers may be longer."""
-_MOST_SIGNERS = 1 << 20
+"""Bytes of a signature, a public key, or what ssh-keygen says."""
 _SECONDS = 60
-_BYTES_A_SECOND = 50 << 20
-"""Slower than any disk that holds packs."""
-
-_KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
 
 State: TypeAlias = Literal["none", "valid", "unknown signer", "not checked", "bad"]
 
@@ -81,7 +76,7 @@ def check_key(key: Path) -> None:
 
 def _signed(key: Path, content: Path) -> Answer:
     if not key.is_file():
-        raise RequestError(f"there is no key {key}", remedy="--key FILE: an SSH key, such as ~/.ssh/id_ed25519")
+        raise RequestError(f"there is no key {key}", remedy="name an SSH key, such as ~/.ssh/id_ed25519")
     answer = _keygen(content, "-Y", "sign", "-n", NAMESPACE, "-f", str(key))
     if not answer.ok or not answer.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         raise RequestError(
@@ -132,10 +127,10 @@ def check(pack: Path, signers: Path | None) -> PackSignature:
 def _signers(path: Path) -> bytes:
     """A file of allowed signers; public keys, one a line, become one."""
     try:
-        content = _read(path, _MOST_SIGNERS)
+        content = _read(path, 1 << 20)
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {path}: {error}", remedy="--signers FILE") from error
-    if content.startswith(tuple(kind.encode() for kind in _KEY_TYPES)):
+    if content.startswith((b"ssh-", b"ecdsa-", b"sk-")):
         return b"".join(b"signer " + line + b"\n" for line in content.splitlines() if line.strip())
     return content
 
@@ -159,7 +154,8 @@ def _keygen(content: Path, *arguments: str) -> Answer:
     script = 'input=$1; shift; exec ssh-keygen "$@" < "$input"'
     command = ["sh", "-c", script, "sh", str(content.absolute()), *arguments]
     environment = {**clean_environment(), "SSH_ASKPASS_REQUIRE": "never"}
-    answer = ask(command, _SECONDS + size / _BYTES_A_SECOND, env=environment, most=_MOST)
+    slowest = _SECONDS + size / (50 << 20)  # slower than any disk that holds packs
+    answer = ask(command, slowest, env=environment, most=_MOST)
     if answer.status in (126, 127) or answer.problem == "no-program":
         raise EnvironmentLacks("the program ssh-keygen is not on PATH", remedy="install the package openssh-client")
     if answer.problem:

@@ -57,8 +57,6 @@ from llmb_run.workspace import Workspace
 FILES = Path(__file__).with_name("suites")
 """Suites that do not follow from the recipes."""
 
-PRESCREEN_STEPS = 20
-
 
 @dataclass(frozen=True)
 class _Judged:
@@ -130,7 +128,7 @@ def _text(name: str, found: Sequence[_Judged]) -> str:
         f"name: {name}",
         "health: true  # first, all idle nodes are looked at (llmb-run health), and those that fail are left out",
         "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
-        f"  - {{{_job(smallest)}, max_steps: {PRESCREEN_STEPS}}}",
+        f"  - {{{_job(smallest)}, max_steps: 20}}",
         "defaults:",
         f"  gpu_type: {found[0].result.gpu}",
         "tests:",

@@ -94,14 +94,10 @@ def _pairs(said: Iterable[Any], found: Iterable[Any]) -> Iterator[tuple[Any, Any
 def _unlike(title: str, names: tuple[str, ...], said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     for name in names:
         old, new = said.get(name), found.get(name)
-        if not _same(old, new):
+        if isinstance(old, float) and isinstance(new, float) and math.isclose(old, new, rel_tol=1e-9):
+            continue
+        if old != new:
             yield f"{title}: {name.replace('_', ' ')}: it says {_shown(old)}, its logs say {_shown(new)}"
-
-
-def _same(old: Any, new: Any) -> bool:
-    if isinstance(old, float) and isinstance(new, float):
-        return math.isclose(old, new, rel_tol=1e-9)
-    return bool(old == new)
 
 
 def _shown(value: Any) -> str:

@@ -34,7 +34,6 @@ from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice, table
 from llmb_run.workspace import Workspace
 
-_BUDGET = "not tested within the budget"
 TOGETHER = "all of these together"
 
 
@@ -90,7 +89,7 @@ class Parts:
         each = sum(standing.hours for standing in good) / sum(len(standing.good) for standing in good) if good else 0.0
         spent = sum(standing.hours for standing in standings)
         over = self.rule.budget is not None and spent + 2 * each >= self.rule.budget
-        return _BUDGET if over else ""
+        return "not tested within the budget" if over else ""
 
 
 # The result

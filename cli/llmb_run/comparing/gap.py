@@ -139,8 +139,6 @@ Kind: TypeAlias = Literal["software", "setting", "launch", "nodes"]
 _ORDER: tuple[Kind, ...] = ("software", "setting", "launch", "nodes")
 
 _SOFTWARE = ("image", "engine", "software", "image digest", "driver", "cuda", "nccl", "kernel", "llmb")
-_OF_IMAGE = ("software", "image digest", "nccl")
-"""What another image brings."""
 _UNTOLD = ("engine_python", "hosts", "recipe_sha256", "code_sha256", *fields_of(JobPlan, "derived", "extent"))
 """What follows from the rest, or is another each time."""
 
@@ -276,7 +274,8 @@ class _Sides:
                 follows = {name: value for name, value in facts_of_plan(together.plan).items() if name not in chosen}
                 apart = {name: it for name, it in apart.items() if name in chosen or follows.get(name, "-") != it[1]}
                 if "image" in chosen:
-                    apart = {name: pair for name, pair in apart.items() if name not in _OF_IMAGE}
+                    brought = ("software", "image digest", "nccl")
+                    apart = {name: pair for name, pair in apart.items() if name not in brought}
             given = {name: pair[1] for name, pair in apart.items() if name.startswith("env ") and pair[1] != "-"}
             self.there = self.there.having({name.removeprefix("env "): value for name, value in given.items()})
             groups = self._groups([name for name in apart if name in chosen or name in given])
