@@ -82,6 +82,11 @@ def in_words(filters: Mapping[str, Any]) -> str:
     return "".join(f" {name} {','.join(map(str, values))}," for name, values in said).rstrip(",")
 
 
+def none_matches(filters: Mapping[str, Any]) -> str:
+    """``no run matches size 405b``; where nothing was asked, that there is none."""
+    return f"no run matches{in_words(filters)}" if any(filters.values()) else "no run has been recorded yet"
+
+
 def states_of(values: Sequence[str]) -> list[str]:
     """The values of ``--state`` as Slurm's names of states.
 

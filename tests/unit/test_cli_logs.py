@@ -35,6 +35,8 @@ def test_one_rank_and_a_pattern(cli: Cli) -> None:
     assert cli("logs", run, "--grep", r"l.st|^first").out == "first\nlast\n"
     assert cli("logs", run, "--rank", "3", "--grep", "Trace").out == "[rank3]: Traceback\n"
     assert cli("logs", run, "--grep", "l", "-n", "1").out == "last\n"
+    nothing = cli("logs", run, "--grep", "nowhere")
+    assert (nothing.status, nothing.out, nothing.err) == (0, "", "note: no line matches\n")
     wrong = cli("logs", run, "--grep", "(")
     assert (wrong.status, "not a regular expression" in wrong.err) == (2, True)
 

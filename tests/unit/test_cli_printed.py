@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,17 @@ def test_a_run_shown_in_full(cli: Cli) -> None:
     assert (said["folder"], said["log"]) == (str(record.paths.folder), str(record.paths.log))
     assert said["history"].endswith("  SUBMITTING")
     assert said["result"].startswith("5.742 s a step, 91316 tokens/s, MFU 36.75%: indication: pass")
+
+
+def test_a_script_that_is_none_is_an_error(cli: Cli) -> None:
+    script = make_run(cli.install).paths.script
+    script.write_bytes(b"\xff")
+    done = cli("show", "--script")
+    assert (done.status, f"{script}:1: not UTF-8" in done.err) == (3, True)
+    script.unlink()
+    assert cli("show", "--script").status == 3
+    os.mkfifo(script)
+    assert cli("show", "--script").out == ""
 
 
 def test_groups_as_json_without_the_switch(cli: Cli) -> None:

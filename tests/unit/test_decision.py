@@ -137,6 +137,8 @@ def test_runs_do_not_make_up_for_a_reference_of_a_single_run():
     assert (exact.answer, exact.more_runs, exact.reference_too_uncertain) == ("inconclusive", 2, False)
     assert (rough.answer, rough.more_runs, rough.reference_too_uncertain) == ("inconclusive", None, True)
     assert not decide([took(10.0)], 10.0 / 1.05, reference_error=0.027).reference_too_uncertain, "at the limit anyway"
+    many = decide([took(10.0, day=str(number % 3)) for number in range(80)], 10.0, reference_error=0.03)
+    assert (many.answer, many.more_runs, many.reference_too_uncertain) == ("inconclusive", None, True), "of three days"
 
 
 @pytest.mark.parametrize(

@@ -266,3 +266,13 @@ def test_a_damaged_archive_whose_name_is_not_utf8(tmp_path: Path) -> None:
     log = Path(os.fsdecode(os.fsencode(tmp_path) + b"/log-\xff.out.zst"))
     with pytest.raises(OSError, match=r"zstd cannot unpack it: .*unsupported format"), open_log(put(log, "text")):
         pass
+
+
+@pytest.mark.parametrize("name", ["job.json", "run.json"])
+def test_a_fifo_is_no_record_and_nobody_waits_for_it(tmp_path: Path, name: str) -> None:
+    folder = run_folder(tmp_path, "exp", "1", record=False)
+    os.mkfifo(folder / name)
+    (files,) = find_runs(folder)
+    said = analyse(files, Window(35, 44)).notices
+    assert [text.partition(" cannot")[0] for text in said] == [str(folder / name)]
+    assert "not a regular file" in said[0]

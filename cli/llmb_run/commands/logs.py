@@ -131,8 +131,12 @@ def logs_command(
         chosen = chosen if lines is None else deque(chosen, maxlen=lines)
     else:
         chosen = lines_of(path, last_lines(path, lines))
+    silent = True
     for line in chosen:
+        silent = False
         print(line if raw else printable(line), file=unfiltered(sys.stdout), flush=True)
+    if silent and (grep is not None or rank is not None):
+        notice("no line matches")
     return Result()
 
 

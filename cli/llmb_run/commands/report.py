@@ -18,11 +18,11 @@ from llmb_run import options
 from llmb_run.app import Command, VerbCommand, refuse_beside_json
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.archiving import stored_secrets, write_archive
+from llmb_run.results.archiving import check_archive, stored_secrets, write_archive
 from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import as_dict
 from llmb_run.results.verifying import verify_archive
-from llmb_run.selecting import in_words, run_filter, select_rows
+from llmb_run.selecting import none_matches, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
 
@@ -128,12 +128,13 @@ def archive_command(
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
     out. llmb-run archive verify PACK checks an archive.
     """
+    path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
+    check_archive(path, overwrite=overwrite)  # before the runs are measured
     workspace = Workspace()
     rows = select_rows(workspace, runs, run_filter(workspace, **filters), others="not packed")
     folders = [row.folder for row in rows]
     if not folders:
-        raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run jobs lists the recorded runs")
-    path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
+        raise RequestError(none_matches(filters), remedy="llmb-run jobs lists the recorded runs")
     written = write_archive(
         path,
         folders,
@@ -157,7 +158,7 @@ def archive_command(
         },
         text=f"{path}\n",
         remarks=[
-            f"{written.runs} runs, {len(written.hashes)} files, {written.bytes / 2**20:.1f} MiB; "
+            f"{counted(written.runs, 'run')}, {len(written.hashes)} files, {written.bytes / 2**20:.1f} MiB; "
             "SHA256SUMS inside checks it after unpacking"
         ],
     )

@@ -16,7 +16,8 @@ from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.table import signatures
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, printable
-from llmb_common.errors import RequestError
+from llmb_common.decoding.strict_yaml import read_text
+from llmb_common.errors import RecordError, RequestError
 from llmb_common.index.runs import RunRow
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.evidence.account import as_plain
@@ -50,7 +51,7 @@ def show_command(run: str | None, script: bool) -> Result:
     record = load_record(one_folder(workspace, run))
     word = record.paths.run_id
     if script:
-        text = record.paths.script.read_text(encoding="utf-8")
+        text = read_text(record.paths.script, RecordError)
         return Result({"run_id": word, "path": str(record.paths.script), "script": text}, text, for_programs=True)
     seen = observe([record])[0]
     if seen.finding.unknown:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.index.search import rebuild
 from llmb_common.results.references import Baseline, baselines, remove_baselines, set_baselines
@@ -18,7 +19,7 @@ from llmb_run.app import CONTEXT, Command
 from llmb_run.results.kept import past_runs
 from llmb_run.results.measuring import measure
 from llmb_run.results.run_columns import say_remarks
-from llmb_run.selecting import in_words, run_filter, select_rows
+from llmb_run.selecting import none_matches, run_filter, select_rows
 from llmb_run.terminal import clock, notice, table
 from llmb_run.workspace import Workspace
 
@@ -56,7 +57,7 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
         raise RequestError("no run is named", remedy="llmb-run baseline set RUN..., or filters such as -w and -s")
     rows = select_rows(workspace, list(runs), run_filter(workspace, **filters))
     if not rows:
-        raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run results lists successful runs")
+        raise RequestError(none_matches(filters), remedy="llmb-run results lists successful runs")
     chosen = []
     measured = measure([row.folder for row in rows], workspace)
     for item in measured:
@@ -163,4 +164,4 @@ def rebuild_command() -> Result:
     Rarely needed: the index repairs itself, unless something other than llmb-run has moved or removed runs.
     """
     count = rebuild(Workspace().require_install())
-    return Result({"runs": count}, f"{count} runs\n")
+    return Result({"runs": count}, f"{counted(count, 'run')}\n")

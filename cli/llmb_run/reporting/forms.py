@@ -98,7 +98,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (
         f"# {_escaped(report.title)}",
         "",
-        f"{len(report.runs)} runs, {made}, llmb {_escaped(report.version)}",
+        f"{counted(len(report.runs), 'run')}, {made}, llmb {_escaped(report.version)}",
         "",
     )
     yield from (f"* {_escaped(name)}: {_escaped(text)}" for name, text in report.facts)

@@ -60,6 +60,16 @@ class Archive:
     """When the newest of the packed files was last written, as Unix time."""
 
 
+def check_archive(path: Path, *, overwrite: bool) -> None:
+    """Raise RequestError where no archive could be written to ``path``: its name, its folder, or what is there."""
+    if not path.name.endswith((".tar.zst", ".tar.gz")):
+        raise RequestError(f"{path.name}: an archive is .tar.zst or .tar.gz", remedy="--output runs.tar.zst")
+    if path.exists() and not overwrite:
+        raise RequestError(f"{path} exists", remedy="choose another --output, or give --overwrite")
+    if not path.parent.is_dir():
+        raise RequestError(f"the folder {path.parent} does not exist", remedy="create it, or choose another --output")
+
+
 def write_archive(
     path: Path,
     folders: Sequence[Path],
@@ -83,12 +93,7 @@ def write_archive(
         EnvironmentLacks: there is no zstd
         RecordError: it cannot be written
     """
-    if not path.name.endswith((".tar.zst", ".tar.gz")):
-        raise RequestError(f"{path.name}: an archive is .tar.zst or .tar.gz", remedy="--output runs.tar.zst")
-    if path.exists() and not overwrite:
-        raise RequestError(f"{path} exists", remedy="choose another --output, or give --overwrite")
-    if not path.parent.is_dir():
-        raise RequestError(f"the folder {path.parent} does not exist", remedy="create it, or choose another --output")
+    check_archive(path, overwrite=overwrite)
     archive = Archive(path, len(folders))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:

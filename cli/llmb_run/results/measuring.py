@@ -38,7 +38,7 @@ from llmb_common.timing.runs import RunTiming, analyse, no_garbage
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.results.kept import KeptFigures, past_runs, reasons
-from llmb_run.selecting import in_words, run_filter, select_rows
+from llmb_run.selecting import none_matches, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
 
@@ -187,7 +187,7 @@ def selected(
     found = measure(folders, workspace, window)
     if not found:
         raise RequestError(
-            f"no run matches{in_words(filters)}",
+            f"{', '.join(map(str, folders))}: no run and no log" if folders else none_matches(filters),
             remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
         )
     return found

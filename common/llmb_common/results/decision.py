@@ -207,7 +207,7 @@ def decide(
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
         more = next((size - len(runs) for size in LOOKS if size > len(runs) and decides(size, reference_error)), None)
-        blurred = more is None and reference_error > 0 and decides(LOOKS[-1], 0.0)
+        blurred = more is None and reference_error > 0 and decides(max(LOOKS[-1], len(runs)), 0.0)
         elsewhere = more is not None and not decides(len(runs) + more, reference_error, same_days=True)
     return Decision(
         answer=answer,

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from llmb_common.command.printable import counted, first_few
+from llmb_common.machine.files import open_plain
 from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import Ending, LogContent, MemoryPrints, read_ending, read_log
 from llmb_common.timing.job_events import JobEvents, read_events
@@ -313,7 +314,8 @@ def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEve
     for name in RECORDS:
         document: object = {}
         try:
-            document = json.loads((folder / name).read_bytes())
+            with open_plain(folder / name) as stream:
+                document = json.loads(stream.read())
         except FileNotFoundError:
             pass
         except (OSError, ValueError, RecursionError) as error:
