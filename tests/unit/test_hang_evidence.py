@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import tarfile
 from pathlib import Path
@@ -171,6 +172,8 @@ def test_damaged_dumps_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "flight" / "rank_1").write_bytes(b"\x80\x02}.")
     (tmp_path / "flight" / "rank_2").write_bytes(pickle.dumps({"pg_config": 5, "entries": 7}, protocol=2))
     (tmp_path / "flight" / "rank_3").symlink_to("rank_0")
+    write_dump(tmp_path, 4, {**entry(1), "process_group": ()})
+    write_dump(tmp_path, 5, {**entry(1), "collective_seq_id": math.inf})
     assert list(read_dumps(tmp_path / "flight").entries) == [0]
 
 

@@ -109,7 +109,7 @@ def read_dumps(folder: Path) -> Begun:
     except OSError:
         return found
     for file in files[:_MOST_DUMPS]:
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError):
             if rank := re.search(r"\d{1,6}$", file.stem):
                 value = read_plain_pickle(read_plain(file, _MOST_BYTES))
                 groups = list(value["pg_config"].items())[:10_000]
