@@ -11,7 +11,7 @@ from llmb_common.platform import cluster_types
 from llmb_common.platform.gpus import gpu_types
 from llmb_install import arguments
 from llmb_install.answers.answers import Answers, complete
-from llmb_install.answers.detect import gpus_in, parse_sinfo
+from llmb_install.answers.detect import gpus_in
 from llmb_install.answers.questions import QUESTIONS, merged, missing, recipe_heads
 from support.installer import CLONE, RECIPES
 
@@ -166,21 +166,6 @@ def test_an_unset_variable_is_not_an_argument(words: list[str], message: str) ->
         arguments.parse(words)
     assert caught.value.message == message
     assert caught.value.remedy
-
-
-def test_partitions_as_sinfo_prints_them() -> None:
-    gpu, cpu = parse_sinfo(
-        "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ngpu*|up|4:00:00|2|(null)\ncpu|down|infinite|4|(null)\nx"
-    )
-    assert (gpu.name, gpu.is_default, gpu.up, gpu.nodes, gpu.gpus_per_node, gpu.gpu_name) == (
-        "gpu",
-        True,
-        True,
-        10,
-        8,
-        "h100",
-    )
-    assert (cpu.up, cpu.gpus_per_node) == (False, 0)
 
 
 @pytest.mark.parametrize(

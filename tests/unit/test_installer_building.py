@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import environment_build, package_files, uv
 from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
 from llmb_install.parts.package_index import IndexSettings, Unavailable
+from llmb_install.working import command
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter, Step
 
@@ -282,20 +284,22 @@ def test_steps_and_notes_are_lines_and_secrets_are_hidden(tmp_path: Path) -> Non
             step.is_wrong = True
         with pytest.raises(ValueError, match="x"), reporter.step("three"):
             raise ValueError("x")
-        reporter.log("only logged")
-        reporter.note("a note")
+        command.run(["sh", "-c", "echo token is $T"], reporter, env={**os.environ, "T": "hf_secret"})
+        reporter.note("a note on hf_secret")
         reporter.say_where_the_log_is()
     assert reporter.log_path is not None
     assert screen.getvalue().splitlines() == [
         "    ok  one: half of **** (0 s)",
         "failed  two: asked (0 s)",
         "failed  three (0 s)",
-        "    only logged",
-        "a note",
+        "    $ sh -c 'echo token is $T'",
+        "    token is ****",
+        "a note on ****",
         f"full log: {reporter.log_path}",
     ]
     logged = [line.partition(" ")[2] for line in reporter.log_path.read_text().splitlines()]
     assert logged[:2] == ["start: one", "    ok  one: half of **** (0 s)"]
+    assert logged[-4:-1] == ["$ sh -c 'echo token is $T'", "token is ****", "a note on ****"]
 
 
 # What the installer reads of its own notes: receipts, pip's records, lock files.
