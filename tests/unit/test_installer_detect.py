@@ -134,7 +134,8 @@ def test_what_a_site_knows_of_a_partition(machine: Machine) -> None:
     machine(SAID, ["sbatch"])
     site = detect_site()
     assert [partition.name for partition in site.gpu_partitions] == ["gpu"]
-    assert (site.has_gres("gpu"), site.has_gres("cpu"), site.has_gres("none")) == (True, False, False)
+    found = [detect.suggestions(site, {"gpu_partition": name})["gres"] for name in ("gpu", "cpu", "none")]
+    assert found == [True, False, False]
     lines = "new|up|1|1|gpu:b200:8\nold|up|1|1|gpu:8\nother|up|1|1|gpu:a100:8"
     mixed = replace(site, partitions=parse_sinfo(lines), gpu_type="h200")
     assert mixed.gpu_type_in("new") == "b200"

@@ -12,7 +12,7 @@ import pytest
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_install.answers.checks import described, other_things, require_free_folder
+from llmb_install.answers.checks import other_things, require_free_folder
 from llmb_install.commands.upkeep import belongings, remove_if_empty
 from llmb_install.parts.enroot import Watch, bad_result, explain
 from llmb_install.parts.hugging_face import ModelFiles, check_token
@@ -312,8 +312,6 @@ def test_a_folder_is_free_where_it_holds_only_what_is_expected(tmp_path: Path) -
     assert other_things(tmp_path) == [], "an installation was begun here"
     assert other_things(tmp_path / "nowhere") == []
     assert other_things(tmp_path / "a") == []
-    assert described(list("abcd")) == "a, b, c, d"
-    assert described(list("abcdef")) == "a, b, c, d and 2 more"
 
 
 # Hugging Face

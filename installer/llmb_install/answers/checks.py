@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from llmb_common.command.printable import first_few
 from llmb_common.command.words import is_slurm_name, line_problem, mount_problem
 from llmb_common.decoding.strict_yaml import Lines, load_text
 from llmb_common.errors import ConfigError, LLMBError, RecordError, RequestError, did_you_mean
@@ -32,7 +33,7 @@ from llmb_install.answers.questions import (
     uses_images,
 )
 from llmb_install.parts.files import Loader, read_settings
-from llmb_install.working.artefact import raise_all
+from llmb_install.working.artefact import existing, raise_all
 
 FIELDS = frozenset({"schema", "space_check", *(question.field for question in QUESTIONS)})
 """The keys of a file of answers."""
@@ -181,9 +182,8 @@ def path_problems(given: Given) -> list[RequestError]:
 
 def folder_problem(text: str) -> str:
     """Why a folder cannot be created here, or an empty string."""
-    path = user_path(text, text)
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    return "" if existing.is_dir() else f"{existing} is not a directory"
+    parent = existing(user_path(text, text))
+    return "" if parent.is_dir() else f"{parent} is not a directory"
 
 
 def engine_problem(text: str) -> str:
@@ -215,7 +215,8 @@ INTO_USED_FOLDER = "--into-used-folder"
 
 # What may be there before: results of an earlier installation, images that somebody has brought, a site's settings.
 _EXPECTED = {"workloads", "images", "cluster_config.yaml", "lost+found", ".snapshot"}
-_SHOWN = 4
+MOST_NAMED = 4
+"""Of what lies there, in a message."""
 
 
 def other_things(install: Path) -> list[str]:
@@ -226,11 +227,6 @@ def other_things(install: Path) -> list[str]:
         return sorted({path.name for path in install.iterdir()} - _EXPECTED)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def described(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def require_free_folder(install: Path, *, agreed: bool) -> None:
@@ -245,7 +241,7 @@ def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
         return []
     return [
         RequestError(
-            f"install_path: {install} is not empty: it contains {described(names)}",
+            f"install_path: {install} is not empty: it contains {first_few(names, MOST_NAMED)}",
             remedy=f"choose a new or empty directory, or give {INTO_USED_FOLDER} to install there anyway",
         )
     ]

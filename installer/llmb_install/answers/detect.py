@@ -56,9 +56,6 @@ class Site:
     def gpu_partitions(self) -> tuple[Partition, ...]:
         return tuple(p for p in self.partitions if p.gpus_per_node)
 
-    def has_gres(self, partition: str) -> bool:
-        return any(p.gpus_per_node for p in self.partitions if p.name == partition)
-
     def gpu_type_in(self, partition: str) -> str:
         """The GPU type of a partition, of any where that one does not say; empty when nothing says one that we know."""
         names = [p.gpu_name for p in self.partitions if p.name == partition and p.gpu_name]
@@ -272,7 +269,7 @@ def suggestions(site: Site, given: Given) -> Given:
         "account": site.accounts[0] if site.accounts else "",
         "gpu_partition": max(site.gpu_partitions, key=_fits).name if site.gpu_partitions else default_partition,
         "cpu_partition": without_gpus or given.get("gpu_partition"),
-        "gres": site.has_gres(partition),
+        "gres": any(p.gpus_per_node for p in site.partitions if p.name == partition),
         "gpu_type": site.gpu_type_in(partition) or ("h100" if on_slurm(given) else "cpu"),
         "arch": site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", ""))),
         "runtime": "none" if given.get("gpu_type") == "cpu" else runtime,

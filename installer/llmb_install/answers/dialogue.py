@@ -18,7 +18,7 @@ from prompt_toolkit.application.current import get_app_session
 from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
 
-from llmb_common.command.printable import printable_lines, size
+from llmb_common.command.printable import first_few, printable_lines, size
 from llmb_common.command.words import Secret, is_slurm_name
 from llmb_common.errors import Interrupted, RequestError
 from llmb_common.machine.files import user_path
@@ -30,7 +30,7 @@ from llmb_install.answers.checks import engine_problem, folder_problem, path_pro
 from llmb_install.answers.detect import OTHER, Site, choices_of, has_rows, suggestions
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, on_slurm, plain, uses_images
 from llmb_install.parts.credentials import Secrets
-from llmb_install.working.artefact import free_bytes
+from llmb_install.working.artefact import existing, free_bytes
 
 
 class Back(Exception):
@@ -155,7 +155,8 @@ class Dialogue:
         names = checks.other_things(folder)
         if not names:
             return True
-        text = f"{folder} is not empty (it contains {checks.described(names)}). Install there anyway?"
+        few = first_few(names, checks.MOST_NAMED)
+        text = f"{folder} is not empty (it contains {few}). Install there anyway?"
         return bool(_answer(questionary.confirm(text, default=False), way_back=False))
 
     def _ask_if_needed(self, question: Question) -> None:
@@ -351,10 +352,9 @@ def _problem(field: str, text: str, given: Given) -> str:
     if field in PATHS:
         if problem := folder_problem(text):
             return problem
-        path = user_path(text, text)
-        existing = next(folder for folder in (path, *path.parents) if folder.exists())
-        if field == "install_path" and not os.access(existing, os.W_OK):
-            return f"{existing} is not writable"
+        parent = existing(user_path(text, text))
+        if field == "install_path" and not os.access(parent, os.W_OK):
+            return f"{parent} is not writable"
     elif not is_slurm_name(text):
         return "not a valid name in Slurm"
     return ""

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import size
+from llmb_common.command.printable import counted, size
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.machine.files import write_output
 from llmb_common.recipes.recipe import Recipe
@@ -288,5 +288,5 @@ def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
 
 def _estimate(todo: list[Artefact]) -> str:
     download, disk = sum(part.download for part in todo), sum(part.disk for part in todo)
-    steps_to_do = f"{len(todo)} step{'s' if len(todo) > 1 else ''} to do"
-    return f"{steps_to_do}, about {size(download)} to download and {size(disk)} of disk" if disk else steps_to_do
+    steps = f"{counted(len(todo), 'step')} to do"
+    return f"{steps}, about {size(download)} to download and {size(disk)} of disk" if disk else steps

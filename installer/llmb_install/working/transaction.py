@@ -17,7 +17,6 @@ import errno
 import json
 import os
 import platform
-import pwd
 import re
 import secrets
 import shlex
@@ -30,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import read_plain, status_of, try_lock
+from llmb_common.machine.files import me, read_plain, status_of, try_lock, user_name
 from llmb_common.machine.processes import ProcessId, end_processes, identify, is_alive, with_variable
 from llmb_install.working.reporter import Reporter
 
@@ -131,9 +130,7 @@ def _whose(folder: Path) -> str:
     for path in (folder, *folder.parents):
         with contextlib.suppress(OSError):
             owner = path.stat().st_uid
-            with contextlib.suppress(KeyError):
-                return f" ({path} belongs to {pwd.getpwuid(owner).pw_name})" if owner != os.geteuid() else ""
-            return f" ({path} belongs to user {owner})"
+            return f" ({path} belongs to {user_name(owner)})" if owner != me() else ""
     return ""
 
 
