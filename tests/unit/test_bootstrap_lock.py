@@ -60,11 +60,10 @@ def test_a_killed_owner_is_replaced_at_once(tmp_path: Path) -> None:
     with holder(tmp_path) as other:
         other.send_signal(signal.SIGKILL)
         other.wait()
-    assert (tmp_path / ".llmb" / "lock.owner").exists()
+    assert lease_file(tmp_path).exists()
     with install_lock(tmp_path, quiet(), patience=0):
-        owner = json.loads((tmp_path / ".llmb" / "lock.owner").read_text())
-        assert owner["pid"] == os.getpid()
-    assert not (tmp_path / ".llmb" / "lock.owner").exists()
+        assert json.loads(lease_file(tmp_path).read_text())["pid"] == os.getpid()
+    assert not lease_file(tmp_path).exists()
 
 
 class Waited(io.StringIO):
@@ -97,50 +96,32 @@ def test_who_waits_for_an_uninstall_is_told_that_it_is_gone(tmp_path: Path, inst
     ):
         pytest.fail("of another folder")
     assert install.exists() is installed_again
-    assert not (install / ".llmb" / "lock.owner").exists()
+    assert not lease_file(install).exists()
     shutil.rmtree(install, ignore_errors=True)
     with pytest.raises(EnvironmentLacks, match="has removed"), install_lock(install, quiet(), create=False):
         pytest.fail("there is nothing")
     assert not install.exists()
 
 
-def write_owner(install: Path, **changes: str | int) -> Path:
-    path = install / ".llmb" / "lock.owner"
-    path.parent.mkdir()
-    owner = {"token": "t", "host": socket.gethostname(), "boot": "b", "pid": 1, "started": "1", "since": "then"}
+def lease_file(install: Path) -> Path:
+    return install / ".llmb" / "lock.owner"
+
+
+def foreign(install: Path, **changes: Any) -> Path:
+    """The lease of somebody on another host, of whom nobody knows whether he lives."""
+    path = lease_file(install)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    owner = {"token": "t", "host": "login2", "boot": "b", "pid": 7, "started": "1", "since": "noon"}
     path.write_text(json.dumps(owner | changes))
     return path
 
 
-def test_a_lease_of_another_host_holds_even_where_flock_does_nothing(tmp_path: Path) -> None:
-    write_owner(tmp_path, host="login2")
-    with pytest.raises(EnvironmentLacks, match="on login2"), install_lock(tmp_path, quiet(), patience=0.3):
-        pytest.fail("two at once")
-
-
-def test_a_stale_lease_of_another_host_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SILENCE", 0.3)
-    write_owner(tmp_path, host="login2")
-    with install_lock(tmp_path, quiet(), patience=5):
-        assert json.loads((tmp_path / ".llmb" / "lock.owner").read_text())["pid"] == os.getpid()
-
-
 def test_a_lease_from_before_a_reboot_or_of_a_reused_pid_is_dead(tmp_path: Path) -> None:
-    write_owner(tmp_path, boot="another boot", pid=os.getpid())
-    with install_lock(tmp_path, quiet(), patience=0):
-        pass
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    path = tmp_path / ".llmb" / "lock.owner"
-    path.write_text(json.dumps({"token": "t", "host": socket.gethostname(), "boot": boot, "pid": os.getpid()}))
-    with install_lock(tmp_path, quiet(), patience=0):
-        pass
-
-
-def test_an_unreadable_lease_expires_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SILENCE", 0.3)
-    write_owner(tmp_path).write_text("")
-    with install_lock(tmp_path, quiet(), patience=5):
-        pass
+    for at in ("another boot", boot):
+        foreign(tmp_path, host=socket.gethostname(), boot=at, pid=os.getpid())
+        with install_lock(tmp_path, quiet(), patience=0):
+            pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -163,8 +144,7 @@ def test_an_installation_of_another_user_is_reported_as_such(tmp_path: Path) -> 
     ["in use by ann", '{"pid": "x", "host": "h"}', '{"pid": [1]}', '{"pid": 1e999}', "[" * 99999, "", "\x00\xff"],
 )
 def test_a_lease_of_rubbish_is_waited_for_like_any_other(tmp_path, text, monkeypatch):
-    (tmp_path / ".llmb").mkdir()
-    (tmp_path / ".llmb" / "lock.owner").write_text(text, encoding="latin-1")
+    foreign(tmp_path).write_text(text, encoding="latin-1")
     with (
         pytest.raises(EnvironmentLacks, match="it has not identified itself"),
         install_lock(tmp_path, quiet(), patience=0),
@@ -176,10 +156,6 @@ def test_a_lease_of_rubbish_is_waited_for_like_any_other(tmp_path, text, monkeyp
 
 
 # The lease beside the lock, and what killed installers leave: small cases, in this process.
-
-
-def lease_file(install: Path) -> Path:
-    return install / ".llmb" / "lock.owner"
 
 
 @pytest.fixture
@@ -194,15 +170,6 @@ def time_stands_still(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock["now"], sleep=sleep,
                                                         strftime=time.strftime))  # fmt: skip
     return clock
-
-
-def foreign(install: Path, **changes: Any) -> Path:
-    """The lease of somebody on another host, of whom nobody knows whether he lives."""
-    path = lease_file(install)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    owner = {"token": "t", "host": "login2", "boot": "b", "pid": 7, "started": "1", "since": "noon"}
-    path.write_text(json.dumps(owner | changes))
-    return path
 
 
 def test_a_lease_says_who_has_it_and_goes_with_its_owner(tmp_path: Path) -> None:
