@@ -59,6 +59,8 @@ class _ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         near = ""
         unknown = message.removeprefix("unrecognized arguments:").split()
+        if " " not in self.prog and unknown and unknown[0] in COMMANDS:
+            raise RequestError(f"the command {unknown[0]} has to come first", remedy=f"{self.prog} {unknown[0]} ...")
         if message.startswith("unrecognized arguments:"):
             message = f"unknown: {' '.join(unknown)}" if unknown else "an argument is empty"
             near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions) if unknown else ""

@@ -59,6 +59,7 @@ def play(tmp_path: Path) -> Callable[[str], Path]:
         ("schema: 1\nhf_tokn: x\n", ":2: unknown key 'hf_tokn' (did you mean 'hf_token'?)", "remove the key"),
         ("arhc: x\ngpu: x\n", ":1: unknown key 'arhc' (did you mean 'arch'?)\n", "remove the key"),
         ("schema: 1\nNGC_API_KEY: x\n", ":2: unknown key 'NGC_API_KEY' (did you mean 'ngc_api_key'?)", "remove"),
+        ("".join(f"k{n}: x\n" for n in range(12)), ":1: unknown key 'k0'\n", "remove"),
         ("schema: 1\n\nhf_token: 5\n", ":3: hf_token must be text", "put the value in quotes"),
         ("ngc_api_key: [a]\n", ":1: ngc_api_key must be text", "put the value in quotes"),
         ("gpu_type: h100\nschema: 7\n", ":2: schema 7 is from a newer release; this one knows up to 1", "git pull"),
@@ -70,6 +71,7 @@ def test_a_play_file_that_is_wrong(play: Callable[[str], Path], text: str, messa
         read_play(path)
     assert caught.value.message.startswith(f"{path}{message}")
     assert remedy in caught.value.remedy
+    assert "k11" not in text or caught.value.message.endswith("unknown key 'k9'\nand 2 more")
 
 
 def test_secrets_of_a_play_file_are_kept_because_they_were_given(play: Callable[[str], Path]) -> None:

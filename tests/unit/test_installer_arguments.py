@@ -103,6 +103,8 @@ def test_answers_on_the_command_line(words: list[str], given: dict[str, object])
         (["list", "--yes"], "unknown: --yes", "see llmb-install list --help"),
         (["--inst", "/x"], "unknown: --inst /x", "see llmb-install --help"),
         (["--jsonn=1"], "unknown: --jsonn=1 (did you mean '--json'?)", "see llmb-install --help"),
+        (["--json", "verify"], "the command verify has to come first", "llmb-install verify ..."),
+        (["list", "verify"], "unknown: verify", "see llmb-install list --help"),
         (["grok1"], "there is no command 'grok1'", "the commands are install, add, remove, list, verify, update, "),
     ],
 )

@@ -155,3 +155,10 @@ def test_for_help_nothing_is_fetched(old_python: Path, fetched: list[str]) -> No
     assert uv.start_with_another(["/installer.py", "list", "-h"], screen) == 3
     assert fetched == []
     assert screen.getvalue().startswith("error: LLMB needs Python 3.10 or newer; this is Python 3.8 (")
+
+
+def test_what_is_kept_lies_in_a_folder_that_does_not_depend_on_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert uv.cache_folder({"XDG_CACHE_HOME": "/scratch"}) == Path("/scratch/llmb")
+    for ignored in ({}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "relative"}):
+        assert uv.cache_folder(ignored) == Path("/home/ann/.cache/llmb")

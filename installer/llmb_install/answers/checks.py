@@ -40,6 +40,9 @@ FIELDS = frozenset({"schema", "space_check", *(question.field for question in QU
 SECRETS = ("hf_token", "ngc_api_key")
 """Keys of a play file that are no answers."""
 
+_MOST_UNKNOWN = 10
+"""Keys that are named: what is no play file at all may have thousands of lines like one."""
+
 _MIRROR = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
 
@@ -62,8 +65,9 @@ def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text)
         if key not in known
     ]
     if unknown:
+        more = [f"and {len(unknown) - _MOST_UNKNOWN} more"] if len(unknown) > _MOST_UNKNOWN else []
         raise ConfigError(
-            "\n".join(unknown),
+            "\n".join([*unknown[:_MOST_UNKNOWN], *more]),
             remedy="remove the key or correct its name; git pull in the clone if a newer release wrote the file",
         )
     return data, lines
@@ -287,5 +291,5 @@ def read_draft(name: str = _DRAFT) -> Given:
 
 
 def _draft_path(name: str) -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "llmb" / name
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "llmb" / name

@@ -145,8 +145,10 @@ def install_argv(program: str, python: str, cache: Path, told: IndexSettings, ar
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """The user's, for what is needed before there is an installation."""
-    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmb"
+    """The user's, for what is needed before there is an installation. A relative one is to be ignored, says
+    https://specifications.freedesktop.org/basedir-spec."""
+    chosen = Path(env.get("XDG_CACHE_HOME", ""))
+    return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "llmb"
 
 
 Version = Tuple[int, int]
