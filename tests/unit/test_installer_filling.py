@@ -23,6 +23,7 @@ from llmb_install.working.artefact import _space, read_receipt, require_ready
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
 from llmb_install.working.transaction import remove_leftovers
+from support.installer import CLONE
 
 HASH = "--hash=sha256:" + 64 * "0"
 HASHED = ["--require-hashes", "--no-deps"]
@@ -360,6 +361,8 @@ def test_a_python_that_others_cannot_reach_is_told(environment, tmp_path, monkey
     monkeypatch.setattr(environments, "_closed_to_others", lambda folder: tmp_path)
     said = ensure(environment)[1]
     assert f"        note: only you can run this installation, because its Python is in {tmp_path};" in said
+    shared = replace(shared_tool(CLONE, tmp_path / "cache"), lock=environment.lock)
+    assert "note:" not in ensure(shared)[1], "which is this user's alone"
     monkeypatch.setattr(environments, "_closed_to_others", lambda folder: None)
     environments.discard(environment.folder)
     assert "note:" not in ensure(environment)[1]

@@ -217,6 +217,8 @@ class SharedTool(Tool):
     """What the tool needs, without a clone: whose lock is the same has the same one. It is used by its folder, because
     the link leads to that of the lock which came last."""
 
+    of_one_user = True
+
     def show(self) -> str:
         return f"environment {self.link} with what LLMB needs"
 

@@ -37,6 +37,9 @@ RECEIPT = ".llmb-receipt.json"
 class Environment(Content, Artefact):
     """An environment of an installation."""
 
+    of_one_user = False
+    """Whether it is kept where colleagues have no business."""
+
     @property
     def id(self) -> str:
         return self.name
@@ -201,7 +204,7 @@ def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
     }
     write_json(folder / RECEIPT, receipt)
     step.update(f"{len(packages)} packages, {size(_disk_usage(folder))}")
-    if closed := _closed_to_others(folder):
+    if not environment.of_one_user and (closed := _closed_to_others(folder)):
         reporter.note(
             f"        note: only you can run this installation, because its Python is in {closed}; for colleagues, "
             "install with a Python that everybody may run, such as /usr/bin/python3 ./installer.py"
