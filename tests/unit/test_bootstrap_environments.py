@@ -257,7 +257,7 @@ def test_a_file_with_another_content_is_not_installed(tmp_path: Path, case: str)
 
 
 def environment(folder: Path, python: str = "python3.11") -> Path:
-    """With nothing but a place for packages."""
+    """With nothing but a folder for packages."""
     (folder / "lib" / python / "site-packages").mkdir(parents=True)
     return folder
 
@@ -268,17 +268,17 @@ def packages(folder: Path) -> Path:
 
 def add(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
     """A package as pip leaves it."""
-    place = packages(folder)
+    site_packages = packages(folder)
     metadata = f"{name}-{version}.dist-info"
     lines = []
     for path, text in {**files, f"{metadata}/METADATA": f"Name: {name}\n"}.items():
-        file = place / path
+        file = site_packages / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
         lines.append(f"{path},sha256={digest},{len(text)}\n")
     lines += [f"{name}/__pycache__/gone.pyc,,\n", f"{metadata}/RECORD,,\n"]
-    (place / metadata / "RECORD").write_text("".join(lines))
+    (site_packages / metadata / "RECORD").write_text("".join(lines))
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class Machine:
     root: Path
 
     @property
-    def places(self) -> list[Path]:
+    def pythons(self) -> list[Path]:
         """Where a Python is looked for, in this order."""
         environments = ("active", "conda", "installation/venvs/llmb", "clone/llmb_install/venvs/llmb")
         return [*(self.root / name / "bin" / "python" for name in environments), self.root / "tools/bin/python3"]
@@ -37,14 +37,14 @@ class Machine:
     @property
     def variables(self) -> dict[str, str]:
         named = {"VIRTUAL_ENV": "active", "CONDA_PREFIX": "conda", "LLMB_INSTALL": "installation"}
-        return {name: str(self.root / place) for name, place in named.items()}
+        return {name: str(self.root / python) for name, python in named.items()}
 
-    def put(self, place: Path, *, suits: bool) -> None:
+    def put(self, python: Path, *, suits: bool) -> None:
         """A Python, new and with LLMB or neither."""
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(STAND_IN % (0 if suits else 75))
-        place.chmod(0o755)
-        packages = place.parents[1] / "lib" / "python3.12" / "site-packages"
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text(STAND_IN % (0 if suits else 75))
+        python.chmod(0o755)
+        packages = python.parents[1] / "lib" / "python3.12" / "site-packages"
         (packages / ("llmb-0.1.0.dist-info" if suits else "llmblike-0.1.0.dist-info")).mkdir(parents=True)
 
     def run(
@@ -82,19 +82,19 @@ def open_machine() -> Iterator[Machine]:
 @pytest.mark.parametrize("number", range(5))
 def test_the_first_that_suits_is_taken(machine: Machine, script: str, number: int) -> None:
     """Others before it are too old, or without LLMB where that is needed; some are not there at all."""
-    for place in machine.places[1 - number % 2 : number]:
-        machine.put(place, suits=False)
-    for place in machine.places[number:]:
-        machine.put(place, suits=True)
+    for python in machine.pythons[1 - number % 2 : number]:
+        machine.put(python, suits=False)
+    for python in machine.pythons[number:]:
+        machine.put(python, suits=True)
     done = machine.run(script, **machine.variables)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == str(machine.places[number])
+    assert done.stdout.splitlines()[0] == str(machine.pythons[number])
 
 
 def test_variables_that_are_not_set_name_no_python(machine: Machine) -> None:
-    for place in machine.places:
-        machine.put(place, suits=True)
-    assert machine.run(NEMO).stdout.splitlines()[0] == str(machine.places[3])
+    for python in machine.pythons:
+        machine.put(python, suits=True)
+    assert machine.run(NEMO).stdout.splitlines()[0] == str(machine.pythons[3])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_variables_that_are_not_set_name_no_python(machine: Machine) -> None:
     ],
 )
 def test_it_is_given_this_clones_library_and_every_argument(machine, script, options, words):
-    machine.put(machine.places[0], suits=True)
+    machine.put(machine.pythons[0], suits=True)
     clone = machine.root / "clone"
     done = machine.run(script, "a b", "--c=*", VIRTUAL_ENV=machine.variables["VIRTUAL_ENV"])
     said = done.stdout.splitlines()
@@ -117,8 +117,8 @@ def test_it_is_given_this_clones_library_and_every_argument(machine, script, opt
 
 def test_a_python_that_was_asked_for_is_taken_or_nothing_is(machine: Machine) -> None:
     asked = machine.root / "asked" / "bin" / "python"
-    for place in machine.places:
-        machine.put(place, suits=True)
+    for python in machine.pythons:
+        machine.put(python, suits=True)
     machine.put(asked, suits=False)
     done = machine.run(LAUNCH, LLMB_PYTHON=str(asked), **machine.variables)
     assert (done.returncode, done.stdout) == (3, "")
@@ -138,11 +138,11 @@ def test_a_python_that_was_asked_for_is_taken_or_nothing_is(machine: Machine) ->
 @pytest.mark.parametrize("kind", ["open", "absent", "unset"])
 def test_without_any_it_says_what_was_tried_and_what_to_do(machine, script, what, remedy, kind):
     given = {name: value for name, value in machine.variables.items() if kind != "unset"}
-    for place in machine.places if kind == "open" else []:
-        machine.put(place, suits=False)
+    for python in machine.pythons if kind == "open" else []:
+        machine.put(python, suits=False)
     done = machine.run(script, **given)
     assert (done.returncode, done.stdout) == (3, "")
-    tried = [*machine.places[0 if given else 3 : 4], "python3"]
+    tried = [*machine.pythons[0 if given else 3 : 4], "python3"]
     first, second = done.stderr.splitlines()
     assert first == f"error: no Python {what} found (tried: {' '.join(map(str, tried))})"
     assert remedy in second

@@ -225,16 +225,16 @@ def test_what_would_send_uv_elsewhere_does_not_reach_it(world: World, monkeypatc
     lost = ["PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX"]
     lost += ["PYTHONIOENCODING"]
     lost += ["UV_CONSTRAINT", "UV_EXCLUDE_NEWER", "UV_NO_CACHE", "UV_WORKING_DIR", "UV_INDEX_STRATEGY", "UV_NO_BUILD"]
-    places = ["UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_SITE_PASSWORD", "UV_EXTRA_INDEX_URL", "UV_HTTP_TIMEOUT"]
-    places += ["UV_KEYRING_PROVIDER", "UV_CONFIG_FILE", "UV_NATIVE_TLS", "UV_PYTHON_INSTALL_DIR", "UV_S3_ENDPOINT_URL"]
-    for name in (*lost, *places):
+    sources = ["UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_SITE_PASSWORD", "UV_EXTRA_INDEX_URL", "UV_HTTP_TIMEOUT"]
+    sources += ["UV_KEYRING_PROVIDER", "UV_CONFIG_FILE", "UV_NATIVE_TLS", "UV_PYTHON_INSTALL_DIR", "UV_S3_ENDPOINT_URL"]
+    for name in (*lost, *sources):
         monkeypatch.setenv(name, "x")
     world.does("-I -c", 1, "no")  # the last call before is uv's
     with pytest.raises(EnvironmentLacks):
         world.build()
     found = (world.folder / "environment").read_text().splitlines()
     assert not [line for line in found if line.partition("=")[0] in lost]
-    assert {*(f"{name}=x" for name in places), "PYTHONNOUSERSITE=1"} <= set(found)
+    assert {*(f"{name}=x" for name in sources), "PYTHONNOUSERSITE=1"} <= set(found)
 
 
 def test_an_environment_that_no_longer_imports(world: World) -> None:

@@ -277,7 +277,7 @@ def test_passwords_are_found_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "position"),
     [
         ("", 0),
         ("machine a login b password c", None),
@@ -285,10 +285,10 @@ def test_passwords_are_found_wherever_they_stand() -> None:
         ("# last\ndefault\n  login c\n", 7),
     ],
 )
-def test_new_entries_come_before_the_default_which_ends_the_search(text: str, place: int | None) -> None:
+def test_new_entries_come_before_the_default_which_ends_the_search(text: str, position: int | None) -> None:
     new = "machine nvcr.io login x password y\n"
     found = added(text, new)
-    assert found == (f"{text}\n{new}" if place is None else text[:place] + new + text[place:])
+    assert found == (f"{text}\n{new}" if position is None else text[:position] + new + text[position:])
     assert [entry.password for entry in reached(found) if entry.host == "nvcr.io"] == ["y"]
 
 

@@ -351,15 +351,15 @@ def test_model_files_are_complete_with_every_file_of_the_receipt(tmp_path: Path)
     assert (files.id, files.repository, files.revision) == ("hugging-face meta/llama", "meta/llama", "0123")
     assert files.show() == f"fetch tokenizer and configuration of meta/llama to {tmp_path / 'hugging_face'}"
     assert not files.is_complete()
-    place = tmp_path / ".llmb" / "receipts" / "hugging_face+meta+llama.json"
+    path = tmp_path / ".llmb" / "receipts" / "hugging_face+meta+llama.json"
     file = tmp_path / "hugging_face" / "models--meta--llama" / "config.json"
     file.parent.mkdir(parents=True)
     file.write_text("{}")
     good: dict[str, Any] = {"repository": "meta/llama", "revision": "0123"}
-    receipt(place, **good, files={"models--meta--llama/config.json": 2})
+    receipt(path, **good, files={"models--meta--llama/config.json": 2})
     assert files.is_complete()
     assert not ModelFiles("meta/llama@4567", tmp_path).is_complete(), "another commit"
     for wrong in ({}, {"models--meta--llama/config.json": 3}, {"models--meta--llama/other": 2}):
-        receipt(place, **good, files=wrong)
+        receipt(path, **good, files=wrong)
         assert not files.is_complete()
     assert files.verify() == f"files of meta/llama are missing or changed in {tmp_path / 'hugging_face'}"

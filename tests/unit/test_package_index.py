@@ -243,8 +243,8 @@ def test_another_content_than_the_locks_is_refused(index: Index, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("locked")
-@pytest.mark.parametrize("place", ["folder", "file URL", "page", "a file", "extra index", "simple index on disk"])
-def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("kind", ["folder", "file URL", "page", "a file", "extra index", "simple index on disk"])
+def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "a folder"
     write(folder / "x", "")
     (folder / NAME).write_bytes(wheel())
@@ -260,7 +260,7 @@ def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, p
         "page": {"PIP_FIND_LINKS": f"{index.url}/links.html"},
         "extra index": {"UV_INDEX": f"internal={index.url}/simple"},
         "simple index on disk": {"PIP_EXTRA_INDEX_URL": folder.as_uri()},
-    }[place]
+    }[kind]
     assert uv.obtained(tmp_path / "cache", told(f"{index.url}/empty", **more)).endswith("/cache/uv")
 
 
@@ -314,8 +314,8 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
     )
     assert problem("http://127.0.0.1:1", PIP_PROXY="http://127.0.0.1:2").endswith("Connection refused"), "not asked"
     assert problem("http://no-such-host.invalid/s").startswith("the package index http://no-such-host.invalid/s cannot")
-    for place in ("http://user:secret@[::1/simple", "https://[x"):
-        for said in (problem(place), problem("", PIP_NO_INDEX="1", PIP_FIND_LINKS=place)):
+    for url in ("http://user:secret@[::1/simple", "https://[x"):
+        for said in (problem(url), problem("", PIP_NO_INDEX="1", PIP_FIND_LINKS=url)):
             assert "cannot be reached: Invalid IPv6 URL" in said
             assert "secret" not in said
     assert problem(f"{index.url}/nothing") == f"there is no build for this machine ({index.url}/nothing/uv/)"

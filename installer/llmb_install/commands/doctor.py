@@ -352,10 +352,10 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
         return
     remedy = "jobs write their runs there: it must be on a file system that all nodes mount read-write"
     folder, inside = node.folder("workload"), node.inside.values.get("workloads", [])
-    places = {"on the node": (folder.there, not folder.problem)}
+    looks = {"on the node": (folder.there, not folder.problem)}
     if node.inside.started:
-        places["in the container"] = (bool(inside), "written" in inside)
-    for where, (seen, written) in places.items():
+        looks["in the container"] = (bool(inside), "written" in inside)
+    for where, (seen, written) in looks.items():
         state = "not visible" if not seen else "writable" if written else "read-only"
         yield _check(f"workload folder {where}", state != "writable", state, remedy)
 

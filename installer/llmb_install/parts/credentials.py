@@ -326,9 +326,9 @@ def reached(text: str) -> list[NetrcEntry]:
 
 def added(text: str, lines: str) -> str:
     """The text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
-    place = next((entry.start for entry in entries(text) if not entry.host), len(text))
-    before = text[:place]
-    return f"{before}\n{lines}{text[place:]}" if before and before[-1] != "\n" else before + lines + text[place:]
+    position = next((entry.start for entry in entries(text) if not entry.host), len(text))
+    before = text[:position]
+    return f"{before}\n{lines}{text[position:]}" if before and before[-1] != "\n" else before + lines + text[position:]
 
 
 def without(text: str, hosts: Collection[str]) -> str:

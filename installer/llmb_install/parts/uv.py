@@ -63,7 +63,7 @@ def fetched(folder: Path, told: IndexSettings) -> str:
         fresh.write_bytes(unpacked)
         fresh.chmod(0o755)
         fresh.replace(program)
-    except OSError as error:  # a full disk: the next attempt needs the room, and whoever reads this the place
+    except OSError as error:  # a full disk: the next attempt needs the room, and whoever reads this the path
         if fresh.exists():
             fresh.unlink()
         raise OSError(error.errno, error.strerror, str(program)) from error
