@@ -211,7 +211,8 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 def _install(build: Build) -> None:
     """Everything that the lock says, and nothing else."""
     lock = build.environment.lock
-    pinned = lock_requirements(lock.read_text(encoding="utf-8"))
+    text = lock.read_text(encoding="utf-8")
+    pinned = lock_requirements(text)
     total = count_for_here(pinned)
     if build.environment.editable is not None:
         _add(build, [*HASHED, "-r", str(lock)], "the tool", total)
