@@ -240,7 +240,6 @@ def _install(build: Build) -> None:
     if build.environment.of_newer_python:
         # The packages that say they are for Python 3.12 alone, then a lock of the others.
         newer, rest = build.folder / ".llmb-lock-newer.txt", build.folder / ".llmb-lock-rest.txt"
-        text = lock.read_text(encoding="utf-8")
         parts = [with_hashes(text, name) for name in build.environment.of_newer_python]
         newer.write_text("".join(parts), encoding="utf-8")
         for part in parts:
