@@ -9,6 +9,7 @@ from support import plans
 from support.functions import NEWEST, plan
 
 LLAMA = {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
+LARGE = {"MODEL_SIZE": "llama31_405b", "GPU_TYPE": "b200", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "256"}
 QWEN = {"MODEL_SIZE": "qwen3_30b_a3b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16"}
 NEXT = {"MODEL_SIZE": "qwen3_next_80b_a3b", "GPU_TYPE": "gb200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
 IMAGES = {"MODEL_SIZE": "qwen35_vl_397b_a17b", "GPU_TYPE": "gb200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
@@ -25,6 +26,7 @@ NVLINK = "works inside one NVLink domain only, here"
     [
         (LLAMA, {"FSDP": "true"}, "does not shard its state, which decides more settings than one column"),
         (LLAMA, {"PP": "8", "VP": "3"}, "80 layers are not divisible by PP*VP = 8*3"),
+        (LARGE, {"PP": "16", "VP": "3"}, "128 layers (embedding and loss counted) are not divisible by PP*VP = 16*3"),
         (
             QWEN,
             {"RECOMPUTE_LAYERS": "2"},
@@ -45,6 +47,7 @@ NVLINK = "works inside one NVLink domain only, here"
         (NANO, {"TP": "16"}, "TP=16 does not divide its 8 Mamba groups"),
         ({**NANO, "FORCE": "true", "JOB_TOTAL_GPUS": "128"}, {"TP": "8", "CP": "16"}, "its 64 Mamba heads"),
         ({**OSS, "FORCE": "true", "JOB_TOTAL_GPUS": "64"}, {"CP": "16"}, "TP*CP = 1*16 does not divide its 8 query"),
+        ({**OSS, "FORCE": "true", "JOB_TOTAL_GPUS": "64"}, {"TP": "8", "CP": "2"}, "TP*CP = 8*2 does not divide its 8"),
         (NEXT_ON_HGX, {"EP": "1"}, "its exchange of tokens (deepep) needs TP*EP > 1"),
         (IN_FP8, {"TP": "8", "EP": "16"}, "TP=8 leaves a rank 1544 of the 12352 columns of its delta layers, and FP8"),
         (IN_MXFP8, {"TP": "4"}, "TP=4 leaves a rank 2576 of the 10304 columns of its mamba layers, and MXFP8 needs"),
