@@ -106,6 +106,8 @@ REFUSED = {
     BIG: """
         JOB_TOTAL_GPUS=100 -> 100 & no configuration & 128, 256, 512 & FORCE=true accepts other numbers of GPUs
         JOB_TOTAL_GPUS=100 GPU_TYPE=h100 FORCE=true -> not divisible
+        JOB_TOTAL_GPUS=1000000 -> no configuration & , such as 1000000 (fits), 999996 (fits)
+        JOB_TOTAL_GPUS=1000001 FORCE=true -> a plan has at most 1000000 GPUs & the recipe has 128, 256, 512
         GPU_TYPE=h1000 -> h1000 & did you mean 'h100' & gb200
         GPU_TYPE=a100 -> GPU_TYPE=a100 is unknown => & !did you mean
         MODEL_SIZE=404b -> 404b & did you mean '405b'

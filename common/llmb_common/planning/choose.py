@@ -97,6 +97,9 @@ def gpu_said(given: PlanningInput, gpu_type: str) -> str:
     return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
 
 
+MOST_GPUS = 1_000_000
+"""More than any cluster has: what is counted rank by rank stays small."""
+
 _BASE_IS_SMALLEST = ("llama3_8b", "nemotronh_56b", "qwen3_30b_a3b")
 """Models of which the smallest function is the base of other scales (Megatron-Bridge 0.6.0,
 scripts/performance/utils/utils.py: _DEFAULT_GPU_COUNT_OVERRIDES)."""
@@ -364,6 +367,12 @@ def _of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Ro
 def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
     request, machine = given.request, given.machine
     if request.gpus is not None:
+        if request.gpus > MOST_GPUS:
+            raise RequestError(
+                f"{request.say('JOB_TOTAL_GPUS', request.gpus)}: a plan has at most {MOST_GPUS} GPUs",
+                remedy=f"the recipe has {_scales(rows)}",
+                field="JOB_TOTAL_GPUS",
+            )
         return request.gpus
     if not machine.traits.this_machine:
         written = request.unread.get("JOB_TOTAL_GPUS")

@@ -239,7 +239,10 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
     case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
     layout = _of_row(case, **{"gbs": 0, **request.columns})
     unit = math.lcm(case.gpus_per_node, layout.tp * layout.pp * layout.cp)
-    others = {*range(unit, 2 * asked + unit, unit)} - {*documented_scales(case)}
+    documented, below = documented_scales(case), asked // unit
+    reach = _TRIED + len(documented)  # so many multiples on either side are enough
+    multiples = range(max(below - reach, 1) * unit, min(below + reach, 2 * below + 1) * unit + unit, unit)
+    others = [gpus for gpus in multiples if gpus not in documented]
     for gpus in sorted(others, key=lambda gpus: abs(gpus - asked))[:_TRIED]:
         try:
             memory = make_plan(recipe, cluster, replace(forced, gpus=gpus), machine).preflight.memory
