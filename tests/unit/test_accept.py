@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from llmb_common.errors import Interrupted
 from llmb_common.results.decision import SuiteAttempt
 from llmb_common.runs.evidence.account import NodeSummary
 from llmb_common.runs.evidence.findings import NodeFinding
@@ -381,6 +382,19 @@ def test_a_damaged_run_of_before_is_not_looked_at(site: Site) -> None:
     assert "run.json is not valid JSON" in site.accept("--again").err
     name, _, second = folder.name.partition("-")[0].rpartition("_")
     folder.rename(folder.with_name(f"{name}_{int(second) - 2 * 86400}"))
+    assert site.accept().status == 0
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt(), Interrupted("it is on record", remedy="its log")])
+def test_an_interruption_says_how_to_go_on(site: Site, monkeypatch: pytest.MonkeyPatch, how: BaseException) -> None:
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        raise how
+
+    site.suite()
+    with monkeypatch.context() as patch:
+        patch.setattr(conduct, "submit_many", interrupted)
+        done = site.accept()
+    assert (done.status, done.err.rstrip().endswith("the same command resumes the campaign")) == (130, True), done.err
     assert site.accept().status == 0
 
 

@@ -33,7 +33,7 @@ import msgspec
 
 from llmb_common.command.outcome import Result
 from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
+from llmb_common.errors import EnvironmentLacks, Interrupted, RecordError, RequestError
 from llmb_common.machine.files import me, read_json, try_lock, user_name, write_json
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.folders import is_ours
@@ -159,7 +159,12 @@ def answered(
                 f"{campaign.result_file} is not as it was written: {type(error).__name__}: {error}",
                 remedy="remove it: the same command finds the answer again, from the runs on record",
             ) from error
-        result = find(campaign)
+        try:
+            result = find(campaign)
+        except (KeyboardInterrupt, Interrupted) as error:
+            message, remedy = (error.message, error.remedy) if isinstance(error, Interrupted) else ("interrupted", "")
+            resume = "the same command resumes the campaign"
+            raise Interrupted(message, remedy=f"{remedy}; {resume}" if remedy else resume) from error
         write_json(campaign.result_file, result)  # last: it says that nothing is left to do
         return show({**result, **folder})
 
