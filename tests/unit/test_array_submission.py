@@ -25,14 +25,6 @@ from support.run_site import RECIPE, RunSite, with_small_code
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path / "fake")
-    monkeypatch.setenv("PATH", fake.path())
-    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
-    return fake
-
-
-@pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> RunSite:
     with_small_code(tmp_path, monkeypatch)
     return RunSite(tmp_path, "slurm")

@@ -39,15 +39,6 @@ from support.told_executor import Told, told_executor
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path / "fake")
-    monkeypatch.setenv("PATH", fake.path())
-    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
-    monkeypatch.setattr("llmb_common.executors.slurm.query.ASK_SECONDS", 2)
-    return fake
-
-
-@pytest.fixture
 def record(tmp_path: Path, fake: FakeSlurm) -> RunRecord:
     """A submitted run; its job is "1", and pending."""
     return submit(RunSite(tmp_path, "slurm").plan(), RECIPE)
@@ -101,7 +92,8 @@ def test_every_slurm_state_is_reported_in_slurms_own_words(record: RunRecord, fa
 
 
 @pytest.mark.parametrize("how", ["error", "garbage", "half", "hang"])
-def test_a_broken_answer_changes_nothing(record: RunRecord, fake: FakeSlurm, how: str) -> None:
+def test_a_broken_answer_changes_nothing(record, fake, monkeypatch, how):
+    monkeypatch.setattr("llmb_common.executors.slurm.query.ASK_SECONDS", 1)
     before = record.paths.record.read_bytes()
     fake.change("1", state="FAILED")
     fake.say("squeue", how)

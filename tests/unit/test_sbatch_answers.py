@@ -41,7 +41,6 @@ class Slurm:
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    monkeypatch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
     return Slurm(tmp_path / "bin", monkeypatch)
 
 
@@ -150,14 +149,4 @@ def test_without_sbatch_nothing_is_begun(site: RunSite, monkeypatch: pytest.Monk
     with pytest.raises(EnvironmentLacks, match="sbatch is not on PATH") as caught:
         submit(site.plan(), RECIPE)
     assert "CLUSTER_TYPE=local" in caught.value.remedy
-    assert records(site) == []
-
-
-def test_without_its_engine_nothing_is_begun(site: RunSite, slurm: Slurm) -> None:
-    slurm.sbatch("17")
-    plan = site.plan()
-    site.engine.unlink()
-    with pytest.raises(EnvironmentLacks, match="engine is missing") as caught:
-        submit(plan, RECIPE)
-    assert caught.value.code == "no-engine"
     assert records(site) == []

@@ -37,7 +37,7 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    for module in (submit, submit, cancel):
+    for module in (submit, cancel):
         monkeypatch.setattr(module, "run_slurm", slurm.run)
     return slurm
 
@@ -148,14 +148,6 @@ def test_each_task_finds_its_run_by_its_number(plan: JobPlan, slurm: Slurm) -> N
     assert slurm.called[0][-1] == str(folder / "array.sbatch")
 
 
-def test_a_refused_array_leaves_no_folder(plan: JobPlan, slurm: Slurm) -> None:
-    records = tasks(plan, 2, "ab000002")
-    slurm.answers = [Answer(1, b"", b"invalid partition specified")]
-    with pytest.raises(SchedulerError, match="invalid partition"):
-        submit.start_together(records)
-    assert not records[0].paths.array("ab000002").folder.exists()
-
-
 def test_a_lost_answer_is_on_record_of_each_and_the_folder_stays(plan: JobPlan, slurm: Slurm) -> None:
     records = tasks(plan, 2, "ab000003")
     slurm.answers = [Answer(124)]
@@ -242,35 +234,31 @@ def test_how_many_tasks_an_array_may_have(slurm: Slurm, answer: Answer | Schedul
 # Ending
 
 
-def end(records: Sequence[RunRecord]) -> dict[str, SchedulerError]:
-    return cancel.end_jobs(records)
-
-
 def with_job(record: RunRecord, job: str) -> RunRecord:
     return replace(record, job_id=job)
 
 
 def test_a_job_is_named_by_id_and_name_and_tasks_by_id_together(plan: JobPlan, slurm: Slurm, record: RunRecord) -> None:
     array_of = [with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 2, "ab000009"))]
-    assert end([with_job(record, "6"), *array_of]) == {}
+    assert cancel.end_jobs([with_job(record, "6"), *array_of]) == {}
     assert slurm.called == [["scancel", "7_0", "7_1"], ["scancel", f"--name={record.job_name}", "6"]]
 
 
 def test_many_tasks_are_several_commands(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancel, "TASKS_AT_ONCE", 2)
-    end([with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 5, "ab00000a"))])
+    cancel.end_jobs([with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 5, "ab00000a"))])
     assert [call[1:] for call in slurm.called] == [["7_0", "7_1"], ["7_2", "7_3"], ["7_4"]]
 
 
 def test_which_task_was_refused_is_found_out_one_by_one(plan: JobPlan, slurm: Slurm) -> None:
     records = [with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 3, "ab00000b"))]
     slurm.answers = [Answer(1, b"", b"Access denied"), Answer(0), Answer(1, b"", b"Access denied"), Answer(0)]
-    refused = end(records)
+    refused = cancel.end_jobs(records)
     assert list(refused) == [records[1].paths.run_id]
     assert refused[records[1].paths.run_id].message == "scancel 7_1: Access denied"
     assert len(slurm.called) == 4
     slurm.answers = [Answer(1, b"", b"Access denied")]
-    assert list(end(records[:1])) == [records[0].paths.run_id]
+    assert list(cancel.end_jobs(records[:1])) == [records[0].paths.run_id]
     assert len(slurm.called) == 5, "a single one is not asked twice"
 
 
@@ -287,7 +275,7 @@ def test_which_task_was_refused_is_found_out_one_by_one(plan: JobPlan, slurm: Sl
 )
 def test_one_that_has_ended_by_itself_is_no_failure(record, slurm, answer, message):
     slurm.answers = [answer]
-    refused = end([with_job(record, "7")])
+    refused = cancel.end_jobs([with_job(record, "7")])
     if message is None:
         assert refused == {}
     else:
@@ -299,4 +287,4 @@ def test_one_that_has_ended_by_itself_is_no_failure(record, slurm, answer, messa
 def test_without_an_answer_each_is_refused(record: RunRecord, slurm: Slurm) -> None:
     problem = SchedulerError("scancel did not answer in 60 s")
     slurm.answers = [problem]
-    assert end([with_job(record, "7")]) == {record.paths.run_id: problem}
+    assert cancel.end_jobs([with_job(record, "7")]) == {record.paths.run_id: problem}

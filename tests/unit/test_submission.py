@@ -24,13 +24,6 @@ from support.run_site import RECIPE, RunSite
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path / "fake")
-    monkeypatch.setenv("PATH", fake.path())
-    return fake
-
-
-@pytest.fixture
 def site(tmp_path: Path, fake: FakeSlurm) -> RunSite:
     return RunSite(tmp_path, "slurm")
 
@@ -146,21 +139,14 @@ def test_another_script_or_job_is_refused(record: RunRecord) -> None:
     check_unchanged(record)
 
 
-def test_so_is_other_code_unless_nobody_asks(record: RunRecord) -> None:
+@pytest.mark.parametrize(("name", "code"), [("__main__.py", "print('mines')\n"), ("main.py", "print('trains')\n")])
+def test_so_is_other_code_unless_nobody_asks(record: RunRecord, name: str, code: str) -> None:
     other = io.BytesIO()
     with zipfile.ZipFile(other, "w") as archive:
-        archive.writestr("llmb_train/__main__.py", "print('mines')\n")
+        archive.writestr(f"llmb_train/{name}", code)
     record.paths.code.write_bytes(other.getvalue())
     assert "the training code in" in refusal(record)
     check_unchanged(record, code=False)
-
-
-def test_code_under_another_name_is_other_code(record: RunRecord) -> None:
-    other = io.BytesIO()
-    with zipfile.ZipFile(other, "w") as archive:
-        archive.writestr("llmb_train/main.py", "print('trains')\n")
-    record.paths.code.write_bytes(other.getvalue())
-    assert "the training code in" in refusal(record)
 
 
 def test_an_archive_that_is_none_is_an_error_of_its_own(record: RunRecord) -> None:
