@@ -88,15 +88,6 @@ def is_secret_name(name: str) -> bool:
     return len(words) > 1 and last in _LAST and not _LAST[last] & others
 
 
-# Several partitions are separated by commas. Anything a shell would interpret is not allowed.
-_SLURM_NAME = re.compile(r"\w[\w.,:@+/=-]*")
-
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-
-_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _CLOCK = re.compile(r"(?:([0-9]{1,7})-(?=[0-9]{1,2}:))?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
@@ -156,15 +147,16 @@ def clock(seconds: int) -> str:
 
 def is_slurm_name(text: str) -> bool:
     """Whether ``text`` is a valid name of an account or a partition (or of several, separated by commas)."""
-    return _SLURM_NAME.fullmatch(text) is not None
+    # Several partitions are separated by commas. Anything a shell would interpret is not allowed.
+    return re.fullmatch(r"\w[\w.,:@+/=-]*", text) is not None
 
 
 def is_node_name(text: str) -> bool:
-    return _NODE.fullmatch(text) is not None
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", text) is not None
 
 
 def is_variable_name(name: str) -> bool:
-    return _VARIABLE.fullmatch(name) is not None
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 
 def job_variable_problem(name: str, value: str) -> str:
@@ -203,4 +195,4 @@ def mount_problem(path: str, runtime: str) -> str:
 
 def is_experiment_name(name: object) -> bool:
     """Whether ``name`` is a valid experiment name: a plain word, safe in paths, in job names and on a terminal."""
-    return isinstance(name, str) and len(name) <= 200 and _EXPERIMENT.match(name) is not None
+    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name) is not None

@@ -28,8 +28,9 @@ def exclusions(install: Path) -> list[Exclusion]:
     Raises:
         RecordError: the file cannot be read.
     """
-    now = time.time()
-    return [item for item in _read(install) if item.expires is None or item.expires > now]
+    found, now = read_list(_file(install), "nodes", Exclusion, "an exclusion list"), time.time()
+    in_force = [item for item in found if item.expires is None or item.expires > now]
+    return sorted(in_force, key=lambda item: item.node)
 
 
 def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None = None) -> list[Exclusion]:
@@ -77,10 +78,6 @@ def _names(nodes: str) -> list[str]:
 
 def _file(install: Path) -> Path:
     return install / ".llmb" / "exclude.json"
-
-
-def _read(install: Path) -> list[Exclusion]:
-    return sorted(read_list(_file(install), "nodes", Exclusion, "an exclusion list"), key=lambda item: item.node)
 
 
 def _write(install: Path, items: dict[str, Exclusion]) -> None:

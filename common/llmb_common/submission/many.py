@@ -106,7 +106,9 @@ def submit_many(
     context = SubmissionContext(jobs)
     if not all(job.plan.traits.queued for job in jobs):
         return [(job, _noted(attempt(_submit_one, job, context))) for job in jobs]
-    groups = _groups(jobs) if arrays else [[number] for number in range(len(jobs))]
+    groups = alike(jobs, MOST_TASKS if arrays else 1)
+    if len(groups) < len(jobs) and (most := executor_for(jobs[0].plan.cluster_type).most_together()) < MOST_TASKS:
+        groups = alike(jobs, most)
     results: dict[int, RunRecord | LLMBError] = {}
     with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
         try:
@@ -124,15 +126,6 @@ def _noted(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
     if isinstance(result, RunRecord):
         note(result)
     return result
-
-
-def _groups(jobs: Sequence[JobToSubmit]) -> list[list[int]]:
-    """Indices into ``jobs``, grouped by what is submitted together."""
-    groups = alike(jobs, MOST_TASKS)
-    if len(groups) == len(jobs):
-        return groups
-    most = executor_for(jobs[0].plan.cluster_type).most_together()
-    return groups if most >= MOST_TASKS else alike(jobs, most)
 
 
 def _submit_one(job: JobToSubmit, context: SubmissionContext) -> RunRecord:

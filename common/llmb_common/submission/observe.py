@@ -185,7 +185,9 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     if told:
         deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
         seen = observe(list(told.values()))
-        while any(_is_ending(item) for item in seen) and time.monotonic() < deadline:
+        while time.monotonic() < deadline and any(
+            is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since for item in seen
+        ):
             time.sleep(delay)
             delay = min(delay * 1.5, 1.0)
             seen = observe(list(told.values()))
@@ -211,10 +213,6 @@ def _settled(item: Observation) -> RunRecord:
         if unknown:
             raise AnswerLost(unknown, remedy="cancel it again in a few minutes")
     return record
-
-
-def _is_ending(item: Observation) -> bool:
-    return is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since
 
 
 def _forgotten(record: RunRecord) -> RunRecord:

@@ -59,14 +59,14 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
     ids = re.findall(r"^\s*([0-9]+)(?:;\S+)?\s*$", answer.output, re.MULTILINE) if answer.status == 0 else []
     if not ids:
         complaint = answer.errors.strip() or answer.output.strip()
-        if answer.status == 0 or answer.status in _TIMED_OUT or _AMBIGUOUS.search(complaint):
+        # 124 and 137: timeout has ended it.
+        if answer.status in (0, 124, 137) or _AMBIGUOUS.search(complaint):
             raise _unknown(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
         remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE)), "")
         raise SchedulerError(f"sbatch refused the job: {complaint or 'no message'}", remedy=remedy, code="refused")
     return ids[-1], answer.errors.strip()[:500]
 
 
-_TIMED_OUT = (124, 137)
 _AMBIGUOUS = re.compile(
     r"timed out|zero bytes|reset by peer|unexpected message|transport endpoint|i/o error"
     r"|(send|receive|shutdown) failure|longer than data received|insane message|delayed socket error|broken pipe",
