@@ -229,17 +229,17 @@ def test_a_line_that_cannot_be_read_makes_the_whole_answer_none(commands: Comman
     assert repr(line.split("|")[1] if "state" in caught.value.message else line) in caught.value.message
 
 
-def places(commands: Commands, *ids: str) -> list[tuple[str, Any]]:
+def tasks_of(commands: Commands, *ids: str) -> list[tuple[str, Any]]:
     commands.answer("squeue", "".join(f"{job}|PENDING|1|0|0||a|None\n" for job in ids))
-    return [(info.job_id, place[1]) for place, found in in_queue(["a"]).items() for info in found]
+    return [(info.job_id, key[1]) for key, found in in_queue(["a"]).items() for info in found]
 
 
 def test_tasks_that_wait_together_are_told_apart(commands: Commands) -> None:
-    assert places(commands, "7_[0-2,5%4]") == [("7_0", 0), ("7_1", 1), ("7_2", 2), ("7_5", 5)]
-    assert places(commands, "7_[1-7:3]") == [("7_1", 1), ("7_4", 4), ("7_7", 7)]
-    assert places(commands, "7_12") == [("7_12", 12)]
-    assert places(commands, "7") == [("7", None)]
-    assert places(commands, "7+1") == [("7+1", None)]
+    assert tasks_of(commands, "7_[0-2,5%4]") == [("7_0", 0), ("7_1", 1), ("7_2", 2), ("7_5", 5)]
+    assert tasks_of(commands, "7_[1-7:3]") == [("7_1", 1), ("7_4", 4), ("7_7", 7)]
+    assert tasks_of(commands, "7_12") == [("7_12", 12)]
+    assert tasks_of(commands, "7") == [("7", None)]
+    assert tasks_of(commands, "7+1") == [("7+1", None)]
 
 
 def test_jobs_of_one_name_are_in_the_order_of_their_ids_and_the_last_line_counts(commands: Commands) -> None:

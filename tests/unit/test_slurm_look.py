@@ -41,13 +41,13 @@ class Slurm:
     def in_queue(self, names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
         if self.queue is None:
             raise SchedulerError("squeue did not answer")
-        return by_place(self.queue, set(names))
+        return by_key(self.queue, set(names))
 
     def in_accounting(self, names: Iterable[str], since: float) -> dict[JobKey, list[JobInfo]]:
         self.asked.append((list(names), since))
         if self.accounting is None:
             raise SchedulerError("sacct did not answer")
-        return by_place(self.accounting, set(self.asked[-1][0]))
+        return by_key(self.accounting, set(self.asked[-1][0]))
 
     def starts_in_accounting(self, names: Sequence[str], since: float) -> list[JobInfo]:
         self.asked_for_starts += 1
@@ -57,7 +57,7 @@ class Slurm:
         return sorted({*expand(nodes)} & {*self.unfit})
 
 
-def by_place(jobs: list[JobInfo], names: set[str]) -> dict[JobKey, list[JobInfo]]:
+def by_key(jobs: list[JobInfo], names: set[str]) -> dict[JobKey, list[JobInfo]]:
     found: dict[JobKey, list[JobInfo]] = {}
     for job in jobs:
         if job.name in names:
