@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.errors import RequestError
+from llmb_common.errors import RequestError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_run, find_runs
@@ -257,6 +257,14 @@ def test_a_chain_whose_first_job_fails_trains_nothing_more(site: Lifecycle) -> N
 
 
 # A scheduler that forgets, fails or does not answer
+
+
+def test_nobody_waits_for_a_job_whose_dependency_has_failed(site: Lifecycle) -> None:
+    failed = site.end_of(site.submit(STANDIN_EXIT="9"))
+    stuck = site.submit(plan={"ADDITIONAL_SLURM_PARAMS": f"dependency=afterok:{failed.job_id}"})
+    with pytest.raises(SchedulerError, match="will not start: DependencyNeverSatisfied"):
+        wait([stuck], timeout=60 * PATIENCE)
+    assert cancel([stuck])[0].state == "CANCELLED"
 
 
 def test_a_purged_job_is_remembered_by_accounting_or_by_itself(either_site: Lifecycle) -> None:
