@@ -87,11 +87,11 @@ def test_a_mistake_names_what_to_write(cli: Cli, words: tuple[str, ...], said: s
 
 def test_everything_that_may_be_varied_changes_the_job() -> None:
     changes = {"tp": "2", "size": "8b", "engine": "0.6", "image": "/a.sqsh", "NCCL_ALGO": "Ring"}
-    ask = changed(JobSpec(settings={"workload": "llama3.1"}), changes)
+    spec = changed(JobSpec(settings={"workload": "llama3.1"}), changes)
     options = {"TP": "2", "MODEL_SIZE": "8b", "LLMB_ENGINE": "0.6", "RUN_CONF_IMAGE": "/a.sqsh"}
-    assert (ask.options, ask.environment) == (options, {"NCCL_ALGO": "Ring"})
-    assert ask.varied == changes
-    assert list(ask.settings) == sorted(ask.settings), "rounds and campaigns know a job by it, however it was typed"
+    assert (spec.options, spec.environment) == (options, {"NCCL_ALGO": "Ring"})
+    assert spec.varied == changes
+    assert list(spec.settings) == sorted(spec.settings), "rounds and campaigns know a job by it, however it was typed"
 
 
 NAMES = {

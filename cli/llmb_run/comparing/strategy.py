@@ -103,7 +103,7 @@ class RunBlock:
 
     def due(self, *, wanted: bool) -> Iterator[Due]:
         """Its runs without a job, in their order; cancelled where nothing would come of them, or not ``wanted``."""
-        for (arm, attempt), run in zip(places(self.number, self.letters), self.runs, strict=True):
+        for (arm, attempt), run in zip(arms_and_attempts(self.number, self.letters), self.runs, strict=True):
             if not wanted or self.lost:
                 if run is not None and run.record.state == NOT_SUBMITTED:
                     yield Due(arm, attempt, cancel=True)
@@ -123,7 +123,7 @@ def _allocation(run: Run) -> str:
     return f"{run.record.job_id} {nodes}" if run.record.submission.in_series else ""
 
 
-def places(number: int, letters: str) -> list[tuple[int, int]]:
+def arms_and_attempts(number: int, letters: str) -> list[tuple[int, int]]:
     """Arm and attempt of each run of a block, in their order."""
     found, seen = [], {"A": 2 * number - 2, "B": 2 * number - 2}
     for letter in letters:
@@ -229,4 +229,4 @@ class InTurns:
 
     def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> RunBlock:
         letters = order(number, self.seed)
-        return RunBlock(number, letters, tuple(known.get(workspace) for workspace in places(number, letters)))
+        return RunBlock(number, letters, tuple(known.get(key) for key in arms_and_attempts(number, letters)))
