@@ -98,41 +98,33 @@ def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]
     Mamba: megatron-core 0.16 to 0.19, ``ssm/mamba_mixer.py`` and ``ssm/mamba_context_parallel.py``. Dispatchers: core
     0.19, ``MoEFlexTokenDispatcher``. GPT-OSS: Bridge 0.6's recipes of it exchange attention heads (``cp_comm_type``
     a2a), which Transformer Engine 2.12 to 2.18 divides by CP (``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
+
+    Parts of products on a rank: Transformer Engine 2.12 to 2.18 takes multiples of 32 in MXFP8
+    (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8 (``pytorch/utils.py``, ``assert_dim_for_fp8_exec``) and in
+    NVFP4 (``quantizer.cpp``). Attention heads are such.
     """
-    a, layers, settings = function.architecture, function.layers, function.settings
+    a, layers, settings, etp = function.architecture, function.layers, function.settings, c.etp or c.tp
     if layers is not None and layers.mamba is not None:
         heads, _, groups, _ = layers.mamba
-        for what, count, by, said in (
-            ("Mamba heads", heads, c.tp * c.cp, f"TP*CP = {c.tp}*{c.cp}"),
-            ("Mamba groups", groups, c.tp, f"TP={c.tp}"),
-        ):
-            if count % by:
-                yield f"{said} does not divide its {count} {what}", "choose others"
+        if heads % (c.tp * c.cp):
+            yield f"TP*CP = {c.tp}*{c.cp} does not divide its {heads} Mamba heads", "choose others"
+        if groups % c.tp:
+            yield f"TP={c.tp} does not divide its {groups} Mamba groups", "choose another TP"
     if name.startswith("gpt_oss") and c.cp > 1 and a.query_groups % (c.tp * c.cp):
-        groups_said = f"its {a.query_groups} query groups, which ranks exchange"
-        yield f"TP*CP = {c.tp}*{c.cp} does not divide {groups_said}", "choose others"
+        exchanged = f"its {a.query_groups} query groups, which ranks exchange"
+        yield f"TP*CP = {c.tp}*{c.cp} does not divide {exchanged}", "choose others"
     backend = settings.get("moe_flex_dispatcher_backend")
     flex = a.moe is not None and settings.get("moe_token_dispatcher_type") == "flex"
     if flex and backend != "hybridep" and c.tp * (c.ep or 1) == 1:
         yield f"its exchange of tokens ({backend}) needs TP*EP > 1", "choose a larger EP or TP"
-    yield from _unaligned(function, c)
-
-
-def _unaligned(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
-    """Products of which a rank's part has a size that the precision does not allow.
-
-    Transformer Engine 2.12 to 2.18: multiples of 32 in MXFP8 (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8
-    (``pytorch/utils.py``, ``assert_dim_for_fp8_exec``) and in NVFP4 (``quantizer.cpp``). Attention heads are such.
-    """
-    precision, a, layers = str(function.settings.get("precision")), function.architecture, function.layers
+    precision = str(settings.get("precision"))
     if layers is None or not ("fp8" in precision or "fp4" in precision):
         return
     word, unit = ("MXFP8", 32) if "mxfp8" in precision else ("NVFP4" if "fp4" in precision else "FP8", 16)
-    etp = c.etp or c.tp
     sizes = [("MLP", a.ffn or 0, "TP", c.tp)] if any(kind.mlp == "dense" for kind in layers.kinds.values()) else []
     if a.moe is not None:
         sizes += [("experts", a.moe.ffn, "ETP", etp), ("shared expert", a.moe.shared_ffn or 0, "TP", c.tp)]
-    sizes += [(f"{name} layers", size, "TP", c.tp) for name, both in layers.scans.items() for size in both]
+    sizes += [(f"{mixer} layers", size, "TP", c.tp) for mixer, both in layers.scans.items() for size in both]
     for what, size, column, by in sizes:
         if by > 1 and size % by == 0 and (size // by) % unit:
             part = f"{column}={by} leaves a rank {size // by} of the {size} columns of its {what}"
