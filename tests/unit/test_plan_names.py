@@ -72,6 +72,7 @@ def test_no_two_overrides_of_one_column_or_of_two_share_a_name() -> None:
 def test_dropless_routing_has_one_name_whoever_turns_the_graphs_off() -> None:
     grok = "grok1 JOB_TOTAL_GPUS=128 GPU_TYPE=gb200 MOE_ROUTING=balanced"
     assert name(grok) == name(grok, "CUDA_GRAPH=false")
+    assert name(grok).endswith("_gbs256_balanced")
 
 
 @pytest.mark.parametrize("name", ["../../../tmp/{model_size}", "a/b", ".hidden", "", "a b", "a\x1bb", "-o", "$(id)"])

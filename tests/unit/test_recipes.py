@@ -19,6 +19,7 @@ from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
+LLAMA, GROK = RECIPES["llama3.1"], RECIPES["grok1"]
 GOOD = (ROOT / "grok1" / "recipe.yaml").read_text()
 
 
@@ -112,13 +113,8 @@ def test_an_empty_recipe(tmp_path: Path):
         load_recipe(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def llama() -> Recipe:
-    return load_recipe(ROOT / "llama3.1")
-
-
-def test_gbs_formulas(llama: Recipe):
-    gbs = {row.gbs: row for row in llama.rows}
+def test_gbs_formulas():
+    gbs = {row.gbs: row for row in LLAMA.rows}
     assert gbs["GPUs/2"].global_batch_size(128) == 64
     assert gbs["GPUs*16"].global_batch_size(8) == 128
     assert gbs["64"].global_batch_size(32) == 64
@@ -187,11 +183,6 @@ def test_what_may_be_left_out(kind: type, least: dict[str, Any], defaults: dict[
     assert said | defaults == said
 
 
-@pytest.fixture(scope="module")
-def grok() -> Recipe:
-    return load_recipe(ROOT / "grok1")
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -207,50 +198,50 @@ def test_an_unknown_key_is_refused_at_every_level(kind: type) -> None:
 # Rows and results
 
 
-def test_rows_of_a_request_are_those_of_its_gpu_and_of_any_gpu(llama: Recipe) -> None:
-    found = llama.rows_for("h100")
+def test_rows_of_a_request_are_those_of_its_gpu_and_of_any_gpu() -> None:
+    found = LLAMA.rows_for("h100")
     assert {row.gpu for row in found} == {"h100", "any"}
-    assert {row.size for row in llama.rows_for("h100", size="8b")} == {"8b"}
-    assert {row.variant for row in llama.rows_for("h100", variant="nemo2")} == {"nemo2"}
-    assert all("nvfp4" in row.dtypes for row in llama.rows_for("gb300", dtype="nvfp4"))
-    assert llama.rows_for("h100", dtype="nvfp4") == []
+    assert {row.size for row in LLAMA.rows_for("h100", size="8b")} == {"8b"}
+    assert {row.variant for row in LLAMA.rows_for("h100", variant="nemo2")} == {"nemo2"}
+    assert all("nvfp4" in row.dtypes for row in LLAMA.rows_for("gb300", dtype="nvfp4"))
+    assert LLAMA.rows_for("h100", dtype="nvfp4") == []
 
 
-def test_the_newest_generation_comes_first(llama: Recipe) -> None:
-    names = [row.variant for row in llama.rows_for("h100")]
-    assert names == sorted(names, key=[variant.name for variant in llama.variants].index)
+def test_the_newest_generation_comes_first() -> None:
+    names = [row.variant for row in LLAMA.rows_for("h100")]
+    assert names == sorted(names, key=[variant.name for variant in LLAMA.variants].index)
     assert set(names) == {"mbridge", "nemo2"}
 
 
-def test_a_published_result_belongs_to_the_row_that_has_its_gpu_count(grok: Recipe) -> None:
-    for result in grok.results:
-        row = find_row(grok, result)
+def test_a_published_result_belongs_to_the_row_that_has_its_gpu_count() -> None:
+    for result in GROK.results:
+        row = find_row(GROK, result)
         assert (row.gpu, row.size) == (result.gpu, "314b")
         assert result.gpus in row.scales
-    assert find_row(grok, msgspec.structs.replace(grok.results[0], gpus=1024)) is None
+    assert find_row(GROK, msgspec.structs.replace(GROK.results[0], gpus=1024)) is None
 
 
-def test_a_result_is_of_its_own_container_or_else_of_its_documents(grok: Recipe) -> None:
-    first = grok.results[0]
-    assert grok.document(first).container == "25.04.00"
-    assert grok.document(msgspec.structs.replace(first, container="25.07")).container == "25.07"
+def test_a_result_is_of_its_own_container_or_else_of_its_documents() -> None:
+    first = GROK.results[0]
+    assert GROK.document(first).container == "25.04.00"
+    assert GROK.document(msgspec.structs.replace(first, container="25.07")).container == "25.07"
 
 
-def test_a_size_or_variant_is_found_in_any_case_and_a_slip_is_refused_with_those_that_are_meant(llama: Recipe) -> None:
-    assert (llama.model("405B").size, llama.variant("NeMo2").name) == ("405b", "nemo2")
+def test_a_size_or_variant_is_found_in_any_case_and_a_slip_is_refused_with_those_that_are_meant() -> None:
+    assert (LLAMA.model("405B").size, LLAMA.variant("NeMo2").name) == ("405b", "nemo2")
     with pytest.raises(RequestError) as caught:
-        llama.model("404b", among=["8b", "405b"])
+        LLAMA.model("404b", among=["8b", "405b"])
     assert caught.value.remedy == "the sizes are 405b, 8b"
     assert caught.value.field == "MODEL_SIZE"
     with pytest.raises(RequestError) as caught:
-        llama.variant("nemo3", among=["nemo2"])
+        LLAMA.variant("nemo3", among=["nemo2"])
     assert (caught.value.remedy, caught.value.field) == ("the variants are nemo2", "CONFIG_VARIANT")
     assert "did you mean 'nemo2'?" in caught.value.message
 
 
-def test_which_sizes_are_meant_is_looked_at_only_for_the_message(llama: Recipe) -> None:
+def test_which_sizes_are_meant_is_looked_at_only_for_the_message() -> None:
     sizes, variants = iter(["8b"]), iter(["nemo2"])
-    assert (llama.model("70b", among=sizes).size, llama.variant("mbridge", among=variants).name) == ("70b", "mbridge")
+    assert (LLAMA.model("70b", among=sizes).size, LLAMA.variant("mbridge", among=variants).name) == ("70b", "mbridge")
     assert [*sizes, *variants] == ["8b", "nemo2"]
 
 
