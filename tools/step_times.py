@@ -296,10 +296,10 @@ def _misses_of(
 
 def nearest(container: str, others: Sequence[Point], containers: Sequence[str]) -> Point:
     """The result in the container next to ``container``, the newer of two."""
-    at = step_time.place_of(container, containers)
+    at = step_time.position_of(container, containers)
     return min(
         others,
-        key=lambda other: (abs(step_time.place_of(other.container, containers) - at), [-n for n in other.release]),
+        key=lambda other: (abs(step_time.position_of(other.container, containers) - at), [-n for n in other.release]),
     )
 
 

@@ -65,7 +65,7 @@ def test_peaks() -> None:
         ("vr200", "bf16"): None,
         ("cpu", "bf16"): None,
     }
-    assert {place: gpus.peak_tflops(*place) for place in known} == known
+    assert {key: gpus.peak_tflops(*key) for key in known} == known
 
 
 def test_a_cpu_has_ranks_and_neither_a_generation_nor_peaks() -> None:

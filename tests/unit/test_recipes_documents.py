@@ -54,11 +54,11 @@ def at(formula: int | str, gpus: int) -> int:
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_the_plan_has_the_documented_columns(case: tuple[dict[str, Any], str, int]) -> None:
     item, dtype, gpus = case
-    plan, place = plan_of(item, dtype, gpus), (item["source"], item["size"], item["gpu"])
+    plan, row = plan_of(item, dtype, gpus), (item["source"], item["size"], item["gpu"])
     for printed, column in {**COLUMNS, **{k: v for k, v in OPTIONAL.items() if k in item}}.items():
-        expected = False if column == "cuda_graph" and place in WITHOUT_GRAPHS else item[printed]
+        expected = False if column == "cuda_graph" and row in WITHOUT_GRAPHS else item[printed]
         assert getattr(plan, column) == expected, column
-    assert plan.vp == CORRECTED_VP.get(place, item["vp"])
+    assert plan.vp == CORRECTED_VP.get(row, item["vp"])
     assert (plan.dp, plan.gbs) == (at(item["dp"], gpus), at(item["gbs"], gpus))
     assert (plan.seq_len, plan.layers, plan.dtype) == (item["seqlen"], item["layers"], dtype)
     assert plan.nodes * plan.gpus_per_node == gpus

@@ -222,7 +222,7 @@ def test_what_has_no_words_of_its_own_is_told_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "location"),
     [
         ("items:\n- name: a\n- name: b\n  kind: fats\n", "f:4: items[1].kind"),
         # msgspec names no key of a mapping: the first value of the kind that it complains of is meant.
@@ -238,11 +238,11 @@ def test_what_has_no_words_of_its_own_is_told_as_it_is() -> None:
         ("flag: true\ngroups:\n  b: {nmae: y}\n", "f:2: unknown key 'nmae'"),
     ],
 )
-def test_the_line_is_that_of_the_value(text: str, place: str) -> None:
+def test_the_line_is_that_of_the_value(text: str, location: str) -> None:
     data, lines = load_text(text, "f")
     with pytest.raises(ConfigError) as caught:
         convert(data, lines, Site, "f")
-    assert str(caught.value).startswith(place)
+    assert str(caught.value).startswith(location)
 
 
 # YAML itself

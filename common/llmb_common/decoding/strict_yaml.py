@@ -66,8 +66,8 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
         node = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark
-        place = f"{where}:{mark.line + 1}" if mark else where
-        raise error(f"{place}: not valid YAML: {problem.problem}", remedy="correct that line") from problem
+        location = f"{where}:{mark.line + 1}" if mark else where
+        raise error(f"{location}: not valid YAML: {problem.problem}", remedy="correct that line") from problem
     except yaml.YAMLError as problem:
         raise error(f"{where}: not valid YAML: {problem}") from problem
     except RecursionError as problem:
@@ -124,8 +124,8 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     return result, lines
 
 
-def _duplicate(key: str, first: int, place: str, error: type[LLMBError]) -> LLMBError:
-    return error(f"{place}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
+def _duplicate(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
+    return error(f"{location}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
 
 
 def _flat_value(text: str) -> Any:

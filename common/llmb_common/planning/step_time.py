@@ -273,7 +273,7 @@ def anchor(mine: Residual, rows: Sequence[Residual], containers: Sequence[str]) 
 
 
 def _distance(one: Residual, other: Residual, containers: Sequence[str]) -> float:
-    apart = abs(place_of(one.container, containers) - place_of(other.container, containers))
+    apart = abs(position_of(one.container, containers) - position_of(other.container, containers))
     columns = sum(a != b for a, b in zip(one.columns, other.columns, strict=True))
     return (
         _DISTANCES["container"] * apart
@@ -283,8 +283,8 @@ def _distance(one: Residual, other: Residual, containers: Sequence[str]) -> floa
     )
 
 
-def place_of(container: str, containers: Sequence[str]) -> int:
-    """The release's place in the order of those that results are known of; an unknown one is newer than all."""
+def position_of(container: str, containers: Sequence[str]) -> int:
+    """The release's position in the order of those that results are known of; an unknown one is newer than all."""
     if not container:
         return len(containers)
     return bisect_right([release_order(name) for name in containers], release_order(container))
@@ -335,6 +335,6 @@ def _published(plan: JobPlan, recipe: Recipe) -> tuple[float, bool] | None:
     own, containers = container_release(plan.image), learned().containers
     if not found:
         return None
-    at = place_of(own or "", containers)
-    seconds, container = min(found, key=lambda item: abs(place_of(item[1], containers) - at))
+    at = position_of(own or "", containers)
+    seconds, container = min(found, key=lambda item: abs(position_of(item[1], containers) - at))
     return seconds, same_release(own, container)

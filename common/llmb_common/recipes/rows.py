@@ -292,9 +292,9 @@ def _apart(row: PublishedRow, rows: list[PublishedRow]) -> str:
     Two, so that an outlier makes none of its neighbours look odd: the first and the last have both on one side.
     """
     order = sorted({release_order(other.container) for other in rows})
-    place = order.index(release_order(row.container))
-    others = [other for other in rows if release_order(other.container) != order[place]]
-    others.sort(key=lambda other: abs(order.index(release_order(other.container)) - place))
+    position = order.index(release_order(row.container))
+    others = [other for other in rows if release_order(other.container) != order[position]]
+    others.sort(key=lambda other: abs(order.index(release_order(other.container)) - position))
     changes = [row.step_seconds / other.step_seconds - 1 for other in others[:2]]
     if not changes or min(map(abs, changes)) <= FAR_APART:
         return ""

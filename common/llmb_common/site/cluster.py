@@ -193,9 +193,9 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
         for release in releases:
             if not re.fullmatch(RELEASE, release):
                 yield key, f": {release!r} is not a release of Megatron-Bridge", 'write it as "0.7" or "0.7.0"'
-    for key, place in paths:
-        if place is not None and not place.startswith("/"):
-            yield key, f" {place!r} is not an absolute path", "jobs run in other folders"
+    for key, path in paths:
+        if path is not None and not path.startswith("/"):
+            yield key, f" {path!r} is not an absolute path", "jobs run in other folders"
     for mount in config.mounts:
         if not is_mount(mount):
             yield "mounts", f": {mount!r} is not a mount", "/source:/target[:ro]"
