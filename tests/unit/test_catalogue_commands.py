@@ -196,8 +196,9 @@ def test_show_names_the_function_and_what_the_verdict_is_held_against(cli: Cli) 
     run = make_run(cli.install, "mbridge", log=steady_log(4267, tflops=None), variables=GPT_OSS).paths.run_id
     shown = " ".join(cli("show", run).out.split())
     assert "gpt_oss_120b_pretrain_64gpu_gb300_bf16_config of Megatron-Bridge 0.6.0" in shown
-    verdict = "indication: pass, equal ± 7.4% (limit 7.9% slower; stated scatter"
-    assert f"{verdict}; stalls rarer than 1 step in 13 not looked for)" in shown
+    # The interval reaches further up (8.0 %) than down (6.8 %), because stalls that were not seen only cost time.
+    verdict = "indication: inconclusive, equal ± 7.4% (limit 7.9% slower; stated scatter)"
+    assert f"{verdict}: about 2 more runs would decide" in shown
     assert "reference 4.267 s (NVIDIA Megatron-Bridge performance summary, 2026-08-11; Megatron-Bridge, " in shown
     assert "counts +19.8% TFLOP/s" in shown
 
