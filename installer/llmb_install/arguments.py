@@ -84,24 +84,24 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}",
             remedy=f"the commands are {', '.join(COMMANDS)}",
         )
-    asked = _parser(command).parse_args(words)
+    options = _parser(command).parse_args(words)
     # What no option takes: an empty path would mean the current folder.
-    for name, value in vars(asked).items():
+    for name, value in vars(options).items():
         flag = name if name == "workloads" and isinstance(value, list) else f"--{name.replace('_', '-')}"
         # Of --flag=-- argparse makes an empty list.
         for text in value or [""] if isinstance(value, list) else [value]:
             if isinstance(text, str):
                 check_argument(flag, text)
-    asked.command = command
-    if getattr(asked, "quickstart", False):
+    options.command = command
+    if getattr(options, "quickstart", False):
         beside = {"play", "record", "list_workloads", "dry_run", "json", *(question.field for question in QUESTIONS)}
         for name in sorted(beside - {"install_path"}):
-            if getattr(asked, name, None):
+            if getattr(options, name, None):
                 raise RequestError(
                     f"--quickstart decides everything itself: --{name.replace('_', '-')} cannot be combined with it",
                     remedy="give only --install-path, --from, --no-space-check and --verbose with it, or leave it out",
                 )
-    return asked
+    return options
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -165,9 +165,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def use_bundle(asked: argparse.Namespace, clone: Path) -> None:
+def use_bundle(options: argparse.Namespace, clone: Path) -> None:
     """Take packages and images from the bundle that ``--from`` names, if it is given."""
-    if chosen := getattr(asked, "from", None):
+    if chosen := getattr(options, "from", None):
         bundles.use(user_path(chosen, f"--from {chosen}"), clone)
 
 
@@ -197,14 +197,14 @@ def _add_install_options(parser: argparse.ArgumentParser) -> None:
             answers.add_argument(question.flag, metavar=question.field.rpartition("_")[2].upper(), help=text)
 
 
-def given_by_flags(asked: argparse.Namespace) -> Given:
+def given_by_flags(options: argparse.Namespace) -> Given:
     """The answers on the command line, by field."""
     given: Given = {}
     for question in QUESTIONS:
-        value = getattr(asked, question.field, None)
+        value = getattr(options, question.field, None)
         if value is not None:
             given[question.field] = value == "true" if question.is_switch else value
-    if getattr(asked, "no_space_check", False):
+    if getattr(options, "no_space_check", False):
         given["space_check"] = False
     return given
 
@@ -234,10 +234,10 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return kept, found
 
 
-def install_path(asked: argparse.Namespace, clone: Path) -> Path:
+def install_path(options: argparse.Namespace, clone: Path) -> Path:
     """``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in the clone; as ``real_path``."""
-    if asked.install_path:
-        return real_path(user_path(asked.install_path, f"--install-path {asked.install_path}"))
+    if options.install_path:
+        return real_path(user_path(options.install_path, f"--install-path {options.install_path}"))
     named = os.environ.get("LLMB_INSTALL", "").strip()
     return real_path(user_path(named, f"LLMB_INSTALL={named}") if named else clone / DEFAULT_FOLDER)
 

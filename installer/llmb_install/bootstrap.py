@@ -43,20 +43,20 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     words, secrets = arguments.take_secrets(argv)
     # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
     os.environ.update(secrets)
-    asked = arguments.parse(words)
-    install = arguments.install_path(asked, clone)
-    arguments.use_bundle(asked, clone)
+    options = arguments.parse(words)
+    install = arguments.install_path(options, clone)
+    arguments.use_bundle(options, clone)
     require_trusted(install / ANSWERS_FILE, install)  # before a program of the installation is started
-    given, lines = _known_answers(asked, install)
-    wrong = _wrong(asked, clone, given, lines) if given else []
-    if asked.command == "install" and asked.quickstart:
+    given, lines = _known_answers(options, install)
+    wrong = _wrong(options, clone, given, lines) if given else []
+    if options.command == "install" and options.quickstart:
         if problem := checks.path_problem("install_path", str(install), {"gpu_type": "cpu"}):
             raise RequestError(f"install_path: {problem}", remedy="choose another path")
-        checks.require_free_folder(install, agreed=asked.into_used_folder)
+        checks.require_free_folder(install, agreed=options.into_used_folder)
     home = install
     environment = tool_environment(clone, home)
     usable = environment.is_usable()
-    if not usable and not _builds_in_place(asked, install):
+    if not usable and not _builds_in_place(options, install):
         home = uv.cache_folder(os.environ)
         environment = shared_tool(clone, home)
         usable = environment.is_usable()
@@ -65,14 +65,14 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
             with Reporter(None) as reporter, install_lock(home, reporter):
                 environment.prune()
     missing = [] if usable else [environment]
-    check = given.get("space_check", True) and not getattr(asked, "no_space_check", False)
-    lacks = lacking([*missing, *artefact.missing(_planned(asked, given, clone, install))], space_check=check)
-    if getattr(asked, "quickstart", False) and (lack := loopback_problem()):
+    check = given.get("space_check", True) and not getattr(options, "no_space_check", False)
+    lacks = lacking([*missing, *artefact.missing(_planned(options, given, clone, install))], space_check=check)
+    if getattr(options, "quickstart", False) and (lack := loopback_problem()):
         lacks.append(lack)
-    checks.refuse([*wrong, *lacks], given if wrong and not asked.play else {})
+    checks.refuse([*wrong, *lacks], given if wrong and not options.play else {})
     if not usable:
-        new = home != install or asked.command == "install"
-        with Reporter(None, verbose=asked.verbose) as reporter, install_lock(home, reporter, create=new):
+        new = home != install or options.command == "install"
+        with Reporter(None, verbose=options.verbose) as reporter, install_lock(home, reporter, create=new):
             reporter.log_into(home / ".llmb" / "logs")
             reporter.note(f"creating LLMB's own environment in {environment.link.parent} first (once)")
             environment.ensure_usable(reporter)
@@ -83,15 +83,15 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     os.execv(interpreter, [interpreter, "-I", str(clone / "installer" / "llmb_install" / "__main__.py"), *words])
 
 
-def _known_answers(asked: argparse.Namespace, install: Path) -> tuple[Given, Lines]:
+def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, Lines]:
     """The answers of the command line and of a play file, with its lines; none where they come from elsewhere: from a
     dialogue, an installation, a file that only a YAML parser can read."""
-    if asked.command != "install" or asked.quickstart or asked.list_workloads:
+    if options.command != "install" or options.quickstart or options.list_workloads:
         return {}, {}
-    flags = arguments.given_by_flags(asked)
-    if asked.play:
+    flags = arguments.given_by_flags(options)
+    if options.play:
         try:
-            play, lines = checks.read_given(Path(asked.play), checks.SECRETS, load_flat)
+            play, lines = checks.read_given(Path(options.play), checks.SECRETS, load_flat)
         except NotFlatError:
             return {}, {}
         answers = {key: value for key, value in play.items() if key not in checks.SECRETS}
@@ -102,28 +102,28 @@ def _known_answers(asked: argparse.Namespace, install: Path) -> tuple[Given, Lin
     return {"install_path": str(install), **flags}, {}
 
 
-def _wrong(asked: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
+def _wrong(options: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
     """What the site contradicts in answers that are possible.
 
     Raises:
         RequestError: some are not, or none of this machine.
     """
-    checks.check(given, questions.recipe_heads(clone), asked.play or "", lines)
-    if asked.record:
+    checks.check(given, questions.recipe_heads(clone), options.play or "", lines)
+    if options.record:
         return []
     install = user_path(given["install_path"], "install_path")
-    used = checks.used_folder_problems(install, agreed=asked.into_used_folder or asked.dry_run)
+    used = checks.used_folder_problems(install, agreed=options.into_used_folder or options.dry_run)
     raise_all([*checks.path_problems(given), *used])
-    if asked.no_site_check or (install / ANSWERS_FILE).exists():
+    if options.no_site_check or (install / ANSWERS_FILE).exists():
         return []
     return list(detect.slurm_problems(given))
 
 
-def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
+def _planned(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
     """What the answers make large: engines, images. Those that are not known yet are asked for later."""
-    if asked.command != "install" or asked.dry_run or asked.record:
+    if options.command != "install" or options.dry_run or options.record:
         return []
-    if asked.quickstart:
+    if options.quickstart:
         return [cpu_engine(clone, install)]
     if not given:
         return []
@@ -146,11 +146,11 @@ def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path
     ]
 
 
-def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:
+def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:
     """Whether the tool's environment may be built in ``install``: only when it is certain to be used there, and never
     by a command that must not write."""
-    if asked.command != "install":
-        return asked.command in ("add", "update") and (install / "venvs").exists() and not asked.dry_run
-    if asked.dry_run or asked.record or asked.list_workloads or asked.play:
+    if options.command != "install":
+        return options.command in ("add", "update") and (install / "venvs").exists() and not options.dry_run
+    if options.dry_run or options.record or options.list_workloads or options.play:
         return False
-    return asked.quickstart or not questions.missing(arguments.given_by_flags(asked))
+    return options.quickstart or not questions.missing(arguments.given_by_flags(options))

@@ -36,19 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(argv: Sequence[str]) -> int:
     words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)
-    asked = arguments.parse(words)
+    options = arguments.parse(words)
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).parents[2]).resolve()
-    install = arguments.install_path(asked, clone)
-    arguments.use_bundle(asked, clone)
-    if asked.command != "doctor" and not (clone / "pyproject.toml").is_file():
+    install = arguments.install_path(options, clone)
+    arguments.use_bundle(options, clone)
+    if options.command != "doctor" and not (clone / "pyproject.toml").is_file():
         raise EnvironmentLacks(
             f"{clone} is not a clone of the repository, and the installer works from one",
             remedy="clone the repository and run its ./installer.py, or set LLMB_REPO to the clone",
         )
-    module, name = _IMPLEMENTATIONS.get(asked.command, ("operations", asked.command))
-    if asked.command == "install" and asked.quickstart:
-        checks.require_free_folder(install, agreed=asked.into_used_folder)
+    module, name = _IMPLEMENTATIONS.get(options.command, ("operations", options.command))
+    if options.command == "install" and options.quickstart:
+        checks.require_free_folder(install, agreed=options.into_used_folder)
         module = name = "quickstart"
     # Only this one: libraries for tables and prompts take a while to import.
     command: Command = getattr(importlib.import_module(f"llmb_install.commands.{module}"), name)
-    return print_result(asked.command, command(asked, clone, install), as_json=asked.json)
+    return print_result(options.command, command(options, clone, install), as_json=options.json)

@@ -69,16 +69,16 @@ class Target(NamedTuple):
     python: Python
 
 
-def bundle(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Write the bundle, or finish one that was interrupted."""
-    folder = user_path(asked.to, f"--to {asked.to}")
+    folder = user_path(options.to, f"--to {options.to}")
     there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     # What lies in wheels/ and is of no lock is removed: only where a bundle was begun.
     if there - {*_PARTS, bundles.SUMS} or (there and not there & {".llmb", bundles.SUMS}):
         raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
-    releases, images = _wanted(asked, clone, path, folder)
-    targets = [Target(machine, python) for machine in _machines(asked) for python in _pythons(asked, releases)]
-    with Reporter(folder / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(folder, reporter):
+    releases, images = _wanted(options, clone, path, folder)
+    targets = [Target(machine, python) for machine in _machines(options) for python in _pythons(options, releases)]
+    with Reporter(folder / ".llmb" / "logs", verbose=options.verbose) as reporter, install_lock(folder, reporter):
         (folder / bundles.SUMS).unlink(missing_ok=True)
         sums = _fetch_wheels(clone, folder / "wheels", targets, releases, reporter)
         for image in images:
@@ -109,42 +109,42 @@ def bundle(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
 _PARTS = (".llmb", bundles.ABOUT, "wheels", "images")
 
 
-def _wanted(asked: argparse.Namespace, clone: Path, path: Path, folder: Path) -> tuple[list[str], list[Image]]:
+def _wanted(options: argparse.Namespace, clone: Path, path: Path, folder: Path) -> tuple[list[str], list[Image]]:
     """The releases whose CPU engines go in, and the images. Of the workloads asked for, else of the installation's."""
     stored = stored_answers(path)
     answers = stored or _ANYWHERE
-    if asked.workloads:
-        names = expand_workloads(asked.workloads, load_recipes(clone))
+    if options.workloads:
+        names = expand_workloads(options.workloads, load_recipes(clone))
         answers = msgspec.structs.replace(answers if answers.uses_images else _ANYWHERE, workloads=tuple(names))
     releases = {DEFAULT_ENGINE, *Installation(clone, answers).releases()}
     images = []
-    for machine in [stored.arch] if stored and stored.uses_images and not asked.platform else _machines(asked):
+    for machine in [stored.arch] if stored and stored.uses_images and not options.platform else _machines(options):
         for own in Installation(clone, msgspec.structs.replace(answers, arch=machine)).images():
             there = own.path if own.is_complete() else None
             target = bundles.image_path(folder, machine, own.source)
             image = replace(own, path=target, receipts=folder / ".llmb" / "receipts", origin=there)
-            if not (there or own.prefix or image.is_complete() or shutil.which("enroot") or asked.no_images):
+            if not (there or own.prefix or image.is_complete() or shutil.which("enroot") or options.no_images):
                 raise EnvironmentLacks(
                     f"{own.source} for {machine} is not installed here, and Enroot, which imports it, is not on PATH",
                     remedy="make the bundle where Enroot is, or of an installation that has the image "
                     "(--install-path), or leave images out: --no-images",
                 )
             images.append(image)
-    return sorted(releases & KINDS.keys()), [] if asked.no_images else images
+    return sorted(releases & KINDS.keys()), [] if options.no_images else images
 
 
-def _machines(asked: argparse.Namespace) -> list[str]:
-    return asked.platform or [platform.machine()]
+def _machines(options: argparse.Namespace) -> list[str]:
+    return options.platform or [platform.machine()]
 
 
-def _pythons(asked: argparse.Namespace, releases: list[str]) -> list[Python]:
+def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
     """Those asked for; else this one, and those that the engines would get here."""
-    if asked.python:
-        if wrong := [text for text in asked.python if not re.fullmatch(r"3\.\d{1,3}", text)]:
+    if options.python:
+        if wrong := [text for text in options.python if not re.fullmatch(r"3\.\d{1,3}", text)]:
             raise RequestError(
                 f"--python {wrong[0]} is not a version such as 3.12", remedy="give major and minor alone"
             )
-        versions = [(3, int(text.partition(".")[2])) for text in asked.python]
+        versions = [(3, int(text.partition(".")[2])) for text in options.python]
         if old := [version for version in versions if not is_tool_python(version)]:
             raise RequestError(
                 f"--python {spelt(old[0])}: LLMB needs Python {spelt(TOOL_MINIMUM)} or newer", remedy="name a newer one"

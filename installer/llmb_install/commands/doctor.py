@@ -69,26 +69,26 @@ def _check(name: str, bad: object, found: str, remedy: str, level: Level = "bloc
     return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")
 
 
-def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
+def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     """The report; exit status 1 when something blocks."""
     if (install / FILE_NAME).is_file():
         require_trusted(install / FILE_NAME, install)
         read_settings(install / FILE_NAME)
-    config = _with_flags(load_cluster_config(install), asked)
-    with Reporter(None, verbose=asked.verbose) as reporter, reporter.step("looking at this site") as step:
-        if not asked.no_compute_node and traits_of(config.cluster_type or LOCAL).slurm_options:
+    config = _with_flags(load_cluster_config(install), options)
+    with Reporter(None, verbose=options.verbose) as reporter, reporter.step("looking at this site") as step:
+        if not options.no_compute_node and traits_of(config.cluster_type or LOCAL).slurm_options:
             step.update("this machine, Slurm, one compute node")
-        facts = gather(config, install, clone, ask_node=not asked.no_compute_node)
+        facts = gather(config, install, clone, ask_node=not options.no_compute_node)
     checks = all_checks(facts)
     blocked = any(check.level == "blocks" for check in checks)
     rows = [dataclasses.asdict(check) for check in checks]
     return Result({"checks": rows}, "\n".join([*_lines(checks), ""]), status=int(blocked))
 
 
-def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConfig:
+def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
     """The site's settings, with what the command line says and, for an unknown site, what is found."""
     kind = config.cluster_type or (SLURM if detect_site().has_slurm else way_here())
-    changes = {"account": asked.account, "gpu_partition": asked.gpu_partition}
+    changes = {"account": options.account, "gpu_partition": options.gpu_partition}
     for field, value in changes.items():
         if value and not is_slurm_name(value):
             raise RequestError(

@@ -37,39 +37,39 @@ Nothing is installed before you have seen everything. Detecting this machine's s
 _NOTHING = "nothing to do: {} is complete\n"
 
 
-def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """The default command: answers from a play file, flags, the installation itself, or the user; then the steps."""
-    if asked.list_workloads:
+    if options.list_workloads:
         return list_workloads(clone)
-    answers, secrets, was_asked = _gather(asked, clone, path)
-    if asked.record:
-        write_output(Path(asked.record), answers_module.to_yaml(answers))
-        told = f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}"
-        return Result({"recorded": asked.record}, remarks=[told])
+    answers, secrets, was_asked = _gather(options, clone, path)
+    if options.record:
+        write_output(Path(options.record), answers_module.to_yaml(answers))
+        told = f"recorded in {options.record}; install with: ./installer.py --play {options.record}"
+        return Result({"recorded": options.record}, remarks=[told])
     answers = msgspec.structs.replace(answers, install_path=str(arguments.real_path(Path(answers.install_path))))
-    raise_all(_site_problems(asked, answers, clone, path))
-    checks.require_free_folder(Path(answers.install_path), agreed=asked.into_used_folder or asked.dry_run)
+    raise_all(_site_problems(options, answers, clone, path))
+    checks.require_free_folder(Path(answers.install_path), agreed=options.into_used_folder or options.dry_run)
     found = stored_answers(Path(answers.install_path))
 
     def decide() -> Installation:
         now = stored_answers(Path(answers.install_path))
-        if asked.play or now == found:
+        if options.play or now == found:
             return Installation(clone, answers, secrets)
         if was_asked:
             raise EnvironmentLacks(
                 f"another command has changed the installation in {answers.install_path} meanwhile",
                 remedy="run the same command again",
             )
-        return Installation(clone, *_gather(asked, clone, path)[:2])
+        return Installation(clone, *_gather(options, clone, path)[:2])
 
-    return carry_out(asked, decide)
+    return carry_out(options, decide)
 
 
-def add(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Add workloads to the installation."""
     recipes = load_recipes(clone)
-    new = expand_workloads(asked.workloads, recipes)
-    engines = listed_engines(asked.engines)
+    new = expand_workloads(options.workloads, recipes)
+    engines = listed_engines(options.engines)
     answers_module.require_engines(engines, [recipes[name] for name in new])
 
     def decide() -> Installation:
@@ -77,25 +77,25 @@ def add(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         workloads = tuple(sorted({*old.workloads, *new}))
         all_engines = tuple(sorted({*(old.engines or ()), *engines})) or None
         changed = msgspec.structs.replace(old, workloads=workloads, engines=all_engines)
-        return Installation(clone, _checked(asked, changed), credentials.from_environment())
+        return Installation(clone, _checked(options, changed), credentials.from_environment())
 
-    return carry_out(asked, decide)
+    return carry_out(options, decide)
 
 
-def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Take workloads out of the installation: images and engines that nothing else needs go, results stay."""
     required_answers(path)
-    with transaction(path, verbose=asked.verbose) as reporter:
+    with transaction(path, verbose=options.verbose) as reporter:
         old = required_answers(path)
         known = {*load_recipes(clone), *old.workloads}
-        removed = old.workloads if asked.workloads == ["all"] else expand_workloads(asked.workloads, known)
+        removed = old.workloads if options.workloads == ["all"] else expand_workloads(options.workloads, known)
         installed = tuple(name for name in removed if name in old.workloads)
         absent = [name for name in removed if name not in installed]
         if absent and not upkeep.is_pending(path):
             raise RequestError(
                 f"{absent[0]} is not installed", remedy=f"installed: {', '.join(old.workloads) or 'nothing'}"
             )
-        if installed and not asked.despite_runs:
+        if installed and not options.despite_runs:
             upkeep.require_no_runs(path, f"cannot remove {', '.join(installed)}", installed)
         left = tuple(name for name in old.workloads if name not in removed)
         before, after = Installation(clone, old), Installation(clone, msgspec.structs.replace(old, workloads=left))
@@ -109,13 +109,13 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     return Result({"install_path": str(path), "workloads": list(left)})
 
 
-def update(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Repair what is damaged, build what the clone asks for now, remove what that leaves over."""
 
     def decide() -> Installation:
-        return Installation(clone, _checked(asked, required_answers(path)), credentials.from_environment())
+        return Installation(clone, _checked(options, required_answers(path)), credentials.from_environment())
 
-    return carry_out(asked, decide, repair=True)
+    return carry_out(options, decide, repair=True)
 
 
 def list_workloads(clone: Path) -> Result:
@@ -129,7 +129,7 @@ def list_workloads(clone: Path) -> Result:
     return Result({"workloads": rows}, text)
 
 
-def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, repair: bool = False) -> Result:
+def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *, repair: bool = False) -> Result:
     """Run what is missing, or print it with ``--dry-run``. If there is nothing to do, nothing is written.
 
     ``decide`` says what there should be. It is asked twice: before anything is written, for refusals, and as the lock's
@@ -138,7 +138,7 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
     installation = decide()
     todo = artefact.missing(installation.artefacts())
     data: dict[str, Any] = {"install_path": str(installation.path)}
-    if asked.dry_run:
+    if options.dry_run:
         rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
         lines = [*(f"{part.id}\n    {part.show()}\n" for part in todo), f"{_estimate(todo)}\n"]
         text = "".join(lines) if todo else _NOTHING.format(installation.path)
@@ -147,8 +147,8 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
     if repair or todo or upkeep.is_pending(installation.path):
         secrets = (installation.secrets.hf_token, installation.secrets.ngc_api_key)
         hidden = tuple(secret.reveal() for secret in secrets if secret is not None)
-        new = asked.command == "install"
-        with transaction(installation.path, verbose=asked.verbose, hidden=hidden, new=new) as reporter:
+        new = options.command == "install"
+        with transaction(installation.path, verbose=options.verbose, hidden=hidden, new=new) as reporter:
             installation = decide()
             upkeep.finish_removal(installation, reporter)
             artefacts = installation.artefacts()
@@ -165,7 +165,7 @@ def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, 
         "remove it once no queued job uses it"
         for image in installation.unused_images()
     ]
-    if ran and asked.command == "install":
+    if ran and options.command == "install":
         remarks += _what_next(installation)
     return Result({**data, "ran": ran, "complete": True}, text, remarks=remarks)
 
@@ -199,18 +199,18 @@ def describe(installation: Installation) -> str:
     return "\n".join(["", *lines, "", f"  {_estimate(todo)}; {free}", ""])
 
 
-def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
-    """Answers, secrets, and whether somebody was asked."""
+def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
+    """Answers, secrets, and whether somebody was options."""
     recipes = load_recipes(clone)
-    flags = arguments.given_by_flags(asked)
+    flags = arguments.given_by_flags(options)
     found = credentials.from_environment()
-    if asked.play:
-        play, secrets, lines = answers_module.read_play(Path(asked.play))
+    if options.play:
+        play, secrets, lines = answers_module.read_play(Path(options.play))
         given: Given = {**play, **flags}
         # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
         given = {**_found_on(given), **given}
-        return answers_module.complete(given, recipes, where=asked.play, lines=lines), found.updated(secrets), False
+        return answers_module.complete(given, recipes, where=options.play, lines=lines), found.updated(secrets), False
     stored = stored_answers(path)
     defaults: Given = _as_given(stored) if stored else {}
     if stored is None:
@@ -226,11 +226,11 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
-            raise_all(_site_problems(asked, answers, clone, path))  # while they can still be corrected
+            raise_all(_site_problems(options, answers, clone, path))  # while they can still be corrected
             return describe(Installation(clone, answers, secrets))
 
         result = dialogue.run(found, summary)
-        asked.into_used_folder = True  # where there was a reason to ask, it was asked
+        options.into_used_folder = True  # where there was a reason to ask, it was asked
         return *result, True
     given = {**merged(defaults, flags), "install_path": str(path)}
     answers = answers_module.complete(given, recipes)
@@ -239,15 +239,15 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
     return answers, found, False
 
 
-def _site_problems(asked: argparse.Namespace, answers: Answers, clone: Path, path: Path) -> list[RequestError]:
+def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, path: Path) -> list[RequestError]:
     """What this machine, Slurm or the recipes contradict; what is installed like that already may stay."""
     given = _as_given(answers)
     found = path_problems(given)
     stored = stored_answers(path)
-    if asked.no_site_check or stored == msgspec.structs.replace(answers, space_check=True):
+    if options.no_site_check or stored == msgspec.structs.replace(answers, space_check=True):
         return found
     recipes = load_recipes(clone)
-    if asked.workloads or asked.play or stored is None:
+    if options.workloads or options.play or stored is None:
         found += detect.row_problems(given, recipes)
     elif names := detect.without_rows(answers.workloads, recipes, answers.gpu_type):
         print(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}", file=sys.stderr)
@@ -282,8 +282,8 @@ def _as_given(answers: Answers) -> Given:
     return {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
 
 
-def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
-    return msgspec.structs.replace(answers, space_check=False) if asked.no_space_check else answers
+def _checked(options: argparse.Namespace, answers: Answers) -> Answers:
+    return msgspec.structs.replace(answers, space_check=False) if options.no_space_check else answers
 
 
 def _estimate(todo: list[Artefact]) -> str:

@@ -29,20 +29,20 @@ _ENDING = 45.0
 """Seconds for a training run to end in order after Ctrl-C."""
 
 
-def quickstart(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
+def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     """Install the CPU engine and this machine's settings under ``install``, and train; the table of the run.
 
     Raises:
         EnvironmentLacks: what the machine lacks.
         CheckFailed: the run left no results.
     """
-    with Reporter(install / ".llmb" / "logs", verbose=asked.verbose) as reporter:
+    with Reporter(install / ".llmb" / "logs", verbose=options.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
         try:
             with install_lock(install, reporter):
                 given = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu"}
                 answers = stored_answers(install) or complete({**given, "workloads": [WORKLOAD]}, load_recipes(clone))
-                _install(Installation(clone, answers), reporter, space_check=not asked.no_space_check)
+                _install(Installation(clone, answers), reporter, space_check=not options.no_space_check)
             run_folder = _train(clone, install, reporter)
             table = _table(clone, install, run_folder)
         except BaseException:
@@ -90,14 +90,14 @@ def _train(clone: Path, install: Path, reporter: Reporter) -> Path:
     """Train through ``launch.sh`` as a user would; returns the folder of the run."""
     experiments = install / "workloads" / WORKLOAD / "experiments"
     before = set(_run_folders(experiments))
-    asked = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": str(RANKS), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
-    shown = " ".join(f"{name}={value}" for name, value in asked.items())
+    variables = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": str(RANKS), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
+    shown = " ".join(f"{name}={value}" for name, value in variables.items())
     recipe = clone / "llama3.1"
     reporter.note(f"training: cd {recipe} && {shown} ./launch.sh")
     title = f"training a tiny Llama 3.1, {STEPS} steps on {RANKS} processes"
     with reporter.step(title) as step:
         step.update(lambda: _training_progress(experiments, before))
-        env = _environment(clone, install) | asked
+        env = _environment(clone, install) | variables
         done = command.run(["bash", str(recipe / "launch.sh")], reporter, env=env, cwd=recipe, patience=_ENDING)
     new = sorted(set(_run_folders(experiments)) - before)
     if done.status != 0:

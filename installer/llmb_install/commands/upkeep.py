@@ -185,7 +185,7 @@ def _names(noted: Mapping[str, Any], key: str) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def show(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """What is installed and what is available."""
     answers = stored_answers(path)
     recipes = load_recipes(clone)
@@ -212,10 +212,10 @@ def show(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     return Result({"install_path": str(path), "workloads": rows}, "\n".join([*lines, ""]))
 
 
-def verify(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """The thorough check of every part; the result has CheckFailed if one of them fails."""
     installation = Installation(clone, required_answers(path))
-    reporter = Reporter(None, verbose=asked.verbose)
+    reporter = Reporter(None, verbose=options.verbose)
     busy = at_work(path)
     found = artefact.verify_all(installation.artefacts(), reporter)
     remedy = "run llmb-install update, which repairs what is missing or damaged"
@@ -226,17 +226,17 @@ def verify(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     return Result({"install_path": str(path), "parts": found}, text, error=error)
 
 
-def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Remove what the installer has made. Results (``workloads/``) stay unless ``--results-too`` says otherwise; what
     others have put beside it stays in any case."""
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
         required_answers(path)
-    if not asked.yes:
-        _require_no_runs(asked, path)
-        _confirm(path, _targets(asked, path))  # without the lock: somebody may think for long
-    with transaction(path, verbose=asked.verbose, log=False) as reporter:
-        _require_no_runs(asked, path)
-        targets = _targets(asked, path)
+    if not options.yes:
+        _require_no_runs(options, path)
+        _confirm(path, _targets(options, path))  # without the lock: somebody may think for long
+    with transaction(path, verbose=options.verbose, log=False) as reporter:
+        _require_no_runs(options, path)
+        targets = _targets(options, path)
         for target in targets:
             with reporter.step(f"removing {target}"):
                 _remove(target)
@@ -259,14 +259,14 @@ def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     return Result(data, f"removed; still in {path}: {', '.join(stays)}\n" if stays else "")
 
 
-def _require_no_runs(asked: argparse.Namespace, path: Path) -> None:
-    if not asked.despite_runs:
+def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
+    if not options.despite_runs:
         require_no_runs(path, f"cannot uninstall {path}")
 
 
-def _targets(asked: argparse.Namespace, path: Path) -> list[Path]:
+def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
     results = path / "workloads"
-    return [*belongings(path), *([results] if asked.results_too and results.exists() else [])]
+    return [*belongings(path), *([results] if options.results_too and results.exists() else [])]
 
 
 def _remove(target: Path) -> None:
