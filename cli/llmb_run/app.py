@@ -217,7 +217,8 @@ def _script(context: click.Context, shell: str) -> str:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    return kind(context.find_root().command, {}, "llmb-run", COMPLETION_VARIABLE).source()
+    script = kind(context.find_root().command, {}, "llmb-run", COMPLETION_VARIABLE).source()
+    return script.replace('(string split "," ', '(string split -m 1 "," ')  # fish: what a word means has commas, too
 
 
 def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Callable[[F], F]:

@@ -136,6 +136,7 @@ def test_completion_is_installed_once_and_can_be_shown(shell: str, tmp_path: Pat
     variables = {"SHELL": f"/usr/bin/{shell}", "HOME": str(tmp_path)}
     shown = run_llmb("--show-completion", **variables)
     assert f"_LLMB_RUN_COMPLETE={shell}_complete" in shown.stdout
+    assert (shell == "fish") == ("string split -m 1" in shown.stdout), "fish: whole lines, commas included"
     (tmp_path / ".bashrc").write_text("alias ll='ls -l'")
     for _ in range(2):
         done = run_llmb("--install-completion", **variables)
