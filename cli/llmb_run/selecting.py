@@ -82,9 +82,9 @@ def in_words(filters: Mapping[str, Any]) -> str:
     return "".join(f" {name} {','.join(map(str, values))}," for name, values in said).rstrip(",")
 
 
-def none_matches(filters: Mapping[str, Any]) -> str:
+def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
     """``no run matches size 405b``; where nothing was asked, that there is none."""
-    return f"no run matches{in_words(filters)}" if any(filters.values()) else "no run has been recorded yet"
+    return f"no {noun} matches{in_words(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
 
 
 def states_of(values: Sequence[str]) -> list[str]:

@@ -181,8 +181,9 @@ def test_jobs_are_selected_by_words_and_options(cli: Cli) -> None:
 
 def test_no_run_yet(cli: Cli) -> None:
     assert "no run yet" in cli("jobs").err
-    for words in (["show"], ["results"], ["report"], ["archive"]):
+    for words in (["show"], ["results"], ["report"]):
         assert "no run has been recorded yet" in cli(*words).err
+    assert "no run of yours has been recorded yet" in cli("archive").err
     assert f"{cli.install}: no run and no log" in cli("results", cli.install).err
     assert "no run to wait for" in cli("wait").err
     assert "no run to cancel" in cli("cancel", "--all").err

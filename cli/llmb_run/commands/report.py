@@ -134,7 +134,7 @@ def archive_command(
     rows = select_rows(workspace, runs, run_filter(workspace, **filters), others="not packed")
     folders = [row.folder for row in rows]
     if not folders:
-        raise RequestError(none_matches(filters), remedy="llmb-run jobs lists the recorded runs")
+        raise RequestError(none_matches(filters, "run of yours"), remedy="llmb-run jobs lists the recorded runs")
     written = write_archive(
         path,
         folders,
