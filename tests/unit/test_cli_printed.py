@@ -106,10 +106,7 @@ def test_a_result_as_json(cli: Cli) -> None:
     assert {name: run[name] for name in figures} == pytest.approx(figures, rel=1e-3, abs=1e-4)
     verdict = "indication: pass, equal ± 7.4% (limit 8.4% slower; stated scatter"
     assert run["verdict_text"] == f"{verdict}; stalls rarer than 1 step in 13 not looked for)"
-    reference = {"kind": "published", "seconds": 5.74147, "same_software": False}
-    assert reference.items() <= run["reference"].items()
-    assert run["reference"]["software"] == "Megatron-Bridge, nemo:25.09.00"
-    published = {"step_seconds": 5.74147, "source": "llama3.1-mbridge.md:86"}
+    published = {"step_seconds": 5.74147, "tokens_per_second": 91316, "source": "llama3.1-mbridge.md:86"}  # corrected
     assert published.items() <= run["published"].items()
     figures = {"tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu"}
     assert set(run["published"]) == {"step_seconds", *figures, "source"}
