@@ -48,7 +48,10 @@ def check_engine(plan: JobPlan) -> None:
             remedy="run llmb-install update, which repairs it",
             code="no-engine",
         )
-    found = _release_of(Path(plan.engine_python))
+    # By the folders of its environment; None where they do not say.
+    packages = Path(plan.engine_python).parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info")
+    releases = (re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name) for folder in packages)
+    found = next((release[1] for release in releases if release), None)
     unchecked = plan.env.get(ENGINE_CHECK)
     if found not in (None, plan.engine) and (unchecked is None or unchecked.value.lower() != "off"):
         raise EnvironmentLacks(
@@ -57,14 +60,6 @@ def check_engine(plan: JobPlan) -> None:
             + ("" if is_newer(plan.engine) else f"; llmb-install add {plan.workload} brings one"),
             code="wrong-engine",
         )
-
-
-def _release_of(python: Path) -> str | None:
-    """The minor release of Megatron-Bridge in a Python's environment, by its folders; None where they do not say."""
-    for folder in python.parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info"):
-        if named := re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name):
-            return named[1]
-    return None
 
 
 class TorchrunScript(JobScript):

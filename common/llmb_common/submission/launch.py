@@ -54,30 +54,24 @@ def measured_here(install: Path | None) -> Look:
         if install is None or plan.gpu_type == CPU or not (install / ".llmb" / "index.db").is_file():
             return SiteTimes()
         from llmb_common.index.database import past_memory, past_times
-        from llmb_common.results.configuration import memory_key
+        from llmb_common.results.configuration import configuration_key, memory_key, software_of_plan
 
         rows = past_times(install, plan.workload, plan.model_size)
-        found = _measured(plan, rows) if rows else SiteTimes()
-        return replace(found, memory=lambda kind: past_memory(install, memory_key(plan, kind)))
+        key = f"{configuration_key(plan)} {software_of_plan(plan)}"
+        same = [row for row in rows if row.configuration == key]
+        others: dict[str, PastTime] = {}
+        for row in rows:
+            if row.configuration != key:
+                others.setdefault(row.configuration, row)
+        newest = [row for row in (*same, *rows) if row.gpu_type == plan.gpu_type and row.watts is not None]
+        return SiteTimes(
+            same=_band([row.step_seconds for row in same[:_NEWEST]]) if same else None,
+            alike=((made, row.step_seconds) for row in islice(others.values(), _ALIKE) if (made := _plan_of(row))),
+            watts=newest[0].watts if newest else None,
+            memory=lambda kind: past_memory(install, memory_key(plan, kind)),
+        )
 
     return look
-
-
-def _measured(plan: JobPlan, rows: Sequence[PastTime]) -> SiteTimes:
-    from llmb_common.results.configuration import configuration_key, software_of_plan
-
-    key = f"{configuration_key(plan)} {software_of_plan(plan)}"
-    same = [row for row in rows if row.configuration == key]
-    others: dict[str, PastTime] = {}
-    for row in rows:
-        if row.configuration != key:
-            others.setdefault(row.configuration, row)
-    newest = [row for row in (*same, *rows) if row.gpu_type == plan.gpu_type and row.watts is not None]
-    return SiteTimes(
-        same=_band([row.step_seconds for row in same[:_NEWEST]]) if same else None,
-        alike=((made, row.step_seconds) for row in islice(others.values(), _ALIKE) if (made := _plan_of(row))),
-        watts=newest[0].watts if newest else None,
-    )
 
 
 def _plan_of(row: PastTime) -> JobPlan | None:
