@@ -15,17 +15,11 @@ import pytest
 from llmb_common.machine.processes import Answer, ask, clean_environment
 from llmb_common.machine.sessions import end_session
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
+from support.processes import has_ended
 
 
 def sh(script: str, seconds: float = 60, most: int = 1 << 20):
     return ask(["sh", "-c", script], seconds, most=most)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_for(path: Path) -> str:
@@ -91,14 +85,14 @@ def test_after_its_time_it_ends_with_everything_that_it_has_started(tmp_path: Pa
 
     assert (answer.status, answer.problem, answer.output) == (None, "no-answer", "so far\n")
     assert answer.why == "sh did not answer in 1 s"
-    assert not any(is_running(int(pid)) for pid in pids.read_text().split())
+    assert all(has_ended(int(pid)) for pid in pids.read_text().split())
 
 
 def test_one_that_closes_its_streams_and_goes_on_is_ended_too(tmp_path: Path):
     answer = sh(f"echo $$ > {tmp_path / 'pid'}; exec sleep 600 >&- 2>&-", seconds=0.5)
 
     assert answer.problem == "no-answer"
-    assert not is_running(int((tmp_path / "pid").read_text()))
+    assert has_ended(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.parametrize("stream", [1, 2])
@@ -153,7 +147,7 @@ def test_an_interrupted_caller_leaves_nothing_running(number: signal.Signals, tm
     caller.send_signal(number)
     caller.wait(60)
 
-    assert not is_running(pid)
+    assert has_ended(pid)
 
 
 # Programs that are asked: limits to the byte, signals while one is being started, and what it inherits.

@@ -59,7 +59,6 @@ class HeldNodes:
 
 
 def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
-    """The words after ``srun`` that start ``argv`` in an image, as jobs are started in it."""
     if slurm.runtime == "enroot":
         options = [word for mount in inside.mounts for word in ("--mount", for_enroot(mount))]
         return ["enroot", "start", *(["--rw"] if slurm.container_writable else []), *options, inside.image, *argv]
@@ -107,7 +106,7 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
 
 
 def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
-    """The words of ``salloc``."""
+    """The command line of ``salloc``."""
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]
     argv += [f"--job-name={wanted.name}", "--quiet", "--no-kill", f"--immediate={wanted.wait}"]
