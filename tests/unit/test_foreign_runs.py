@@ -146,7 +146,7 @@ def test_folder_and_record_must_both_be_ours(cli: Cli, what: str) -> None:
     """A record of ours moved into a folder of theirs, and the reverse."""
     record = make_run(cli.install, state="PENDING")
     os.chown(getattr(record.paths, what), OTHER, OTHER)
-    with pytest.raises(RecordError, match="not to you"):
+    with pytest.raises(RecordError, match=f"belongs to user {OTHER}, not to you"):
         update_record(record.paths.folder, lambda found: found.with_state("CANCELLED"))
 
 

@@ -120,7 +120,7 @@ def stressed(held: Held, needs: Needs, found: Health, install: Path) -> Health:
     nodes = [item.node for item in found.verdicts if item.status in ("ok", "warn")]
     if not nodes:
         return found
-    pairs = list(zip(nodes[::2], nodes[1::2], strict=False))
+    pairs = zip(nodes[::2], nodes[1::2], strict=False)
     said = _ask(held, needs, nodes, [*(((node,) for node in nodes) if _ranks(needs) > 1 else ()), *pairs], alone=True)
     groups = _groups(nodes, said)
     usual = _UsualSpeeds(needs, load_cluster_config(install).health, _values(said, groups))
