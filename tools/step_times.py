@@ -160,7 +160,8 @@ def of_catalogue(recipe: Recipe) -> Iterable[Point]:
     """
     if recipe.results_file is None or recipe.catalogue is None:
         return
-    rows = [row for row in read_published(Path(recipe.results_file)) if not row.drops_tokens]
+    # All functions are dropless: without rows whose experts were given no more tokens than they had room for.
+    rows = [row for row in read_published(Path(recipe.results_file)) if "tokendrop" not in row.model]
     sizes = {row.model.partition(" (")[0]: row.size for row in rows if row.size}
     for row in rows:
         size = row.size or sizes.get(row.model.partition(" (")[0])

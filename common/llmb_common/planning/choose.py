@@ -146,8 +146,16 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
                 remedy=f"choose another {say('MODEL_SIZE')}, {say('GPU_TYPE')} or {say('CONFIG_VARIANT')}",
                 field="CONFIG_VARIANT",
             )
-    else:
-        rows = _not_by_name(given, gpu_type, model, rows)
+    else:  # without the rows that only CONFIG_VARIANT chooses
+        names = dict.fromkeys(row.variant for row in rows)
+        rows = [row for row in rows if not recipe.variant(row.variant).by_name]
+        if not rows:
+            where = f"{recipe.name} {model.size} on {gpu_said(given, gpu_type)}"
+            raise RequestError(
+                f"{where} has only variants that are chosen by name",
+                remedy=f"{say('CONFIG_VARIANT')} is one of {', '.join(names)}",
+                field="CONFIG_VARIANT",
+            )
     dtype = _dtype(given, gpu_type, model, rows)
     return gpu_type, model, dtype, [row for row in rows if dtype in row.dtypes]
 
@@ -311,19 +319,6 @@ def _dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row
             field="DTYPE",
         )
     return asked
-
-
-def _not_by_name(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
-    """Without the rows that only CONFIG_VARIANT chooses."""
-    found = [row for row in rows if not given.recipe.variant(row.variant).by_name]
-    if found:
-        return found
-    names = dict.fromkeys(row.variant for row in rows)
-    raise RequestError(
-        f"{given.recipe.name} {model.size} on {gpu_said(given, gpu_type)} has only variants that are chosen by name",
-        remedy=f"{given.request.say('CONFIG_VARIANT')} is one of {', '.join(names)}",
-        field="CONFIG_VARIANT",
-    )
 
 
 def _instead(case: Case) -> str:

@@ -304,13 +304,11 @@ class SiteTimes:
     """Of runs of a kind (``memory.kind_of``) in this software: peak of memory over the predicted one."""
 
 
-NOTHING_MEASURED = SiteTimes()
-
 Look = Callable[[JobPlan], SiteTimes]
 """Looks for what was measured; plans themselves read no file."""
 
 
-def expected(plan: JobPlan, recipe: Recipe, own: SiteTimes = NOTHING_MEASURED) -> Band | None:
+def expected(plan: JobPlan, recipe: Recipe, own: SiteTimes = SiteTimes()) -> Band | None:
     """The step time of ``plan``, without what it does beside training; None where nothing says it."""
     if own.same is not None:
         return own.same

@@ -237,11 +237,6 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     note: str = ""
     """What NVIDIA says of it, in a footnote."""
 
-    @property
-    def drops_tokens(self) -> bool:
-        """Whether experts were given no more tokens than they had room for; all functions are dropless."""
-        return "tokendrop" in self.model
-
 
 class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: int
