@@ -178,7 +178,7 @@ def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(measuring, "SILENT_SECONDS", -1.0)
     said = cli("results", tmp_path)
     assert said.err.count(f"searching {tmp_path} for runs") == 1
-    assert "no run matches" in said.err
+    assert "no run and no log" in said.err
 
 
 ANYTHING = {
