@@ -202,7 +202,7 @@ def test_every_plan_is_what_nvidias_launcher_makes_of_the_function_but_for_what_
     for entry in catalogue.index:
         if entry.name in IMPOSSIBLE | MEGATRON_REFUSES:
             continue
-        theirs, ours = launched(entry, catalogue), planned(plan("mbridge", **asked(entry), **chosen))
+        theirs, ours = launched(entry, catalogue), planned(plan("mbridge", **asked(entry), **chosen, PREFLIGHT="off"))
         for name in theirs.keys() | ours.keys():
             if theirs.get(name) != ours.get(name):
                 seen.add((name, theirs.get(name), ours.get(name)))
