@@ -102,6 +102,6 @@ def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
 
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
-    if not re.fullmatch("[0-9]{1,9}", text):
+    if not re.fullmatch("[0-9]{1,10}", text):
         raise EngineError(f"{name} is {text!r}, expected a number", remedy="start the job with torchrun or srun")
     return int(text)
