@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmb_common.errors import ConfigError
+from llmb_common.runs.record import update_record
 from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import parse_text, read_tasks
 from llmb_run.workspace import Workspace
@@ -240,6 +242,16 @@ def test_no_job_is_there_twice_when_one_before_it_is_corrected(site: Cli, tmp_pa
         )
         assert site("bulk", path, "--skip-unsupported").status == 0
     assert len(instant.accepted()) == 2
+
+
+def test_a_run_that_ended_with_the_command_that_followed_it_is_not_said_to_run(here: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.yaml"
+    path.write_text("tasks:\n  - {workload: llama3.1, size: smoke, dtype: bf16, scale: 1}\n")
+    assert "  COMPLETED  " in here("bulk", path).out
+    (folder,) = here.install.glob("workloads/*/experiments/*/*_*")
+    update_record(folder, lambda record: replace(record, states=record.states[:1]).with_state("RUNNING"))
+    done = here("bulk", path)
+    assert "  COMPLETED  " in done.out
 
 
 def test_a_dry_run_of_a_file(cli: Cli, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.jobs import JobToSubmit, Options, experiments_of, jobs_to_follow
 from llmb_common.submission.many import submit_many
+from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 from llmb_common.submission.single import submit, submit_chain
@@ -262,6 +263,12 @@ def start_round(
         results = _submit_all(jobs, options)
         # A job that ran and failed was submitted: the same command again is meant as new ones.
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
+    # A run that was there before may have ended with the command that followed it.
+    there = [item for _, item in results if isinstance(item, RunRecord) and item.submission.key in known]
+    now = {record.paths.run_id: record for record in refresh(item for item in there if not item.plan.traits.queued)}
+    results = [
+        (title, now.get(item.paths.run_id, item) if isinstance(item, RunRecord) else item) for title, item in results
+    ]
     result = report_started(results, known)
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
