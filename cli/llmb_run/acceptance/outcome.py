@@ -25,9 +25,9 @@ from llmb_run.columns import Column, Form, item
 from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.terminal import clock
 
-Outcome: TypeAlias = Literal["accepted", "not accepted", "not judged", "under way"]
+Conclusion: TypeAlias = Literal["accepted", "not accepted", "not judged", "under way"]
 
-STATUS: dict[Outcome, int] = {"accepted": 0, "not accepted": 1, "not judged": 4}
+STATUS: dict[Conclusion, int] = {"accepted": 0, "not accepted": 1, "not judged": 4}
 """Exit status of a campaign that is over."""
 
 
@@ -126,7 +126,7 @@ def headline(result: dict[str, Any]) -> str:
     return f"{result['outcome']}{only}".upper()
 
 
-def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Outcome, str]:
+def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
     """``main``: those of ``workloads`` that are not the pre-screen's."""
     stopped = [item for item in workloads if item["prescreen"] and item["verdict"] not in (None, "pass")]
     if stopped:

@@ -25,14 +25,14 @@ _MOST = 64 << 10
 """Bytes of a signature, a public key, or what ssh-keygen says."""
 _SECONDS = 60
 
-State: TypeAlias = Literal["none", "valid", "unknown signer", "not checked", "bad"]
+SignatureState: TypeAlias = Literal["none", "valid", "unknown signer", "not checked", "bad"]
 
 
 @dataclass(frozen=True)
 class PackSignature:
     """``valid``: by a signer that the site knows. ``unknown signer``: intact, but nobody said whose key counts."""
 
-    state: State
+    state: SignatureState
     text: str
     """A sentence."""
 
@@ -97,7 +97,7 @@ def check(pack: Path, signers: Path | None) -> PackSignature:
     source = signature_of(pack)
     known = _signers(signers) if signers is not None else b""
     if not os.path.lexists(source):
-        state: State = "none" if signers is None else "bad"
+        state: SignatureState = "none" if signers is None else "bad"
         return PackSignature(state, f"there is none ({source.name})")
     with tempfile.TemporaryDirectory(prefix="llmb-signature-") as folder:
         copy, allowed = Path(folder, "signature"), Path(folder, "signers")

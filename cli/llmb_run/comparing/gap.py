@@ -135,8 +135,8 @@ def taken(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
     return replace(spec, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
 
 
-Kind: TypeAlias = Literal["software", "setting", "launch", "nodes"]
-_ORDER: tuple[Kind, ...] = ("software", "setting", "launch", "nodes")
+DifferenceKind: TypeAlias = Literal["software", "setting", "launch", "nodes"]
+_ORDER: tuple[DifferenceKind, ...] = ("software", "setting", "launch", "nodes")
 
 _SOFTWARE = ("image", "engine", "software", "image digest", "driver", "cuda", "nccl", "kernel", "llmb")
 _UNTOLD = ("engine_python", "hosts", "recipe_sha256", "code_sha256", *fields_of(JobPlan, "derived", "extent"))
@@ -163,7 +163,7 @@ class GapDifference(msgspec.Struct, frozen=True):
     ``worth``: by the published rows, None where they do not say. ``takes``: what a job takes from the other side.
     """
 
-    kind: Kind
+    kind: DifferenceKind
     name: str
     here: str
     there: str = ""
@@ -335,7 +335,7 @@ def _unlike(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[
             yield name, (here, there)
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> DifferenceKind:
     if name in _SOFTWARE:
         return "software"
     if name in EVIDENCE:

@@ -137,8 +137,8 @@ At = Callable[[str], str]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Repeats = Annotated[int, msgspec.Meta(ge=1, le=10000)]
 Words = str | tuple[str, ...]
-Value = str | int | bool | float
-Values = dict[str, Value | tuple[Value, ...]]
+SettingValue = str | int | bool | float
+SettingValues = dict[str, SettingValue | tuple[SettingValue, ...]]
 """Of each name one value, or a list: a sweep."""
 
 
@@ -152,9 +152,9 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     image: Words | None = None
     max_steps: Positive | None = None
     time_limit: str | Positive | None = None
-    env: Values = {}
-    set: Values = {}
-    megatron: Values = {}
+    env: SettingValues = {}
+    set: SettingValues = {}
+    megatron: SettingValues = {}
     slurm: dict[str, str | int | None] = {}
     force: bool | None = None
     preflight: str | None = None
@@ -163,7 +163,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``when``: the value of dimensions, or values; every condition must hold."""
 
-    when: Values
+    when: SettingValues
     use: TaskSettings
 
 
@@ -178,7 +178,7 @@ class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workload: Words
-    zip: Values = {}
+    zip: SettingValues = {}
     overrides: tuple[Override, ...] = ()
 
 
@@ -274,7 +274,7 @@ def _words(value: Any) -> list[str]:
     return [as_said(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
-def _fits(spec: JobSpec, when: Values) -> bool:
+def _fits(spec: JobSpec, when: SettingValues) -> bool:
     return all(spec.settings.get(dimension(name)) in _words(wanted) for name, wanted in when.items())
 
 
