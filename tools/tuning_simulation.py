@@ -205,7 +205,7 @@ class Modelled(Kind):
         base = running[source.randrange(len(running) // 10, len(running) // 2 + 1)]
         near = [at for at in logs if 0 < sum(a != b for a, b in zip(at, base, strict=True)) <= 3]
         order = [base, *source.sample(near, min(len(near), source.choice((25, 40, 60))))]
-        bias = {other: source.gauss(0, 0.08) for other in {at[3:5] for at in logs}}
+        bias = {other: source.gauss(0, 0.08) for other in dict.fromkeys(at[3:5] for at in logs)}
         options = []
         for at in order:
             seconds = 12 * math.exp(logs[at] - logs[base])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -216,6 +219,21 @@ def test_an_oracle_sees_the_base_and_what_is_near_the_fastest(kind: tuning.Kind)
     assert known.logs[0] == space.logs[0]
     assert all(known.holds)
     assert max(known.logs[1:]) <= space.best + math.log1p(tuning.MATTERS)
+
+
+def test_a_space_is_the_same_in_every_process() -> None:
+    """Sets of texts have another order in each."""
+    program = "import random; from tools import tuning_simulation as t; print(t.MODELLED[0].make(random.Random(1)))"
+    made = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert made[0] == made[1]
 
 
 def test_a_budget_of_a_tuning_is_never_exceeded() -> None:

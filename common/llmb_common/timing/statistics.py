@@ -112,16 +112,15 @@ def summed_degrees(one: float, one_degrees: float, other: float, other_degrees: 
 def gamma_quantile(shape: float, share: float) -> float:
     """The value below which ``share`` of a gamma distribution with unit scale lies; 0 where it is below the smallest.
 
-    Halley's method, from Wilson and Hilferty's approximation on (Press et al., Numerical Recipes, 3rd edition, 6.2.1).
+    Halley's method (Press et al., Numerical Recipes, 3rd edition, 6.2.1).
     """
+    split = 1 - shape * (0.253 + 0.12 * shape)
     if shape > 1:
-        # Abramowitz and Stegun, 26.2.23: the normal quantile. ``statistics`` has it too, and takes long to import.
-        t = math.sqrt(-2 * math.log(min(share, 1 - share)))
-        z = math.copysign(t - (2.30753 + 0.27061 * t) / (1 + t * (0.99229 + 0.04481 * t)), share - 0.5)
-        x = shape * max(1 - 1 / (9 * shape) + z / (3 * math.sqrt(shape)), 0.1 / shape) ** 3
+        x = shape
+    elif share < split:
+        x = (share / split) ** (1 / shape)
     else:
-        split = 1 - shape * (0.253 + 0.12 * shape)
-        x = (share / split) ** (1 / shape) if share < split else 1 - math.log((1 - share) / (1 - split))
+        x = 1 - math.log((1 - share) / (1 - split))
     for _ in range(20):
         if x < _TINY:
             return 0.0
