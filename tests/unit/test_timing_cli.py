@@ -172,17 +172,11 @@ def test_a_failed_run_keeps_its_row(timing):
 
 def test_a_long_name_is_cut_in_the_middle_unless_asked_for_in_full(timing):
     name = "pretrain_" + 100 * "x" + "_1732000000"
-    short, full = (
-        table([timing(name, mbridge_log(), "mbridge")], "mbridge", full_names=choice).splitlines()
-        for choice in (False, True)
-    )
-    cut = short[-1].split()[0]
-    assert len(cut) == 90
-    assert cut.startswith("pretrain_xxx")
-    assert cut.endswith("xxx_1732000000")
-    assert full[-1].split()[0] == name
-    assert len(short[-1]) == len(short[3]) == 165
-    assert len(full[-1]) == len(full[3]) == len(name) + 75
+    timings = [timing(name, mbridge_log(), "mbridge")]
+    for full_names, shown in ((False, shorten(name, 90)), (True, name)):
+        lines = table(timings, "mbridge", full_names=full_names).splitlines()
+        assert lines[-1].split()[0] == shown
+        assert len(lines[-1]) == len(lines[3]) == len(shown) + 75
 
 
 HOSTILE = ['plain", "x', "a,b", "new\nline", "\x1b[31mred", "caf\udce9", "=cmd()", "日本"]

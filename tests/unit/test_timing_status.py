@@ -12,7 +12,7 @@ import pytest
 from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import analyse
-from llmb_common.timing.statistics import Window, read_window, summarize
+from llmb_common.timing.statistics import Summary, Window, read_window, summarize
 from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line
 
 WINDOW = Window(35, 44)
@@ -357,12 +357,6 @@ def test_throughput_that_part_of_the_window_lacks_has_no_mean(judge):
     assert timing.tflops is None
 
 
-def test_summaries_of_few_values():
-    assert summarize([]) is None
-    single = summarize([2.0])
-    assert (single.mean, single.std, single.median) == (2.0, 0.0, 2.0)
-
-
 def test_a_window_has_both_its_ends() -> None:
     window = read_window("35-44")
     assert (str(window), len(window)) == ("35-44", 10)
@@ -378,9 +372,8 @@ def test_what_a_window_lacks() -> None:
     assert [item.index for item in Window(2, 5).select(known)] == [2, 4]
 
 
-def test_a_summary_of_an_even_number_of_values() -> None:
-    found = summarize([4.0, 1.0, 3.0, 2.0])
-    assert (found.count, found.mean, found.median) == (4, 2.5, 2.5)
-    assert found.std == pytest.approx(1.2909944)
-    two = summarize([1.0, 3.0])
-    assert two.std == pytest.approx(2**0.5)
+def test_summaries() -> None:
+    assert summarize([]) is None
+    assert summarize([2.0]) == Summary(1, 2.0, 0.0, 2.0)
+    assert summarize([1.0, 3.0]) == Summary(2, 2.0, pytest.approx(2**0.5), 2.0)
+    assert summarize([4.0, 1.0, 3.0, 2.0]) == Summary(4, 2.5, pytest.approx(1.2909944), 2.5)
