@@ -132,7 +132,8 @@ def test_one_configuration_that_changed_makes_no_site_loud() -> None:
 
 
 def test_stalls_are_sums_over_the_steps_that_were_seen() -> None:
-    assert stalls_of(run(stalls=(1.0, 3.0))) == (4.0, 10.0, 40)
+    mixed = run(stalls=(1.0, -0.5, 3.0))
+    assert (stalls_of(mixed), stalls_of(mixed, faster=True)) == ((4.0, 10.0, 40), (0.5, 0.25, 40))
     assert stalls_of(StepTime(1.0, 0.0, count=10)).steps == 10, "where nothing else is known, the window"
 
 
