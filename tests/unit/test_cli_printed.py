@@ -122,6 +122,7 @@ def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
     ]
     assert cells(line)[:2] == ["llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01"]
     assert cells(line)[2:7] == ["3 (1 failed)", "5.733", "5.6", "1.0", "5.74147"]
+    assert cells(line)[7].startswith("indication: pass, ")
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert set(runs) == set(group["run_ids"])
     assert (group["unsuccessful"], group["step_seconds"]) == (1, pytest.approx(17.2 / 3))
