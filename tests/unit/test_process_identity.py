@@ -64,30 +64,31 @@ def test_a_process_is_known_by_host_pid_start_and_boot() -> None:
     assert is_alive(me)
 
 
-def test_an_odd_name_does_not_shift_the_fields(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
-    program = tmp_path / "a) R 1 (b c"
-    program.symlink_to("/bin/sleep")
-    started.append(subprocess.Popen([str(program), "600"], stdout=subprocess.PIPE, text=True))
-    name = Path(f"/proc/{started[0].pid}/comm")
-    while name.read_text() != "a) R 1 (b c\n":
-        time.sleep(0.01)
-    found = identify(started[0].pid)
-    assert found is not None
-    assert is_alive(found)
-    assert found.start.isdigit()
-    assert int(found.start) >= int(getattr(identify(), "start"))  # noqa: B009
-
-
-def test_a_name_that_is_no_text_hides_no_process(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
-    program = os.path.join(os.fsencode(tmp_path), b"sl\xffp")  # noqa: PTH118  # bytes
+@pytest.mark.parametrize("name", [b"a) R 1 (b c", b"sl\xffp"])
+def test_an_odd_name_neither_shifts_the_fields_nor_hides_a_process(started, tmp_path, name):
+    program = os.path.join(os.fsencode(tmp_path), name)  # noqa: PTH118  # bytes
     os.symlink("/bin/sleep", program)  # noqa: PTH211
     started.append(subprocess.Popen([program, "600"], stdout=subprocess.PIPE, text=True))
-    name = Path(f"/proc/{started[0].pid}/comm")
-    while name.read_bytes() != b"sl\xffp\n":
+    while Path(f"/proc/{started[0].pid}/comm").read_bytes() != name + b"\n":
         time.sleep(0.01)
-    found = identify(started[0].pid)
+    found, own = identify(started[0].pid), identify()
     assert found is not None
+    assert own is not None
     assert is_alive(found)
+    assert int(found.start) >= int(own.start)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, signal.Signals, bool]]:
+    """Every signal that is sent: to whom, which, and whether it arrived."""
+    signals: list[tuple[int, signal.Signals, bool]] = []
+
+    def noted(whom: ProcessId, number: signal.Signals) -> bool:
+        signals.append((whom.pid, number, send(whom, number)))
+        return signals[-1][2]
+
+    monkeypatch.setattr(processes, "send", noted)
+    return signals
 
 
 def another(process: ProcessId, **changes: str) -> ProcessId:
@@ -174,54 +175,27 @@ def test_a_process_is_found_while_its_program_is_being_loaded(tmp_path: Path) ->
         assert found == [child.pid]
 
 
-def test_a_process_that_obeys_is_told_once_and_politely(started: list[subprocess.Popen[str]]) -> None:
+def test_a_process_that_obeys_is_told_once_and_politely(started, sent):
     leader, member = start(started, OBEDIENT), start(started, OBEDIENT)
-    told: list[tuple[int, signal.Signals]] = []
-
-    def members() -> list[ProcessId]:
-        return [member] if is_alive(member) else []
-
-    with pytest.MonkeyPatch.context() as patch:
-
-        def noted(whom: ProcessId, number: signal.Signals) -> bool:
-            told.append((whom.pid, number))
-            return send(whom, number)
-
-        patch.setattr(processes, "send", noted)
-        end_processes(leader, members, patience=60)
-    assert told == [(leader.pid, signal.SIGTERM), (member.pid, signal.SIGTERM)], "the leader first, and alone"
+    end_processes(leader, lambda: [member] if is_alive(member) else [], patience=60)
+    once = [(leader.pid, signal.SIGTERM, True), (member.pid, signal.SIGTERM, True)]
+    assert sent == once, "the leader first, and alone"
     assert [child.wait() for child in started] == [-signal.SIGTERM] * 2
 
 
-def test_who_saves_for_long_is_told_once(started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_saves_for_long_is_told_once(started, sent):
     """A second SIGTERM ends many programs on the spot."""
     leader, member = start(started, OBEDIENT), start(started, STUBBORN)
-    told: list[int] = []
-
-    def noted(whom: ProcessId, number: signal.Signals) -> bool:
-        if number == signal.SIGTERM:
-            told.append(whom.pid)
-        return send(whom, number)
-
-    monkeypatch.setattr(processes, "send", noted)
     end_processes(leader, lambda: [member] if is_alive(member) else [], patience=0.4)
-    assert told == [leader.pid, member.pid]
+    assert [pid for pid, number, _ in sent if number == signal.SIGTERM] == [leader.pid, member.pid]
     assert started[1].wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("hurry", [True, False])
-def test_one_that_does_not_is_killed_when_patience_ends(started, monkeypatch, hurry):
+def test_one_that_does_not_is_killed_when_patience_ends(started, sent, hurry):
     leader, member = start(started, STUBBORN), start(started, STUBBORN)
-    killed: list[bool] = []
-
-    def noted(whom: ProcessId, number: signal.Signals) -> bool:
-        done = send(whom, number)
-        if number == signal.SIGKILL:
-            killed.append(done)
-        return done
-
-    monkeypatch.setattr(processes, "send", noted)
     end_processes(leader, lambda: [member], patience=3600 if hurry else 0.2, hurry=lambda: hurry)
+    killed = [arrived for _, number, arrived in sent if number == signal.SIGKILL]
     rounds = list(zip(killed[::2], killed[1::2], strict=True))
     assert rounds[0] == (True, True)
     assert rounds.index((False, False)) == len(rounds) - 1, "until both are gone, and no longer"

@@ -18,7 +18,7 @@ import pytest
 from llmb_common.errors import RecordError
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission import jobs, rounds, single
+from llmb_common.submission import rounds, single
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.rounds import LEFTOVER_SECONDS, digest_of, digest_of_file, open_round
 from llmb_run.main import main
@@ -28,7 +28,7 @@ from support.crashes import run_and_crash, start
 from support.documented_jobs import documented_rows, plan_of
 from support.fake_slurm import FakeSlurm
 from support.processes import wait_until
-from support.run_site import RunSite
+from support.run_site import RunSite, with_small_code
 
 FIVE = ("submit", "-w", "llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1", "--repeats", "5")
 
@@ -38,10 +38,7 @@ def cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fake: FakeSlurm
 ) -> Cli:
     """llmb-run on an installation with a scripted Slurm."""
-    code = tmp_path / "code" / "llmb_train"
-    code.mkdir(parents=True)
-    (code / "__main__.py").touch()
-    monkeypatch.setattr(jobs, "training_code", lambda: code)
+    with_small_code(tmp_path, monkeypatch)
     return Cli(RunSite(tmp_path, "slurm").install, monkeypatch, capsys)
 
 

@@ -21,16 +21,13 @@ from llmb_common.submission import jobs, single
 from llmb_common.submission.jobs import JobToSubmit, Options, alike
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.single import recover, submit
-from support.run_site import RECIPE, RunSite
+from support.run_site import RECIPE, RunSite, with_small_code
 from support.told_executor import Told, told_executor
 
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
-    code = tmp_path / "code" / "llmb_train"
-    code.mkdir(parents=True)
-    (code / "__main__.py").touch()
-    monkeypatch.setattr(jobs, "training_code", lambda: code)
+    with_small_code(tmp_path, monkeypatch)
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
