@@ -38,8 +38,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """On the runs of ``support.report_site``."""
     install = tmp_path_factory.mktemp("site")
     make_site(install)
-    place = Workspace(install)
-    return build(selected(place, (), {}), place)
+    workspace = Workspace(install)
+    return build(selected(workspace, (), {}), workspace)
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,8 @@ LONG = "Acceptance_of_the_extension_of_" + "W" * 120
 def customer_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     install = tmp_path_factory.mktemp("customer")
     make_customer_site(install)
-    place = Workspace(install)
-    return build(selected(place, (), {}), place, f"{LONG} {HOSTILE}")
+    workspace = Workspace(install)
+    return build(selected(workspace, (), {}), workspace, f"{LONG} {HOSTILE}")
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         make_site(Path(folder))
-        place = Workspace(Path(folder))
+        workspace = Workspace(Path(folder))
         file = Path(folder) / "report.html"
-        file.write_text(page(build(selected(place, (), {}), place)), encoding="utf-8")
+        file.write_text(page(build(selected(workspace, (), {}), workspace)), encoding="utf-8")
         program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for theme in THEMES:

@@ -220,9 +220,9 @@ def test_what_differs_between_the_runs_of_one_job(report: Report) -> None:
 
 def test_many_runs_share_the_points(tmp_path: Path) -> None:
     make_run(tmp_path, log=noisy_log(5.7, seed=1, steps=400))
-    place = Workspace(tmp_path)
-    (found,) = selected(place, (), {})
-    report = build([found] * 300, place)
+    workspace = Workspace(tmp_path)
+    (found,) = selected(workspace, (), {})
+    report = build([found] * 300, workspace)
     assert sum(len(run.steps.index) for run in report.runs) <= MOST_POINTS * 1.1
     assert report.runs[0].steps.total == 400
 
@@ -231,8 +231,8 @@ def test_many_runs_share_the_points(tmp_path: Path) -> None:
 
 
 def report_on(install: Path) -> Report:
-    place = Workspace(install)
-    return build(selected(place, (), {}), place)
+    workspace = Workspace(install)
+    return build(selected(workspace, (), {}), workspace)
 
 
 @pytest.fixture(scope="module")

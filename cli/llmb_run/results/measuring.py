@@ -150,7 +150,7 @@ def measure(
         known_baselines = _baselines(workspace)
         figures = KeptFigures(workspace.install_or_none, found)
         try:
-            read = [_read_one(files, _record_of(files, records, found), window, figures) for files in found]
+            read = [_read_one(files, records, found, window, figures) for files in found]
         finally:
             figures.close()
         just_read = (
@@ -213,17 +213,6 @@ def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
     return next((item for item in found if item.record is not None), found[0])
 
 
-def _record_of(
-    files: RunFiles, records: Mapping[Path | None, RunRecord], found: Sequence[RunFiles]
-) -> RunRecord | None:
-    """The record of the log's folder, where the log is that run's own: one run counts once, whatever lies beside it."""
-    record = records.get(files.folder)
-    if record is None or files.log is None or log_stem(files.log) == record.plan.experiment_name:
-        return record
-    beside = [other for other in found if other.folder == files.folder]
-    return record if len(beside) == 1 else None
-
-
 def _baselines(workspace: Workspace) -> list[Baseline]:
     """The installation's; none where there is no installation, or they cannot be read."""
     if workspace.install_or_none is None:
@@ -271,8 +260,19 @@ def _without_copies(
     return [files for files in found if files.folder not in copies]
 
 
-def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, kept: KeptFigures) -> MeasuredRun:
+def _read_one(
+    files: RunFiles,
+    records: Mapping[Path | None, RunRecord],
+    found: Sequence[RunFiles],
+    window: Window | None,
+    kept: KeptFigures,
+) -> MeasuredRun:
     """What the log says, before it is compared with anything."""
+    record = records.get(files.folder)
+    if record and files.log and log_stem(files.log) != record.plan.experiment_name:
+        # One run counts once, whatever other logs lie in its folder.
+        beside = [other for other in found if other.folder == files.folder]
+        record = record if len(beside) == 1 else None
     if record is None:
         # Without a plan the log says which of the two analyses is meant.
         timing = analyse(files, window or STYLES["mbridge"].window)
