@@ -299,7 +299,7 @@ def test_a_decision_to_the_digit() -> None:
     assert found.low == pytest.approx(middle * math.exp(-half))
     assert found.high == pytest.approx(middle * math.exp(half), rel=1e-3)
     assert found.steady_half == pytest.approx(middle * math.expm1(half))
-    assert found.resolution == pytest.approx((found.high - found.low) / 2)
+    assert found.resolution == pytest.approx(found.high - middle)
     assert (found.answer, found.more_runs) == ("pass", None)
 
 

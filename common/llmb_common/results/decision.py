@@ -129,8 +129,9 @@ class Decision:
 
     @property
     def resolution(self) -> float:
-        """The smallest difference from the limit that these runs could have shown, as a share of the reference."""
-        return (self.high - self.low) / 2
+        """The smallest difference from the limit that these runs are sure to show, as a share of the reference: how far
+        the interval reaches to its farther side (stalls that were not seen only cost time)."""
+        return max(self.high - self.ratio, self.ratio - self.low)
 
     @property
     def stall_share(self) -> float:
