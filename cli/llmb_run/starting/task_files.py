@@ -187,20 +187,6 @@ class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     defaults: Sweep = Sweep()
 
 
-def parse_yaml(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
-    """The specs of a file in this form.
-
-    Raises:
-        ConfigError: something in it is wrong; with ``where`` and the line
-    """
-    content, at = read_content(text, where, TaskFile)
-    specs: list[JobSpec] = []
-    for number, task in enumerate(content.tasks):
-        path = f"$.tasks[{number}]"
-        specs += [replace(spec, where=at(path)) for spec in specs_of_task(task, content.defaults, workspace, path, at)]
-    return specs
-
-
 def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
     """What a task file or a suite holds, and where each value is.
 
@@ -309,8 +295,15 @@ def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
     text = read_text(path)
     # The short form has a task in one of its first two lines; YAML has "key: value" there.
     begins = [line for line in map(_strip, text.splitlines()) if line][:2]
-    parse = parse_text if any(line.startswith("(") for line in begins) else parse_yaml
-    specs = parse(text, str(path), workspace)
+    if any(line.startswith("(") for line in begins):
+        specs = parse_text(text, str(path), workspace)
+    else:
+        content, at = read_content(text, str(path), TaskFile)
+        specs = []
+        for number, task in enumerate(content.tasks):
+            key = f"$.tasks[{number}]"
+            found = specs_of_task(task, content.defaults, workspace, key, at)
+            specs += [replace(spec, where=at(key)) for spec in found]
     if not specs:
         raise ConfigError(f"{path}:1: no task", remedy="cli/README.md shows both forms of a task file")
     return specs
