@@ -44,8 +44,6 @@ MEGATRON_REFUSES = {
     "qwen3_235b_a22b_pretrain_128gpu_b200_fp8mx_deepep_dev_config",
 }
 """Those that divide and are refused by Megatron 0.6.2's own validation all the same."""
-TOO_LARGE = {"llama31_405b_pretrain_128gpu_b200_bf16_config"}
-"""Those whose stages need more than the GPU has, even without interleaving. NVIDIA published no result of it."""
 
 
 def plan(machine: Machine = SLURM, **variables: str) -> JobPlan:
