@@ -94,7 +94,7 @@ def test_two_runs_are_compared(cli: Cli) -> None:
     done = cli("compare", first.paths.run_id, second.paths.run_id)
     assert done.status == 0
     few = "; fewer than 3 runs of a side cannot show that one of them was odd"
-    assert f"\nB's steps take 20.0% more time than A's (97.7% interval: +9.4% to +31.7%){few}\n" in done.out
+    assert f"\nB's steps take 20.0% more time than A's (97.7% interval: +9.4% to +31.6%){few}\n" in done.out
     assert "loss: at most 0.00% apart, at iteration" in done.out
     assert "the same work" in done.out
     assert ["env", "NCCL_ALGO", "-", "Ring"] in [line.split() for line in done.out.splitlines()]

@@ -324,7 +324,8 @@ def test_a_change_is_real_where_its_interval_leaves_out_one() -> None:
 def test_the_interval_of_a_comparison_is_made_of_the_two_sides() -> None:
     one, other = [took(10.0)], [took(11.0), took(11.0)]
     found = compare_times(one, other)
-    before, after = level(one, earlier=squares(batches(other))), level(other, earlier=squares(batches(one)))
+    more = replace(STATED, stalls=STATED.stalls._replace(steps=200 + 2 * 400))  # of the other side, without a stall
+    before, after = level(one, more, squares(batches(other))), level(other, earlier=squares(batches(one)))
     assert found.ratio == pytest.approx(1.1)
     above = before.high - before.steady  # with the stalls that nobody saw
     assert math.log(found.ratio / found.low) == pytest.approx(math.hypot(above, after.half))
@@ -339,6 +340,14 @@ def test_what_a_day_does_it_does_to_both_sides_of_a_comparison() -> None:
     assert ratios[1].high < ratios[0].high
     unknown = compare_times([took(10.0)], [took(10.2)])
     assert unknown.high == pytest.approx(ratios[0].high)
+
+
+def test_what_one_side_saw_of_stalls_the_other_may_have_missed() -> None:
+    """Of runs that are alike, every third loses 16 steps' time at once: three of a side often meet none."""
+    calm, stalled = took(10.0, steps=40), took(10.0, steps=40, stalls=(16.0,))
+    assert not compare_times([calm] * 5, [calm, stalled, calm, stalled, calm]).is_real
+    assert not compare_times([calm], [stalled]).is_real
+    assert compare_times([calm] * 10, [stalled] * 10).is_real
 
 
 def test_stalls_count_in_a_comparison() -> None:

@@ -19,7 +19,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.columns import fields_of
 from llmb_common.results.configuration import software_of
 from llmb_common.results.decision import less, level
-from llmb_common.results.scatter import STATED, Scatter, batches, squares
+from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares, stalls_of
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.manifest import image_receipt
@@ -51,7 +51,8 @@ class Change:
 
 
 def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED) -> Change:
-    """The ratio of the mean step times, stalls included. How much runs differ is pooled over both sides.
+    """The ratio of the mean step times, stalls included. How much runs differ is pooled over both sides, and the stalls
+    of one price what the other may not have seen.
 
     Args:
         first: the step time of each run, at least one
@@ -68,8 +69,16 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter
     if days[0] == days[1] and days[0] != {""}:
         # What a day does, it does to both.
         scatter, stated = replace(scatter, day=0.0), replace(stated, day=0.0)
-    seen = [squares(batches(side)) for side in (first, second)]
-    one, other = level(first, scatter, seen[1], stated=stated), level(second, scatter, seen[0], stated=stated)
+    # How runs differ, and how often they stall, each side says of the other, too.
+    one, other = (
+        level(
+            side,
+            replace(scatter, stalls=Stalls(*map(math.fsum, zip(scatter.stalls, *map(stalls_of, across), strict=True)))),
+            squares(batches(across)),
+            stated=stated,
+        )
+        for side, across in ((first, second), (second, first))
+    )
     # On the logarithm, so that swapping the sides swaps the bounds.
     low, apart, high = map(math.exp, less(other.bounded, [one.bounded]))
     return Change(apart, low, high)
