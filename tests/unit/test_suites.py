@@ -1,4 +1,4 @@
-"""The suites that come with LLMB: made from what is published, each can be planned, and each workload can be judged."""
+"""Suites: those that come with LLMB, of which each workload can be planned and judged, and what no suite may say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 from llmb_common.errors import RequestError
 from llmb_run.acceptance.suite import suites
+from support import instant
+from support.campaigns import SUITE, Site
 from support.cli import Cli
 from support.functions import CATALOGUE, LAPTOP, RECIPE, plan
 from support.repository import REPOSITORY
@@ -122,3 +124,48 @@ def test_without_gpus_a_model_is_answered_with_its_own_small_copy_or_what_is_pos
         text = str(caught.value)
         assert (own in text) if own else f"no copy of {model} runs without GPUs, but a dry run plans it" in text
         assert not [other for other in CATALOGUE.sizes if other in text.replace(model, "")]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SUITE.replace("scale: 2", "scale: 999"), "two.yaml:7: pretrain_grok1 smoke bf16 999 GPUs: "),
+        (SUITE.replace("{seconds: 0.1, source: a contract}", "required"), "nothing to compare it with"),
+        (SUITE.replace("scale: 2", "max_steps: 20"), "it ends after step 20"),
+        (SUITE.replace("scale: 2", "profile: true"), "two.yaml:7: a profiled run is slower"),
+        (SUITE.replace("a contract", '""'), "two.yaml:5: tests[0].reference.source is empty\n  -> give it a value"),
+        (SUITE.replace("name: two", "name: ../x"), "two.yaml:1: name ('../x') has characters, or a length, that"),
+        (SUITE.replace("repeats: 3", "repeats: 0"), "two.yaml:2: defaults.repeats (0) is out of range"),
+        (
+            SUITE.replace("0.1,", "1e-320,"),
+            "tests[0].reference.seconds (1e-320) is out of range\n  -> use at least 1e-06",
+        ),
+    ],
+)
+def test_a_suite_that_cannot_be_run_is_refused_before_anything_starts(site: Site, text: str, message: str) -> None:
+    site.suite(text=text)
+    done = site.accept()
+    assert (done.status, instant.accepted()) == (2, []), done.out
+    assert message in done.err
+    assert not list(site.install.rglob("campaign.json"))
+
+
+def test_a_missing_image_is_found_before_anything_starts(site: Site) -> None:
+    site.suite()
+    (instant.folder() / "no image").touch()
+    done = site.accept()
+    assert (done.status, instant.accepted()) == (3, [])
+    assert "two.yaml:4: pretrain_llama3.1 smoke bf16 1 GPUs: the image is missing" in done.err
+    assert "there is no suite smok (did you mean 'smoke'?)" in site("accept", "smok").err
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(site: Site) -> None:
+    site.suite()
+    done = site.accept("--dry-run")
+    assert (done.status, instant.accepted()) == (0, [])
+    assert done.out.splitlines()[1].split()[-6:] == ["0.1", "0.1053", ">", "95.0", "a", "contract"]
+    assert not (site.install / "campaigns").exists()
+    assert site.accept("--dry-run", "--json").data["workloads"][0]["plan"]["gpus"] == 1
