@@ -36,9 +36,11 @@ def find_checkpoint(load: str) -> StartingPoint:
     if name:
         folder, step = path.parent, int(name.group(1))
     else:
-        text, why = "", "does not name a step"
+        tracker, text, why = path / _TRACKER, "", "does not name a step"
         try:
-            text = (path / _TRACKER).read_text(encoding="utf-8", errors="replace").strip()
+            if tracker.is_fifo():  # nobody may ever write into it
+                raise OSError("it is a named pipe")
+            text = tracker.read_text(encoding="utf-8", errors="replace").strip()
         except FileNotFoundError:
             why = "is missing"
         except (OSError, ValueError) as error:

@@ -133,6 +133,12 @@ def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
             find_checkpoint(str(path))
 
 
+def test_a_pipe_in_the_place_of_the_step_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest_checkpointed_iteration.txt")
+    with pytest.raises(JobError, match=r"cannot be read \(it is a named pipe\)"):
+        find_checkpoint(str(tmp_path))
+
+
 def test_a_checkpoint_that_was_not_finished_is_refused(tmp_path: Path) -> None:
     _save(tmp_path, 50)
     (tmp_path / "iter_0000050" / "__0_0.distcp").unlink()
