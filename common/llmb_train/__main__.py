@@ -66,7 +66,7 @@ def _wait_to_be_ended(status: int) -> None:
         raise SystemExit(status)
 
     signal.signal(signal.SIGTERM, end)
-    time.sleep(60)  # so long the first has to say what is wrong with all of them
+    time.sleep(60)  # the first rank has this long to say what is wrong with all of them
 
 
 def run(job: Job | FunctionJob, folder: Path) -> None:

@@ -83,7 +83,7 @@ class WaitsCallback(Callback):  # type: ignore[misc]
     def __init__(self, first: int, folder: Path) -> None:
         self._first, self._folder = first, folder
         self._steps: dict[int, list[tuple[Any, Any]]] = {}
-        """Beginning and end of each wait, by step; ``_now``: of the step that runs."""
+        """Beginning and end of each wait, by step; those of the current step are in ``_now`` until it ends."""
         self._begun: list[float] = []
         self._now: list[tuple[Any, Any]] = []
         self._originals: list[tuple[Any, str, Any]] = []

@@ -226,17 +226,8 @@ def package_version(name: str) -> str | None:
     A container may hold Megatron as a source tree, without a distribution's metadata or with another one's: what the
     tree's ``package_info.py`` says comes first.
     """
-    for folder in _folders(name.replace("-", ".")) if name.startswith("megatron-") else ():
-        try:
-            text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            continue
-        values: dict[str, str] = dict(
-            re.findall(r"""^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *["']?(\w*)""", text, re.MULTILINE)
-        )
-        numbers = [values.get(part, "") for part in ("MAJOR", "MINOR", "PATCH")]
-        if all(number.isdecimal() for number in numbers):
-            return ".".join(numbers) + values.get("PRE_RELEASE", "")
+    if name.startswith("megatron-") and (version := _source_version(name.replace("-", "."))):
+        return version
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -252,6 +243,22 @@ def says(module: str, name: str) -> bool:
         if path.is_file() and re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")):
             return True
     return False
+
+
+def _source_version(package: str) -> str | None:
+    """From ``MAJOR``, ``MINOR``, ``PATCH`` and ``PRE_RELEASE`` in the package's ``package_info.py``."""
+    for folder in _folders(package):
+        try:
+            text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        values: dict[str, str] = dict(
+            re.findall(r"""^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *["']?(\w*)""", text, re.MULTILINE)
+        )
+        numbers = [values.get(part, "") for part in ("MAJOR", "MINOR", "PATCH")]
+        if all(number.isdecimal() for number in numbers):
+            return ".".join(numbers) + values.get("PRE_RELEASE", "")
+    return None
 
 
 def _folders(package: str) -> list[str]:

@@ -298,7 +298,8 @@ def _check_engine(job: AnyJob, where: str) -> None:
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
     """What divides; planning does not know it of reduced copies."""
     p, ep = job.parallelism, job.parallelism.ep or 1
-    counts = {"world_size": job.world_size, "tp": p.tp, "pp": p.pp, "cp": p.cp, **vars(job.batch)}
+    batch = {"mbs": job.batch.mbs, "gbs": job.batch.gbs}
+    counts = {"world_size": job.world_size, "tp": p.tp, "pp": p.pp, "cp": p.cp, **batch}
     for name, count in counts.items():
         if count < 1:
             raise JobError(f"{where}: {name} is {count}, expected 1 or more")

@@ -167,8 +167,11 @@ def _section(hint: Any) -> dict[str, str]:
     for kinds in found.values():
         if any(kind.startswith('"') for kind in kinds):  # a class below may say str where the one above has the values
             kinds.discard("str")
-    told = {name: kinds - {"any"} for name, kinds in found.items() if not kinds <= {"any", "none"}}
-    return {name: "|".join(sorted(kinds)) for name, kinds in told.items()}
+    return {
+        name: "|".join(sorted(kinds - {"any"}))
+        for name, kinds in found.items()
+        if kinds not in ({"any"}, {"any", "none"})
+    }
 
 
 def _classes(hint: Any) -> Iterator[type]:

@@ -134,6 +134,7 @@ def find(name: str) -> Function:
             remedy="use an image with the release that was planned for, or plan with a catalogue of this engine",
         )
     module = importlib.import_module(known[name])
+    # Only now: the recipe's modules have imported Bridge's loader by name.
     for other, imported in list(sys.modules.items()):
         if other.startswith("megatron.bridge.") and LOADER in vars(imported):
             setattr(imported, LOADER, load)

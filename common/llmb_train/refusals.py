@@ -114,15 +114,7 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
             "MoE routing is dropless and force-balanced: do not compare with the published results, which drop tokens"
         )
     if isinstance(job, FunctionJob):
-        if reduced := job.function.reduced:
-            experts = f", {reduced.experts} experts" if reduced.experts else ""
-            lines.append(
-                f"a reduced copy of {job.function.name}: {reduced.layers} layers, hidden size {reduced.hidden}"
-                f"{experts}; its structure is the function's, its speed means nothing"
-            )
-            if not engine.transformer_engine:
-                lines.append("trained with torch's Adam in bf16 with fp32 states, whatever the function's optimizer is")
-        return lines
+        return lines + _notices_of_function(job, engine)
     if engine.device == "cuda" and job.architecture.moe is not None and settings.gather_in_optimizer_step(job):
         lines.append(
             "the experts of each rank's first pipeline chunk are gathered one update late (megatron-core's gather in "
@@ -143,4 +135,18 @@ def _untested(job: AnyJob, engine: Engine) -> list[str]:
             lines.append(f"{found}: LLMB's settings are not tested with it (LLMB_ENGINE_CHECK=off)")
         elif not engine.transformer_engine and version not in tried:
             lines.append(f"{found}: what makes up for Transformer Engine is tried with {' and '.join(tried)} only")
+    return lines
+
+
+def _notices_of_function(job: FunctionJob, engine: Engine) -> list[str]:
+    reduced = job.function.reduced
+    if reduced is None:
+        return []
+    experts = f", {reduced.experts} experts" if reduced.experts else ""
+    lines = [
+        f"a reduced copy of {job.function.name}: {reduced.layers} layers, hidden size {reduced.hidden}{experts}; its "
+        "structure is the function's, its speed means nothing"
+    ]
+    if not engine.transformer_engine:
+        lines.append("trained with torch's Adam in bf16 with fp32 states, whatever the function's optimizer is")
     return lines

@@ -54,19 +54,20 @@ class Stub(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        value: Any = Stub(f"{self.__name__}.{name}")
-        if name[:1].isupper():
-
-            def init(self: object, *args: Any, **kwargs: Any) -> None:
-                """Some modules create objects of them when they are imported. What uses one fails on it."""
-
-            value = type(name, (), {"__init__": init, "__class_getitem__": classmethod(lambda cls, item: cls)})
+        value: Any = _stub_class(name) if name[:1].isupper() else Stub(f"{self.__name__}.{name}")
         setattr(self, name, value)
         return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Act as ``@decorator`` or ``@decorator(...)`` that changes nothing."""
         return args[0] if len(args) == 1 and callable(args[0]) else (lambda function: function)
+
+
+def _stub_class(name: str) -> type:
+    def init(self: object, *args: Any, **kwargs: Any) -> None:
+        """Some modules create objects of them when they are imported. What uses one fails on it."""
+
+    return type(name, (), {"__init__": init, "__class_getitem__": classmethod(lambda cls, item: cls)})
 
 
 class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -112,11 +113,15 @@ def install() -> None:
         if level == 0 and package in importers:
             importer = str((globals or {}).get("__name__", ""))
             if any(importer == module or importer.startswith(module + ".") for module in importers[package]):
-                stub = stubs[package]
-                for part in rest.split(".") if rest and fromlist else ():  # from package.rest import name
-                    stub = getattr(stub, part)
-                return stub
+                return _submodule(stubs[package], rest) if fromlist else stubs[package]
         return real_import(name, globals, locals, fromlist or (), level)
 
     builtins.__import__ = guarded_import
     sys.meta_path.append(_AbsentFinder())
+
+
+def _submodule(stub: Stub, path: str) -> Any:
+    """What ``from package.path import name`` reads ``name`` from."""
+    for part in path.split(".") if path else ():
+        stub = getattr(stub, part)
+    return stub

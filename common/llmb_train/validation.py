@@ -113,9 +113,7 @@ def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]
                 _build_stages(config.model)
                 also(config)
         except (AssertionError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-            line = " ".join(str(error).split()) or type(error).__name__
-            # Python prints the members of a set in another order each time.
-            return re.sub(r"\{([^{}:]*)\}", lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", line)
+            return _one_line(str(error)) or type(error).__name__
     return None
 
 
@@ -129,6 +127,12 @@ def _build_stages(model: Any) -> None:
     for rank in range(model.pipeline_model_parallel_size):
         for chunk in range(chunks or 1):
             get_num_layers_to_build(model, chunk if chunks else None, rank)
+
+
+def _one_line(message: str) -> str:
+    """The message in one line, with the members of a set sorted: Python prints them in a different order each time."""
+    line = " ".join(message.split())
+    return re.sub(r"\{([^{}:]*)\}", lambda members: "{" + ", ".join(sorted(members[1].split(", "))) + "}", line)
 
 
 def _configuration(name: str, saving: bool) -> Any:

@@ -52,7 +52,8 @@ class HangReporter:
             self._file.flush()
             read, write = os.pipe()
             os.set_blocking(write, False)
-            # That Python notices, and wakes the thread. ValueError outside the main thread.
+            # With a handler of Python's, the signal also reaches ``write``, which wakes the thread. Outside the main
+            # thread, this raises ValueError.
             signal.signal(SIGNAL, lambda number, frame: None)
             signal.set_wakeup_fd(write, warn_on_full_buffer=False)
             faulthandler.register(SIGNAL, self._file, all_threads=True, chain=True)

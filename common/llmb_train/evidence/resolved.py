@@ -61,8 +61,10 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     model, plan = config.model, job.performance
     if isinstance(job, Job):
         yield from _architecture(job, model)
-    # The function's model is what it is; its columns were compared when it was called.
-    if plan.recompute_layers if isinstance(job, FunctionJob) else not _RECOMPUTATION & job.megatron.keys():
+        compare_recomputation = not _RECOMPUTATION & job.megatron.keys()
+    else:  # the function's model is what it is; its columns were compared when it was called
+        compare_recomputation = plan.recompute_layers > 0
+    if compare_recomputation:
         yield "recomputed layers", plan.recompute_layers, _recomputed(model)
     recipe = f" ({job.precision.fp8_recipe})" if job.precision.fp8_recipe else ""
     yield "precision", job.precision.dtype + recipe, _precision(model)

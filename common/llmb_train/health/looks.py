@@ -31,7 +31,7 @@ _KERNEL = re.compile(
 """Lines that may mean something; the table of llmb_common.health says which do."""
 
 _OF_ONE_NODE = ("BOOT_IMAGE=", "root=", "initrd=", "ip=", "BOOTIF=", "resume=", "hostname=", "rd.luks", "rd.lvm", "ds=")
-"""Words of the kernel's command line that every node has otherwise."""
+"""Beginnings of words of the kernel's command line that differ from node to node."""
 
 ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.node_name(os.environ)))
 

@@ -234,9 +234,8 @@ def choices_of(question: Question, site: Site) -> dict[str, str]:
         found = {}
         for p in partitions:
             with_gpus = f", {p.gpus_per_node} GPUs each" if p.gpus_per_node else ""
-            found[p.name] = (
-                f"{p.name:{width}}  {p.nodes} nodes{with_gpus}, limit {p.time_limit}{'' if p.up else ', down'}"
-            )
+            down = "" if p.up else ", down"
+            found[p.name] = f"{p.name:{width}}  {p.nodes} nodes{with_gpus}, limit {p.time_limit}{down}"
     else:
         labels = _METHODS if question.field == "install_method" else _LABELS
         return {choice: labels.get(choice, choice) for choice in question.choices}

@@ -200,7 +200,7 @@ def describe(installation: Installation) -> str:
 
 
 def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
-    """Answers, secrets, and whether somebody was options."""
+    """Answers, secrets, and whether somebody was asked."""
     recipes = load_recipes(clone)
     flags = arguments.given_by_flags(options)
     found = credentials.from_environment()

@@ -99,7 +99,8 @@ def belongings(install: Path) -> list[Path]:
         if repository and folder.is_dir():
             found.append(folder)
     found += [path for name in ENGINE_NAMES for path in environment_paths(install, name)]
-    found += filter(Path.exists, [install / FILE_NAME])
+    if (install / FILE_NAME).exists():
+        found.append(install / FILE_NAME)
     found += environment_paths(install, TOOL)
     return [*found, *(path for name in files.COMMANDS if files.is_ours(path := install / "bin" / name))]
 

@@ -216,15 +216,7 @@ def _install(build: Build) -> None:
     total = count_for_here(pinned)
     if build.environment.editable is not None:
         _add(build, [*HASHED, "-r", str(lock)], "the tool", total)
-        # The clone as it is, and the script of its charts; what makes them lies beside and goes again.
-        beside = build.folder / ".llmb-build"
-        _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
-        # Its build backend is among that: nothing is fetched here, so nothing unchecked.
-        arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(build.environment.editable)]
-        _add(build, arguments, "the clone", PYTHONPATH=str(beside))
-        done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
-        build.require(done, "the script that draws charts could not be made", "run the same command again")
-        shutil.rmtree(beside, ignore_errors=True)
+        _install_clone(build, build.environment.editable)
         return
     for other in build.environment.shares:
         build.step.update(f"linking what {other.name} has")
@@ -232,22 +224,38 @@ def _install(build: Build) -> None:
     torch = next((requirement for requirement in pinned if requirement.startswith("torch==")), None)
     if torch is not None:
         _install_cpu_torch(build, torch)
-    arguments = [*HASHED, "-r", str(lock)]
+    isolation = []
     # A package without a wheel is built with the setuptools of the lock, not with today's.
     if backend := extract(lock, "setuptools", build.folder):
         _add(build, [*HASHED, "-r", str(backend)], "setuptools")
-        arguments = ["--no-build-isolation", *arguments]
+        isolation = ["--no-build-isolation"]
     if build.environment.of_newer_python:
-        # The packages that say they are for Python 3.12 alone, then a lock of the others.
-        newer, rest = build.folder / ".llmb-lock-newer.txt", build.folder / ".llmb-lock-rest.txt"
-        parts = [with_hashes(text, name) for name in build.environment.of_newer_python]
-        newer.write_text("".join(parts), encoding="utf-8")
-        for part in parts:
-            text = text.replace(part, "")
-        rest.write_text(text, encoding="utf-8")
-        _add(build, [*HASHED, "--python-version", "3.12", "-r", str(newer)], "Megatron-Bridge")
-        arguments[-1] = str(rest)
-    _add(build, arguments, "packages", total)
+        lock = _install_as_if_newer(build, text)
+    _add(build, [*isolation, *HASHED, "-r", str(lock)], "packages", total)
+
+
+def _install_clone(build: Build, clone: Path) -> None:
+    """The clone as it is, and the script of its charts; what builds them lies beside and is removed."""
+    beside = build.folder / ".llmb-build"
+    _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
+    # Its build backend is among that: nothing is fetched here, so nothing unchecked.
+    arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(clone)]
+    _add(build, arguments, "the clone", PYTHONPATH=str(beside))
+    done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
+    build.require(done, "the script that draws charts could not be made", "run the same command again")
+    shutil.rmtree(beside, ignore_errors=True)
+
+
+def _install_as_if_newer(build: Build, lock: str) -> Path:
+    """Install the packages that say they are for Python 3.12 alone; returns a lock of the others."""
+    parts = [with_hashes(lock, name) for name in build.environment.of_newer_python]
+    newer, rest = build.folder / ".llmb-lock-newer.txt", build.folder / ".llmb-lock-rest.txt"
+    newer.write_text("".join(parts), encoding="utf-8")
+    for part in parts:
+        lock = lock.replace(part, "")
+    rest.write_text(lock, encoding="utf-8")
+    _add(build, [*HASHED, "--python-version", "3.12", "-r", str(newer)], "Megatron-Bridge")
+    return rest
 
 
 def _install_cpu_torch(build: Build, torch: str) -> None:

@@ -80,16 +80,16 @@ class WorkloadFolders(Artefact):
             folder.mkdir(parents=True, exist_ok=True)
 
     def verify(self) -> str | None:
-        bad = []
-        for folder in self.folders:
-            # Colleagues need not write there: they keep runs in folders of their own.
-            is_own = folder.is_dir() and folder.stat().st_uid == os.geteuid()
-            if not folder.is_dir() or (is_own and not os.access(folder, os.W_OK)):
-                bad.append(str(folder))
+        bad = [str(folder) for folder in self.folders if not folder.is_dir() or _owner_cannot_write(folder)]
         return f"missing or not writable: {', '.join(bad)}" if bad else None
 
     def show(self) -> str:
         return "make " + ", ".join(map(str, self.folders))
+
+
+def _owner_cannot_write(folder: Path) -> bool:
+    """Whether we own it and cannot write to it. Colleagues need not: they keep runs in folders of their own."""
+    return folder.stat().st_uid == os.geteuid() and not os.access(folder, os.W_OK)
 
 
 COMMANDS = {"llmb-run": "llmb_run", "llmb-install": "llmb_install"}

@@ -242,9 +242,7 @@ class Sources:
             error.close()
             raise Unavailable(f"{without_password(location)}: {error.code} {error.reason}") from error
         except (OSError, ValueError, EOFError, http.client.HTTPException) as error:
-            host, proxy = _host(location).rpartition("@")[2], self._proxies().get(location.partition(":")[0])
-            by_proxy = proxy and not urllib.request.proxy_bypass(host)
-            why = _reason(error) + (f" (by the proxy {without_password(proxy or '')})" if by_proxy else "")
+            why = _reason(error) + self._by_proxy(location)
             raise Unavailable(f"{without_password(location)}: {why}", silent=why) from error
 
     def _request(self, location: str) -> urllib.request.Request:
@@ -277,6 +275,11 @@ class Sources:
     def _proxies(self) -> Dict[str, str]:
         told = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
         return {**urllib.request.getproxies(), **told}
+
+    def _by_proxy(self, location: str) -> str:
+        """The proxy that was used, for a message; empty where there was none."""
+        host, proxy = _host(location).rpartition("@")[2], self._proxies().get(location.partition(":")[0])
+        return f" (by the proxy {without_password(proxy)})" if proxy and not urllib.request.proxy_bypass(host) else ""
 
     def _tls(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:
         given = self._env.get("SSL_CERT_FILE")

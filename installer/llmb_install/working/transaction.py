@@ -138,11 +138,8 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
     deadline = time.monotonic() + patience
     said = False
     while True:
-        locked = False
-        with contextlib.suppress(OSError):
-            locked = try_lock(descriptor)
         try:
-            if locked and lease.acquire():
+            if _is_locked(descriptor) and lease.acquire():
                 return
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
@@ -157,6 +154,14 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
                 remedy="wait until it has finished, or end it, then run the same command again",
             )
         time.sleep(_POLL)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether we hold the lock now; also on a file system without locks, where the lease alone decides."""
+    try:
+        return try_lock(descriptor)
+    except OSError:
+        return False
 
 
 class _Lease:
