@@ -9,7 +9,7 @@ import pytest
 
 from llmb_common.errors import LLMBError
 from llmb_common.executors import Executor
-from llmb_common.executors.engine import TorchrunScript
+from llmb_common.executors.local.script import TorchrunScript
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform import cluster_types
 from llmb_common.platform.cluster_types import ClusterType, Traits

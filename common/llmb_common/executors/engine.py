@@ -1,14 +1,11 @@
-"""The training engine outside containers: whether it is installed, and how its ranks start on one machine."""
+"""The training engine outside containers: whether it is installed, and of the planned release."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from shlex import quote
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.executors import JobScript
-from llmb_common.machine.files import shell_part
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import DEFAULT_ENGINE, is_newer
 from llmb_common.site.cluster import FILE_NAME
@@ -60,25 +57,3 @@ def check_engine(plan: JobPlan) -> None:
             + ("" if is_newer(plan.engine) else f"; llmb-install add {plan.workload} brings one"),
             code="wrong-engine",
         )
-
-
-class TorchrunScript(JobScript):
-    """All ranks on this machine, where nobody else keeps jobs."""
-
-    def job_script(self) -> str:
-        return shell_part(__file__, "local/job.sh")
-
-    def launch(self, plan: JobPlan) -> list[str]:
-        """torchrun's own messages and the ranks' go to the log.
-
-        They meet on the loopback interface, at a port that the kernel chooses: ``--standalone`` would give them
-        the name of this machine, and where that does not resolve they wait for minutes and fail.
-        """
-        python = quote(plan.engine_python) if plan.engine_python else "python3"
-        here = "127.0.0.1"
-        return [
-            "# All ranks are here. Else gloo looks up the name of this machine for each process group.",
-            "export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo}",
-            f"{python} -u -m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint={here}:0 --local-addr={here} \\",
-            f'  --nproc-per-node={plan.gpus} --no-python bash -c "$task" >> "$log" 2>&1 &',
-        ]

@@ -7,7 +7,7 @@ from llmb_common.platform.cluster_types import LOCAL, Traits
 TRAITS = Traits(
     name=LOCAL,
     executor="llmb_common.executors.local.executor:LocalExecutor",
-    script="llmb_common.executors.engine:TorchrunScript",
+    script="llmb_common.executors.local.script:TorchrunScript",
     this_machine=True,
     queued=False,
     unheeded=(

@@ -27,7 +27,8 @@ from llmb_common.errors import (
     attempt,
 )
 from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
-from llmb_common.executors.engine import TorchrunScript, check_engine
+from llmb_common.executors.engine import check_engine
+from llmb_common.executors.local.script import TorchrunScript
 from llmb_common.machine.processes import (
     Answer,
     ProcessId,

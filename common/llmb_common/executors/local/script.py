@@ -1,0 +1,31 @@
+"""The part of a batch script that starts the ranks on this machine: all that a dry run needs."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from llmb_common.executors import JobScript
+from llmb_common.machine.files import shell_part
+from llmb_common.planning.job_plan import JobPlan
+
+
+class TorchrunScript(JobScript):
+    """Starts all ranks on this machine with torchrun."""
+
+    def job_script(self) -> str:
+        return shell_part(__file__, "job.sh")
+
+    def launch(self, plan: JobPlan) -> list[str]:
+        """torchrun's own messages and the ranks' go to the log.
+
+        They meet on the loopback interface, at a port that the kernel chooses: ``--standalone`` would give them
+        the name of this machine, and where that does not resolve they wait for minutes and fail.
+        """
+        python = quote(plan.engine_python) if plan.engine_python else "python3"
+        here = "127.0.0.1"
+        return [
+            "# All ranks are here. Else gloo looks up the name of this machine for each process group.",
+            "export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo}",
+            f"{python} -u -m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint={here}:0 --local-addr={here} \\",
+            f'  --nproc-per-node={plan.gpus} --no-python bash -c "$task" >> "$log" 2>&1 &',
+        ]
