@@ -9,7 +9,6 @@ A series is cancelled as a job where none of its runs is to go on; else single r
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -44,15 +43,16 @@ def _whole_jobs(records: Sequence[RunRecord]) -> set[str]:
 
 def _going(series: Path, job: str) -> set[Path]:
     """Folders of runs that have not ended, and were not given up before their turn."""
-    going = set()
-    for link in series.iterdir():
-        run, claim = link.resolve(), ""
-        if link.is_symlink() and run.exists():
-            with contextlib.suppress(OSError):
-                claim = (run / "claim").read_text().strip()
-            if claim in ("", job) and not read_events(run / "events.jsonl").over:
-                going.add(run)
-    return going
+    runs = [link.resolve() for link in series.iterdir() if link.is_symlink() and link.exists()]
+    return {run for run in runs if _claim(run) in ("", job) and not read_events(run / "events.jsonl").over}
+
+
+def _claim(run: Path) -> str:
+    """The job that the run belongs to, ``cancelled`` where it is never to begin, empty before its turn."""
+    try:
+        return (run / "claim").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _end_turn(record: RunRecord) -> RunRecord | None:
@@ -77,7 +77,8 @@ def _end_turn(record: RunRecord) -> RunRecord | None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while read_events(record.paths.events).exit_code is None and time.monotonic() < deadline:
         time.sleep(0.2)
-    run_slurm(["scancel", "--signal=KILL", *steps], CANCEL_SECONDS)  # whatever is left: no problem if nothing is
+    # Whatever is left of them; that all have ended meanwhile is no problem.
+    run_slurm(["scancel", "--signal=KILL", *steps], CANCEL_SECONDS)
     return None
 
 
@@ -114,12 +115,7 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     told: dict[str, RunRecord | LLMBError] = {}
     tasks = [record for record in records if record.submission.array_index is not None]
     for start in range(0, len(tasks), TASKS_AT_ONCE):
-        these = tasks[start : start + TASKS_AT_ONCE]
-        problem = _scancel(*(str(record.job_id) for record in these))
-        for record in these if problem is not None else ():
-            # Its message does not always say which of them it is.
-            if one := problem if len(these) == 1 else _scancel(str(record.job_id)):
-                told[record.paths.run_id] = one
+        told |= _end_tasks(tasks[start : start + TASKS_AT_ONCE])
     whole = _whole_jobs([record for record in records if record.submission.in_series])
     asked: dict[str, SchedulerError | None] = {}
     for record in records:
@@ -136,6 +132,18 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         if said is not None:
             told[record.paths.run_id] = said
     return told
+
+
+def _end_tasks(tasks: Sequence[RunRecord]) -> dict[str, SchedulerError]:
+    """Cancel tasks of arrays; by run id, why one was refused."""
+    problem = _scancel(*(str(record.job_id) for record in tasks))
+    if problem is None:
+        return {}
+    if len(tasks) == 1:
+        return {tasks[0].paths.run_id: problem}
+    # Its message does not always say which of them it is.
+    alone = ((record.paths.run_id, _scancel(str(record.job_id))) for record in tasks)
+    return {run_id: problem for run_id, problem in alone if problem is not None}
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:

@@ -117,7 +117,7 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
 
 
 def limit_doubts(plan: JobPlan) -> list[str]:
-    """What to say where a job asks for more than its partition gives: many sites let Slurm keep such jobs for ever."""
+    """What to say where a job asks for more than its partition gives: many sites queue such a job for ever."""
     slurm = slurm_of(plan)
     try:
         seconds, nodes = limits_of(slurm.effective_partition)
@@ -152,12 +152,15 @@ def _existing(folder: Path) -> Path:
 
 def _is_exported(folder: Path, root: Path) -> bool:
     """Whether this machine is the NFS server of ``folder``: on small clusters the login node often is."""
-    for pattern in ("etc/exports", "etc/exports.d/*.exports", "var/lib/nfs/etab"):
-        for file in root.glob(pattern):
-            with contextlib.suppress(OSError):
-                for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-                    if (found := re.match(r'"?(/[^"\s]*)', line)) and folder.is_relative_to(found[1]):
-                        return True
+    patterns = ("etc/exports", "etc/exports.d/*.exports", "var/lib/nfs/etab")
+    for file in (file for pattern in patterns for file in root.glob(pattern)):
+        try:
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        exported = (re.match(r'"?(/[^"\s]*)', line) for line in lines)
+        if any(found and folder.is_relative_to(found[1]) for found in exported):
+            return True
     return False
 
 

@@ -101,9 +101,9 @@ def in_queue(names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
         for job_id, state, submitted, started, ended, nodes, name, reason in _rows(answer, "squeue", 8):
             # Of a held job, squeue gives the earliest time that it could start.
             began = None if "held" in reason.lower() else _time(started)
-            times = _time(submitted), began, _time(ended)
             why = "" if reason == "None" else reason
-            jobs.append(JobInfo(job_id, name, _state(state, "squeue"), *times, nodes, reason=why))
+            base = _state(state, "squeue")
+            jobs.append(JobInfo(job_id, name, base, _time(submitted), began, _time(ended), nodes, reason=why))
     return _by_key(jobs)
 
 
@@ -143,9 +143,7 @@ def unfit_nodes(nodes: str) -> list[str]:
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     """As ``Executor.nodes_now``; without either argument the nodes of the default partition."""
     found = {
-        name: ""
-        if (now := state.rstrip("*~#!%$@^-+")) in _SOON
-        else now + (f" ({reason})" if reason not in ("", "none") else "")
+        name: _why_not_now(state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
         for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_only(partition, nodes))
         if partition or nodes or where.endswith("*")
     }
@@ -159,8 +157,10 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     return found
 
 
-_SOON = ("idle", "completing", "planned")
-"""States of nodes that Slurm gives within its patience."""
+def _why_not_now(state: str, reason: str) -> str:
+    if state in ("idle", "completing", "planned"):  # Slurm gives them within its patience
+        return ""
+    return f"{state} ({reason})" if reason else state
 
 
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
@@ -236,21 +236,24 @@ def _accounting(names: Sequence[str], since: float, *options: str, more: str = "
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
     command = ["sacct", "--allocations", "--parsable2", "--noheader", "--allusers", f"--starttime={start}", *options]
     command += [f"--name={','.join(names)}", f"--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode{more}"]
-    jobs = []
-    for job_id, state, submitted, started, ended, nodes, name, exit_code, *failed in _rows(
-        _ask(command), "sacct", 8 + bool(more)
-    ):
-        written_off = (state.strip(), exit_code) == ("CANCELLED", "0:0")
-        jobs.append(
-            JobInfo(
-                *(job_id, name, _state(state, "sacct"), _time(submitted), _time(started), _time(ended)),
-                nodes="" if nodes == "None assigned" else nodes,
-                reason=WRITTEN_OFF if written_off else "",
-                exit_code=exit_code,
-                failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
-            )
-        )
-    return jobs
+    return [_accounted(row) for row in _rows(_ask(command), "sacct", 8 + bool(more))]
+
+
+def _accounted(row: list[str]) -> JobInfo:
+    job_id, state, submitted, started, ended, nodes, name, exit_code, *failed = row
+    written_off = (state.strip(), exit_code) == ("CANCELLED", "0:0")
+    return JobInfo(
+        job_id,
+        name,
+        _state(state, "sacct"),
+        _time(submitted),
+        _time(started),
+        _time(ended),
+        nodes="" if nodes == "None assigned" else nodes,
+        reason=WRITTEN_OFF if written_off else "",
+        exit_code=exit_code,
+        failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
+    )
 
 
 def _ask(command: Sequence[str]) -> Answer:
