@@ -43,23 +43,7 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
         RecordError: ``.llmb`` cannot be used at all
     """
     wanted = wanted or RunFilter()
-    named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
-    asked: list[tuple[str, tuple[Any, ...]]] = [
-        ("workload", wanted.workloads),
-        ("model_size", wanted.model_sizes),
-        ("dtype", wanted.dtypes),
-        ("gpu_type", wanted.gpu_types),
-        ("gpus", wanted.gpus),
-        ("state", wanted.states),
-        *((name, (value,)) for name, value in named if value is not None),
-    ]
-    if wanted.live is not None:
-        asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
-    parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
-    values = [value for _, choices in asked for value in choices]
-    if wanted.since is not None:
-        parts, values = [*parts, "created >= ?"], [*values, wanted.since]
-    where = f" WHERE {' AND '.join(parts)}" if parts else ""
+    where, values = _conditions(wanted)
     limit = f" LIMIT {int(wanted.limit)}" if wanted.limit is not None and not wanted.fits else ""
     query = f"{_SELECT}{where} ORDER BY created DESC, folder DESC{limit}"
     found = _ask(install, query, values, sorted({str(root) for root in roots if root.is_dir()}))
@@ -140,6 +124,27 @@ def rebuild(install: Path) -> int:
             remedy="check free space and permissions of that folder; llmb-run rebuild builds it again",
         ) from error
     return int(count)
+
+
+def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
+    """The WHERE clause of ``wanted``, empty where everything is, and its values."""
+    named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
+    asked: list[tuple[str, tuple[Any, ...]]] = [
+        ("workload", wanted.workloads),
+        ("model_size", wanted.model_sizes),
+        ("dtype", wanted.dtypes),
+        ("gpu_type", wanted.gpu_types),
+        ("gpus", wanted.gpus),
+        ("state", wanted.states),
+        *((name, (value,)) for name, value in named if value is not None),
+    ]
+    if wanted.live is not None:
+        asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
+    parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
+    values = [value for _, choices in asked for value in choices]
+    if wanted.since is not None:
+        parts, values = [*parts, "created >= ?"], [*values, wanted.since]
+    return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
 
 
 def _ask(install: Path, query: str, values: list[Any], roots: Sequence[str] = ()) -> list[RunRow]:
