@@ -139,16 +139,20 @@ class SubmissionContext:
         self.code = pack_code(self.folder)
         keys, roots = {job.options.key for job in jobs if job.options.key}, experiments_of(jobs)
         for install in {Path(job.plan.install) for job in jobs}:
-            if keys:
-                rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None, roots=roots)
-                # Another user's run occupies nobody's key, and is never continued.
-                self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
-            wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
-            for row in reversed([row for row in find_runs(install, wanted, roots=roots) if is_ours(row.folder)]):
-                record = load_record(row.folder)
-                alive = record.submitter is None or is_alive(record.submitter) is not False
-                if record.state == NOT_SUBMITTED or not alive:
-                    self._interrupted.append(record)
+            self._look_up(install, keys, roots)
+
+    def _look_up(self, install: Path, keys: set[str], roots: set[Path]) -> None:
+        """The runs under ``keys``, and interrupted submissions. Another user's run occupies nobody's key, and is never
+        continued."""
+        if keys:
+            rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None, roots=roots)
+            self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
+        wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
+        for row in reversed([row for row in find_runs(install, wanted, roots=roots) if is_ours(row.folder)]):
+            record = load_record(row.folder)
+            alive = record.submitter is None or is_alive(record.submitter) is not False
+            if record.state == NOT_SUBMITTED or not alive:
+                self._interrupted.append(record)
 
     def known(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
         """The run to continue: the one under the key, or an interrupted submission of the very same job."""

@@ -172,25 +172,11 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
         results[number] = attempt(_settled, item)
         if isinstance(results[number], RunRecord) and is_live(item.record.state):
             live[number] = item.record
-    # What the executors know at once: runs that have ended, and those that they refused to end.
-    by_type: dict[ClusterType, list[RunRecord]] = {}
-    for record in live.values():
-        by_type.setdefault(record.plan.cluster_type, []).append(record)
-    said: dict[str, RunRecord | LLMBError] = {}
-    for cluster_type, these in by_type.items():
-        said |= executor_for(cluster_type).cancel(these)
-    note(*(item for item in said.values() if isinstance(item, RunRecord)))
+    said = _tell_to_end(live.values())
     results |= {number: said[record.paths.run_id] for number, record in live.items() if record.paths.run_id in said}
     told = {number: record for number, record in live.items() if record.paths.run_id not in said}
     if told:
-        deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
-        seen = observe(list(told.values()))
-        while time.monotonic() < deadline and any(
-            is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since for item in seen
-        ):
-            time.sleep(delay)
-            delay = min(delay * 1.5, 1.0)
-            seen = observe(list(told.values()))
+        seen = _settling(list(told.values()))
         results |= {number: attempt(_forgotten, item.record) for number, item in zip(told, seen, strict=True)}
     return [results[number] for number in range(len(records))]
 
@@ -213,6 +199,31 @@ def _settled(item: Observation) -> RunRecord:
         if unknown:
             raise AnswerLost(unknown, remedy="cancel it again in a few minutes")
     return record
+
+
+def _tell_to_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    """Tell the executors to end runs; by run id what they know at once: who has ended, and who was refused."""
+    by_type: dict[ClusterType, list[RunRecord]] = {}
+    for record in live:
+        by_type.setdefault(record.plan.cluster_type, []).append(record)
+    said: dict[str, RunRecord | LLMBError] = {}
+    for cluster_type, these in by_type.items():
+        said |= executor_for(cluster_type).cancel(these)
+    note(*(item for item in said.values() if isinstance(item, RunRecord)))
+    return said
+
+
+def _settling(records: Sequence[RunRecord]) -> list[Observation]:
+    """The runs when the scheduler shows that they have ended, or nothing more is to be learnt, or time is up."""
+    deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
+    seen = observe(records)
+    while time.monotonic() < deadline and any(
+        is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since for item in seen
+    ):
+        time.sleep(delay)
+        delay = min(delay * 1.5, 1.0)
+        seen = observe(records)
+    return seen
 
 
 def _forgotten(record: RunRecord) -> RunRecord:

@@ -39,14 +39,14 @@ def check(plan: JobPlan) -> None:
 
 def doubts(plans: Iterable[JobPlan]) -> list[str]:
     """What the user should know before jobs are submitted, each once."""
-    similar: dict[object, list[JobPlan]] = {}
+    similar: dict[object, list[JobPlan]] = {}  # plans that differ in nothing that executors look at but their extent
     for plan in plans:
         similar.setdefault((plan.cluster_type, plan.workload_folder, plan.scheduler), []).append(plan)
     found: dict[str, None] = {}
     for these in similar.values():
         largest = max(these, key=lambda plan: plan.nodes)
         longest = max(these, key=lambda plan: limit_seconds(plan.time_limit))
-        for plan in (largest, longest) if longest is not largest else (largest,):
+        for plan in [largest] if longest is largest else [largest, longest]:
             found |= dict.fromkeys(executor_for(plan.cluster_type).doubts(plan))
     return list(found)
 

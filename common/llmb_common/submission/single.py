@@ -59,12 +59,14 @@ def create_run(
     except OSError as error:
         if making is not None:  # half of it would keep a full disk full
             shutil.rmtree(making, ignore_errors=True)
-        forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        remedy = "check that LLMB_INSTALL exists, and check free space and quota; then run the same command again"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            remedy = (
+                "in somebody else's installation, keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
+            )
         raise RecordError(
             f"cannot write the run folder in {probe.folder.parent}: {error.strerror or error}",
-            remedy="in somebody else's installation, keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
-            if forbidden
-            else "check that LLMB_INSTALL exists, and check free space and quota; then run the same command again",
+            remedy=remedy,
         ) from error
     return record
 
@@ -140,7 +142,7 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
     try:
         return executor_for(record.plan.cluster_type).start(record, detach=detach)
     except AnswerLost as error:
-        with contextlib.suppress(RecordError):
+        with contextlib.suppress(RecordError):  # that nobody knows whether there is a job matters more
             stay_submitting(record, error)
         # The answer was lost, but not necessarily the job. If the scheduler shows it, all is well.
         (seen,) = observe([record])
