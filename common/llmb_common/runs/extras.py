@@ -95,22 +95,7 @@ def extras_of(record: RunRecord) -> Extras:
     loads = checkpoint.load is not None or checkpoint.resume
     if not (profile or checkpoint.enabled or loads):
         return Extras()
-    saved: dict[int, SavedCheckpoint] = {}
-    loaded: dict[tuple[str, int], LoadedCheckpoint] = {}
-    newest: int | None = None
-    with contextlib.suppress(OSError), open_log(record.paths.log) as file:  # the run's status says so
-        for offset, marker in find_markers(file, (SAVED, _LOADED, _SAVE_TIME), separator=b""):
-            line = os.pread(file.fileno(), _REACH, offset + len(marker))
-            if marker == SAVED and (found := _STEP.match(line)):
-                newest = int(found[1])
-                at = Path(checkpoint.save or record.paths.checkpoints) / f"iter_{newest:07d}"
-                held = sum(number for _, number in _files(at)) if at.is_dir() else None
-                saved[newest] = SavedCheckpoint(step=newest, seconds=None, bytes=held, folder=str(at))
-            elif marker == _SAVE_TIME and newest is not None and (found := _SLOWEST.match(line)):
-                saved[newest] = msgspec.structs.replace(saved[newest], seconds=float(found[1]) / 1000)
-            elif marker == _LOADED and (found := _SOURCE.match(line)):
-                source, step = os.fsdecode(found[1]), int(found[2])
-                loaded[source, step] = _continued(source, step, _iterations(record.paths.log))
+    saved, loaded = _checkpoints(record)
     missing = []
     if not is_live(record.state):
         if loads and not loaded and not (checkpoint.resume and checkpoint.load is None):
@@ -122,10 +107,32 @@ def extras_of(record: RunRecord) -> Extras:
     return Extras(
         folder=str(record.paths.folder),
         profile=profile,
-        saved=(*saved.values(),),
-        loaded=(*loaded.values(),),
+        saved=saved,
+        loaded=loaded,
         missing=(*missing,),
     )
+
+
+def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[LoadedCheckpoint, ...]]:
+    """What the run's log says was saved and loaded, as far as it can be read."""
+    folder = Path(record.plan.checkpoint.save or record.paths.checkpoints)
+    saved: dict[int, SavedCheckpoint] = {}
+    loaded: dict[tuple[str, int], LoadedCheckpoint] = {}
+    newest: int | None = None
+    with contextlib.suppress(OSError), open_log(record.paths.log) as file:  # the run's status says so
+        for offset, marker in find_markers(file, (SAVED, _LOADED, _SAVE_TIME), separator=b""):
+            line = os.pread(file.fileno(), _REACH, offset + len(marker))
+            if marker == SAVED and (found := _STEP.match(line)):
+                newest = int(found[1])
+                at = folder / f"iter_{newest:07d}"
+                held = sum(number for _, number in _files(at)) if at.is_dir() else None
+                saved[newest] = SavedCheckpoint(step=newest, seconds=None, bytes=held, folder=str(at))
+            elif marker == _SAVE_TIME and newest is not None and (found := _SLOWEST.match(line)):
+                saved[newest] = msgspec.structs.replace(saved[newest], seconds=float(found[1]) / 1000)
+            elif marker == _LOADED and (found := _SOURCE.match(line)):
+                source, step = os.fsdecode(found[1]), int(found[2])
+                loaded[source, step] = _continued(source, step, _iterations(record.paths.log))
+    return (*saved.values(),), (*loaded.values(),)
 
 
 def _profile(record: RunRecord) -> ProfileFiles | None:

@@ -240,11 +240,13 @@ def _remove_leftovers(parent: Path) -> None:
         with contextlib.suppress(OSError):
             status = folder.lstat()
             old = status.st_uid == me() and time.time() - status.st_mtime > _LEFTOVER_SECONDS
-            in_use = not folder.name.startswith(_MAKING) and any(
-                link.is_symlink() and link.exists() for link in folder.iterdir()
-            )
-            if old and not in_use:
+            if old and (folder.name.startswith(_MAKING) or not _is_in_use(folder)):
                 shutil.rmtree(folder)
+
+
+def _is_in_use(shared: Path) -> bool:
+    """Whether one of the runs is left that the links in the folder of a job lead to."""
+    return any(link.is_symlink() and link.exists() for link in shared.iterdir())
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = False) -> None:

@@ -291,11 +291,15 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
         changed = change(record)
         if changed != record:
             if changed.job_id != record.job_id and changed.job_id is not None:
-                from llmb_common.runs.nvidia_config import config_name, config_text
-
-                # Only NVIDIA's tools read it: a full disk is the record's to report.
-                with contextlib.suppress(LLMBError):
-                    text = config_text(changed.job_id, changed.created, changed.plan, changed.manifest)
-                    write_atomic(folder / config_name(changed.job_id), text, sync_folder=False)
+                _write_nvidia_config(changed, changed.job_id)
             changed.save()
         return changed
+
+
+def _write_nvidia_config(record: RunRecord, job_id: str) -> None:
+    """Write the file that NVIDIA's tools read. Nothing here depends on it: a full disk is the record's to report."""
+    from llmb_common.runs.nvidia_config import config_name, config_text
+
+    with contextlib.suppress(LLMBError):
+        text = config_text(job_id, record.created, record.plan, record.manifest)
+        write_atomic(record.paths.folder / config_name(job_id), text, sync_folder=False)

@@ -98,16 +98,7 @@ def summarize(plan: Expected, found: Nodes) -> NodeSummary:
     nodes = found.nodes
     power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]
     runs = EvidenceCase(plan, found).gpus
-    yes_no: dict[bool | None, str] = {True: "yes", False: "no"}
     clocks = [run.clock for run in runs if run.clock]
-    memory: dict[str, Any] = {}
-    if peaks := [peak for node in nodes for peak in node.peaks]:
-        memory = {
-            "memory_gib": max(peak.allocated for peak in peaks) / GIB,
-            "memory_reserved_gib": max(peak.reserved for peak in peaks) / GIB,
-            "memory_device_gib": min(peak.device for peak in peaks) / GIB,
-            "memory_ranks": len(peaks),
-        }
     transports: Counter[str] = Counter()
     for node in nodes:
         transports.update(node.nccl.transports if node.nccl else {})
@@ -124,7 +115,7 @@ def summarize(plan: Expected, found: Nodes) -> NodeSummary:
         transports=dict(transports),
         channels=", ".join(sorted(transports)),
         adapters=_usual(_adapters_of(node) for node in nodes),
-        gpudirect=_usual(yes_no.get(node.nccl.direct) if node.nccl else None for node in nodes),
+        gpudirect=_usual(_yes_no(node.nccl.direct) if node.nccl else None for node in nodes),
         nvlink=_usual(f"{node.nccl.clique} GPUs" if node.nccl and node.nccl.clique else None for node in nodes),
         domains=dict(domains_of(nodes)),
         fabric=_usual(run.gpu.fabric for run in runs),
@@ -133,9 +124,22 @@ def summarize(plan: Expected, found: Nodes) -> NodeSummary:
         clocks=_usual(_clocks_of(run) for run in runs),
         clock_mhz=statistics.median(clocks) if clocks else None,
         power_w=sum(power) / len(power) if power else None,
-        **memory,
+        **_memory(nodes),
         findings=find(plan, found),
     )
+
+
+def _memory(nodes: tuple[NodeRecord, ...]) -> dict[str, Any]:
+    """The fields that say how much memory of the GPUs was in use; none where no rank said."""
+    peaks = [peak for node in nodes for peak in node.peaks]
+    if not peaks:
+        return {}
+    return {
+        "memory_gib": max(peak.allocated for peak in peaks) / GIB,
+        "memory_reserved_gib": max(peak.reserved for peak in peaks) / GIB,
+        "memory_device_gib": min(peak.device for peak in peaks) / GIB,
+        "memory_ranks": len(peaks),
+    }
 
 
 def account_of(record: RunRecord) -> NodeSummary:
@@ -183,6 +187,10 @@ def _clocks_of(run: GpuRun) -> str | None:
     highest = run.gpu.boost_mhz or run.gpu.max_sm_mhz
     held = held_clock(run)
     return (f"up to {highest:g} MHz" + (f" ({held})" if held else "")) if highest else None
+
+
+def _yes_no(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
 
 
 def _known(parts: Iterable[tuple[str, str]]) -> list[str]:
