@@ -6,7 +6,6 @@ The program's code travels as an argument, so that a node needs no file system o
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import re
 import time
@@ -83,13 +82,20 @@ def parse_frames(output: str) -> dict[str, Any]:
                 totals[node] = int(total)
                 parts.setdefault(node, {})[int(number)] = piece
     for node, pieces in parts.items():
-        if set(pieces) == set(range(1, totals[node] + 1)):
-            with contextlib.suppress(ValueError, zlib.error, RecursionError):  # not ours; a bomb is cut, and no JSON
-                packed = base64.b64decode("".join(pieces[number] for number in sorted(pieces)), validate=True)
-                value = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
-                if isinstance(value, dict):
-                    found[node] = value
+        complete = set(pieces) == set(range(1, totals[node] + 1))
+        if complete and (said := _decoded("".join(pieces[number] for number in sorted(pieces)))) is not None:
+            found[node] = said
     return found
+
+
+def _decoded(text: str) -> dict[str, Any] | None:
+    """What a node's program packed; None for what is not ours. A bomb is cut, and then no JSON."""
+    try:
+        packed = base64.b64decode(text, validate=True)
+        value = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
+    except (ValueError, zlib.error, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 LOOK_SECONDS = 50.0

@@ -94,17 +94,15 @@ class _Number(NamedTuple):
     wrong: Callable[[float, float], bool]
 
 
+def _hottest_gpu(facts: NodeFacts) -> float | None:
+    return max((gpu.temperature_c for gpu in facts.gpus.gpus if gpu.temperature_c is not None), default=None)
+
+
 _NUMBERS = (
     _Number("memory", "fail", "{:.0f} GiB of memory", lambda f: f.machine.memory_gib, lambda x, m: x < 0.95 * m),
     _Number("cpus", "fail", "{:.0f} CPUs", lambda f: f.machine.cpus, lambda x, m: x < 0.95 * m),
     _Number("numa", "fail", "{:.0f} NUMA nodes", lambda f: f.system.numa_nodes, lambda x, m: x < m),
-    _Number(
-        "temperature",
-        "warn",
-        "an idle GPU at {:.0f} °C",
-        lambda f: max((gpu.temperature_c for gpu in f.gpus.gpus if gpu.temperature_c is not None), default=None),
-        lambda x, m: x > m + 20,
-    ),
+    _Number("temperature", "warn", "an idle GPU at {:.0f} °C", _hottest_gpu, lambda x, m: x > m + 20),
     _Number("clock", "fail", "its clock at {:.0f}", lambda f: f.system.clock, lambda x, m: abs(x - m) > 30),
     _Number(
         "slow-driver",
