@@ -238,14 +238,16 @@ def _first_by_time(items: Sequence[Complaint]) -> Complaint:
         return re.sub(r"\d", "0", (item.line.time or "")[:19])
 
     def clock(item: Complaint) -> float:
-        found = re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", item.line.time or "")
-        return int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3].replace(",", ".")) if found else 0.0
+        time = re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", item.line.time or "")
+        return int(time[1]) * 3600 + int(time[2]) * 60 + float(time[3].replace(",", ".")) if time else 0.0
 
-    first = items[0]
-    earlier = [(clock(first) - clock(item)) % 86_400 for item in items]
-    alike = [item.log == first.log and style(item) == style(first) for item in items]
-    candidates = [(by, item) for by, item, same in zip(earlier, items, alike, strict=True) if same and by <= _LATE]
-    return max(candidates, key=lambda found: found[0])[1]
+    first = found = items[0]
+    most = 0.0
+    for item in items:
+        earlier = (clock(first) - clock(item)) % 86_400
+        if item.log == first.log and style(item) == style(first) and most < earlier <= _LATE:
+            found, most = item, earlier
+    return found
 
 
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
@@ -344,9 +346,10 @@ def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None
     """The first line of each kind, roots that were not chosen among them."""
     found: list[Symptom] = []
     for reading in readings:
-        firsts = {item.signature.id: item for item in reversed(reading.complaints)}
-        for kind in dict.fromkeys(item.signature.id for item in reading.complaints):
-            item = firsts[kind]
+        firsts: dict[str, Complaint] = {}
+        for item in reading.complaints:
+            firsts.setdefault(item.signature.id, item)
+        for kind, item in firsts.items():
             if chosen is not None and printable(item.raw) == chosen.line:
                 continue
             rank, node, gpu = locate(item, places)
@@ -382,11 +385,12 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 
 def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
     if chosen is not None:
-        named, more = chosen.rank is not None and chosen.kind != "hang", len(chosen.ranks) - 1
-        where = [f"rank {chosen.rank}"] if named else []
+        names_rank, more = chosen.rank is not None and chosen.kind != "hang", len(chosen.ranks) - 1
+        where = [f"rank {chosen.rank}"] if names_rank else []
         where += [f"on {chosen.node}"] if chosen.node else []
-        where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"] if named and more > 0 else []
-        return f"{chosen.what}{f' ({chr(32).join(where)})' if where else ''}"
+        if names_rank and more > 0:
+            where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"]
+        return f"{chosen.what} ({' '.join(where)})" if where else chosen.what
     # A job that hung was ended by its own supervisor: whoever was killed then is no riddle.
     if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):
         return f"unknown: {outcome.problem or outcome.said or 'no output'}"

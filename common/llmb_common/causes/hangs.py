@@ -111,14 +111,18 @@ def read_dumps(folder: Path) -> Begun:
     for file in files[:_MOST_DUMPS]:
         with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError):
             if rank := re.search(r"\d{1,6}$", file.stem):
-                value = read_plain_pickle(read_plain(file, _MOST_BYTES))
-                groups = list(value["pg_config"].items())[:10_000]
-                members = {str(name): _numbers(group.get("ranks", "")) for name, group in groups}
-                names = {str(item["process_group"][0]): str(item["process_group"][1])[:80] for item in value["entries"]}
-                found.entries[int(rank[0])] = [_entry(item) for item in value["entries"]]
-                found.members = {name: ranks for name, ranks in members.items() if ranks} | found.members
-                found.names = names | found.names
+                _add_dump(found, int(rank[0]), read_plain_pickle(read_plain(file, _MOST_BYTES)))
     return found
+
+
+def _add_dump(found: Begun, rank: int, dump: Any) -> None:
+    """Take what a rank's dump says; nothing of one that raises because it is not as it should be."""
+    groups = list(dump["pg_config"].items())[:10_000]
+    members = {str(name): _numbers(group.get("ranks", "")) for name, group in groups}
+    names = {str(item["process_group"][0]): str(item["process_group"][1])[:80] for item in dump["entries"]}
+    found.entries[rank] = [_entry(item) for item in dump["entries"]]
+    found.members = {name: ranks for name, ranks in members.items() if ranks} | found.members
+    found.names = names | found.names
 
 
 def _numbers(text: Any) -> tuple[int, ...]:

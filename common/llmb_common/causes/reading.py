@@ -14,7 +14,6 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import FileIO
-from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -208,12 +207,8 @@ def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, str | None
 
 
 def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
-    size = os.fstat(file.fileno()).st_size
-    everything = (*_CORE, *_MORE, _PASSED)
-    middle, tail = min(begin + _HEAD, size), max(begin + _HEAD, size - _TAIL)
-    parts = ((everything, begin, middle), ((*_CORE, _PASSED), middle, tail), (everything, tail, None))
     told, lines = -1, 0
-    for offset, marker in chain.from_iterable(find_markers(file, words, b"", *part) for words, *part in parts):
+    for offset, marker in _hits(file, begin):
         start, raw = line_at(file, offset)
         if start <= told:
             continue
@@ -224,6 +219,16 @@ def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complain
             reading.forget()
         elif complaint := _complaint(file, reading, start, raw):
             yield complaint
+
+
+def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
+    """Where words of complaints stand; in the middle of a long log only the surest are looked for."""
+    size = os.fstat(file.fileno()).st_size
+    everything = (*_CORE, *_MORE, _PASSED)
+    middle, tail = min(begin + _HEAD, size), max(begin + _HEAD, size - _TAIL)
+    yield from find_markers(file, everything, b"", begin, middle)
+    yield from find_markers(file, (*_CORE, _PASSED), b"", middle, tail)
+    yield from find_markers(file, everything, b"", tail)
 
 
 def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:
