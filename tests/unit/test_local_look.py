@@ -19,7 +19,7 @@ import pytest
 
 from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError
 from llmb_common.executors import executor_for
-from llmb_common.executors.local import executor as processes
+from llmb_common.executors.local import executor
 from llmb_common.executors.local.executor import START_SECONDS, end_processes_of
 from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
@@ -191,7 +191,7 @@ def test_a_record_that_cannot_be_written_is_the_answer(record: RunRecord) -> Non
 
 @pytest.fixture
 def followed(plan: JobPlan, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(executor, "POLL_SECONDS", 0.01)
     return create_run(plan, b"", {})
 
 
@@ -219,7 +219,7 @@ def while_it_prints(followed: RunRecord, patch: pytest.MonkeyPatch, *parts: str)
             with followed.paths.log.open("a") as log:
                 log.write(part)
 
-    patch.setattr(processes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    patch.setattr(executor, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     start(followed)
 
 

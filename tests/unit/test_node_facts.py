@@ -191,7 +191,7 @@ def test_the_cpus_name_is_cut_and_on_arm_a_number() -> None:
 
 
 def test_the_drivers_version_is_that_of_its_kernel_module(tmp_path: Path) -> None:
-    """Which a container sees, too. An open module's: ``FILES``."""
+    """A container sees its file, too. What an open module writes there is in ``FILES``."""
     file = tmp_path / "version"
     assert machine.driver_version(file) is None
     file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26 02:03:46 2026\n")

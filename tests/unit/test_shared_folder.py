@@ -180,7 +180,9 @@ def test_more_than_the_partition_gives(tmp_path, fake, monkeypatch, limits, said
 
 def test_the_partition_may_be_among_the_additional_options(site: RunSite, fake: FakeSlurm) -> None:
     doubts([site.plan(ADDITIONAL_SLURM_PARAMS="partition=short")])
-    assert all("--partition=short" in call for call in fake.calls("sinfo"))
+    calls = fake.calls("sinfo")
+    assert calls
+    assert all("--partition=short" in call for call in calls)
 
 
 def test_so_does_launch_sh(site: RunSite, capsys: pytest.CaptureFixture[str]) -> None:
