@@ -18,7 +18,7 @@ from typing import Any
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.columns import fields_of
 from llmb_common.results.configuration import software_of
-from llmb_common.results.decision import less, level
+from llmb_common.results.decision import Level, less, level
 from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares, stalls_of
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.evidence.account import account_of
@@ -69,16 +69,14 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter
     if days[0] == days[1] and days[0] != {""}:
         # What a day does, it does to both.
         scatter, stated = replace(scatter, day=0.0), replace(stated, day=0.0)
-    # How runs differ, and how often they stall, each side says of the other, too.
-    one, other = (
-        level(
-            side,
-            replace(scatter, stalls=Stalls(*map(math.fsum, zip(scatter.stalls, *map(stalls_of, across), strict=True)))),
-            squares(batches(across)),
-            stated=stated,
-        )
-        for side, across in ((first, second), (second, first))
-    )
+
+    def level_of(side: Sequence[StepTime], across: Sequence[StepTime]) -> Level:
+        """How runs differ, and how often they stall, the runs ``across`` say of this side, too."""
+        known = [scatter.stalls, *map(stalls_of, across)]
+        stalls = Stalls(*(math.fsum(part) for part in zip(*known, strict=True)))
+        return level(side, replace(scatter, stalls=stalls), squares(batches(across)), stated=stated)
+
+    one, other = level_of(first, second), level_of(second, first)
     # On the logarithm, so that swapping the sides swaps the bounds.
     low, apart, high = map(math.exp, less(other.bounded, [one.bounded]))
     return Change(apart, low, high)

@@ -170,12 +170,12 @@ def image_marks(records: Sequence[RunRecord]) -> list[str]:
     names = [software_of_plan(record.plan) for record in records]
     images = list(zip(names, found, strict=True))
     often = Counter(name for name, image in set(images) if image)
-    # A file's name may say more than the release that its software is called by.
-    told = [not image.startswith("sha256:") and Path(image).name != name for name, image in images]
-    return [
-        f" ({image})" if image and (more or often[name] > 1) else ""
-        for (name, image), more in zip(images, told, strict=True)
-    ]
+    return [f" ({image})" if image and (often[name] > 1 or _unlike(name, image)) else "" for name, image in images]
+
+
+def _unlike(name: str, image: str) -> bool:
+    """Whether a file's name says more than the release that its software is called by."""
+    return not image.startswith("sha256:") and Path(image).name != name
 
 
 def _content(record: RunRecord) -> str:

@@ -13,8 +13,8 @@ A pass holds for the steady steps alone as well: unusually fast (skipped) steps 
 Whoever looks at growing data each time a run ends is wrong more often than one who looks once. So verdicts are given at
 ``LOOKS`` runs only, each at a share of the error rate. ``docs/verdicts.md`` has the simulation.
 
-An acceptance campaign looks, adds runs where the answer is open, and looks again (``follow``): after its first runs, at
-those numbers, and after all that are allowed.
+An acceptance campaign (``follow``) adds runs as long as the answer is open. It looks after its first runs, at the
+numbers in ``LOOKS``, and after as many runs as it may have.
 """
 
 from __future__ import annotations
@@ -129,8 +129,10 @@ class Decision:
 
     @property
     def resolution(self) -> float:
-        """The smallest difference from the limit that these runs are sure to show, as a share of the reference: how far
-        the interval reaches to its farther side (stalls that were not seen only cost time)."""
+        """The smallest difference from the limit that these runs are sure to show, as a share of the reference.
+
+        It is the distance to the farther end of the interval: stalls that nobody saw widen the upper side alone.
+        """
         return max(self.high - self.ratio, self.ratio - self.low)
 
     @property
@@ -375,8 +377,8 @@ def follow(
 ) -> SequentialDecision:
     """What comes next in a campaign, after runs that have ended (None: not yet) in the order of their numbers.
 
-    A pure function of these. So a campaign that was killed needs no memory of what it meant to do next, and why there
-    was a rerun can be told at any time.
+    It depends on nothing else. So a campaign that was killed need not remember what it meant to do next, and can always
+    tell why there was a rerun.
 
     Args:
         ended: as far as runs exist

@@ -124,6 +124,7 @@ def _find(days: Sequence[float], prior: Prior, rate: float) -> int | None:
         if split := _strongest(part, prior):
             t = abs(split.shift) / (_error(split, size, prior) * _widening(part, split.at))
             splits = size - 2 * _LEAST + 1
+            # Of such a split, or a stronger one anywhere, where nothing changed.
             chance = 2 * splits * t_tail(t, prior.degrees + size - 2)
             found.append((chance / share, len(days) - size + split.at))
     chance, at = min(found, default=(1.0, 0))

@@ -177,18 +177,8 @@ class _Design:
             return None
         left = self._rest(_joined(values))
         seen, limits, same = _dot(self._own, left) / self._size, [], 0
-        # Of each block what each order adds: the products of its sides with values, draw, sides and shared effects.
-        tables, end, every = list[list[Vector]](), 0, len(ORDERS) ** len(self._turns) <= _ALL
-        for turns in self._turns:
-            here = slice(end, end := end + len(turns))
-            others = [vector[here] for vector in (left, self._own, *self._shared)]
-            drawn = [_sides(letters, turns) for letters in ORDERS]
-            tables.append([[_dot(sides, other) for other in (*others[:2], sides, *others[2:])] for sides in drawn])
-        draws: Iterable[tuple[Vector, ...]] = itertools.product(*tables)
-        if not every:  # as many at random, the same each time
-            source, count = random.Random("draws"), math.ceil(_BEYOND / rate) - 1
-            draws = zip(*(source.choices(table, k=count) for table in tables), strict=True)
-        for draw in draws:
+        tables, every = self._tables(left), len(ORDERS) ** len(self._turns) <= _ALL
+        for draw in itertools.product(*tables) if every else _some(tables, rate):
             score, along, squared, *shared = map(sum, zip(*draw, strict=True))
             size = math.sqrt(max(squared - _dot(shared, shared), 0.0))
             if size < _TINY:
@@ -219,6 +209,23 @@ class _Design:
             along = _dot(vector, shared)
             vector = [value - along * part for value, part in zip(vector, shared, strict=True)]
         return vector
+
+    def _tables(self, left: Vector) -> list[list[Vector]]:
+        """Of each block what each order adds: the products of its sides with values, draw, sides and shared effects."""
+        tables, start = [], 0
+        for turns in self._turns:
+            end = start + len(turns)
+            values, own, *shared = (vector[start:end] for vector in (left, self._own, *self._shared))
+            drawn = [_sides(letters, turns) for letters in ORDERS]
+            tables.append([[_dot(sides, other) for other in (values, own, sides, *shared)] for sides in drawn])
+            start = end
+        return tables
+
+
+def _some(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
+    """Draws at random, the same each time."""
+    source, count = random.Random("draws"), math.ceil(_BEYOND / rate) - 1
+    return zip(*(source.choices(table, k=count) for table in tables), strict=True)
 
 
 def _sides(letters: str, turns: Sequence[int]) -> Vector:

@@ -228,7 +228,8 @@ def stall_shares(runs: Sequence[StepTime], history: Stalls, rate: float) -> tupl
     count = sum(share > 0 for run in runs for share in run.stalls)
     slow = [stalls_of(run) for run in runs]
     if count > 1 or (count and len(runs) < _ACCIDENT):
-        # As many as were seen are few for the upper bound: Fay and Feuer add the largest one once more: too many.
+        # As many as were seen are too few for the upper bound; to add the largest once more, as Fay and Feuer do, is
+        # too many.
         share, low, high = _compound(slow, rate, more=max(largest) / 2)
         above = share
     else:

@@ -108,10 +108,7 @@ def look(
         for trial in trials
         if not trial.full and trial.time is not None
     )
-    # The base fails where it does so more often than it runs, or as often in whole runs as these are to prove it.
-    failed = [trial.full for trial in trials if trial.option == 0 and trial.outcome in ("failed", "out of memory")]
-    timed = sum(trial.option == 0 and trial.outcome == "timed" for trial in trials)
-    base_fails = len(failed) > timed or failed.count(True) >= PROOFS
+    base_fails = _base_fails(trials)
     if not any(run.point == 0 for run in seen):
         again = not base_fails and spent + options[0].cost <= budget and len(trials) < MOST
         return SearchState(0, 1.0, run=(0,) if again else (), spent=spent, base_fails=base_fails)
@@ -124,12 +121,7 @@ def look(
     risk = model.over(lambda one: _risk(one, fits, leader, within))
     gain = 1 - math.exp(model.mean(leader) - model.mean(0))
     ranking = tuple((at, math.exp(model.mean(at) - model.mean(0)), model.apart(at, 0)) for at in tried)
-    # Each option's upper bound at 95 %.
-    faster = [
-        model.mean(0) - model.mean(at) + 1.645 * model.apart(at, 0) for at, fit in enumerate(fits) if at and fit > 0.2
-    ]
-    bound = max(1 - math.exp(-max(faster, default=0.0)), 0.0)
-    state = SearchState(leader, risk, (), False, gain, bound, spent, ranking, base_fails)
+    state = SearchState(leader, risk, (), False, gain, _bound(model, fits), spent, ranking, base_fails)
     if base_fails:
         return state
     proofs = _proofs(trials, leader)
@@ -148,6 +140,13 @@ def look(
     if leader != 0 and proofs and spent + sum(options[at].proof_cost for at in proofs) <= budget:
         return replace(state, run=tuple(proofs), full=True)
     return state
+
+
+def _base_fails(trials: Sequence[Trial]) -> bool:
+    """Whether the base fails more often than it runs, or as often in full runs as it would have to run to be proved."""
+    failed = [trial.full for trial in trials if trial.option == 0 and trial.outcome in ("failed", "out of memory")]
+    timed = sum(trial.option == 0 and trial.outcome == "timed" for trial in trials)
+    return len(failed) > timed or failed.count(True) >= PROOFS
 
 
 def _known(count: int) -> int:
@@ -183,6 +182,14 @@ def _risk(model: Surrogate, fits: Sequence[float], leader: int, within: float) -
             safe *= 1 - fit * faster
         risk += _NORMAL.pdf(step) * (1 - safe)
     return risk / sum(map(_NORMAL.pdf, _STEPS))
+
+
+def _bound(model: Belief, fits: Sequence[float]) -> float:
+    """The share by which the fastest is at most faster than the base: the highest of the options' 95 % bounds."""
+    faster = (
+        model.mean(0) - model.mean(at) + 1.645 * model.apart(at, 0) for at, fit in enumerate(fits) if at and fit > 0.2
+    )
+    return max(1 - math.exp(-max(faster, default=0.0)), 0.0)
 
 
 def _fits(options: Sequence[Option], trials: Sequence[Trial]) -> list[float]:

@@ -101,11 +101,14 @@ _PRIORS = {"run": (0.018, 0.8), "own": (0.03, 0.8), "points": (0.2, 0.8)}
 @lru_cache(maxsize=200_000)
 def _alike(one: tuple[float | str, ...], other: tuple[float | str, ...]) -> tuple[float, float]:
     """Mean and product, over the settings, of how alike two points are."""
-    shares = [
-        (1.0 if a == b else _NEAR) if isinstance(a, str) or isinstance(b, str) else float(_NEAR ** abs(a - b))
-        for a, b in zip(one, other, strict=True)
-    ]
+    shares = [_near(a, b) for a, b in zip(one, other, strict=True)]
     return sum(shares) / len(shares) if shares else 1.0, math.prod(shares)
+
+
+def _near(a: float | str, b: float | str) -> float:
+    if isinstance(a, str) or isinstance(b, str):
+        return 1.0 if a == b else _NEAR
+    return float(_NEAR ** abs(a - b))
 
 
 def _between(alike: tuple[float, float], same: bool, sizes: Sizes) -> float:
