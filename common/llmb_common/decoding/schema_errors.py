@@ -94,7 +94,7 @@ def _remedy(wanted: str, key: str, held: str) -> str:
         return "start each line with a key and a colon"
     if wanted == "str":
         return _WRITE_TEXT.get(held, "put the value in quotes")
-    last = re.sub(r"(\[[0-9.]+])+$", "", key).rpartition(".")[2]  # of set[...][0]
+    last = re.sub(r"(\[[0-9.]+])+$", "", key).rpartition(".")[2]  # without the index of an item: set[...][0]
     return _WRITE.get(wanted, "").format(key=last)
 
 

@@ -18,7 +18,7 @@ from llmb_common.planning.functions import HYBRID_DOMAIN
 from llmb_common.planning.job_plan import EnvironmentValue
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import DEFAULT_ENGINE
-from llmb_common.recipes.catalogue import Function
+from llmb_common.recipes.catalogue import Function, FunctionName
 from llmb_common.site.cluster import ClusterConfig
 
 _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
@@ -48,12 +48,16 @@ def fast_cores(case: Case) -> tuple[int, int] | None:
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
     if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
         return None
-    any_core = (  # models for which the launcher leaves the cores alone (setup_experiment.py: main)
+    return None if _any_core(entry) else gpu.fast_cores
+
+
+def _any_core(entry: FunctionName) -> bool:
+    """Models for which the launcher leaves the cores alone (setup_experiment.py: main)."""
+    return (
         (entry.model == "nemotron_3_super" and entry.dtype == "bf16")
         or (entry.model == "deepseek_v3" and entry.suffix != "large_scale")
         or (entry.model.startswith(("llama", "kimi")) and entry.task == "pretrain")
     )
-    return None if any_core else gpu.fast_cores
 
 
 def memory_clock(case: Case) -> int | None:
@@ -211,14 +215,16 @@ def _of_function(case: Case, function: Function, layout: Layout) -> dict[str, st
         )
     if layout.pp != own.pp:
         values.pop("NCCL_P2P_NET_CHUNKSIZE", None)
-        entry = case.entry
-        large = entry is not None and (
-            (entry.task == "pretrain" and entry.model in ("llama3_70b", "llama31_405b"))
-            or (entry.task == "sft" and entry.model.startswith("llama"))
-        )
-        if layout.pp > 1 and large:
+        if layout.pp > 1 and case.entry is not None and _sends_large(case.entry):
             values |= _LARGE_MESSAGES
     return values
+
+
+def _sends_large(entry: FunctionName) -> bool:
+    """The models whose launcher enlarges messages between pipeline stages."""
+    if entry.task == "pretrain":
+        return entry.model in ("llama3_70b", "llama31_405b")
+    return entry.task == "sft" and entry.model.startswith("llama")
 
 
 def job_environment(

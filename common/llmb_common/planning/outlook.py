@@ -225,7 +225,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
         ("dtype", plan.precision, "DTYPE", request.dtype, default),
         ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
-        *_columns(plan, document),
+        *((name, value, "set", asked or None, document) for name, value, asked in _columns(plan)),
         *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
         ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
@@ -240,10 +240,16 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     ]
 
 
-def _columns(plan: JobPlan, document: str) -> Iterator[tuple[str, object, str, bool | None, str]]:
-    """Name and value, as a user writes it, of each column that says something; ``set`` where the user chose it."""
+def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
+    """Name and value of each column that says something, and whether the user chose it."""
     for name in Columns.__struct_fields__:
         value, asked = getattr(plan, name), name in plan.overridden
         if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
-            written = ("yes" if value else "no") if isinstance(value, bool) else "NA" if value is None else value
-            yield name.upper(), written, "set", asked or None, document
+            yield name.upper(), _written(value), asked
+
+
+def _written(value: int | None) -> object:
+    """The value of a column as a user writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "NA" if value is None else value

@@ -32,13 +32,10 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
 
 def _same(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> bool:
     """Whether the plan is what was published."""
-    # The number of GPUs tells most apart, and thousands of runs are compared with each result.
-    if result.gpus != plan.gpus or (result.variant, result.size, result.gpu, result.dtype) != (
-        plan.variant,
-        plan.model_size,
-        plan.gpu_type,
-        plan.dtype,
-    ):
+    if result.gpus != plan.gpus:  # tells most apart, and thousands of runs are compared with each result
+        return False
+    asked = (plan.variant, plan.model_size, plan.gpu_type, plan.dtype)
+    if (result.variant, result.size, result.gpu, result.dtype) != asked:
         return False
     row, checkpoint = find_row(recipe, result), plan.checkpoint
     if row is None:

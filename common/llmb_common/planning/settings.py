@@ -79,22 +79,14 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
     if asked and not fields_of_release(engine):
         case.note(f"the settings of Megatron-Bridge {engine} are not known: the ranks check {', '.join(asked)}")
     for name, text in asked.items():
-        instead = next((instead for pattern, instead in _PLANNED.items() if re.fullmatch(pattern, name)), None)
-        if column := _COLUMNS.get(name):
-            raise RequestError(f"{said}: {name} is planned", remedy=f"use --set {column}=VALUE ({column.upper()})")
-        if instead is not None:
-            raise RequestError(f"{said}: {name} is planned", remedy=f"{instead}, or leave it out")
+        _refuse_planned(name, said)
         kinds = _kinds(name, engine, said, strict=case.request.checks_engine)
         found[name] = value_of(text, kinds, f"{said}: {name}")
     _refuse_contradictions(found, layout, said)
     if case.function is None or case.on_cpu or case.model.reduced is not None:
         return found
     own = own_settings(case.function, layout)
-    anyway = []
-    for name, value in found.items():
-        one, other = (sorted(v, key=str) if isinstance(v, list) else v for v in (value, own.get(name)))
-        if name in own and (one == other or (one in _NOTHING and other in _NOTHING)):
-            anyway.append(name)
+    anyway = [name for name, value in found.items() if name in own and _same(value, own[name])]
     case.note(*(f"{name}={asked[name]} is what {case.row.function} has anyway" for name in anyway))
     found = {name: value for name, value in found.items() if name not in anyway}
     check_settings(case.row.function, case.function, layout, found, case.gpu_type)
@@ -118,6 +110,12 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
     return known
 
 
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of a setting mean the same, whatever the order of a list and however nothing is written."""
+    one, other = (sorted(value, key=str) if isinstance(value, list) else value for value in (one, other))
+    return one == other or (one in _NOTHING and other in _NOTHING)
+
+
 @lru_cache
 def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
     """The fields of a release by section, each with what it takes; empty where nobody has listed them."""
@@ -126,6 +124,14 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
     text = (Path(__file__).parent / "fields" / f"{engine}.json").read_text(encoding="utf-8")
     sections: dict[str, dict[str, str]] = json.loads(text)["sections"]
     return sections
+
+
+def _refuse_planned(name: str, said: str) -> None:
+    if column := _COLUMNS.get(name):
+        raise RequestError(f"{said}: {name} is planned", remedy=f"use --set {column}=VALUE ({column.upper()})")
+    for pattern, instead in _PLANNED.items():
+        if re.fullmatch(pattern, name):
+            raise RequestError(f"{said}: {name} is planned", remedy=f"{instead}, or leave it out")
 
 
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) -> None:

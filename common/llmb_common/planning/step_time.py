@@ -27,11 +27,11 @@ import msgspec
 import llmb_common.recipes
 from llmb_common.decoding.structs import read_generated
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
+from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, PlannedFunction
 from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release, release_order, same_release
-from llmb_common.platform.gpus import GPUS
-from llmb_common.recipes.model import AnyShape, Architecture, model_flops
+from llmb_common.platform.gpus import GPUS, Gpu
+from llmb_common.recipes.model import AnyShape, Architecture, Shape, model_flops
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import precision
 
@@ -75,14 +75,12 @@ class Work(msgspec.Struct, frozen=True):
 
 def work_of(plan: JobPlan, recipe: Recipe) -> Work | None:
     """The work of the plan's steps; None where no published result is like it: CPUs, small models, fine-tuning."""
-    shape: AnyShape | None = plan.architecture
-    per_token = model_flops(plan.architecture, plan.seq_len).total / plan.seq_len if plan.architecture else None
+    shape: AnyShape | None
     if plan.function is not None:
-        name, shape, per_token = plan.function.name, None, plan.function.flops_per_token
-        catalogue = recipe.of_release(plan.function.release).catalogue
-        # Only a function for pretraining, and none of a release that only the site has.
-        if catalogue is not None and any(one.name == name and one.task == "pretrain" for one in catalogue.index):
-            shape = catalogue.function(name).architecture
+        shape, per_token = _pretrained(plan.function, recipe), plan.function.flops_per_token
+    else:
+        shape = plan.architecture
+        per_token = model_flops(plan.architecture, plan.seq_len).total / plan.seq_len if plan.architecture else None
     gpu = GPUS.get(plan.gpu_type)
     if shape is None or per_token is None or shape.hidden < _LEAST_HIDDEN:
         return None
@@ -100,6 +98,16 @@ def work_of(plan: JobPlan, recipe: Recipe) -> Work | None:
     )
 
 
+def _pretrained(function: PlannedFunction, recipe: Recipe) -> Shape | None:
+    """The model of a function for pretraining; None of one that only a site's own release has."""
+    catalogue = recipe.of_release(function.release).catalogue
+    if catalogue is None or not any(
+        entry.name == function.name and entry.task == "pretrain" for entry in catalogue.index
+    ):
+        return None
+    return catalogue.function(function.name).architecture
+
+
 def seconds_by_part(work: Work) -> dict[str, float]:
     """Seconds of a step at full rate, by what needs them; parts that a job does not have are missing or 0."""
     layout, shape, gpu = work.layout, work.shape, GPUS[work.gpu_type]
@@ -108,12 +116,7 @@ def seconds_by_part(work: Work) -> dict[str, float]:
     products = tokens * work.flops_per_token
     per_token = 6 * work.sequence_length * attention_columns(shape) + 6 * shape.hidden * (shape.vocabulary or 0)
     in_bf16 = min(tokens * per_token, products / 2)
-    experts = routed = 0.0  # FLOPs of the routed experts, and what is routed: tokens times columns, of all layers
-    if shape.moe is not None:
-        layers = shape.layers // shape.moe.every
-        counted = 18 * shape.hidden * shape.moe.ffn * shape.moe.top_k * layers * tokens
-        experts = min(counted, _MOST_OF_EXPERTS * (products - in_bf16))
-        routed = experts / (18 * shape.moe.ffn)
+    experts, routed = _experts(shape, tokens, products - in_bf16)
     generation = f"{gpu.generation} {work.dtype}"
     found = {generation: (products - in_bf16 - experts) / dense, "experts": experts / dense, "bf16": in_bf16 / half}
     found["tensor"] = 20 * tokens * shape.layers * shape.hidden * (layout.tp - 1) / gpu.nvlink
@@ -131,11 +134,24 @@ def seconds_by_part(work: Work) -> dict[str, float]:
     found = {name: seconds * bubble for name, seconds in found.items()}
     if layout.fsdp:
         weights = (products - experts) / tokens / 6 / (layout.tp * layout.pp)
-        between = gpu.nvlink  # bytes/s of a rank among those that share weights
-        if layout.gpus > gpu.nvlink_gpus:
-            between = min(gpu.nvlink, gpu.network * max(1, min(8, gpu.nvlink_gpus // layout.tp)))
-        found["FSDP"] = layout.ga * weights * (6 if work.dtype == "bf16" else 4) / between
+        found["FSDP"] = layout.ga * weights * (6 if work.dtype == "bf16" else 4) / _between_ranks(gpu, layout)
     return found
+
+
+def _experts(shape: AnyShape, tokens: float, products: float) -> tuple[float, float]:
+    """FLOPs of the routed experts, and what is routed: tokens times columns, of all layers."""
+    if shape.moe is None:
+        return 0.0, 0.0
+    layers = shape.layers // shape.moe.every
+    counted = min(18 * shape.hidden * shape.moe.ffn * shape.moe.top_k * layers * tokens, _MOST_OF_EXPERTS * products)
+    return counted, counted / (18 * shape.moe.ffn)
+
+
+def _between_ranks(gpu: Gpu, layout: Layout) -> float:
+    """Bytes/s of a rank among those that share weights."""
+    if layout.gpus <= gpu.nvlink_gpus:
+        return gpu.nvlink
+    return min(gpu.nvlink, gpu.network * max(1, min(8, gpu.nvlink_gpus // layout.tp)))
 
 
 def attention_columns(shape: AnyShape) -> int:

@@ -57,8 +57,11 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a way of running jobs can do. ``executor`` is ``module:class`` of a ``llmb_common.executors.Executor``,
-    ``script`` of the ``JobScript`` that it is derived from, where that is in a module of its own."""
+    """What a way of running jobs can do.
+
+    ``executor`` is ``module:class`` of a ``llmb_common.executors.Executor``. ``script`` is that of its ``JobScript``,
+    where that can be imported without the executor; empty: the executor.
+    """
 
     name: ClusterType
     executor: str

@@ -204,11 +204,8 @@ class Catalogue:
     def _row(self, entry: FunctionName, variant: str) -> Row:
         function = self.function(entry.name)
         values = {name: getattr(function.columns, name) for name in Columns.__struct_fields__}
-        each = Fraction(function.columns.gbs, entry.gpus)  # samples of a GPU, which keeps them at another scale
-        gbs = "GPUs" + (f"*{each.numerator}" if each.numerator > 1 else "")
-        gbs += f"/{each.denominator}" if each.denominator > 1 else ""
         return Row(
-            **values | {"gbs": gbs},
+            **values | {"gbs": _formula(function.columns.gbs, entry.gpus)},
             variant=variant,
             gpu=entry.gpu,
             size=entry.model,
@@ -220,6 +217,13 @@ class Catalogue:
             function=entry.name,
             source=f"Megatron-Bridge {self.release}",
         )
+
+
+def _formula(gbs: int, gpus: int) -> str:
+    """The global batch size as a formula of GPUs: each GPU keeps its number of samples at another scale."""
+    each = Fraction(gbs, gpus)
+    times = f"*{each.numerator}" if each.numerator > 1 else ""
+    return f"GPUs{times}" + (f"/{each.denominator}" if each.denominator > 1 else "")
 
 
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
