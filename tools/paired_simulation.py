@@ -42,17 +42,29 @@ Disturbance: TypeAlias = Callable[[random.Random, str], Iterator[float]]
 """What it does to each of the runs, given their sides, as a share of the step time."""
 
 
+def _none(source: random.Random, sides: str) -> Iterator[float]:
+    return itertools.repeat(0.0)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """What makes runs differ beside the configuration. Shares of the step time."""
 
     title: str
     noise: Noise
-    disturbed: Disturbance = lambda source, sides: itertools.repeat(0.0)
+    disturbed: Disturbance = _none
 
 
 def _quiet(percent: float, **more: float) -> Noise:
     return Noise(f"runs {percent:g} %", percent / 100, correlation=0.5, **more)
+
+
+def _walk(source: random.Random, sides: str) -> Iterator[float]:
+    return itertools.accumulate(source.gauss(0, 0.01) for _ in sides)
+
+
+def _cold(source: random.Random, sides: str) -> Iterator[float]:
+    return (0.0 if at % 4 else 0.02 for at in range(len(sides)))
 
 
 def _sine(period: float, drift: float = 0.0) -> Disturbance:
@@ -61,6 +73,14 @@ def _sine(period: float, drift: float = 0.0) -> Disturbance:
         return (0.02 * math.sin(2 * math.pi * (at / period + phase)) + drift * at for at in range(len(sides)))
 
     return wave
+
+
+def _jumps(source: random.Random, sides: str) -> Iterator[float]:
+    return itertools.accumulate(source.gauss(0, 0.05) if source.random() < 0.15 else 0.0 for _ in sides)
+
+
+def _lag(source: random.Random, sides: str) -> Iterator[float]:
+    return itertools.accumulate((source.gauss(0, 0.01) for _ in sides), lambda before, new: 0.9 * before + new)
 
 
 def _some(share: float, slower: float) -> Disturbance:
@@ -72,46 +92,26 @@ def _heavy(source: random.Random, sides: str) -> Iterator[float]:
     return (0.005 * source.gauss(0, 1) / math.sqrt(max(source.expovariate(1), 1e-4)) for _ in sides)
 
 
+def _restless(source: random.Random, sides: str) -> Iterator[float]:
+    return (source.gauss(0, 0.02) if side == "B" else 0.0 for side in sides)
+
+
 CLUSTERS = (
     *(Cluster(f"runs {percent:g} %", _quiet(percent)) for percent in (0.2, 0.5, 1, 2, 3)),
-    Cluster(
-        "runs 1 %, random walk of 1 %",
-        _quiet(1),
-        lambda source, sides: itertools.accumulate(source.gauss(0, 0.01) for _ in sides),
-    ),
-    Cluster(
-        "runs 1 %, the first of a job 2 % slower",
-        _quiet(1),
-        lambda source, sides: (0.0 if at % 4 else 0.02 for at in range(len(sides))),
-    ),
+    Cluster("runs 1 %, random walk of 1 %", _quiet(1), _walk),
+    Cluster("runs 1 %, the first of a job 2 % slower", _quiet(1), _cold),
     Cluster("runs 1 %, 1 % of the steps 3 times as long", _quiet(1, stalls=0.01, times=3.0)),
 )
 
 DISTURBED = (
     *(Cluster(f"sine of 2 %, period {period} runs", _quiet(0.3), _sine(period)) for period in (2, 3, 4, 6, 9, 12, 24)),
     Cluster("the same with a period of 6, each run 0.5 % slower", _quiet(0.3), _sine(6, 0.005)),
-    Cluster(
-        "jumps of 5 %, one in 7 runs",
-        _quiet(0.3),
-        lambda source, sides: itertools.accumulate(
-            source.gauss(0, 0.05) if source.random() < 0.15 else 0.0 for _ in sides
-        ),
-    ),
-    Cluster(
-        "correlation of 0.9 from run to run",
-        _quiet(0.3),
-        lambda source, sides: itertools.accumulate(
-            (source.gauss(0, 0.01) for _ in sides), lambda before, new: 0.9 * before + new
-        ),
-    ),
+    Cluster("jumps of 5 %, one in 7 runs", _quiet(0.3), _jumps),
+    Cluster("correlation of 0.9 from run to run", _quiet(0.3), _lag),
     Cluster("a tenth of the runs 30 % slower", _quiet(0.3), _some(0.1, 0.3)),
     Cluster("runs not pinned, a third of the nodes 5 % slower", _quiet(0.3), _some(1 / 3, 0.05)),
     Cluster("heavy tails (t of 2 degrees, 0.5 %)", _quiet(0.1), _heavy),
-    Cluster(
-        "A scatters by 0.5 %, B by 2 %",
-        _quiet(0.5),
-        lambda source, sides: (source.gauss(0, 0.02) if side == "B" else 0.0 for side in sides),
-    ),
+    Cluster("A scatters by 0.5 %, B by 2 %", _quiet(0.5), _restless),
 )
 """At 0.3 % between runs, where a disturbance is most of what is seen."""
 

@@ -139,14 +139,14 @@ def releases(recipe: Recipe) -> list[str]:
         known = {entry.name for entry in catalogue.index}
         lacks = sorted({entry.model for entry in newest.index if entry.name not in known})
         other = [name for name in known & names if catalogue.function(name).columns != newest.function(name).columns]
-        models = sorted({f"`{newest.entry(name).model}`" for name in other})
+        changed = sorted({f"`{newest.entry(name).model}`" for name in other})
         rows.append(
             [
                 release,
                 ", ".join(f"`nemo:{name}`" for name, held in CONTAINERS.items() if held == release) or "none",
                 str(len(known)),
                 f"{len(names - known)}, of {', '.join(f'`{name}`' for name in lacks)}" if lacks else "",
-                f"{len(other)}, of {', '.join(models)}" if other else "",
+                f"{len(other)}, of {', '.join(changed)}" if other else "",
             ]
         )
     return table(["release", "containers", "functions", "lacking", "with other columns"], rows)

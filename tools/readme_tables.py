@@ -105,7 +105,7 @@ _ROW_COLUMNS: tuple[tuple[str, Callable[[Recipe, Row], str], bool], ...] = (
     ("DP", lambda recipe, row: _data_parallel(row), True),
     ("VP", lambda recipe, row: str(row.vp or ""), False),
     ("MBS", lambda recipe, row: str(row.mbs), True),
-    ("GBS", lambda _, row: str(row.global_batch_size(row.gpus_min)) if row.gpus_min == row.gpus_max else row.gbs, True),
+    ("GBS", lambda recipe, row: _global_batch(row), True),
     ("GA", lambda recipe, row: str(_accumulation(row)), True),
     ("CG", lambda recipe, row: "yes" if row.cuda_graph else "", False),
     ("RL", lambda recipe, row: str(row.recompute_layers or ""), False),
@@ -131,6 +131,10 @@ def _data_parallel(row: Row) -> str:
     if row.gpus_min == row.gpus_max:
         return str(row.gpus_min // model_parallel)
     return "GPUs" if model_parallel == 1 else f"GPUs/{model_parallel}"
+
+
+def _global_batch(row: Row) -> str:
+    return str(row.global_batch_size(row.gpus_min)) if row.gpus_min == row.gpus_max else row.gbs
 
 
 def _accumulation(row: Row) -> int:

@@ -169,8 +169,31 @@ def _states() -> Iterator[str]:
         yield f"| {kind}: it {means} | {' '.join(f'`{name}`' for name, of in STATES.items() if of == kind)} |"
 
 
-def _text(*head: str, rows: Iterable[Sequence[object]]) -> Iterator[str]:
+def _text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
     return lines(head, rows, words=len(head))
+
+
+def _xids() -> Iterator[str]:
+    rows = ((xid.xid, xid.meaning, xid.role, xid.remedy, xid.nvidia) for xid in numbers().xids)
+    return _text(("Xid", "meaning", "role", "what to do", "NVIDIA's resolution"), rows)
+
+
+def _questions() -> Iterator[str]:
+    rows = ((f"`{each.flag}`", f"`{each.field}`", " ".join(each.choices), _cell(each.help)) for each in QUESTIONS)
+    return _text(("flag", "key", "values", "meaning"), rows)
+
+
+def _own_states() -> Iterator[str]:
+    rows = ((f"`{name}`", kind, means) for name, (kind, means) in OWN_STATES.items())
+    return _text(("LLMB's own", "kind", "meaning"), rows)
+
+
+def _statuses() -> Iterator[str]:
+    return _text(("status", "meaning"), EXIT_STATUS.items())
+
+
+def _run() -> Iterator[str]:
+    return _text(("key", "what it is"), ((f"`{key}`", means) for key, means in RUN_KEYS.items()))
 
 
 TABLES: dict[str, Callable[..., Iterable[str]]] = {
@@ -183,22 +206,13 @@ TABLES: dict[str, Callable[..., Iterable[str]]] = {
     "tuning": partial(_columns, ARM),
     "causes": _causes,
     "no_causes": _no_causes,
-    "xids": lambda: _text(
-        *("Xid", "meaning", "role", "what to do", "NVIDIA's resolution"),
-        rows=((xid.xid, xid.meaning, xid.role, xid.remedy, xid.nvidia) for xid in numbers().xids),
-    ),
+    "xids": _xids,
     "variables": _variables,
     "settings": _settings,
     "options": _options,
-    "questions": lambda: _text(
-        *("flag", "key", "values", "meaning"),
-        rows=((f"`{q.flag}`", f"`{q.field}`", " ".join(q.choices), _cell(q.help)) for q in QUESTIONS),
-    ),
+    "questions": _questions,
     "states": _states,
-    "own_states": lambda: _text(
-        *("LLMB's own", "kind", "meaning"),
-        rows=((f"`{name}`", kind, means) for name, (kind, means) in OWN_STATES.items()),
-    ),
-    "statuses": lambda: _text("status", "meaning", rows=EXIT_STATUS.items()),
-    "run": lambda: _text("key", "what it is", rows=((f"`{key}`", means) for key, means in RUN_KEYS.items())),
+    "own_states": _own_states,
+    "statuses": _statuses,
+    "run": _run,
 }

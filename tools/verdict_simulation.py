@@ -279,15 +279,16 @@ def comparisons_table(trials: int, seed: int) -> Iterator[str]:
         scatters = sites(noise, source, known, trials)
         for share in DIFFERENCES:
             sides = [[repeats(noise, source, *case) for _ in range(2)] for _ in range(trials)]
-            slower = [
-                [replace(run, seconds=run.seconds * (1 + share), error=run.error * (1 + share)) for run in second]
-                for _, second in sides
-            ]
+            slower = [[_longer(run, 1 + share) for run in second] for _, second in sides]
             found = [compare_times(a, b, next(scatters)) for (a, _), b in zip(sides, slower, strict=True)]
             yield f"{100 * sum(item.is_real for item in found) / trials:.0f}"
 
     heads = ["Noise", "Record", "Runs of each", *(f"{100 * share:.0f} %" for share in DIFFERENCES)]
     return _table(heads, NOISES[2:4], [(2,), (3,), (5,), (10,)], cells, seed)
+
+
+def _longer(run: StepTime, factor: float) -> StepTime:
+    return replace(run, seconds=run.seconds * factor, error=run.error * factor)
 
 
 PARTS: dict[str, Table] = {
