@@ -329,7 +329,7 @@ def width(knowledge: str, found: Sequence[Miss]) -> Width | None:
 
 
 def shares(knowledge: str, inside: Sequence[tuple[Miss, bool]]) -> tuple[float, float]:
-    """The share of predictions that are inside; and the same where each configuration counts once, unless it is known.
+    """The share of predictions that are inside; and with each configuration counted once, unless the class knows it.
 
     Those in many containers are the better known ones, and a job of which nothing is published is none of them.
     """

@@ -120,7 +120,10 @@ def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]
     precision = str(settings.get("precision"))
     if layers is None or not ("fp8" in precision or "fp4" in precision):
         return
-    word, unit = ("MXFP8", 32) if "mxfp8" in precision else ("NVFP4" if "fp4" in precision else "FP8", 16)
+    if "mxfp8" in precision:
+        word, unit = "MXFP8", 32
+    else:
+        word, unit = ("NVFP4" if "fp4" in precision else "FP8"), 16
     sizes = [("MLP", a.ffn or 0, "TP", c.tp)] if any(kind.mlp == "dense" for kind in layers.kinds.values()) else []
     if a.moe is not None:
         sizes += [("experts", a.moe.ffn, "ETP", etp), ("shared expert", a.moe.shared_ffn or 0, "TP", c.tp)]
@@ -223,17 +226,21 @@ def planned_function(case: Case) -> PlannedFunction | None:
 
 
 def check_columns(case: Case, layout: Layout) -> None:
-    """Check ``layout`` by the rules of what builds the model. A function's own columns are NVIDIA's, and checked by
-    arithmetic only.
+    """Check ``layout`` by the rules of what builds the model.
 
     Raises:
         RequestError: a number does not divide, or a column cannot be changed.
     """
-    function, asked = case.function, case.request.columns
-    if function is None:
+    if case.function is None:
         rules = broken_rules(layout, case.shape, case.model.sequence_length, case.recipe.family)
         refuse_first(chain(rules, _of_overlap(case, layout)))
-        return
+    else:
+        _check_function_layout(case, case.function, layout)
+
+
+def _check_function_layout(case: Case, function: Function, layout: Layout) -> None:
+    """What the user changes; the function's own columns are NVIDIA's, and checked by arithmetic only."""
+    asked = case.request.columns
     if case.adapters and case.request.load_checkpoint is None:
         # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
         raise RequestError(

@@ -112,13 +112,15 @@ def _problems(recipe: Recipe) -> Problems:
                 near = did_you_mean(name, names)
                 yield f"{_which(item)}: unknown {kind} {name!r}{near}", f"one of {', '.join(names)}"
     yield from _problems_of_rows(recipe)
-    identities = []
     for result in recipe.listed_results:
         yield from _problems_of_result(recipe, result)
-        document, dtype = recipe.document(result), precision(result.dtype, result.fp8_recipe)
-        what = f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu}"
-        identities.append(f"{what} of {document.title} {document.container}")
-    yield from _repeated("result", identities)
+    yield from _repeated("result", [_identity(recipe, result) for result in recipe.listed_results])
+
+
+def _identity(recipe: Recipe, result: PublishedResult) -> str:
+    document, dtype = recipe.document(result), precision(result.dtype, result.fp8_recipe)
+    what = f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu}"
+    return f"{what} of {document.title} {document.container}"
 
 
 def _which(item: Row | PublishedResult) -> str:

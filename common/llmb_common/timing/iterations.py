@@ -212,11 +212,7 @@ def read_log(file: FileIO) -> LogContent:
         tuple(sequence.restarts),
         damaged,
         _memory(file, kept),
-        not kept
-        and any(
-            NOTHING_LEFT.match(os.pread(file.fileno(), 100, offset))
-            for offset, _ in find_markers(file, (_LAST_STEP,), separator=b"")
-        ),
+        not kept and _says_nothing_left(file),
     )
 
 
@@ -243,6 +239,11 @@ def read_ending(file: FileIO) -> Ending:
         else:
             told = marker == _TOLD
     return Ending(saved, told)
+
+
+def _says_nothing_left(file: FileIO) -> bool:
+    found = find_markers(file, (_LAST_STEP,), separator=b"")
+    return any(NOTHING_LEFT.match(os.pread(file.fileno(), 100, offset)) for offset, _ in found)
 
 
 def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:

@@ -72,18 +72,13 @@ def read_events(path: Path) -> JobEvents:
             later.append(event)
     if start is None:
         return JobEvents()
-    spare = [
-        event
-        for event in _events(path.with_suffix(".spare"))
-        if all(event.get(key) == start.get(key) for key in ("job_id", "restart", "pid"))
-    ]
+    spare = [event for event in _events(path.with_suffix(".spare")) if _is_of(event, start)]
     later += spare
     job_id, began = str(start.get("job_id", "")), _number(start.get("time"))
     kinds = {event["event"] for event in later}
     ends = [event for kind in ("end", "over") for event in later if event["event"] == kind]
     end = ends[0] if ends else None  # a script that was killed has no say: the series speaks for it
-    disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
-    full = bool(spare) or (disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL))
+    full = bool(spare) or _is_full(later, end)
     return JobEvents(
         job_id=job_id if job_id and not job_id.startswith("local-") else None,
         pid=_integer(start.get("pid")),
@@ -107,6 +102,15 @@ def read_events(path: Path) -> JobEvents:
             if one.get("job_id") == start.get("job_id")
         ),
     )
+
+
+def _is_of(event: dict[str, Any], start: dict[str, Any]) -> bool:
+    return all(event.get(key) == start.get(key) for key in ("job_id", "restart", "pid"))
+
+
+def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
+    disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
+    return disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL)
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

@@ -143,10 +143,7 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
         return None
     figures = (next((numbers[name] for name in names if name in numbers), None) for names in FIGURES)
     found = (float(headers[-1][1]), float(headers[-1][2]), numbers.get(SECONDS[kind][0]), *figures)
-    # What is wanted is judged by its value.
-    others = {name: value for name, value in fields.items() if name not in WANTED and NUMBER.fullmatch(value)}
-    odd = tuple(readable(name) for name, value in others.items() if not math.isfinite(float(value)))
-    return iteration(found, kind, tuple(map(readable, fields)), odd)
+    return iteration(found, kind, tuple(map(readable, fields)), _not_finite(fields))
 
 
 def iteration(
@@ -191,6 +188,12 @@ def _fields(text: bytes, *, ended: bool) -> dict[bytes, bytes]:
 def readable(name: bytes) -> str:
     """The name of a figure."""
     return name.decode("utf-8", "replace")
+
+
+def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
+    """The figures that are NaN or infinite, but for ``WANTED``, which are judged by value."""
+    odd = [name for name, value in fields.items() if NUMBER.fullmatch(value) and not math.isfinite(float(value))]
+    return tuple(readable(name) for name in odd if name not in WANTED)
 
 
 def _finite(value: float | None) -> float | None:
