@@ -193,9 +193,10 @@ def test_a_plan_has_the_parts_of_every_stage() -> None:
     assert memory.stages[0].logits == 0 < memory.stages[3].logits
     assert memory.at_least is None  # NVIDIA has run it: a prediction does not say that it cannot
     other = plan(MODEL_SIZE="70b", JOB_TOTAL_GPUS="64", GPU_TYPE="h100", DTYPE="bf16", CONFIG_VARIANT="nemo2", GBS="64")
-    assert other.preflight.memory is not None
-    assert other.preflight.memory.at_least is not None
-    assert other.preflight.memory.at_least < memory.peak  # interleaving holds more
+    memory = other.preflight.memory
+    assert memory is not None
+    assert memory.at_least is not None
+    assert memory.at_least < memory.peak  # interleaving holds more
 
 
 def test_a_rank_runs_ahead_as_the_schedule_says() -> None:
