@@ -314,7 +314,7 @@ def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site) -> None:
 
 
 def test_a_clock_that_was_put_back_starts_no_run_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By three days after the campaign began: its runs are older than it. A damaged run of before is not looked at."""
+    """By three days after the campaign began: its runs are older than it."""
     begun(site)
     file = site.campaign / "campaign.json"
     known = json.loads(file.read_text())

@@ -191,8 +191,12 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         return result | write_pack(campaign, frozen, result, standings, workspace)
 
     return answered(
-        *(folder or workspace.require_install() / "campaigns", "accept", suite.name, str(suite.path), conducted),
-        lambda result: _shown(result, sign_with),
+        folder or workspace.require_install() / "campaigns",
+        "accept",
+        suite.name,
+        str(suite.path),
+        find=conducted,
+        show=lambda result: _shown(result, sign_with),
         again=again,
         is_over=lambda result: _is_of(result, suite),
     )

@@ -129,6 +129,9 @@ def _read(file: Path, **known: type) -> dict[str, Any]:
     return value
 
 
+_RESUME = "the same command resumes the campaign"
+
+
 def answered(
     campaigns: Path,
     purpose: str,
@@ -161,10 +164,10 @@ def answered(
             ) from error
         try:
             result = find(campaign)
-        except (KeyboardInterrupt, Interrupted) as error:
-            message, remedy = (error.message, error.remedy) if isinstance(error, Interrupted) else ("interrupted", "")
-            resume = "the same command resumes the campaign"
-            raise Interrupted(message, remedy=f"{remedy}; {resume}" if remedy else resume) from error
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted", remedy=_RESUME) from error
+        except Interrupted as error:
+            raise Interrupted(error.message, remedy="; ".join(filter(None, (error.remedy, _RESUME)))) from error
         write_json(campaign.result_file, result)  # last: it says that nothing is left to do
         return show({**result, **folder})
 
@@ -186,16 +189,7 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
             home.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(home / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             cleanup.callback(os.close, descriptor)
-            if not try_lock(descriptor):
-                who = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
-                raise EnvironmentLacks(
-                    f"this campaign is under way: {who or 'another process is working on it'}",
-                    remedy="wait for it, or watch its runs: llmb-run watch",
-                    code="busy",
-                )
-            who = f"process {os.getpid()} on {platform.node()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, who.encode(), 0)
+            _lock(descriptor)
             numbers = [int(path.name) for path in home.iterdir() if path.name.isdecimal()]
             number = max(numbers, default=1)
             if again and (home / str(number) / "campaign.json").exists():
@@ -213,6 +207,20 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
             known = _read(campaign.frozen_file, id=str, began=float)
             campaign = replace(campaign, id=known["id"], began=known["began"])
         yield campaign
+
+
+def _lock(descriptor: int) -> None:
+    """Lock the open lock file and write into it who has it; whoever has it is named where it is another process."""
+    if not try_lock(descriptor):
+        who = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
+        raise EnvironmentLacks(
+            f"this campaign is under way: {who or 'another process is working on it'}",
+            remedy="wait for it, or watch its runs: llmb-run watch",
+            code="busy",
+        )
+    text = f"process {os.getpid()} on {platform.node()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
 
 
 class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

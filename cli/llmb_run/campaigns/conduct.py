@@ -1,6 +1,6 @@
 """How a run of a campaign ended: with a step time, by a fault that is not the system's speed, or by its own failure.
 
-The loop of every campaign: look at the runs on record, spec a strategy what is due, submit that, wait, look again.
+The loop of every campaign: look at the runs on record, ask a strategy what is due, submit that, wait, look again.
 """
 
 from __future__ import annotations

@@ -210,8 +210,12 @@ def ab(
         return outcome(strategy.standing(arms, runs), changes)
 
     return answered(
-        *(folder or workspace.require_install() / "campaigns", "ab", f"ab-{arms[0].plan.workload}", about, compared),
-        lambda result: Result(result, as_text(result), status=status_of(result)),
+        folder or workspace.require_install() / "campaigns",
+        "ab",
+        f"ab-{arms[0].plan.workload}",
+        about,
+        find=compared,
+        show=lambda result: Result(result, as_text(result), status=status_of(result)),
         again=again,
         is_over=lambda result: result["rule"] == msgspec.to_builtins(rule),
     )
@@ -224,8 +228,9 @@ def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[
     one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in planned)
     if changes and one == other:
         given = (f"--unset {name}" if value is None else f"--change {name}={value}" for name, value in changes.items())
-        remedy = "give it another value"
-        raise RequestError(f"{' '.join(given)}: side A has that already", remedy=remedy, code="same-job")
+        raise RequestError(
+            f"{' '.join(given)}: side A has that already", remedy="give it another value", code="same-job"
+        )
     if not changes:
         notice("without --change both sides are the same: this shows what can be told apart here")
     return [Arm(item.plan, item.entry.folder, title) for item, title in zip(planned, titles, strict=True)]

@@ -214,16 +214,21 @@ def attribute(record: RunRecord, rule: Rule, workspace: Workspace, *, again: boo
         return result_of(kept.gap, parts, arms, runs)
 
     def shown(result: dict[str, Any]) -> Result:
-        run_id, status = record.paths.run_id, status_of_all(result)
+        run_id = record.paths.run_id
+        status = status_of_all(result)
         text = table(["what would change", "its step time then"], [*as_table(result)])
         text += f"95 % intervals, all together; {result['gpu_hours']:.3g} GPU-hours\n"
         if status == 4:
             text += f"a larger --budget or more --pairs go on: llmb-run why --slow --test {run_id}\n"
         return Result({"runs": [{"run": run_id, "contributions": result}]}, text, status=status)
 
-    campaigns, name = folder or workspace.require_install() / "campaigns", f"why-{record.plan.workload}"
     return answered(
-        *(campaigns, "why", name, record.paths.run_id, measured, shown),
+        folder or workspace.require_install() / "campaigns",
+        "why",
+        f"why-{record.plan.workload}",
+        record.paths.run_id,
+        find=measured,
+        show=shown,
         again=again,
         is_over=lambda result: result["rule"] == msgspec.to_builtins(rule),
     )

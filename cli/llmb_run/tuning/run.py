@@ -308,12 +308,22 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
     name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
 
     def shown(result: dict[str, Any]) -> Result:
-        report, status = Path(result["folder"]) / "report.html", 1 if result["ended"] == "base failed" else 0
-        remarks = [f"report: {report}"] if report.exists() else []
-        return Result(result, as_text(result), status=status, remarks=remarks, hint=result["next"])
+        report = Path(result["folder"]) / "report.html"
+        return Result(
+            result,
+            as_text(result),
+            status=1 if result["ended"] == "base failed" else 0,
+            remarks=[f"report: {report}"] if report.exists() else [],
+            hint=result["next"],
+        )
 
     return answered(
-        *(folder or workspace.require_install() / "campaigns", "tune", name, wanted.about, searched, shown),
+        folder or workspace.require_install() / "campaigns",
+        "tune",
+        name,
+        wanted.about,
+        find=searched,
+        show=shown,
         again=again,
         is_over=lambda result: not (_may_go_on(result, wanted) or (wanted.set_baseline and not result["baseline"])),
     )
