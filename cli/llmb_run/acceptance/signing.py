@@ -106,28 +106,37 @@ def check(pack: Path, signers: Path | None) -> PackSignature:
         except (OSError, ValueError) as error:
             return PackSignature("bad", f"{source.name} cannot be read: {error}")
         if signers is None:
-            try:
-                answer = _keygen(pack, "-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(copy))
-            except EnvironmentLacks as error:
-                return PackSignature("not checked", f"not checked: {error.message}")
-            if not answer.ok:
-                return PackSignature("bad", f"it is not one of this pack: {answer.complaint}")
-            return PackSignature("unknown signer", f"{answer.output.strip()}; --signers FILE would say whose key it is")
+            return _of_anybody(pack, copy)
         allowed.write_bytes(known)
-        found = _keygen(pack, "-Y", "find-principals", "-s", str(copy), "-f", str(allowed))
-        who = found.output.partition("\n")[0].partition(",")[0].strip()
-        if not found.ok or not who:
-            return PackSignature("bad", f"its key is none of {signers}")
-        answer = _keygen(pack, "-Y", "verify", "-n", NAMESPACE, "-f", str(allowed), "-I", who, "-s", str(copy))
-        if not answer.ok:
-            return PackSignature("bad", f"it is not one of this pack by {who}: {answer.complaint}")
-        return PackSignature("valid", answer.output.strip())
+        return _of_known(pack, copy, allowed, signers)
+
+
+def _of_anybody(pack: Path, signature: Path) -> PackSignature:
+    try:
+        answer = _keygen(pack, "-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature))
+    except EnvironmentLacks as error:
+        return PackSignature("not checked", f"not checked: {error.message}")
+    if not answer.ok:
+        return PackSignature("bad", f"it is not one of this pack: {answer.complaint}")
+    return PackSignature("unknown signer", f"{answer.output.strip()}; --signers FILE would say whose key it is")
+
+
+def _of_known(pack: Path, signature: Path, allowed: Path, signers: Path) -> PackSignature:
+    """``allowed`` is what ssh-keygen reads of ``signers``, the file that the caller named."""
+    found = _keygen(pack, "-Y", "find-principals", "-s", str(signature), "-f", str(allowed))
+    who = found.output.partition("\n")[0].partition(",")[0].strip()
+    if not found.ok or not who:
+        return PackSignature("bad", f"its key is none of {signers}")
+    answer = _keygen(pack, "-Y", "verify", "-n", NAMESPACE, "-f", str(allowed), "-I", who, "-s", str(signature))
+    if not answer.ok:
+        return PackSignature("bad", f"it is not one of this pack by {who}: {answer.complaint}")
+    return PackSignature("valid", answer.output.strip())
 
 
 def _signers(path: Path) -> bytes:
     """A file of allowed signers; public keys, one a line, become one."""
     try:
-        content = _read(path, 1 << 20)
+        content = _read(path, 1 << 20)  # a list of signers may be long
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {path}: {error}", remedy="--signers FILE") from error
     if content.startswith((b"ssh-", b"ecdsa-", b"sk-")):

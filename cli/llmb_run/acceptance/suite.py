@@ -86,13 +86,7 @@ def suites() -> dict[str, str]:
             made[gpu_type] = _text(gpu_type, same)
         for scale in sorted({item.result.gpus for item in of_type}):
             name = f"{gpu_type}-{scale}"
-            # Those with a reference of the same software, else all that run in the newest container.
-            containers: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
-            for item in of_type:
-                if item.result.gpus == scale:
-                    release = container_release(item.recipe.image) or "00.00"
-                    containers[item.same, release_order(release)].append(item)
-            made[name] = _text(name, containers[max(containers)])
+            made[name] = _text(name, _of_one_container([item for item in of_type if item.result.gpus == scale]))
     return made | {file.stem: file.read_text() for file in sorted(FILES.glob("*.yaml"))}
 
 
@@ -105,13 +99,22 @@ def _published() -> list[_Judged]:
             known = gpus.GPUS.get(result.gpu)
             if known is None or result.dtype not in known.peaks or result.size.endswith("-proxy"):
                 continue
-            item, scaling = _Judged(recipe, result), None
+            item = _Judged(recipe, result)
+            scaling = None
             if result.dtype == "fp8":
                 scaling = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
             key = (recipe.workload, result.gpu, result.gpus, result.size, result.dtype, scaling)
             if key not in best or item.rank > best[key].rank:
                 best[key] = item
     return list(best.values())
+
+
+def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
+    """Those with a reference of the same software, else all that run in the newest container."""
+    groups: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
+    for item in found:
+        groups[item.same, release_order(container_release(item.recipe.image) or "00.00")].append(item)
+    return groups[max(groups)]
 
 
 def _text(name: str, found: Sequence[_Judged]) -> str:
