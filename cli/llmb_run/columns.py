@@ -142,15 +142,15 @@ def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.csv_name or column.key for column in shown])
     for row in rows:
-        values = [column.value(row) for column in shown]
         # Numbers in full: the shortest text that reads back as the same number.
-        writer.writerow(
-            str(value).lower()
-            if isinstance(value, bool)
-            else csv_cell("; ".join(value) if isinstance(value, list) else value)
-            for value in values
-        )
+        writer.writerow([_csv_cell(column.value(row)) for column in shown])
     return text.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return csv_cell("; ".join(value) if isinstance(value, list) else value)
 
 
 def described(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:

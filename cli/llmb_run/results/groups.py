@@ -66,16 +66,13 @@ def group(found: Sequence[MeasuredRun]) -> list[Group]:
 
 
 def _group(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Group:
-    members, (first, record) = tuple(item for item, _ in items), items[0]
+    members = tuple(item for item, _ in items)
+    first, record = items[0]
     good = sorted(
         ((item, record, item.good) for item, record in items if item.good is not None), key=lambda run: run[1].created
     )
-    if good:  # a baseline's reference before a published one's, before a reason why there is none
-        verdict = min(
-            (item.verdict for item, *_ in good if item.verdict),
-            key=lambda said: (said.reference is None, said.reference is None or said.reference.kind != "baseline"),
-            default=None,
-        )
+    if good:
+        verdict = _preferred(item.verdict for item, *_ in good if item.verdict)
     else:  # of runs that succeeded and did not train
         verdict = next((item.verdict for item in members if item.timing.status.state == "Success"), None)
     reference = verdict.reference if verdict else None
@@ -103,6 +100,17 @@ def _group(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Group:
         interval=math.expm1(level(times, scatter, earlier).half) if times else None,
         members=members,
     )
+
+
+def _preferred(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Whose reference is the group's: a baseline's before a published one's, before a reason why there is none."""
+
+    def rank(verdict: Verdict) -> int:
+        if verdict.reference is None:
+            return 2
+        return 0 if verdict.reference.kind == "baseline" else 1
+
+    return min(verdicts, key=rank, default=None)
 
 
 def _runs(item: Group) -> str:
@@ -198,33 +206,18 @@ class Board:
         """``place``, the values that differ, and the figures."""
         figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
         return [
-            Column(
-                "place",
-                at("place"),
-                *(ALL, "1 is the fastest", "place"),
-                text=lambda entry: "-" if entry.place is None else f"{entry.place}{'=' * entry.shared}",
-            ),
+            Column("place", at("place"), ALL, "1 is the fastest", "place", text=_place),
             *(
                 Column(name, at("values", itemgetter(number)), ALL & ~Form.JSON, "", name)
                 for number, name in enumerate(self.names)
             ),
-            Column(
-                "runs",
-                lambda entry: sum(run.good is not None for run in entry.group.members),
-                *(ALL, "", "runs"),
-                spec="d",
-            ),
+            Column("runs", _timed_runs, ALL, "", "runs", spec="d"),
             *(replace(it, value=at("group", it.value), forms=ALL) for it in figures),
             Column("tokens_per_second_per_gpu", at("tokens"), ALL, "", "tokens/s/GPU", spec=".0f"),
             Column("behind", at("behind.ratio", less_one), ALL, "", "behind", "%", ".1%"),
             Column("behind_low", at("behind.low", less_one), DATA),
             Column("behind_high", at("behind.high", less_one), DATA),
-            Column(
-                "memory_gib",
-                lambda entry: max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None),
-                *(ALL, "", "memory", "GiB", ".1f"),
-                optional=True,
-            ),
+            Column("memory_gib", _memory, ALL, "", "memory", "GiB", ".1f", optional=True),
             Column("outcome", _failed, ALL, "", "outcome", optional=True),
             Column("run_ids", lambda entry: [it.record.paths.run_id for it in entry.group.members if it.record], DATA),
         ]
@@ -245,39 +238,43 @@ def _board(items: Sequence[Group], workspace: Workspace) -> Board:
 
     plans = [_record(item).plan for item in items]
     differing = told_apart(plans)
-    if len({item.software for item in items if any(run.good for run in item.members)}) > 1 and not (
-        {"image", "engine"} & differing.keys()
-    ):
+    software = {item.software for item in items if any(run.good for run in item.members)}
+    if len(software) > 1 and not {"image", "engine"} & differing.keys():
         differing["software"] = [item.software for item in items]
     contenders, without = [], []
     for number, item in enumerate(items):
         values = tuple(of_each[number] for of_each in differing.values())
-        good = {run.record.paths.run_id: run.good for run in item.members if run.record and run.good}
-        if not good:
+        contender = _contender(item, values)
+        if contender is None:
             without.append(RankedConfiguration(item, values, outcome=_outcome(item.members)))
-            continue
-        # A verdict looks after fixed numbers of runs; an order is of all.
-        first, times = item.members[0], [*good.values()]
-        scatter = first.past.scatter(first.configuration)
-        interval = math.expm1(level(times, scatter, first.earlier([*good])).half)
-        whole = replace(item, seconds=tuple(time.seconds for time in times), interval=interval)
-        contenders.append(Contender(RankedConfiguration(whole, values), times, plans[number].tokens_per_gpu, scatter))
+        else:
+            contenders.append(contender)
     placed = ranked(contenders)
     often = Counter(place for _, place, _ in placed)
-    fastest = _record(placed[0][0].of.group).plan if placed else None
+    lines = [
+        replace(item.of, place=place, shared=often[place] > 1, behind=behind, tokens=1 / item.seconds)
+        for item, place, behind in placed
+    ]
+    fastest = _record(lines[0].group).plan if lines else None
     same = len({kind_of_job(plan) for plan in plans}) == 1
     return Board(
         title=kind_of_job(plans[0]) if same else f"{plans[0].recipe} {plans[0].model_size}",
         names=tuple(differing),
-        configurations=(
-            *(
-                replace(item.of, place=place, shared=often[place] > 1, behind=behind, tokens=1 / item.seconds)
-                for item, place, behind in placed
-            ),
-            *without,
-        ),
+        configurations=(*lines, *without),
         command=command_for(fastest, workspace.workload(fastest.workload).recipe) if fastest else "",
     )
+
+
+def _contender(item: Group, values: tuple[str, ...]) -> Contender | None:
+    """With figures of all its runs: a verdict looks after fixed numbers of them, an order is of all. None: no time."""
+    good = {run.record.paths.run_id: run.good for run in item.members if run.record and run.good}
+    if not good:
+        return None
+    first, times = item.members[0], [*good.values()]
+    scatter = first.past.scatter(first.configuration)
+    interval = math.expm1(level(times, scatter, first.earlier([*good])).half)
+    whole = replace(item, seconds=tuple(time.seconds for time in times), interval=interval)
+    return Contender(RankedConfiguration(whole, values), times, _record(item).plan.tokens_per_gpu, scatter)
 
 
 def _record(item: Group) -> RunRecord:
@@ -291,6 +288,18 @@ def _outcome(members: Iterable[MeasuredRun]) -> str:
         for run in members
     )
     return "; ".join(found)
+
+
+def _place(entry: RankedConfiguration) -> str:
+    return "-" if entry.place is None else f"{entry.place}{'=' if entry.shared else ''}"
+
+
+def _timed_runs(entry: RankedConfiguration) -> int:
+    return sum(run.good is not None for run in entry.group.members)
+
+
+def _memory(entry: RankedConfiguration) -> float | None:
+    return max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None)
 
 
 def _failed(entry: RankedConfiguration) -> str | None:

@@ -153,23 +153,9 @@ def measure(
             read = [_read_one(files, records, found, window, figures) for files in found]
         finally:
             figures.close()
-        just_read = (
-            PastRun(item.configuration, item.record.paths.run_id, item.good)
-            for item in read
-            if item.record is not None and item.good and item.timing.window == window_of(item.record.plan)
-        )
-        past = PastRuns(itertools.chain(past_runs(workspace.install_or_none), just_read))
+        past = _past(workspace, read)
         judged = [_judged(item, workspace, known_baselines, past) for item in read]
-        of_runs = {item.record.paths.run_id: item.record for item in read if item.record}
-        statuses = {item.record.paths.run_id: item.timing.status for item in read if item.record}
-        why = reasons(workspace.install_or_none, of_runs.values(), statuses)
-        marks = iter(image_marks([item.record for item in read if item.record]))
-        return beside_repeats(
-            [
-                replace(item, why=why.get(item.record.paths.run_id), image=next(marks)) if item.record else item
-                for item in judged
-            ]
-        )
+        return beside_repeats(_diagnosed(judged, workspace))
 
 
 def selected(
@@ -191,6 +177,29 @@ def selected(
             remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
         )
     return found
+
+
+def _past(workspace: Workspace, read: Iterable[MeasuredRun]) -> PastRuns:
+    """The runs on record, and those that were just read."""
+    new = (
+        PastRun(item.configuration, item.record.paths.run_id, item.good)
+        for item in read
+        if item.record is not None and item.good and item.timing.window == window_of(item.record.plan)
+    )
+    return PastRuns(itertools.chain(past_runs(workspace.install_or_none), new))
+
+
+def _diagnosed(judged: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
+    """With why those that failed did, and with what tells images of one name apart."""
+    recorded = [(item.record, item.timing.status) for item in judged if item.record]
+    records = {record.paths.run_id: record for record, _ in recorded}
+    statuses = {record.paths.run_id: status for record, status in recorded}
+    why = reasons(workspace.install_or_none, records.values(), statuses)
+    marks = iter(image_marks([record for record, _ in recorded]))
+    return [
+        replace(item, why=why.get(item.record.paths.run_id), image=next(marks)) if item.record else item
+        for item in judged
+    ]
 
 
 def _remark(folder: Path) -> Callable[[], None]:
