@@ -174,10 +174,10 @@ def plan_all(
 
     Raises the error where there is one job; RequestError that lists all that cannot be planned where there are more.
     """
-    all_asks = list(specs)
-    outcomes = list(plan_each(all_asks, workspace))
+    wanted = list(specs)
+    outcomes = list(plan_each(wanted, workspace))
     refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-    if refused and len(all_asks) == 1:
+    if refused and len(wanted) == 1:
         spec = refused[0].spec
         with located(spec.where) if spec.where else nullcontext():
             raise refused[0].error

@@ -1,4 +1,4 @@
-"""From specs to running jobs: plan all, show or submit, and say what became of each."""
+"""From what is asked for to running jobs: plan all, show or submit, and say what became of each."""
 
 from __future__ import annotations
 
@@ -76,18 +76,7 @@ def show_plans(planned: Sequence[PlannedJob]) -> Result:
         return {"dry_run": True, "jobs": jobs}
 
     if len(planned) > 1:
-        right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
-        runs = Counter(id(item.plan) for item in planned)
-        varied = dict.fromkeys(name for item in planned for name in item.spec.varied if name not in _TOLD)
-        rows = []
-        for item in {id(item.plan): item for item in planned}.values():
-            plan = item.plan
-            layout = (plan.tp, plan.pp, plan.cp, plan.ep, plan.vp, plan.mbs, plan.gbs)
-            numbers = (runs[id(plan)], plan.gpus, plan.nodes, *layout, plan.max_steps)
-            each = (*map(item.spec.settings.get, varied), *numbers)
-            rows.append([plan.experiment_name, *("-" if n is None else str(n) for n in each), plan.time_limit])
-        text = table(["job", *varied, *right, "time limit"], rows, right)
-        return Result(data, text, remarks=[f"{len(planned)} jobs, nothing started (dry run)"])
+        return Result(data, _plan_table(planned), remarks=[f"{len(planned)} jobs, nothing started (dry run)"])
     plan = planned[0].plan
     for line in in_short(plan):
         notice(line)
@@ -98,6 +87,22 @@ def show_plans(planned: Sequence[PlannedJob]) -> Result:
 
 def _script(plan: JobPlan) -> str:
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+
+
+def _plan_table(planned: Sequence[PlannedJob]) -> str:
+    """A row for each plan, with what differs in it and is not told of every job."""
+    right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
+    runs = Counter(id(item.plan) for item in planned)
+    varied = dict.fromkeys(name for item in planned for name in item.spec.varied if name not in _TOLD)
+    rows = []
+    for item in {id(item.plan): item for item in planned}.values():
+        plan = item.plan
+        layout = (plan.tp, plan.pp, plan.cp, plan.ep, plan.vp, plan.mbs, plan.gbs)
+        numbers = (runs[id(plan)], plan.gpus, plan.nodes, *layout, plan.max_steps)
+        values = (*map(item.spec.settings.get, varied), *numbers)
+        cells = ["-" if value is None else str(value) for value in values]
+        rows.append([plan.experiment_name, *cells, plan.time_limit])
+    return table(["job", *varied, *right, "time limit"], rows, right)
 
 
 def say_warnings(planned: Sequence[PlannedJob]) -> None:
@@ -253,26 +258,38 @@ def start_round(
         if this.begun is not None and not lasting:
             notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
         begin = lasting or f"{command}:{this.name}"
-        seen, keyed = Counter[str](), []
-        for name, job in zip(names or ["job"] * len(jobs), jobs, strict=True):
-            seen[name] += 1  # as a.1, b.1, a.2
-            keyed.append(replace(job, options=replace(job.options, key=f"{begin}:{name}.{seen[name]}")))
-        jobs = keyed
+        keys = [f"{begin}:{name}" for name in _numbered(names or ["job"] * len(jobs))]
+        jobs = [replace(job, options=replace(job.options, key=key)) for key, job in zip(keys, jobs, strict=True)]
         if options.apart:  # only now: another state of the nodes is no other round
             jobs = on_different_nodes(jobs)
         results = _submit_all(jobs, options)
         # A job that ran and failed was submitted: the same command again is meant as new ones.
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
-    # A run that was there before may have ended with the command that followed it.
-    there = [item for _, item in results if isinstance(item, RunRecord) and item.submission.key in known]
-    now = {record.paths.run_id: record for record in refresh(item for item in there if not item.plan.traits.queued)}
-    results = [
-        (title, now.get(item.paths.run_id, item) if isinstance(item, RunRecord) else item) for title, item in results
-    ]
-    result = report_started(results, known)
+    result = report_started(_as_they_are_now(results, known), known)
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Each with how often it was there before and now: ``a.1``, ``b.1``, ``a.2``."""
+    seen, found = Counter[str](), []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name}.{seen[name]}")
+    return found
+
+
+def _as_they_are_now(
+    results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str]
+) -> list[tuple[str, RunRecord | LLMBError]]:
+    """Without a queue, a run that was on record before may have ended with the command that followed it."""
+    records = [item for _, item in results if isinstance(item, RunRecord)]
+    doubtful = [item for item in records if item.submission.key in known and not item.plan.traits.queued]
+    now = {record.paths.run_id: record for record in refresh(doubtful)}
+    return [
+        (title, now.get(item.paths.run_id, item) if isinstance(item, RunRecord) else item) for title, item in results
+    ]
 
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:

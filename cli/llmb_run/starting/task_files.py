@@ -80,17 +80,7 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
             continue
         at = f"{where}:{number}"
         if header := _HEADER.match(line):
-            with located(at):
-                name, size = header["name"], header["size"]
-                if size is None:  # pretrain_llama3.1_405b: the workload pretrain_llama3.1 and its size 405b
-                    workloads = [entry.recipe.workload for entry in workspace.catalog]
-                    begins = [workload for workload in workloads if name.lower().startswith(f"{workload}_")]
-                    if begins and name.lower() not in workloads:
-                        workload = max(begins, key=len)
-                        name, size = workload, name[len(workload) + 1 :]
-                recipe = workspace.workload(name).recipe
-                model = recipe.model(size).size if size else None
-                base = JobSpec().having({"workload": recipe.workload, "size": model})
+            base = _header(header["name"], header["size"], at, workspace)
             continue
         if not line.startswith("("):
             raise ConfigError(
@@ -107,8 +97,21 @@ def _strip(line: str) -> str:
     return line.split("#", 1)[0].strip()
 
 
+def _header(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
+    """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself."""
+    with located(at):
+        if size is None:
+            workloads = [entry.recipe.workload for entry in workspace.catalog]
+            begins = [workload for workload in workloads if name.lower().startswith(f"{workload}_")]
+            if begins and name.lower() not in workloads:
+                workload = max(begins, key=len)
+                name, size = workload, name[len(workload) + 1 :]
+        recipe = workspace.workload(name).recipe
+        return JobSpec().having({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
+
+
 def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
-    # Nothing is evaluated.
+    # Only read, never evaluated as Python.
     if not _TASK.fullmatch(line):
         raise ConfigError(f"{at}: {line!r} is not a task", remedy="for example (fp8, [128, 256], 3)")
     values = [[word.strip("'\"") for word in re.findall(_WORD, part)] for part in re.findall(_PART, line)]
@@ -251,7 +254,7 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
                 raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
             said = {name: values[0] for name, values in use.items()}
             specs = [
-                _with(changed(ask, said), override.use) if fit else ask for ask, fit in zip(specs, fits, strict=True)
+                _with(changed(spec, said), override.use) if fit else spec for spec, fit in zip(specs, fits, strict=True)
             ]
     return specs
 
