@@ -16,6 +16,7 @@ from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Needs, needs_of, needs_of_site
+from llmb_common.health.judge import NodeVerdict
 from llmb_common.health.stress import MINUTES, measured_lines, stressed
 from llmb_common.index.search import find_run
 from llmb_common.planning.scheduler import SchedulerPart
@@ -135,7 +136,6 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
     remarks += [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {statuses}"]
     if found.complaint:
         remarks.append(f"the scheduler says: {found.complaint.splitlines()[0]}")
-    remedies = {check.name: check.remedy for check in CHECKS}
     hint = ""
     if failed and not excluded:
         names = compress(item.node for item in failed)
@@ -144,17 +144,7 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
         )
     return Result(
         {
-            "nodes": [
-                {
-                    "node": item.node,
-                    "status": item.status,
-                    "remarks": [
-                        {**msgspec.to_builtins(it), "remedy": remedies.get(it.check, "")} for it in item.remarks
-                    ],
-                    "facts": msgspec.to_builtins(found.facts.get(item.node)),
-                }
-                for item in found.verdicts
-            ],
+            "nodes": [_as_dict(found, item) for item in found.verdicts],
             "not_asked": left,
             "drift": found.drift,
             "measured": dict(found.measured),
@@ -166,6 +156,13 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
         remarks=remarks,
         hint=hint,
     )
+
+
+def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
+    remedies = {check.name: check.remedy for check in CHECKS}
+    remarks = [{**msgspec.to_builtins(it), "remedy": remedies.get(it.check, "")} for it in verdict.remarks]
+    facts = msgspec.to_builtins(found.facts.get(verdict.node))
+    return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}
 
 
 def _text(found: Health) -> str:

@@ -163,8 +163,6 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
         first = number == 0
         same = not first and configurations[number - 1]["size"] == configuration["size"]
         scaling = configuration["fp8_recipe"] if several else None
-        known = [value for layout in configuration["layouts"] for value in layout["published_step_seconds"] or ()]
-        seconds = dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known))) if known else {}
         rows.append(
             [
                 item["workload"] if first else "",
@@ -175,7 +173,13 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
                 ",".join(f"{scale}{'*' if configuration['release'] else ''}" for scale in configuration["scales"]),
                 configuration["variant"] if len(item["variants"]) > 1 else "",
                 " / ".join(dict.fromkeys(layout["layout"] or "DP" for layout in configuration["layouts"])),
-                "-".join(seconds),
+                _seconds(configuration["layouts"]),
             ]
         )
     return rows
+
+
+def _seconds(layouts: Sequence[dict[str, Any]]) -> str:
+    """``9.86-10.2``: of all published step times."""
+    known = [value for layout in layouts for value in layout["published_step_seconds"] or ()]
+    return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""

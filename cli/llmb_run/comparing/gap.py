@@ -58,6 +58,20 @@ class Other:
     software: tuple[str, Worth | None] | None = None
 
 
+def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
+    """The run, and the fastest of the same work on as many GPUs of the kind; None where that is the run itself."""
+    plan = record.plan
+    wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
+    records, _ = load_rows(select_rows(workspace, [], wanted))
+    alike = [item for item in records if item.plan.gpu_type == plan.gpu_type and not unequal_work(plan, item.plan)]
+    folders = dict.fromkeys(item.paths.folder for item in (record, *alike))
+    found = {item.record.paths.run_id: item for item in measure(folders, workspace) if item.record}
+    own = found.get(record.paths.run_id)
+    timed = ((item.good.seconds, item) for item in found.values() if item.good)
+    _, best = min(timed, key=lambda item: item[0], default=(0.0, None))
+    return own, best if best is not own else None
+
+
 def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> Other | None:
     """This site's ``best``; None where the two cannot be compared."""
     if best.record is None or best.good is None or own.good is None:
@@ -209,25 +223,18 @@ class Found:
 
 def find_gap(record: RunRecord, workspace: Workspace) -> Found:
     """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
-    plan = record.plan
-    wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
-    records, _ = load_rows(select_rows(workspace, [], wanted))
-    alike = [item for item in records if item.plan.gpu_type == plan.gpu_type and not unequal_work(plan, item.plan)]
-    folders = dict.fromkeys(item.paths.folder for item in (record, *alike))
-    found = {item.record.paths.run_id: item for item in measure(folders, workspace) if item.record}
-    own = found.get(record.paths.run_id)
+    own, best = _own_and_best(record, workspace)
     if own is None:
         return Found(Gap(""))
-    timed = ((item.good.seconds, item) for item in found.values() if item.good)
-    _, best = min(timed, key=lambda item: item[0], default=(0.0, None))
     try:
         here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
     except LLMBError:
         here = None
-    if best is not None and best is not own:
+    other = None
+    if best is not None:
         other = _best_run(best, own, here)
-    else:
-        other = _published_job(here, own, workspace) if here else None
+    elif here is not None:
+        other = _published_job(here, own, workspace)
     seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if other is None:
         return Found(Gap(_published(own), differences=tuple(seen)), here)
@@ -320,8 +327,11 @@ class _Sides:
         words = f"llmb-run ab --base {self._record.paths.run_id}"
         for fact, (_, value) in apart.items():
             name = VARIABLE_OF.get(fact, fact).removeprefix("env ").removeprefix("megatron.")
-            if value == "null" and (fact in COLUMNS.values() or is_setting(name)):
-                value = as_said(None) if fact in COLUMNS.values() else setting_said(None)
+            # A column and a setting have a word for None; nothing else can be set to it.
+            if value == "null" and fact in COLUMNS.values():
+                value = as_said(None)
+            elif value == "null" and is_setting(name):
+                value = setting_said(None)
             words += f" --unset {name}" if value in ("-", "null") else f" --change {quote(f'{name}={value}')}"
         return words
 

@@ -91,8 +91,8 @@ def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
     return catalogue.function(name) if catalogue is not None and name is not None else None
 
 
-def _said(function: Function, columns: Columns[int], planned: Mapping[str, Any]) -> dict[str, str]:
-    known = own_settings(function, columns) | dict(planned)
+def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
+    known = own_settings(function, columns) | dict(settings)
     backend, modules = (setting_said(known.get(name)) for name in (_BACKEND, _MODULES))
     found = {
         TENSORS: "true" if known[TENSORS] else "false",
@@ -174,10 +174,7 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     Raises:
         RequestError: nothing is left to choose from
     """
-    rows: list[Row] = []
-    if not only and base.plan.model_size != "smoke":  # documented ones of the same model on such GPUs
-        known = base.entry.recipe.rows_for(base.plan.gpu_type, size=base.plan.model_size)
-        rows = [row for row in known if row.variant == base.plan.variant]
+    rows = [] if only else _rows(base)
     values = {**({} if only else _found(base, rows) | found_settings(base, rows)), **given}
     values = {name: tuple(dict.fromkeys(listed)) for name, listed in values.items()}
     own = {name: value for name in values if (value := _own(base, name)) is not None}
@@ -186,14 +183,7 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     found = _changes(base.plan, own, values, documented, impossible, everything=only)
     specs = [changed(base.spec, each_apart(changes)) for changes in islice(found, _PLANNED)]
     planned, refused = once_each([base, *plan_each(specs, workspace)])
-    others = sorted(  # what surely fits and is predicted to be fast first
-        planned[1:],
-        key=lambda item: (
-            item.plan.preflight.fits is False,
-            _predicted(item.plan, base.plan),
-            len(item.spec.varied),
-        ),
-    )
+    others = sorted(planned[1:], key=lambda item: _order(base.plan, item))
     if not others:
         why = refused[0].error.message if refused else "none divides the GPUs and the batch"
         raise RequestError(
@@ -208,6 +198,15 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
         max(len(others) - _ARMS + 1, 0),
         sum(1 for _ in islice(found, 100_000)),
     )
+
+
+def _rows(base: PlannedJob) -> list[Row]:
+    """Documented rows of the same model on such GPUs; of the smoke size none."""
+    plan = base.plan
+    if plan.model_size == "smoke":
+        return []
+    known = base.entry.recipe.rows_for(plan.gpu_type, size=plan.model_size)
+    return [row for row in known if row.variant == plan.variant]
 
 
 def _found(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -276,6 +275,11 @@ def _changes(
             yield changes
         else:
             impossible.append(changes)
+
+
+def _order(base: JobPlan, item: PlannedJob) -> tuple[bool, float, int]:
+    """What surely fits and is predicted to be fast first."""
+    return item.plan.preflight.fits is False, _predicted(item.plan, base), len(item.spec.varied)
 
 
 def _predicted(plan: JobPlan, base: JobPlan) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
 from llmb_common.results.comparison import SAME_LOSS
 from llmb_common.results.search import Option, Outcome, SearchState, Trial, look
@@ -21,6 +22,12 @@ _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
 
 _FAULTS = 3
 """Faults of nodes after which a configuration is not tried again."""
+
+
+def _shortened(plan: JobPlan, steps: int) -> JobPlan:
+    """The plan of a short trial: its second half is measured."""
+    measured = Measurement(first=steps // 2 + 1, last=steps)
+    return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
 
 
 def is_full(run: Run, arm: Arm) -> bool:
@@ -58,14 +65,9 @@ class Tuning:
             )
         taken = {number: max((run.number for run in known), default=0) for number, known in runs.items()}
         found = []
-        half = Measurement(first=self.trial_steps // 2 + 1, last=self.trial_steps)  # of a trial
         for at in state.run:
             taken[at + 1] += 1
-            plan = None
-            if not state.full:
-                plan = msgspec.structs.replace(
-                    arms[at].plan, max_steps=self.trial_steps, exit_after=None, measurement=half
-                )
+            plan = None if state.full else _shortened(arms[at].plan, self.trial_steps)
             found.append(Due(at + 1, taken[at + 1], plan=plan, block=0, why=", all of it" if state.full else ""))
         return found
 
