@@ -90,17 +90,20 @@ def results_command(
     if group or scaling or history:
         return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
     if iterations:  # every step, which is no table for a terminal
-
-        def csv() -> str:
-            return columns.csv_of(STEP, measured_steps(found))
-
-        def data() -> dict[str, Any]:
-            return {"steps": [columns.as_dict(STEP, step) for step in measured_steps(found)]}
-
-        return _in_form(output, data, csv, csv, status)
+        return _every_step(output, found, status)
     most = None if everything else last or filters["limit"] or MOST
     shown = partial(listing, found, most, full_names=full_names)
     return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
+
+
+def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
+    def csv() -> str:
+        return columns.csv_of(STEP, measured_steps(found))
+
+    def data() -> dict[str, Any]:
+        return {"steps": [columns.as_dict(STEP, step) for step in measured_steps(found)]}
+
+    return _in_form(output, data, csv, csv, status)
 
 
 def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
