@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from llmb_common.errors import EnvironmentLacks
 from llmb_install.arguments import parse
 from llmb_install.commands import bundle as bundle_module
 from llmb_install.parts import bundles
@@ -41,6 +43,14 @@ def test_it_has_what_the_lock_says_byte_code_for_all_and_files_of_its_own(tmp_pa
     assert not list(tmp_path.glob("cache*")), "a home folder may have a quota"
     assert not list(tmp_path.glob(".uv-*"))
     assert not (made.folder / ".lock").exists()
+
+
+def test_another_content_than_the_locks_is_refused(tmp_path: Path, lock: Path) -> None:
+    lock.write_text(re.sub(r"sha256:[0-9a-f]{8}", "sha256:00000000", lock.read_text()))
+    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("click",), kind="uv")
+    with Reporter(tmp_path / "logs") as reporter, pytest.raises(EnvironmentLacks, match=r"(?i)hash"):
+        made.ensure(reporter)
+    assert not made.is_complete()
 
 
 def test_an_environment_is_made_of_a_bundle_alone(tmp_path: Path, lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
