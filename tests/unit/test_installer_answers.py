@@ -71,6 +71,8 @@ ON_CPUS = {"cluster_type": "local", "gpu_type": "cpu", "account": None, "gpu_par
         ({"gres": 1}, "gres is 1", "true or false, without quotes"),
         ({"install_path": 5}, "install_path is 5, which is not text", "put the value in quotes"),
         ({"account": ["a"]}, "account is ['a'], which is not text", "put the value in quotes"),
+        ({"engine_python": 3}, "engine_python is 3, which is not text", "put the value in quotes"),
+        ({"mpi": "pmix; rm"}, "mpi is 'pmix; rm', which is not a valid name in Slurm", "correct mpi"),
         ({"account": "-x"}, "account is '-x', which is not a valid name in Slurm", "correct account"),
         ({"registry_mirror": "https://mirror"}, "registry_mirror is 'https://mirror'", "HOST[:PORT][/FOLDER], such as"),
         ({"workloads": {"a": 1}}, "workloads is {'a': 1}", "all, or a list of names"),

@@ -19,7 +19,7 @@ from llmb_install.parts.engine import shared_tool
 from llmb_install.parts.environment import RECEIPT, Environment, installed_packages
 from llmb_install.parts.environment_build import Content, UvProgress, build
 from llmb_install.parts.package_index import Sources
-from llmb_install.working.artefact import _space, read_receipt, require_ready
+from llmb_install.working.artefact import Room, _space, read_receipt, require_ready
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
 from llmb_install.working.transaction import remove_leftovers
@@ -307,6 +307,9 @@ def test_clones_with_one_lock_share_what_the_cache_has(environment, tmp_path, mo
     (lack,) = _space(one.room())
     assert lack.remedy.startswith("free some space, or set XDG_CACHE_HOME to a directory with more")
     assert "--no-space-check" not in lack.remedy, "list and verify have no such option"
+    (lack,) = _space([*one.room(), Room(tmp_path / "install", 3 * 10**9, "environment engine")])
+    assert f" are needed in {tmp_path}/install (environment llmb " in lack.message
+    assert lack.remedy.startswith("free some space, or choose another directory (--install-path"), "what takes most"
     assert one.ensure_usable(Reporter(None))
     assert same.is_usable()
     assert newer.ensure_usable(Reporter(None))

@@ -168,13 +168,14 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
         devices.setdefault(existing(room.folder).stat().st_dev, []).append(room)
     found = []
     for there in devices.values():
-        needed, free = sum(room.bytes for room in there), free_bytes(there[0].folder)
+        largest = max(there, key=lambda room: room.bytes)
+        needed, free = sum(room.bytes for room in there), free_bytes(largest.folder)
         if free < needed:
             parts = ", ".join(f"{room.what} {size(room.bytes)}" for room in there)
             found.append(
                 EnvironmentLacks(
-                    f"{size(needed)} of space are needed in {there[0].folder} ({parts}), and {size(free)} are free",
-                    remedy=f"free some space, or {there[0].elsewhere}",
+                    f"{size(needed)} of space are needed in {largest.folder} ({parts}), and {size(free)} are free",
+                    remedy=f"free some space, or {largest.elsewhere}",
                 )
             )
     return found
