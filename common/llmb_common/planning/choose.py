@@ -98,7 +98,7 @@ def gpu_said(given: PlanningInput, gpu_type: str) -> str:
 
 
 MOST_GPUS = 1_000_000
-"""More than any cluster has: what is counted rank by rank stays small."""
+"""More than any cluster has, and few enough that what is listed rank by rank fits in memory."""
 
 _BASE_IS_SMALLEST = ("llama3_8b", "nemotronh_56b", "qwen3_30b_a3b")
 """Models of which the smallest function is the base of other scales (Megatron-Bridge 0.6.0,

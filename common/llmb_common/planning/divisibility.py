@@ -200,22 +200,23 @@ def with_nearest(
     error: RequestError, layout: Layout, asked: Iterable[str], check: Callable[[Layout], None]
 ) -> RequestError:
     """``error`` with the nearest valid values of each column that was ``asked`` for, or of the number of GPUs."""
-    said = []
-    for name in [name for name in asked if name not in ("fsdp", "cuda_graph")] or ["gpus"]:
-        own: int = getattr(layout, name) or 1
-        least = 0 if name in ("recompute_layers", "offload_layers") else 1
-        unit = {"gbs": layout.mbs * max(layout.dp, 1), "gpus": layout.tp * layout.pp * layout.cp}.get(name, 1)
-        below = range(own - own % unit - unit * (own % unit == 0), least - 1, -unit)
-        above = range(own - own % unit + unit, own + unit * _FURTHEST, unit)
-        values: list[str] = []
-        for side in (below, above):
-            valid = (str(value) for value in side[:_FURTHEST] if _is_valid(layout, name, value, check))
-            values += islice(valid, 1)
-        if values:
-            said.append(f"{'JOB_TOTAL_GPUS' if name == 'gpus' else name.upper()} {' or '.join(values)}")
+    names = [name for name in asked if name not in ("fsdp", "cuda_graph")] or ["gpus"]
+    valid = {name: " or ".join(map(str, _valid(layout, name, check))) for name in names}
+    said = [f"{'JOB_TOTAL_GPUS' if name == 'gpus' else name.upper()} {found}" for name, found in valid.items() if found]
     if said:
         error.remedy += f" (nearest: {', '.join(said)})"
     return error
+
+
+def _valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
+    """The next valid value below and the next one above."""
+    own: int = getattr(layout, name) or 1
+    least = 0 if name in ("recompute_layers", "offload_layers") else 1
+    unit = {"gbs": layout.mbs * max(layout.dp, 1), "gpus": layout.tp * layout.pp * layout.cp}.get(name, 1)
+    below = range(own - own % unit - unit * (own % unit == 0), least - 1, -unit)
+    above = range(own - own % unit + unit, own + unit * _FURTHEST, unit)
+    for side in (below, above):
+        yield from islice((value for value in side[:_FURTHEST] if _is_valid(layout, name, value, check)), 1)
 
 
 def _is_valid(layout: Layout, name: str, value: int, check: Callable[[Layout], None]) -> bool:

@@ -197,13 +197,11 @@ def choose_engine(case: Case) -> str:
 def engine_notices(recipe: Recipe, case: Case, engine: str, published: PublishedResult | None) -> list[str]:
     """That a job does not run on the recipe's own engine, and what its result will be compared with."""
     catalogue, request, notices = case.recipe.catalogue_file, case.request, []
-    by_site = _own_release(case) is not None
-    unknown = case.containers and request.image is not None and bridge_release(request.image) is None
     if is_newer(engine):
         notices.append(_of_newer(case, engine, own=catalogue != recipe.catalogue_file or engine == recipe.engine))
     elif catalogue not in (None, *(one.catalogue_file for one in (recipe, *recipe.releases.values()))):
         notices.append(f"its functions are those of {catalogue}")
-    elif unknown and case.function and recipe.releases and not by_site and (request.engine or "").count(".") != 2:
+    elif _is_assumed(recipe, case):
         notices.append(
             f"it is not known which Megatron-Bridge {request.image} has: planned with the functions of "
             f"{recipe.catalogue.release if recipe.catalogue else engine}, and the job stops at its start if the "
@@ -222,6 +220,14 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
         *notices[:-1],
         f"{notices[-1]}; the published result was measured with {measured}, and is an indication only",
     ]
+
+
+def _is_assumed(recipe: Recipe, case: Case) -> bool:
+    """Whether the image that is asked for is taken to have the newest functions, because nothing says what it has."""
+    request = case.request
+    told = (request.engine or "").count(".") == 2 or _own_release(case) is not None
+    asked = case.containers and case.function is not None and bool(recipe.releases) and request.image is not None
+    return asked and not told and bridge_release(request.image) is None
 
 
 def _of_newer(case: Case, engine: str, *, own: bool) -> str:

@@ -175,7 +175,7 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
 def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
     """A validated lower bound: interleaved stages hold at least what the same stages hold without interleaving.
 
-    None of a configuration as NVIDIA documents it, unless runs of this site say so: a prediction does not refuse what
+    None for a configuration as NVIDIA documents it, unless runs of this site say so: a prediction does not refuse what
     its publisher has run.
     """
     documented = case.gpus in case.row.scales and not plan.overridden and not plan.megatron

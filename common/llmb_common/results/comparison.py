@@ -51,8 +51,9 @@ class Change:
 
 
 def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED) -> Change:
-    """The ratio of the mean step times, stalls included. How much runs differ is pooled over both sides, and the stalls
-    of one price what the other may not have seen.
+    """The ratio of the mean step times, stalls included.
+
+    How much runs differ is pooled over both sides, and the stalls of one also say what the other may have missed.
 
     Args:
         first: the step time of each run, at least one

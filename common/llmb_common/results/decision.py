@@ -204,6 +204,7 @@ def decide(
             left = groups / (groups + count - len(runs))
             if same_days:
                 left = then.day_share + (1 - then.day_share) * len(runs) / count
+            # Of the runs' own variance ``left`` is left; the interval shrinks with it, and by more degrees of freedom.
             now, later = (t_quantile(error_rate, then.degrees + added) for added in (0, count - len(runs)))
             own = max((then.half / now) ** 2 - reference_error**2, 0.0)
             shrunk = later * math.sqrt(own * left + error**2) / then.half if then.half else 1.0

@@ -55,7 +55,7 @@ class StepTime:
     """The mean of the whole window, stalls included: what the documents print."""
     stalls: tuple[float, ...] = ()
     """What each stall took beyond steady steps, as a share of one: 3.0 is a step of four times the time, or three in a
-    row of twice the time, which have one cause; negative are faster ones. Of all ``steps``."""
+    row of twice the time, which have one cause. Negative: steps that were faster. Of all ``steps``."""
     steps: int = 0
     """Steps after warm-up, those of the window among them; 0: not known."""
     day: str = ""

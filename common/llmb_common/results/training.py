@@ -190,12 +190,20 @@ def _curve_faults(
     if zeros > _accidents(losses):
         return (f"the {name} is 0 in {zeros} of {len(losses)} steps",)
     # NeMo prints four digits, of random tokens: there a loss that stands still is what a healthy log shows.
-    if any(map(operator.eq, losses, itertools.islice(losses, 1, None))) and not steps[0].zero_based:
-        length, value = max((sum(1 for _ in same), value) for value, same in itertools.groupby(losses))
-        if length >= _FROZEN and value > 1e-4:
-            return (f"the {name} is {value:.7g} in {length} steps in a row, to the last digit",)
-    if course is None:
-        return ()
+    length, value = _longest_row(losses)
+    if length >= _FROZEN and value > 1e-4 and not steps[0].zero_based:
+        return (f"the {name} is {value:.7g} in {length} steps in a row, to the last digit",)
+    return _rise(name, course) if course else ()
+
+
+def _longest_row(values: Sequence[float]) -> tuple[int, float]:
+    """How often one value comes in a row at most, and which; 0 where none comes twice."""
+    if not any(map(operator.eq, values, itertools.islice(values, 1, None))):
+        return 0, 0.0
+    return max((sum(1 for _ in same), value) for value, same in itertools.groupby(values))
+
+
+def _rise(name: str, course: _Course) -> tuple[str, ...]:
     start, lowest, end = course.start, course.lowest, course.end
     if end - start > max(MATERIAL * start, CERTAIN * course.error):
         return (f"the {name} rises from {start:.4g} to {end:.4g}",)

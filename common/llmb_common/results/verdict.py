@@ -125,7 +125,7 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) ->
     squared = math.fsum(value * value for value in apart)
 
     def t(values: Sequence[float], had: tuple[int, ...]) -> float:
-        """Of the difference between the runs that had a node and the others."""
+        """Student's t of the difference between the runs that had a node and the others."""
         total = math.fsum(values[at] for at in had)
         between = total * total / len(had) + total * total / (len(values) - len(had))
         return math.copysign(math.sqrt(between / max((squared - between) / (len(values) - 2), 1e-30)), total)

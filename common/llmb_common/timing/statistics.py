@@ -169,7 +169,7 @@ def _beta_terms(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
 
 
 def _inverse_fraction(first: float, terms: Iterable[tuple[float, float]]) -> float:
-    """1 / (first + a / (b + a' / (b' + ...))) of the pairs (a, b), as far as they matter: Lentz's method."""
+    """1 / (first + a / (b + a' / (b' + ...))) of the pairs (a, b), by Lentz's method, until it no longer changes."""
     found = c = first
     d = 0.0
     for a, b in terms:
