@@ -24,7 +24,7 @@ _IMPLEMENTATIONS = {
     "bundle": ("bundle", "bundle"),
     "doctor": ("doctor", "doctor"),
 }
-"""Module and function of each command; of the others in ``operations``, by their names."""
+"""Module and function of the commands that are not functions of the same name in ``operations``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +49,6 @@ def _dispatch(argv: Sequence[str]) -> int:
     if options.command == "install" and options.quickstart:
         checks.require_free_folder(install, agreed=options.into_used_folder)
         module = name = "quickstart"
-    # Only this one: libraries for tables and prompts take a while to import.
+    # Only this module is imported: the libraries for tables and prompts take a while.
     command: Command = getattr(importlib.import_module(f"llmb_install.commands.{module}"), name)
     return print_result(options.command, command(options, clone, install), as_json=options.json)

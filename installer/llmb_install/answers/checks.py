@@ -41,7 +41,7 @@ SECRETS = ("hf_token", "ngc_api_key")
 """Keys of a play file that are no answers."""
 
 _MOST_UNKNOWN = 10
-"""Keys that are named: what is no play file at all may have thousands of lines like one."""
+"""How many unknown keys a message names: a file that is no play file may have thousands of lines that look like one."""
 
 _MIRROR = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
@@ -220,7 +220,7 @@ INTO_USED_FOLDER = "--into-used-folder"
 # What may be there before: results of an earlier installation, images that somebody has brought, a site's settings.
 _EXPECTED = {"workloads", "images", "cluster_config.yaml", "lost+found", ".snapshot"}
 MOST_NAMED = 4
-"""Of what lies there, in a message."""
+"""How much of what is in a used folder a message names."""
 
 
 def other_things(install: Path) -> list[str]:

@@ -38,7 +38,7 @@ class Environment(Content, Artefact):
     """An environment of an installation."""
 
     of_one_user = False
-    """Whether it is kept where colleagues have no business."""
+    """Whether it lies in a folder that only its user needs to reach."""
 
     @property
     def id(self) -> str:

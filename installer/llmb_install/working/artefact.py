@@ -33,7 +33,7 @@ class Room(NamedTuple):
         "choose another directory (--install-path, --image-folder, ENROOT_TEMP_PATH); --no-space-check tries all the "
         "same"
     )
-    """What to do where there is too little."""
+    """What to do about too little space, other than to free some."""
 
 
 class Artefact(ABC):
