@@ -1,5 +1,5 @@
-"""The executor of this machine, which is also the only node that there is: runs as its processes, started and followed
-with progress, looked at, ended.
+"""The executor of this machine, which is also its only node: runs are processes, which it starts and follows with
+progress, looks at and ends.
 """
 
 from __future__ import annotations

@@ -207,7 +207,9 @@ def limits_of(partition: str | None) -> tuple[int | None, int | None]:
 
 
 def _largest(limits: Sequence[int | None]) -> int | None:
-    return None if None in limits else max(filter(None, limits), default=None)
+    """None: one of them has no limit, or there are none."""
+    known = [limit for limit in limits if limit is not None]
+    return max(known) if known and len(known) == len(limits) else None
 
 
 def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str, str]]:

@@ -149,18 +149,23 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     lines += [f"names=({' '.join(quote(plan.experiment_name) for plan in plans)})"]
     lines += [f"limits=({' '.join(map(str, warned))})"]
     lines += [f"graces=({' '.join(str(max(grace, _GRACE_SECONDS)) for grace in graces)})", ""]
-    # What a run sets on its nodes stays set: a later one that has it otherwise would train with it.
-    cases: list[str] = []
-    for sets, undo in (
-        ([plan.vboost for plan in plans], "boost-slider --vboost 0"),
-        ([plan.memory_clock is not None for plan in plans], "--reset-memory-clocks"),
-    ):
-        others = [turn for turn, this in enumerate(sets) if any(sets) and not this]
-        undone = [f"    {turn}) {_ON_NODES} sudo -n nvidia-smi {undo} || true ;;" for turn in others]
-        cases += ["  case $1 in", *undone, "  esac"] if undone else []
-    lines += ["# shellcheck disable=SC2329  # called below", "reset() {  # turn", *(cases or ["  :"]), "}"]
-    lines += ["", shell_part(__file__, "series.sh")]
+    lines += [*_reset(plans), "", shell_part(__file__, "series.sh")]
     return "\n".join(lines) + "\n"
+
+
+def _reset(plans: Sequence[JobPlan]) -> list[str]:
+    """What a run sets on its nodes stays set: a later one that has it otherwise would train with it."""
+    settings = (
+        ("boost-slider --vboost 0", [plan.vboost for plan in plans]),
+        ("--reset-memory-clocks", [plan.memory_clock is not None for plan in plans]),
+    )
+    cases: list[str] = []
+    for undo, is_set in settings:
+        if any(is_set) and not all(is_set):
+            others = [turn for turn, this in enumerate(is_set) if not this]
+            undone = [f"    {turn}) {_ON_NODES} sudo -n nvidia-smi {undo} || true ;;" for turn in others]
+            cases += ["  case $1 in", *undone, "  esac"]
+    return ["# shellcheck disable=SC2329  # called below", "reset() {  # turn", *(cases or ["  :"]), "}"]
 
 
 AT_ONCE = 4
@@ -194,19 +199,7 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
     first = records[0]
     array = first.shared
     assert array is not None
-    text = render_array(first.plan, array, len(records)) if array.kind == "array" else render_series(records, array)
-    try:
-        array.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
-        for index, record in enumerate(records):
-            (array.folder / str(index)).symlink_to(os.path.relpath(record.paths.folder, array.folder))
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(array.folder)
-        raise RecordError(
-            f"cannot write {array.folder}: {error.strerror or error}",
-            remedy="check free space, quota and permissions there; or submit without job arrays (--no-array)",
-        ) from error
-    write_atomic(array.script, text, mode=0o755)
+    _make_folder(array, records)
     if time.time() - first.created > FRESH_SECONDS:
         for record in records:
             update_record(record.paths.folder, _confirmed)
@@ -221,6 +214,24 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
         raise
     with ThreadPoolExecutor(AT_ONCE, "accepted") as pool:  # the disk, not Python, takes the time
         return list(pool.map(lambda record: _accepted(record, job_id, remark), records))
+
+
+def _make_folder(array: SharedPaths, records: Sequence[RunRecord]) -> None:
+    """Make the folder of the array or series, with its script and a link to each run."""
+    plan = records[0].plan
+    text = render_array(plan, array, len(records)) if array.kind == "array" else render_series(records, array)
+    try:
+        array.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
+        for index, record in enumerate(records):
+            (array.folder / str(index)).symlink_to(os.path.relpath(record.paths.folder, array.folder))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(array.folder)
+        raise RecordError(
+            f"cannot write {array.folder}: {error.strerror or error}",
+            remedy="check free space, quota and permissions there; or submit without job arrays (--no-array)",
+        ) from error
+    write_atomic(array.script, text, mode=0o755)
 
 
 def _confirmed(found: RunRecord) -> RunRecord:

@@ -139,7 +139,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._with("nodelist", nodes)
 
     def after_days(self, days: int) -> SlurmPlan:
-        # The same within the hour.
+        # From this hour on: a command that is repeated within it asks for the same.
         return self._with("begin", time.strftime("%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days)))
 
     def _with(self, option: str, value: str) -> SlurmPlan:
