@@ -116,6 +116,14 @@ def _known_roots(connection: sqlite3.Connection) -> set[str]:
     return {folder for (folder,) in connection.execute("SELECT folder FROM roots")}
 
 
+def _forget_root(connection: sqlite3.Connection, root: str) -> None:
+    """Look into ``root`` no more, and forget its experiments and runs."""
+    connection.execute("DELETE FROM roots WHERE folder = ?", (root,))
+    for table, column in (("runs", "parent"), ("folders", "folder")):
+        query = f"DELETE FROM {table} WHERE substr({column} || '/', 1, ?) = ?"
+        connection.execute(query, (len(root) + 1, f"{root}/"))
+
+
 def _name_of(root: str, known: Collection[str]) -> str:
     """What ``known`` calls the folder ``root``: a link may lead to one of them, whose runs are no others."""
     return root if root in known else next((name for name in known if is_same_folder(name, root)), root)
@@ -159,10 +167,7 @@ def update(connection: sqlite3.Connection, install: Path, roots: Iterable[str]) 
     """Read again what changed, and ``roots`` that are new."""
     for root in _known_roots(connection):
         if _is_elsewhere(root, install):
-            connection.execute("DELETE FROM roots WHERE folder = ?", (root,))
-            for table, column in (("runs", "parent"), ("folders", "folder")):
-                query = f"DELETE FROM {table} WHERE substr({column} || '/', 1, ?) = ?"
-                connection.execute(query, (len(root) + 1, f"{root}/"))
+            _forget_root(connection, root)
     for root in roots:
         add_root(connection, root)
     for folder in changed_runs(connection):

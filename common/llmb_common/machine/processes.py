@@ -257,7 +257,8 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
         PermissionError: the process belongs to somebody else.
     """
     descriptor = None
-    with contextlib.suppress(AttributeError, OSError):  # no such process, or before Linux 5.3: there the pid is sent to
+    # None where there is no such process, and before Linux 5.3: there the pid could be reused between two looks.
+    with contextlib.suppress(AttributeError, OSError):
         descriptor = os.pidfd_open(process.pid)
     try:
         if not is_alive(process):

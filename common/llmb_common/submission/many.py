@@ -210,12 +210,16 @@ def _start(
         return start_together(records)
     except LLMBError as error:
         for record, (_, before) in zip(records, turns, strict=False):
-            # As it was before: not on record, or without a job.
-            if before is None:
-                remove_run(record.paths)
-            else:
-                with contextlib.suppress(LLMBError):
-                    update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED, "it was refused"))
+            _withdraw(record, known=before is not None)
         if isinstance(error, SchedulerError) and error.code == "refused":
             raise SchedulerError(f"no allocation for {len(turns)} runs: {error.message}", code=APART) from error
         raise
+
+
+def _withdraw(record: RunRecord, *, known: bool) -> None:
+    """As it was before: without a job, or, where it was not ``known``, not on record."""
+    if known:
+        with contextlib.suppress(LLMBError):
+            update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED, "it was refused"))
+    else:
+        remove_run(record.paths)
