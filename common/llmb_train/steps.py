@@ -36,21 +36,7 @@ def find_checkpoint(load: str) -> StartingPoint:
     if name:
         folder, step = path.parent, int(name.group(1))
     else:
-        tracker, text, why = path / _TRACKER, "", "does not name a step"
-        try:
-            if tracker.is_fifo():  # nobody may ever write into it
-                raise OSError("it is a named pipe")
-            text = tracker.read_text(encoding="utf-8", errors="replace").strip()
-        except FileNotFoundError:
-            why = "is missing"
-        except (OSError, ValueError) as error:
-            why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-        if not re.fullmatch("[0-9]{1,9}", text):
-            raise JobError(
-                f"there is no checkpoint in {path}: {_TRACKER} {why}",
-                remedy="set LOAD_CHECKPOINT_PATH to a folder that holds iter_* folders, or to one of them",
-            )
-        folder, step = path, int(text)
+        folder, step = path, _newest_step(path)
     content = folder / f"iter_{step:07d}"
     if not any(content.glob("*.distcp")):
         raise JobError(
@@ -58,6 +44,25 @@ def find_checkpoint(load: str) -> StartingPoint:
             remedy="set LOAD_CHECKPOINT_PATH to a complete checkpoint",
         )
     return StartingPoint(folder, step)
+
+
+def _newest_step(folder: Path) -> int:
+    """The step that the tracker file in ``folder`` names."""
+    text, why = "", "does not name a step"
+    try:
+        if (folder / _TRACKER).is_fifo():  # nobody may ever write into it
+            raise OSError("it is a named pipe")
+        text = (folder / _TRACKER).read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        why = "is missing"
+    except (OSError, ValueError) as error:
+        why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise JobError(
+            f"there is no checkpoint in {folder}: {_TRACKER} {why}",
+            remedy="set LOAD_CHECKPOINT_PATH to a folder that holds iter_* folders, or to one of them",
+        )
+    return int(text)
 
 
 def loaded(job: AnyJob) -> StartingPoint | None:

@@ -140,16 +140,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         text = "take packages and images only from this folder, made by llmb-install bundle"
         parser.add_argument("--from", metavar="DIR", help=text)
     if command == "bundle":
-        text = "the folder; if it is unfinished, it is completed"
-        parser.add_argument("--to", metavar="DIR", required=True, help=text)
-        text = "include their images and CPU engines; default: those of the installation, if there is one"
-        parser.add_argument("--workloads", metavar="WORKLOADS", help=text)
-        text = "for these machines; default: this machine's kind (images: that of the installation's GPUs)"
-        machines = ("x86_64", "aarch64")
-        parser.add_argument("--platform", nargs="+", choices=machines, metavar="x86_64|aarch64", help=text)
-        text = "for these versions of Python; default: this one, and one that the CPU engine supports"
-        parser.add_argument("--python", nargs="+", metavar="3.X", help=text)
-        parser.add_argument("--no-images", action="store_true", help="leave images out")
+        _add_bundle_options(parser)
     if command == "doctor":
         parser.add_argument("--account", help="default: as in cluster_config.yaml")
         parser.add_argument("--gpu-partition", metavar="PARTITION", help="default: as in cluster_config.yaml")
@@ -163,6 +154,17 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     parser.add_argument("--verbose", action="store_true", help="show the output of every command")
     return parser
+
+
+def _add_bundle_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", metavar="DIR", required=True, help="the folder; if it is unfinished, it is completed")
+    text = "include their images and CPU engines; default: those of the installation, if there is one"
+    parser.add_argument("--workloads", metavar="WORKLOADS", help=text)
+    text = "for these machines; default: this machine's kind (images: that of the installation's GPUs)"
+    parser.add_argument("--platform", nargs="+", choices=("x86_64", "aarch64"), metavar="x86_64|aarch64", help=text)
+    text = "for these versions of Python; default: this one, and one that the CPU engine supports"
+    parser.add_argument("--python", nargs="+", metavar="3.X", help=text)
+    parser.add_argument("--no-images", action="store_true", help="leave images out")
 
 
 def use_bundle(options: argparse.Namespace, clone: Path) -> None:

@@ -91,7 +91,8 @@ def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image
     try:
         with _folder_to_write(install) as probe, hold(wanted) as held:
             folders = {"installation": str(install), "images": str(image_folder)}
-            folders |= {"workload": probe} if probe else {}
+            if probe:
+                folders["workload"] = probe
             starts = [] if has_containers else pythons
             spec = {"stage": "look", "folders": folders, "written": ["workload"], "starts": starts}
             answer = held.run(command(spec, (*PYTHONS, *pythons)), _NODE_SECONDS)

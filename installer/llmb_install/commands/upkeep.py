@@ -244,14 +244,7 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         if file := credentials.remove_ngc_key(path):
             reporter.note(f"removed the NGC key from {file}")
         remove_if_empty(path)
-        # What is in .llmb: near the end the answers, because while they are there, uninstall can be repeated, and then
-        # the lock, which tells those who wait for it.
-        state = path / ".llmb"
-        last = [state / ANSWERS_FILE.name, state / "lock"]
-        for entry in [entry for entry in state.iterdir() if entry not in last and entry.name != "lock.owner"]:
-            _remove(entry)
-        for entry in last:
-            entry.unlink()
+        _remove_state(path / ".llmb")
     for folder in (path / ".llmb", path):
         with contextlib.suppress(OSError):  # somebody else's things, or another installer's
             folder.rmdir()
@@ -268,6 +261,16 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
 def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
     results = path / "workloads"
     return [*belongings(path), *([results] if options.results_too and results.exists() else [])]
+
+
+def _remove_state(folder: Path) -> None:
+    """Remove what is in ``.llmb``: near the end the answers, because while they are there, uninstall can be repeated,
+    and then the lock, which tells those who wait for it."""
+    last = [folder / ANSWERS_FILE.name, folder / "lock"]
+    for entry in [entry for entry in folder.iterdir() if entry not in last and entry.name != "lock.owner"]:
+        _remove(entry)
+    for entry in last:
+        entry.unlink()
 
 
 def _remove(target: Path) -> None:

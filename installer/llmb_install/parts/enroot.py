@@ -302,12 +302,7 @@ def shown(
         if manifest is None:
             return sum(now.values()), 0
         missing = {digest: bytes_ for digest, bytes_ in manifest.layers if digest not in before}
-        done = 0
-        for digest, bytes_ in missing.items():
-            # Enroot compresses it anew, to about the same size; a whole one has its name alone.
-            parts = [part for name, part in now.items() if name.startswith(f"{digest}.")]
-            done += bytes_ if digest in now else min(bytes_, max(parts, default=0))
-        return done, sum(missing.values())
+        return sum(_of_layer(digest, bytes_, now) for digest, bytes_ in missing.items()), sum(missing.values())
 
     def begun() -> tuple[int, int]:
         manifest = known()
@@ -340,6 +335,14 @@ def _text(doing: str, done: int, total: int, seconds: float) -> str:
     if not total:
         return f"{doing}, {size(done)}, {size(rate)}/s"
     return f"{doing}, {size(done)} of {size(total)}, {size(rate)}/s, {duration(max(total - done, 0) / rate)} left"
+
+
+def _of_layer(digest: str, bytes_: int, sizes: Mapping[str, int]) -> int:
+    """What has come of a layer of ``bytes_``. Enroot compresses it anew, to about the same size, in a file whose name
+    goes on after the digest until the layer is whole."""
+    if digest in sizes:
+        return bytes_
+    return min(bytes_, max((part for name, part in sizes.items() if name.startswith(f"{digest}.")), default=0))
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -161,14 +161,7 @@ class Image(Artefact):
         if not anew and self.is_complete():
             return False
         with reporter.step(f"image {self.path.name}") as step:
-            status = status_of(self.path)
-            if status and status.st_uid != me() and not os.access(self.path, os.R_OK):
-                # Closed to us, it is not unusable: its owner, and whoever shares it, would lose it.
-                raise EnvironmentLacks(
-                    f"{self.path} belongs to {user_name(status.st_uid)} and is closed to you",
-                    remedy=f"ask its owner to run: chmod go+r {shlex.quote(str(self.path))}; or choose another "
-                    "--image-folder",
-                )
+            _require_open(self)
             if not anew and _adopt(self, reporter, step):
                 return True
             _require_writable(self)
@@ -363,6 +356,16 @@ def _open_as_folder(image: Image, file: Path) -> None:
     if not image.is_private:
         with contextlib.suppress(PermissionError):  # a link to somebody else's file
             file.chmod(file.stat().st_mode & 0o777 | image.path.parent.stat().st_mode & 0o044)
+
+
+def _require_open(image: Image) -> None:
+    """Refuse an image that is closed to us. It is not unusable: its owner, and whoever shares it, would lose it."""
+    status = status_of(image.path)
+    if status and status.st_uid != me() and not os.access(image.path, os.R_OK):
+        raise EnvironmentLacks(
+            f"{image.path} belongs to {user_name(status.st_uid)} and is closed to you",
+            remedy=f"ask its owner to run: chmod go+r {shlex.quote(str(image.path))}; or choose another --image-folder",
+        )
 
 
 def _remove_leftovers(image: Image) -> None:
