@@ -124,10 +124,10 @@ def test_noise_of_a_longer_series_counts_and_a_shorter_one_does_not() -> None:
 
 
 def test_spikes_lie_beyond_five_robust_deviations_and_five_per_cent() -> None:
-    noisy = [9.0, 9.5, 10.0, 10.5, 11.0]  # median of the deviations: 0.5
+    noisy = [9.0, 9.5, 10.0, 10.0, 10.5, 11.0]  # with one more above: median 10, and 0.5 of the deviations
     limit = 5 * 1.4826 * 0.5
     assert estimate([*noisy, 10 + limit - 0.01]).spikes == ()
-    assert estimate([9.0, 9.5, 10.0, 10.0, 10.5, 11.0, 10 + limit + 0.01]).spikes == (6,)
+    assert estimate([*noisy, 10 + limit + 0.01]).spikes == (6,)
     assert estimate([10.0] * 5 + [10.5]).spikes == (), "just five per cent"
     assert estimate([10.0] * 5 + [10.51, 9.49]).spikes == (5, 6)
     assert estimate([1.0, 5.0]).spikes == ()
