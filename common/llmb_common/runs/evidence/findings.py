@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -163,9 +163,17 @@ class _Rule(NamedTuple):
     kind: str
     severity: Severity
     text: str
-    items: Callable[[EvidenceCase], Iterable[Any]]
-    alike: bool = False
-    """``items`` are (place, value or None) that should be the same everywhere: named are those that are not."""
+    items: Callable[[EvidenceCase], Iterable[str]]
+
+
+class _SameRule(NamedTuple):
+    """``values`` are (place, value or None) and should be the same everywhere: ``text`` names those that are not, and
+    what is usual."""
+
+    kind: str
+    severity: Severity
+    text: str
+    values: Callable[[EvidenceCase], Iterable[tuple[str, object]]]
 
 
 def find(plan: Expected, found: Nodes) -> tuple[NodeFinding, ...]:
@@ -185,21 +193,22 @@ def find_on_nodes(plan: Expected, found: Nodes) -> Iterator[tuple[str, NodeFindi
         yield from ((host, _finding(rule, own, usual)) for host, own in of.items())
 
 
-def _applied(plan: Expected, found: Nodes) -> Iterator[tuple[_Rule, list[str], str]]:
+def _applied(plan: Expected, found: Nodes) -> Iterator[tuple[_Rule | _SameRule, list[str], str]]:
     """The rules that find something: what they name, and what is usual."""
     if found == Nodes():
         return  # of a run that never started, say
     case = EvidenceCase(plan, found)
     for rule in (*_ANY, *_ON_GPUS) if plan.device == "cuda" else _ANY:
-        items, usual = list(rule.items(case)), ""
-        if rule.alike:
-            others, usual = outliers(items)
+        if isinstance(rule, _Rule):
+            items, usual = list(rule.items(case)), ""
+        else:
+            others, usual = outliers(rule.values(case))
             items = [f"{value} on {where}" for where, value in others]
         if items:
             yield rule, items, usual
 
 
-def _finding(rule: _Rule, items: Sequence[str], usual: str) -> NodeFinding:
+def _finding(rule: _Rule | _SameRule, items: Sequence[str], usual: str) -> NodeFinding:
     named = first_few([item[:120] for item in items], 4)
     return NodeFinding(rule.kind, rule.severity, printable(rule.text.format(named, usual))[:500])
 
@@ -266,19 +275,17 @@ def _port_rule(severity: Severity, what: str, word: str, *, known: bool = True) 
     return _Rule("adapter", severity, text, lambda case: (f"{value} on {where}" for where, value in values(case)))
 
 
-def _node_rule(kind: str, severity: Severity, word: str, value: Callable[[NodeRecord], object]) -> _Rule:
+def _node_rule(kind: str, severity: Severity, word: str, value: Callable[[NodeRecord], object]) -> _SameRule:
     text = f"{word} {{}}; elsewhere {{}}"
-    return _Rule(kind, severity, text, lambda case: ((node.host, value(node)) for node in case.nodes), alike=True)
+    return _SameRule(kind, severity, text, lambda case: ((node.host, value(node)) for node in case.nodes))
 
 
-def _gpu_rule(severity: Severity, word: str, value: Callable[[GpuRun], object]) -> _Rule:
+def _gpu_rule(severity: Severity, word: str, value: Callable[[GpuRun], object]) -> _SameRule:
     text = f"{word} {{}}; the others have {{}}"
-    return _Rule(
-        "different-gpu", severity, text, lambda case: ((run.where, value(run)) for run in case.gpus), alike=True
-    )
+    return _SameRule("different-gpu", severity, text, lambda case: ((run.where, value(run)) for run in case.gpus))
 
 
-_ANY: tuple[_Rule, ...] = (
+_ANY: tuple[_Rule | _SameRule, ...] = (
     _Rule("unreadable", "note", "damaged files in nodes/: {}", lambda case: case.found.unreadable),
     _Rule("missing-nodes", "note", "{} nodes recorded what they are", _missing_nodes),
     _node_rule("different-driver", "problem", "driver", lambda node: node.driver),
@@ -286,7 +293,7 @@ _ANY: tuple[_Rule, ...] = (
     _node_rule("different-nccl", "problem", "NCCL", lambda node: node.nccl.version if node.nccl else None),
 )
 
-_ON_GPUS: tuple[_Rule, ...] = (
+_ON_GPUS: tuple[_Rule | _SameRule, ...] = (
     _Rule("no-gpu-facts", "note", "nothing known of the GPUs of {}", _no_gpus),
     _Rule("other-gpu", "problem", "{}: MFU and reference are of another GPU", _other_gpus),
     _Rule("fewer-gpus", "problem", "fewer GPUs than planned: {}", _fewer_gpus),
