@@ -26,7 +26,7 @@ def test_slurm_takes_every_function_at_its_own_scale(slurm_simulated: SlurmClust
     for entry in CATALOGUE.index:
         if entry.name in IMPOSSIBLE | MEGATRON_REFUSES:
             continue
-        planned = plan(OLDER, **asked(entry), **NEWEST, PREFLIGHT="off")
+        planned = plan(OLDER, **asked(entry), **NEWEST)
         script = tmp_path / ("batch" if GPUS[entry.gpu].host == "x86_64" else "gb200") / f"{entry.name}.sbatch"
         script.parent.mkdir(exist_ok=True)
         script.write_text(render_script(planned, dry_run_paths(planned.workload_folder, planned.experiment_name)))
