@@ -244,6 +244,16 @@ def test_a_job_is_named_by_id_and_name_and_tasks_by_id_together(plan: JobPlan, s
     assert slurm.called == [["scancel", "7_0", "7_1"], ["scancel", f"--name={record.job_name}", "6"]]
 
 
+def test_links_that_lead_to_no_run_keep_no_series_alive(plan: JobPlan, slurm: Slurm) -> None:
+    record = create_run(plan, b"", {}, Submission(task=ArrayTask("ab00000c", 0, 1)))
+    assert record.shared is not None
+    record.shared.folder.mkdir()
+    for name, target in (("0", record.paths.folder), ("1", "removed"), ("2", "2")):
+        (record.shared.folder / name).symlink_to(target)
+    assert cancel.end_jobs([with_job(record, "8")]) == {}
+    assert slurm.called == [["scancel", f"--name={record.job_name}", "8"]]
+
+
 def test_many_tasks_are_several_commands(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancel, "TASKS_AT_ONCE", 2)
     cancel.end_jobs([with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 5, "ab00000a"))])
