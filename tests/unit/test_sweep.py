@@ -185,6 +185,9 @@ def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
     assert [round(line["behind"], 2) for line in board["lines"][4::2]] == [0.1, 0.2]
     shown = site("results", "--rank")
     assert shown.status == 0
+    _, head, *rows = shown.out.splitlines()
+    assert head.split()[:4] == ["place", "tp", "STEP_MS", "runs"]
+    assert [row.split()[0] for row in rows[:8]] == ["1="] * 4 + ["5="] * 2 + ["7="] * 2
     assert "fastest (4 configurations share the first place): llmb-run single -w pretrain_llama3.1" in shown.out
     assert board["command"].endswith("--env STEP_MS=100")
     some = site("jobs", "--json", "--where", "TP=2", "--where", "STEP_MS=110,120").data["runs"]
@@ -230,8 +233,9 @@ def test_a_configuration_that_failed_is_an_outcome_with_its_cause(site: Cli) -> 
     newest = sorted(find_runs(site.install), key=lambda run: run.created)[-16:]
     shown = site("results", "--rank", *[run.run_id for run in newest])
     assert shown.status == 0, "another one has a time"
-    assert len([row for row in shown.out.splitlines() if row.startswith("-") and "out of memory" in row]) == 1
-    assert "1 of 2 runs: " in shown.out
+    rows = shown.out.splitlines()
+    assert len([row for row in rows if row.startswith("- ") and "out of memory" in row]) == 1
+    assert ("1 of 2 runs: " in shown.out, "2 of 2 runs: " in shown.out) == (True, False)
 
 
 @pytest.mark.parametrize(
