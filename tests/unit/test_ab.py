@@ -371,14 +371,15 @@ def test_what_side_a_sets_may_be_left_out_of_side_b(site: Site) -> None:
         ((*BASE[1:], "--change", "STEP_MS=100"), "--change STEP_MS=100: side A has that already"),
         ((*BASE[1:], "--change", "mbs=1"), "side A has that already"),
         ((*BASE[1:], "--unset", "NCCL_DEBUG"), "--unset NCCL_DEBUG: side A does not set it"),
+        ((*BASE[1:], "--unset", "workload"), "--unset workload: no recipe chooses one"),
         ((*BASE[1:], "--unset", "STEP_MS", "--change", "STEP_MS=9"), "--unset STEP_MS: it is given twice"),
         ((*BASE[1:], "--set", "mbs=1", "--unset", "MBS"), "--unset mbs: side A has that already"),
     ],
 )
 def test_what_cannot_be_compared(site: Site, words: tuple[str, ...], said: str) -> None:
-    done = site("ab", *words)
-    assert (done.status, instant.accepted()) == (2, [])
-    assert said in done.err
+    for done in (site("ab", *words, "--dry-run"), site("ab", *words)):
+        assert (done.status, instant.accepted()) == (2, [])
+        assert said in done.err
 
 
 def test_unequal_work_is_said() -> None:
