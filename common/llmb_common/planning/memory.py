@@ -143,12 +143,11 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     body = body_of(case.shape, case.function.layers if case.function is not None else layers_of(case.model.listed))
     if body is None:
         return None
-    saving = case.request.checkpoint or case.resumes  # which goes without the precision-aware optimizer
     aware = plan.dtype == "bf16" and not (plan.fsdp and plan.engine == "0.3")
     storage = storage_of(
         plan.fp8_recipe or plan.dtype,
         hopper=gpus.generation_of(plan.gpu_type) == "hopper",
-        precision_aware=(settings.get("precision_aware", False) or aware) and not saving,
+        precision_aware=(settings.get("precision_aware", False) or aware) and not _saves(case),
         fsdp=plan.fsdp,
         newer=is_newer(plan.engine),
         settings=settings,
@@ -172,13 +171,18 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     )
 
 
+def _saves(case: Case) -> bool:
+    """Whether the job saves, which goes without the precision-aware optimizer."""
+    return bool(case.request.checkpoint) or case.resumes
+
+
 def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
     """A validated lower bound: interleaved stages hold at least what the same stages hold without interleaving.
 
     None for a configuration as NVIDIA documents it, unless runs of this site say so: a prediction does not refuse what
     its publisher has run.
     """
-    documented = case.gpus in case.row.scales and not plan.overridden and not plan.megatron
+    documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or _saves(case))
     if documented and measured.knowledge != "validated here":
         return None
     if measured.knowledge != "not validated":
