@@ -45,10 +45,7 @@ def check_engine(plan: JobPlan) -> None:
             remedy="run llmb-install update, which repairs it",
             code="no-engine",
         )
-    # By the folders of its environment; None where they do not say.
-    packages = Path(plan.engine_python).parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info")
-    releases = (re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name) for folder in packages)
-    found = next((release[1] for release in releases if release), None)
+    found = _release_of(Path(plan.engine_python))
     unchecked = plan.env.get(ENGINE_CHECK)
     if found not in (None, plan.engine) and (unchecked is None or unchecked.value.lower() != "off"):
         raise EnvironmentLacks(
@@ -57,3 +54,10 @@ def check_engine(plan: JobPlan) -> None:
             + ("" if is_newer(plan.engine) else f"; llmb-install add {plan.workload} brings one"),
             code="wrong-engine",
         )
+
+
+def _release_of(python: Path) -> str | None:
+    """The minor release of Megatron-Bridge in a Python's environment, by its folders; None where they do not say."""
+    packages = python.parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info")
+    releases = (re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name) for folder in packages)
+    return next((release[1] for release in releases if release), None)
