@@ -51,6 +51,7 @@ NOT_RUN = {
     r"\S*llmb-run health|srun |sbatch ": "needs the nodes of a cluster",
     r"llmb-run accept (gb300(?! --dry-run)|verify|sign)": "takes days; test_accept_verify.py has its packs and keys",
     r"llmb-run why --slow --test": "tests until it is clear; test_week.py does that",
+    r"llmb-run ab --base \S+ --change tp=1$": "the page's run has TP 2, this one has not; test_week.py has both",
     r"\./setup\.sh": "downloads an image",
     r"python -m llmb_train\.catalogue": "needs Megatron-Bridge",
     r"tests/run": "runs this test",
