@@ -183,12 +183,14 @@ def optimizer_config(job: Job, engine: Engine) -> Any:
 
 
 def precision_aware(job: Job, engine: Engine) -> bool:
-    """Whether Adam reads bf16 gradients directly and stores of each fp32 weight only the bits that its bf16 copy lacks.
+    """Whether Megatron's precision-aware optimizer is on, as in the published jobs.
 
     On for bf16 in all generations, with all dtypes left at fp32 (Bridge 0.3.1 and 0.6, ``set_post_overrides``; NeMo
     2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other engines
-    has no such mode. With FSDP in Bridge 0.6 only. Not with checkpoints: core 0.16 saves the 16-bit remainders in fp32
-    for loading at another TP or PP, and FusedAdam takes them back in int16 only.
+    has no such mode. With FSDP in Bridge 0.6 only. It is meant to read bf16 gradients and to store of each fp32 weight
+    only the bits that its bf16 copy lacks; since Bridge names an FP8 recipe in bf16 too, core keeps fp32 weights all
+    the same (``llmb_common.planning.memory_layers.storage_of``). Not with checkpoints: where core 0.16 does keep such
+    remainders, it saves them in fp32 for loading at another TP or PP, and FusedAdam takes them back in int16 only.
     """
     return (
         engine.transformer_engine
