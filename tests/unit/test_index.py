@@ -102,7 +102,9 @@ def test_an_installation_behind_a_link_has_each_run_once(runs: Runs, tmp_path: P
             assert find_run(install, str(link / run.paths.folder.relative_to(run.plan.install))).name == run.paths.name
 
 
-def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(runs: Runs, tmp_path: Path) -> None:
+def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outside = runs.make(workload_folder=str(tmp_path / "scratch" / "pretrain_llama3.1"))
     record, original, copy = runs.make(), runs.install, tmp_path / "copy"
     assert set(runs.find()) == ids(record, outside)
@@ -115,6 +117,8 @@ def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(runs:
     assert all(not row.folder.is_relative_to(copy) for row in find_runs(original))
     (row,) = find_runs(copy, roots=[later.paths.experiments])[:1]
     assert row.folder == later.paths.folder, "who names a folder means it"
+    monkeypatch.setattr("llmb_common.index.runs._forget_root", None)  # it is not forgotten, and read again, each time
+    assert find_runs(copy, roots=[later.paths.experiments])[0].folder == later.paths.folder
 
 
 def test_a_link_that_gave_an_index_its_names_may_go(runs: Runs, tmp_path: Path) -> None:

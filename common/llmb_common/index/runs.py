@@ -155,9 +155,10 @@ def _roots(connection: sqlite3.Connection, install: Path) -> set[str]:
 def is_current(connection: sqlite3.Connection, install: Path, roots: Sequence[str]) -> bool:
     """Whether the index agrees with the run folders, those in ``roots`` among them."""
     known = _known_roots(connection)
+    wanted = {_name_of(root, known) for root in roots}
     return (
-        known.issuperset(_name_of(root, known) for root in roots)
-        and not any(_is_elsewhere(root, install) for root in known)
+        known >= wanted
+        and not any(_is_elsewhere(root, install) for root in known - wanted)
         and not stale_folders(connection, install)
         and not changed_runs(connection)
     )
@@ -165,11 +166,10 @@ def is_current(connection: sqlite3.Connection, install: Path, roots: Sequence[st
 
 def update(connection: sqlite3.Connection, install: Path, roots: Iterable[str]) -> None:
     """Read again what changed, and ``roots`` that are new."""
-    for root in _known_roots(connection):
+    wanted = {add_root(connection, root) for root in roots}
+    for root in _known_roots(connection) - wanted:
         if _is_elsewhere(root, install):
             _forget_root(connection, root)
-    for root in roots:
-        add_root(connection, root)
     for folder in changed_runs(connection):
         read_run(connection, folder)
     # A root that is read for the first time brings its experiments; what is too young to be trusted stays stale.
