@@ -16,6 +16,7 @@ import click
 
 from llmb_common import __version__
 from llmb_common.command.outcome import Result, print_result
+from llmb_common.command.removed import refuse_command
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError
 from llmb_run import terminal
@@ -140,6 +141,7 @@ class VerbCommand(Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
+        refuse_command(" ".join([str(info_name), *args[:1]]))
         verb = self.verbs.get(args[0]) if args else None
         if verb is not None:
             return verb.make_context(f"{info_name} {verb.name}", args[1:], parent, **extra)

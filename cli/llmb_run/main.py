@@ -56,15 +56,18 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     """Click's complaint about the command line, with the nearest word that exists and where to look."""
     import click
 
+    from llmb_common.command.removed import refuse_command, refuse_option
     from llmb_common.errors import did_you_mean
 
     message, context, instead = error.format_message(), error.ctx, ""
     if isinstance(error, click.NoSuchOption) and context:
+        refuse_option(context.command_path.removeprefix(f"{PROGRAM} "), error.option_name)
         known = [name for parameter in context.command.get_params(context) for name in parameter.opts]
         instead = _instead_of(error.option_name, known, _value(error.option_name, arguments))
         near = "" if instead else did_you_mean(error.option_name, known)
         message = f"no such option: {error.option_name}{near}"
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
+        refuse_command(error.command_name)
         known = context.command.list_commands(context)
         message = f"no such command: {error.command_name}{did_you_mean(error.command_name, known)}"
     elif "--zip" in arguments and "unexpected extra argument" in message:

@@ -92,7 +92,7 @@ class Workspace:
     def cluster(self) -> ClusterConfig:
         from llmb_common.site.cluster import load_cluster_config
 
-        return load_cluster_config(self.install_or_none)
+        return load_cluster_config(self.install_or_none, notice)
 
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:

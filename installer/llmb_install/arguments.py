@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from llmb_common import __version__
 from llmb_common.command.outcome import settled
+from llmb_common.command.removed import refuse_option
 from llmb_common.command.words import check_argument
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.machine.files import open_plain, user_path
@@ -62,6 +63,8 @@ class _ArgumentParser(argparse.ArgumentParser):
         if " " not in self.prog and unknown and unknown[0] in COMMANDS:
             raise RequestError(f"the command {unknown[0]} has to come first", remedy=f"{self.prog} {unknown[0]} ...")
         if message.startswith("unrecognized arguments:"):
+            for option in unknown:
+                refuse_option(self.prog.partition(" ")[2] or "install", option)
             message = f"unknown: {' '.join(unknown)}" if unknown else "an argument is empty"
             near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions) if unknown else ""
         shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."

@@ -17,6 +17,7 @@ from llmb_common.request.values import is_setting, settings_in, settings_of, set
 from llmb_common.request.variables import VARIABLES, FieldNames
 from llmb_common.submission.launch import plan_from_variables
 from llmb_run.starting.command_line import VARIABLES_OF, as_said, columns_of, environment_of, slurm_of
+from llmb_run.terminal import notice
 from llmb_run.workspace import CatalogEntry, Workspace
 
 
@@ -163,7 +164,9 @@ def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
     """
     entry = workspace.workload(spec.workload)
     job_variables = {name: value for name, value in spec.environment.items() if name not in VARIABLES}
-    request, plan = plan_from_variables(entry.folder, variables_for(spec, workspace), job_variables, names_for(spec))
+    request, plan = plan_from_variables(
+        entry.folder, variables_for(spec, workspace), job_variables, names_for(spec), notice
+    )
     return PlannedJob(spec, entry, request, plan.after_days(spec.days) if spec.days else plan)
 
 

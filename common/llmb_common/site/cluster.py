@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from llmb_common.command.removed import CONFIG_KEYS
 from llmb_common.command.words import is_secret_name, job_variable_problem, line_problem
 from llmb_common.decoding.strict_yaml import convert, load_text, read_text
 from llmb_common.errors import ConfigError, did_you_mean
@@ -140,8 +141,10 @@ def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
     return found  # type: ignore[no-any-return]
 
 
-def load_cluster_config(install: Path | None) -> ClusterConfig:
+def load_cluster_config(install: Path | None, note: Callable[[str], None] | None = None) -> ClusterConfig:
     """The configuration of the installation ``install``, or the defaults where it has none.
+
+    Keys of earlier releases have no effect; each is told to ``note``.
 
     Raises:
         ConfigError: it is wrong, cannot be read or comes from somebody who has no say here; with file and line.
@@ -158,10 +161,25 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
         ) from error
     require_trusted(path, install)
     data, lines = load_text(read_text(path), str(path))
+    for key in _drop_removed(data):
+        if note is not None:
+            note(f"{path}:{lines[f'$.{key}']}: {key} no longer has an effect: {CONFIG_KEYS[key]}")
     config = convert(data, lines, config_type(names()), str(path))
     for key, problem, remedy in _problems(config):
         raise ConfigError(f"{path}:{lines[f'$.{key}']}: {key}{problem}", remedy=remedy)
     return config
+
+
+def _drop_removed(data: Any) -> list[str]:
+    """Take the keys that earlier releases had out of ``data``; those that it held."""
+    found = []
+    for key in CONFIG_KEYS:
+        section, _, name = key.rpartition(".")
+        group = data.get(section) if section and isinstance(data, dict) else data
+        if isinstance(group, dict) and name in group:
+            del group[name]
+            found.append(key)
+    return found
 
 
 def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:

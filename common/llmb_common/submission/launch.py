@@ -9,7 +9,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -104,11 +104,13 @@ def plan_from_variables(
     variables: Mapping[str, str],
     job_variables: Mapping[str, str] | None = None,
     say: FieldNames = VARIABLE_NAMES,
+    note: Callable[[str], None] | None = None,
 ) -> tuple[Request, JobPlan]:
     """Read the request, the site and the recipe, and make the plan.
 
     ``job_variables`` go into the job's environment whatever their names; from ``variables``, only ``NCCL_*`` and other
-    tuning variables do. ``say`` names fields in messages.
+    tuning variables do. ``say`` names fields in messages. ``note`` is told which keys of the site's configuration no
+    longer have an effect.
 
     Raises:
         LLMBError: the request, the site's configuration or the recipe is wrong.
@@ -116,7 +118,7 @@ def plan_from_variables(
     request = read_request(variables, say)
     if job_variables:
         request = replace(request, tuning={**request.tuning, **job_variables})
-    return request, _plan(load_recipe(recipe_folder), load_cluster_config(request.install), request)
+    return request, _plan(load_recipe(recipe_folder), load_cluster_config(request.install, note), request)
 
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
@@ -149,11 +151,15 @@ def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) ->
     return replaced(plan, preflight=replaced(plan.preflight, warnings=(said, *plan.preflight.warnings)))
 
 
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     """Do everything that ``launch.sh`` does, and return its exit status."""
-    request, plan = plan_from_variables(recipe_folder, variables)
+    request, plan = plan_from_variables(recipe_folder, variables, note=_note)
     for warning in (*plan.preflight.warnings, *in_short(plan)):
-        print(f"note: {warning}", file=sys.stderr)
+        _note(warning)
     if request.dry_run == "json":
         print(json.dumps(plan_as_dict(plan), indent=2))
         return 0
@@ -164,7 +170,7 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     from llmb_common.submission.single import submit
 
     for doubt in doubts([plan]):
-        print(f"note: {doubt}", file=sys.stderr)
+        _note(doubt)
     record = submit(
         plan,
         recipe_folder,
