@@ -87,7 +87,7 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
         disk = next((path for path in (paths.folder, *paths.folder.parents) if os.path.ismount(path)), paths.folder)
         outcome = Outcome("disk-full", f"{events.problem}; it is on {disk}")
     outcome = Outcome("nan", not_finite) if not_finite else outcome
-    return _diagnose(readings, outcome, places, paths.folder, ranks)
+    return _diagnose(readings, outcome, places, paths.folder, ranks, signalled=events.signalled)
 
 
 def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
@@ -123,9 +123,18 @@ def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
 
 
 def _diagnose(
-    readings: Sequence[Reading], outcome: Outcome, places: Places, folder: Path | None, ranks: Sequence[RankFile]
+    readings: Sequence[Reading],
+    outcome: Outcome,
+    places: Places,
+    folder: Path | None,
+    ranks: Sequence[RankFile],
+    *,
+    signalled: bool = False,
 ) -> Diagnosis:
-    """The cause with rank, node and remedy, or unknown. ``readings``: the logs, the ranks' own first."""
+    """The cause with rank, node and remedy, or unknown.
+
+    ``readings``: the logs, the ranks' own first. ``signalled``: the job was told to end.
+    """
     for reading in readings:
         places.add_complaints(reading.complaints)
     if readings and (places.world is None or not places.hosts):
@@ -143,10 +152,30 @@ def _diagnose(
     if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
         chosen = hang
     step = next((reading.step for reading in readings if reading.step is not None), None)
-    chosen = chosen and msgspec.structs.replace(chosen, step=step)
+    if chosen is not None:
+        # A rank that never came is why the job was ended, not what comes of that.
+        interrupted = chosen.kind != "hang" and (signalled or _is_interrupted(chosen, readings, outcome))
+        keep_out = chosen.keep_out and (not interrupted or _is_word_of_kernel(chosen.kind))
+        chosen = msgspec.structs.replace(chosen, step=step, interrupted=interrupted, keep_out=keep_out)
     witnesses = _witnesses(readings, places, chosen)
     suspect = None if chosen else _suspect(witnesses)
     return Diagnosis(cause=chosen, summary=_summary(chosen, suspect, outcome), witnesses=witnesses, suspect=suspect)
+
+
+_INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
+
+
+def _is_interrupted(chosen: Cause, readings: Sequence[Reading], outcome: Outcome) -> bool:
+    """Whether the scheduler had ended the job before the line of ``chosen``, or may have: two files have no order."""
+    ends = [item for item in _all(readings) if item.signature.id in _INTERRUPTIONS]
+    if not ends:
+        return outcome.kind in _INTERRUPTIONS
+    return any(str(end.log) != chosen.file or (number_of(end) or 0) <= (chosen.number or 0) for end in ends)
+
+
+def _is_word_of_kernel(kind: str) -> bool:
+    """Whether a cause of this kind is the kernel's word about hardware, which no signal to a job brings about."""
+    return kind.startswith(("xid-", "sxid-")) or any(item.id == kind and item.kernel for item in signatures())
 
 
 def _all(readings: Sequence[Reading]) -> Iterator[Complaint]:
@@ -292,8 +321,18 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
         line=printable(item.raw),
         file=str(item.log),
         number=number_of(item),
-        keep_out=found.keep_out and node is not None and not everywhere,
+        peer=_peer(item) if found.fault == "network" else None,
+        keep_out=found.keep_out and node is not None and not everywhere and found.sure != "possible",
     )
+
+
+_PEER = re.compile(r"\b(?:from|to|with) peer ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")
+
+
+def _peer(item: Complaint) -> str | None:
+    """The address of the other end, where a line about a link names it."""
+    found = _PEER.search(item.line.text)
+    return found[1] if found else None
 
 
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
@@ -388,6 +427,7 @@ def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) ->
         names_rank, more = chosen.rank is not None and chosen.kind != "hang", len(chosen.ranks) - 1
         where = [f"rank {chosen.rank}"] if names_rank else []
         where += [f"on {chosen.node}"] if chosen.node else []
+        where += [f"to {chosen.peer}"] if chosen.peer else []
         if names_rank and more > 0:
             where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"]
         return f"{chosen.what} ({' '.join(where)})" if where else chosen.what
