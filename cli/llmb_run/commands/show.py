@@ -169,8 +169,9 @@ def cause_lines(found: Diagnosis) -> list[str]:
         remedy = next((known.remedy for known in signatures() if known.id == found.suspect.signature), "")
         return [found.summary, _witness(found.suspect), *([f"next: {remedy}"] if remedy else [])]
     sure = "" if cause.sure == "certain" else f" ({cause.sure})"
-    step = f"; the last iteration before it is {cause.step}" if cause.step is not None else ""
-    lines = [f"{found.summary}{sure}{step}", cause.cause]
+    step = f"; the last iteration before it is {cause.step}" if cause.step is not None and not found.trained else ""
+    trained = "every step was trained, and the figures count; after the last one: " if found.trained else ""
+    lines = [f"{trained}{found.summary}{sure}{step}", cause.cause]
     lines += [f"{_where(cause.file, cause.number)}{cause.line}"] if cause.line else []
     return [*lines, f"next: {cause.remedy}"]
 

@@ -73,6 +73,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     witnesses: tuple[Symptom, ...] = ()
     suspect: Symptom | None = None
     """Where there is no cause: what ended first, such as a rank that was killed by somebody."""
+    trained: bool = False
+    """Whether every step was trained, so that only what came after them failed: the figures count."""
 
     @property
     def kind(self) -> str:
