@@ -11,18 +11,9 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
-from llmb_common.planning.outlook import (
-    ORDER,
-    coordinates,
-    cost_line,
-    gpu_hours,
-    groups,
-    job_seconds,
-    known_from,
-    most_gpu_hours,
-    sources,
-    time_lines,
-)
+from llmb_common.planning.outlook import cost_line, gpu_hours, job_seconds, known_from, most_gpu_hours, time_lines
+from llmb_common.planning.ranks import ORDER, coordinates, groups
+from llmb_common.planning.sources import sources
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.starting.requests import PlannedJob, one_job, plan_job
@@ -69,7 +60,9 @@ class Outlook:
         if memory is None:
             yield "not known: its memory is not estimated"
             return
-        yield f"{memory.verdict} ({memory.peak + memory.reserve:.1f} of {memory.limit:.0f} GiB a GPU; {memory.knowledge})"
+        needed = memory.peak + memory.reserve
+        answer = "yes" if memory.fits else "no" if memory.certain else "maybe not"
+        yield f"{answer} ({needed:.1f} of {memory.limit:.0f} GiB a GPU; {memory.kind}: {memory.knowledge})"
 
     def _job(self) -> Iterator[str]:
         plan = self.plan

@@ -1,30 +1,16 @@
-"""What a planned job takes (time, GPU-hours, saving), where its ranks run, and where its values come from.
-
-Megatron-core numbers ranks in the order tp-cp-ep-dp-pp, the first varying fastest (0.16.1 and 0.19,
-``parallel_state.initialize_model_parallel``); experts have a grid of their own, in which TP is ETP, DP that of the
-experts, and no CP. Megatron-Bridge 0.3 and 0.6 change that only where ``use_tp_pp_dp_mapping`` is set.
-"""
+"""How long a planned job takes and what that costs: steps, minutes, GPU-hours, saving."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
-from llmb_common.command.printable import as_written, counted
+from llmb_common.command.printable import counted
 from llmb_common.command.words import clock, span_seconds
 from llmb_common.errors import RequestError
-from llmb_common.planning.choose import PlanningInput, choose
 from llmb_common.planning.job_plan import JobPlan, PublishedTime
-from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
-from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.columns import Columns
-from llmb_common.request.read import Request
 from llmb_common.request.variables import FieldNames
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig
-from llmb_common.site.machine import Machine
 
 SAVE_BASE_SECONDS = 120
 """Beside the writing itself: the step that is under way, gathering what to write, and the way out."""
@@ -248,102 +234,3 @@ def alike(*values: float) -> list[str]:
     """With as many decimals as give the largest three digits, or with all before the point: ``1,234``."""
     decimals = max(0, 2 - math.floor(math.log10(max(values))))
     return [f"{value:,.{decimals}f}" for value in values]
-
-
-ORDER = "tp-cp-ep-dp-pp"
-
-
-class RankGroup(NamedTuple):
-    """Ranks that work together: of ``size``, ``stride`` ranks apart, on so many ``nodes``."""
-
-    name: str
-    size: int
-    stride: int
-    nodes: int
-
-
-def groups(plan: JobPlan) -> list[RankGroup]:
-    """The kinds of groups that the job has, in the order of ranks; those of experts after the others."""
-    grid = [("TP", plan.tp), ("CP", plan.cp), ("DP", plan.dp), ("PP", plan.pp)]
-    experts = [("ETP", plan.etp or plan.tp), ("EP", plan.ep or 1), ("expert DP", plan.expert_dp or 1)]
-    found = []
-    for sizes in (grid, experts if plan.expert_dp is not None else []):
-        stride = 1
-        for name, size in sizes:
-            if size > 1:
-                nodes = {member * stride // plan.gpus_per_node for member in range(size)}
-                found.append(RankGroup(name, size, stride, len(nodes)))
-            stride *= size
-    return found
-
-
-def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
-    """The node of a rank, and its place in each group; ``ep`` and ``etp`` only where there are experts."""
-    found = {"rank": rank, "node": rank // plan.gpus_per_node}
-    rest = rank
-    for name in ("tp", "cp", "dp"):
-        rest, found[name] = divmod(rest, getattr(plan, name))
-    found["pp"] = rest
-    if plan.expert_dp is not None:
-        rest, found["etp"] = divmod(rank, plan.etp or plan.tp)
-        found["ep"] = rest % (plan.ep or 1)
-    return found
-
-
-class Source(NamedTuple):
-    """``value`` is for people; ``source`` is an option, a variable, a file, or the line of a document."""
-
-    name: str
-    value: str
-    source: str
-
-
-def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
-    """The values that decide ``plan``, which was made of the others."""
-    names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
-    resolved = replace(request, **{name: getattr(plan, name) for name in names}, force=True)
-    machine = Machine(cluster_type=plan.cluster_type)
-    row = choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
-    default, variant = f"default of {recipe.name}", f"variant {plan.variant}"
-    document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
-    site = FILE_NAME if cluster.gpu_type is not None else default
-    here = "this machine" if machine.traits.this_machine else site
-    limit = document if row.time_limit else variant
-    image = plan.image.rpartition("/")[2] if plan.image is not None else None
-    told = plan.scheduler or SchedulerPart()
-    image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
-    gpus = "GPUs" if plan.device == "cuda" else "ranks"
-    known = [
-        ("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, here),
-        (gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, "this machine"),
-        ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
-        ("dtype", plan.precision, "DTYPE", request.dtype, default),
-        ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
-        *((name, value, "set", asked or None, document) for name, value, asked in _columns(plan)),
-        *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
-        ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
-        ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
-        ("image", image, *image_from, recipe.name),
-        ("account", told.account, variable := told.account_variable, request.scheduler.get(variable), FILE_NAME),
-        (told.queue_word, told.queue, variable := told.queue_variable, request.scheduler.get(variable), FILE_NAME),
-    ]
-    return [
-        Source(name, str(value), request.say(variable) if asked is not None else otherwise)
-        for name, value, variable, asked, otherwise in known
-        if value is not None
-    ]
-
-
-def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
-    """Name and value of each column that says something, and whether the user chose it."""
-    for name in Columns.__struct_fields__:
-        value, asked = getattr(plan, name), name in plan.overridden
-        if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
-            yield name.upper(), _written(value), asked
-
-
-def _written(value: int | None) -> object:
-    """The value of a column as a user writes it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "NA" if value is None else value
