@@ -137,8 +137,10 @@ def _of_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
 def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
     """The scale, and the work of each GPU."""
     published = row.global_batch_size(result.gpus)
-    if published * plan.gpus != plan.gbs * result.gpus:
+    if result.gpus == plan.gpus:
         yield "GBS", published, plan.gbs
+    elif published * plan.gpus != plan.gbs * result.gpus:
+        yield "GBS", f"{published} on {result.gpus} GPUs", f"{plan.gbs} on {plan.gpus} GPUs"
     yield _GPUS, result.gpus, plan.gpus
     if result.gpus == plan.gpus and _same_kind(plan, result):
         return  # else another row: its model may have other layers
