@@ -173,7 +173,7 @@ def test_nothing_is_said_of_a_model_that_nobody_published() -> None:
 
 def test_the_notes_of_launch_say_time_and_gpu_hours_and_where_both_are_from() -> None:
     _, *known = in_short(plan(**GB200, JOB_TOTAL_GPUS="256"))
-    assert [line.partition(": ")[0] for line in known] == ["time", "time", "cost"]
+    assert [line.partition(": ")[0] for line in known] == ["time", "cost"]
     assert known[-1] == "cost: 41.7 GPU-hours (by the published step time)"
     *_, unknown = in_short(plan(**GB200, JOB_TOTAL_GPUS="256", TP="4"))
     assert unknown == "cost: at most 512 GPU-hours (time limit 02:00:00)"

@@ -218,7 +218,7 @@ def in_short(plan: JobPlan) -> list[str]:
             f"{memory.limit:.0f} ({memory.kind}: {memory.knowledge})"
         )
     if plan.device == "cuda" or step_seconds(plan) is not None:  # small models on CPUs: nobody asks
-        lines += [f"time: {line}" for line in time_lines(plan)]
+        lines.append(f"time: {'; '.join(time_lines(plan))}")
     cost = cost_line(plan)
     if cost:
         lines.append(f"cost: {cost}")
