@@ -171,6 +171,19 @@ def test_nothing_is_said_of_a_model_that_nobody_published() -> None:
     assert (in_short(small), cost_line(small)) == ([], ""), "the notes of launch.sh are silent about small models"
 
 
+def test_an_interval_is_said_of_gpus_only() -> None:
+    """How runs of one configuration scatter is known of GPU systems."""
+    known = Preflight(predicted_step_seconds=6.0, predicted_low=5.6, predicted_high=6.4, own_runs=2)
+    said = [
+        time_lines(msgspec.structs.replace(p, preflight=known))[0]
+        for p in (plan(**GB200, JOB_TOTAL_GPUS="128"), plan(LAPTOP))
+    ]
+    assert said == [
+        "6.00 s a step in 2 runs of this job here; 9 of 10 further runs take 5.60 to 6.40",
+        "6.00 s a step in 2 runs of this job here",
+    ]
+
+
 def test_the_notes_of_launch_say_time_and_gpu_hours_and_where_both_are_from() -> None:
     _, *known = in_short(plan(**GB200, JOB_TOTAL_GPUS="256"))
     assert [line.partition(": ")[0] for line in known] == ["time", "cost"]

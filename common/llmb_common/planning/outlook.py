@@ -21,7 +21,7 @@ SLURM_LONGEST_SIGNAL = 65535
 START_SECONDS = 300
 """Assumed from the start of a job to its first step: containers, imports, communicators, the first compilation."""
 
-CPU_START_SECONDS = 20
+CPU_START_SECONDS = 30
 """The same of a small model on CPUs, where there is little of that."""
 
 
@@ -159,7 +159,9 @@ def time_lines(plan: JobPlan) -> list[str]:
     if known.predicted_step_seconds is not None:
         seconds, low, high = alike(known.predicted_step_seconds, known.predicted_low or 0, known.predicted_high or 0)
         runs = counted(known.own_runs or 1, "run")
-        lines.append(f"{seconds} s a step in {runs} of this job here; 9 of 10 further runs take {low} to {high}")
+        # How runs scatter is known of GPUs; CPUs have other work beside.
+        further = f"; 9 of 10 further runs take {low} to {high}" if plan.device == "cuda" else ""
+        lines.append(f"{seconds} s a step in {runs} of this job here{further}")
     if published is not None and (published.likeness == "exact" or not lines):
         lines += _published_lines(published)
     elif not lines:
