@@ -152,6 +152,15 @@ def test_the_kind_of_job_counts_in_its_documented_order(wanted: dict[str, str], 
     assert differs <= {item.name for item in found.differs}
 
 
+def test_a_layout_that_follows_the_number_of_gpus_is_no_weak_scaling() -> None:
+    """A row of another scale may have other columns, which nobody overrode."""
+    p = plan(**GB200, JOB_TOTAL_GPUS="256")
+    for column, value in (("pp", 2), ("vp", 4), ("recompute_layers", 8), ("cuda_graph", True)):
+        found = published_time(msgspec.structs.replace(p, **{column: value}), RECIPES["llama3.1"])
+        assert found is not None
+        assert (found.likeness, {item.name for item in found.differs}) == ("nearest", {"GPUs", column.upper()})
+
+
 def test_a_function_of_another_name_is_not_the_published_one() -> None:
     asked = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "512", "FORCE": "true"}
     p = plan("mbridge", **asked)
