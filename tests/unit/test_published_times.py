@@ -182,7 +182,9 @@ def test_nothing_is_said_of_a_model_that_nobody_published() -> None:
 
 def test_an_interval_is_said_of_gpus_only() -> None:
     """How runs of one configuration scatter is known of GPU systems."""
-    known = Preflight(predicted_step_seconds=6.0, predicted_low=5.6, predicted_high=6.4, own_runs=2)
+    known = Preflight(
+        predicted_step_seconds=6.0, predicted_low=5.6, predicted_high=6.4, own_runs=2, knowledge="own runs"
+    )
     said = [
         time_lines(msgspec.structs.replace(p, preflight=known))[0]
         for p in (plan(**GB200, JOB_TOTAL_GPUS="128"), plan(LAPTOP))
@@ -220,8 +222,10 @@ def test_a_record_of_an_earlier_release_is_read_with_its_predictions(tmp_path: P
     for knowledge in ("published", "other container", "other layout", "other GPU type", "new model", None):
         known["knowledge"] = knowledge
         record.paths.record.write_bytes(msgspec.json.encode(value))
-        found = load_record(record.paths.folder).plan.preflight
+        p = load_record(record.paths.folder).plan
+        found = p.preflight
         assert (found.knowledge, found.predicted_low, found.published) == (knowledge, 4.4, None)
+        assert (known_from(p), step_seconds(p)) == ("", None), "what it says of other jobs says nothing of this one"
 
 
 def ran(install: Path, p: JobPlan, software: str, *seconds: float) -> None:
