@@ -62,14 +62,6 @@ def test_a_restart_before_or_at_the_windows_start_does_no_harm(tmp_path: Path) -
     assert "the job was restarted within the window 35-44" in analysed(tmp_path, log).notices[1]
 
 
-def test_energy_of_a_window_needs_every_step(tmp_path: Path) -> None:
-    extra = "energy per GPU (J/iter/GPU): 100.0 | power per GPU (W/GPU): 50.0"
-    whole = analysed(tmp_path, "".join(mbridge_line(index, extra=extra) for index in range(1, 51)))
-    assert (whole.joules.mean, whole.joules.count, whole.watts.mean) == (100.0, 10, 50.0)
-    part = analysed(tmp_path, "".join(mbridge_line(i, extra="" if i == 40 else extra) for i in range(1, 51)))
-    assert (part.joules, part.watts) == (None, None)
-
-
 def test_a_run_that_waits_for_its_first_log_line(tmp_path: Path) -> None:
     files = run_folder(tmp_path, "", run={"state": "RUNNING"})
     assert files.folder is not None

@@ -14,7 +14,11 @@ COMMANDS: dict[str, str] = {}
 OPTIONS: dict[str, dict[str, str]] = {}
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
-CONFIG_KEYS: dict[str, str] = {}
+CONFIG_KEYS: dict[str, str] = {
+    "price_per_gpu_hour": "llmb-run plan gives GPU-hours, and no money",
+    "currency": "llmb-run plan gives GPU-hours, and no money",
+    "watts_per_gpu": "llmb-run plan gives no energy",
+}
 """A key of ``cluster_config.yaml`` (``slurm.array_limit``) -> what became of it. Such a key is a note and no error: no
 site's jobs stop because LLMB was updated."""
 

@@ -314,8 +314,6 @@ class SiteTimes:
     """Step times of runs of exactly this job, with this software."""
     alike: Iterable[tuple[JobPlan, float]] = ()
     """The newest runs of the same model, each with the seconds of its steps: read where nothing nearer is known."""
-    watts: float | None = None
-    """Mean power of a GPU in the newest of all these runs that measured it."""
     memory: Callable[[str], Sequence[float]] = lambda kind: ()
     """Of runs of a kind (``memory.kind_of``) in this software: peak of memory over the predicted one."""
 
