@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_train import engine as engines
-from llmb_train import named_settings, refusals
+from llmb_train import mpi, named_settings, refusals
 from llmb_train.engine import Engine, package_version
 from llmb_train.errors import EngineError, JobError, TrainError, WrongEngine
 from llmb_train.evidence.hang import HangReporter
@@ -99,6 +99,8 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
 
     config, forward_step = _configuration(job, engine)
     named_settings.apply(job, config)
+    if engine.transformer_engine:
+        mpi.require_starter(job, config, os.environ)
     config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
 
     from megatron.bridge.training.pretrain import pretrain
