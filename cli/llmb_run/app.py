@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
         "list": "Show workloads with their sizes, dtypes and numbers of GPUs.",
-        "plan": "Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.",
+        "plan": "Show what a job will take: memory, time, GPU-hours, and where its ranks run.",
         "single": "Start one job.",
         "submit": "Start jobs for several workloads, sizes, dtypes and numbers of GPUs.",
         "sweep": "Try every combination of settings, and rank them with `results --rank`.",

@@ -62,6 +62,14 @@ def test_a_restart_before_or_at_the_windows_start_does_no_harm(tmp_path: Path) -
     assert "the job was restarted within the window 35-44" in analysed(tmp_path, log).notices[1]
 
 
+def test_an_energy_that_is_no_number_says_nothing_of_the_training(tmp_path: Path) -> None:
+    """Megatron prints it with ``logger.log_energy``, which earlier releases switched on."""
+    extra = "energy per GPU (J/iter/GPU): nan | power per GPU (W/GPU): nan"
+    found = analysed(tmp_path, "".join(mbridge_line(i, extra=extra if i == 40 else "") for i in range(1, 51)))
+    assert found.status.state == "Success"
+    assert "energy per GPU (J/iter/GPU), power per GPU (W/GPU) at iteration 40" in found.notices[0]
+
+
 def test_a_run_that_waits_for_its_first_log_line(tmp_path: Path) -> None:
     files = run_folder(tmp_path, "", run={"state": "RUNNING"})
     assert files.folder is not None

@@ -14,7 +14,7 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, first_few
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook import Span, ranged
+from llmb_common.planning.outlook import known_from, ranged, step_seconds
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, one_job, plan_each
@@ -140,12 +140,12 @@ def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
 
 
 def _table(planned: Sequence[PlannedJob]) -> str:
-    """A row for each combination: its values, its runs, and what they are predicted to take."""
+    """A row for each combination: its values, its runs, and what is known of its memory and time."""
     runs = Counter(id(item.plan) for item in planned)
     names = list(dict.fromkeys(name for item in planned for name in item.spec.varied))
     heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
     rows = [
-        [*(item.spec.varied.get(name, "") for name in names), str(runs[id(item.plan)]), *_predicted(item.plan)]
+        [*(item.spec.varied.get(name, "") for name in names), str(runs[id(item.plan)]), *_known(item.plan)]
         for item in _once(planned)
     ]
     shown = [
@@ -157,12 +157,11 @@ def _table(planned: Sequence[PlannedJob]) -> str:
     return table([heads[at] for at in shown], [[row[at] for at in shown] for row in rows], right)
 
 
-def _predicted(plan: JobPlan) -> list[str]:
-    known, memory = plan.preflight, plan.preflight.memory
+def _known(plan: JobPlan) -> list[str]:
+    memory, step = plan.preflight.memory, step_seconds(plan)
     room = "" if memory is None else f"{memory.peak + memory.reserve:.0f} of {memory.limit:.0f}"
     doubt = "" if memory is None or memory.fits else f", {memory.verdict}"
-    step = "" if known.predicted_low is None else ranged(Span(known.predicted_low, known.predicted_high or 0.0))
-    return [str(plan.gpus), room + doubt, step, known.knowledge or ""]
+    return [str(plan.gpus), room + doubt, "" if step is None else ranged(step), known_from(plan)]
 
 
 def _reasons(refused: Sequence[Refused]) -> str:

@@ -165,8 +165,8 @@ def _make(connection: sqlite3.Connection) -> None:
 _NEWEST = 2000
 """Runs that speak for a site: systems change."""
 
-_NEWEST_OF_MODEL = 200
-"""Runs of one model that speak for it."""
+_NEWEST_OF_KIND = 200
+"""Runs of one kind or configuration that speak for it."""
 
 _AT_ONCE = 200
 """Logs that are looked for one by one; for more, all figures are read."""
@@ -201,11 +201,9 @@ class Past(NamedTuple):
 
 
 class PastTime(NamedTuple):
-    """How fast a run was."""
+    """How fast a run of a configuration was."""
 
     configuration: str
-    folder: Path
-    gpu_type: str
     step_seconds: float
 
 
@@ -233,15 +231,15 @@ def keep_figures(install: Path, figures: Iterable[CachedFigures]) -> bool:
     return True
 
 
-def past_times(install: Path, workload: str, model_size: str) -> list[PastTime]:
-    """Of the newest runs of a model that have a configuration."""
+def past_times(install: Path, configuration: str) -> list[PastTime]:
+    """Of the newest runs whose configuration begins so, each once; the newest first."""
     query = (
-        "SELECT configuration, folder, gpu_type, step_seconds FROM figures JOIN runs USING (folder)"
-        " WHERE configuration != '' AND step_seconds > 0 AND workload = ? AND model_size = ?"
-        " ORDER BY created DESC LIMIT ?"
+        "SELECT configuration, step_seconds FROM figures JOIN runs USING (folder)"
+        " WHERE configuration >= ? AND configuration < ? AND step_seconds > 0"
+        " GROUP BY folder ORDER BY created DESC LIMIT ?"
     )
-    rows = _ask(install, query, (workload, model_size, _NEWEST_OF_MODEL))
-    return [PastTime(key, Path(folder), *rest) for key, folder, *rest in rows]
+    behind_all = f"{configuration}\U0010ffff"
+    return [PastTime(*row) for row in _ask(install, query, (configuration, behind_all, _NEWEST_OF_KIND))]
 
 
 def past_memory(install: Path, key: str) -> list[float]:
@@ -250,7 +248,7 @@ def past_memory(install: Path, key: str) -> list[float]:
         "SELECT memory_ratio FROM figures JOIN runs USING (folder) WHERE memory_key = ? AND memory_ratio > 0"
         " GROUP BY folder ORDER BY created DESC LIMIT ?"
     )
-    return [ratio for (ratio,) in _ask(install, query, (key, _NEWEST_OF_MODEL))]
+    return [ratio for (ratio,) in _ask(install, query, (key, _NEWEST_OF_KIND))]
 
 
 def past_figures(install: Path, stamp: str) -> list[Past]:
