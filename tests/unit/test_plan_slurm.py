@@ -125,6 +125,7 @@ def limited(saving: int, limit: str, steps: int = 50, seconds: float | None = No
     made = plan(BIG, "TIME_LIMIT=02:00:00")
     made = replace(made, checkpoint=replace(made.checkpoint, save_seconds=saving), time_limit=limit, max_steps=steps)
     known = Preflight(predicted_step_seconds=seconds, predicted_low=seconds, predicted_high=seconds)
+    known = replace(known, knowledge="own runs" if seconds is not None else None)
     return check_time_limit(replace(made, preflight=known), VARIABLE_NAMES)
 
 

@@ -152,6 +152,15 @@ def test_the_kind_of_job_counts_in_its_documented_order(wanted: dict[str, str], 
     assert differs <= {item.name for item in found.differs}
 
 
+def test_a_layout_that_follows_the_number_of_gpus_is_no_weak_scaling() -> None:
+    """A row of another scale may have other columns, which nobody overrode."""
+    p = plan(**GB200, JOB_TOTAL_GPUS="256")
+    for column, value in (("pp", 2), ("vp", 4), ("recompute_layers", 8), ("cuda_graph", True)):
+        found = published_time(msgspec.structs.replace(p, **{column: value}), RECIPES["llama3.1"])
+        assert found is not None
+        assert (found.likeness, {item.name for item in found.differs}) == ("nearest", {"GPUs", column.upper()})
+
+
 def test_a_function_of_another_name_is_not_the_published_one() -> None:
     asked = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "512", "FORCE": "true"}
     p = plan("mbridge", **asked)
@@ -171,9 +180,24 @@ def test_nothing_is_said_of_a_model_that_nobody_published() -> None:
     assert (in_short(small), cost_line(small)) == ([], ""), "the notes of launch.sh are silent about small models"
 
 
+def test_an_interval_is_said_of_gpus_only() -> None:
+    """How runs of one configuration scatter is known of GPU systems."""
+    known = Preflight(
+        predicted_step_seconds=6.0, predicted_low=5.6, predicted_high=6.4, own_runs=2, knowledge="own runs"
+    )
+    said = [
+        time_lines(msgspec.structs.replace(p, preflight=known))[0]
+        for p in (plan(**GB200, JOB_TOTAL_GPUS="128"), plan(LAPTOP))
+    ]
+    assert said == [
+        "6.00 s a step in 2 runs of this job here; 9 of 10 further runs take 5.60 to 6.40",
+        "6.00 s a step in 2 runs of this job here",
+    ]
+
+
 def test_the_notes_of_launch_say_time_and_gpu_hours_and_where_both_are_from() -> None:
     _, *known = in_short(plan(**GB200, JOB_TOTAL_GPUS="256"))
-    assert [line.partition(": ")[0] for line in known] == ["time", "time", "cost"]
+    assert [line.partition(": ")[0] for line in known] == ["time", "cost"]
     assert known[-1] == "cost: 41.7 GPU-hours (by the published step time)"
     *_, unknown = in_short(plan(**GB200, JOB_TOTAL_GPUS="256", TP="4"))
     assert unknown == "cost: at most 512 GPU-hours (time limit 02:00:00)"
@@ -198,8 +222,10 @@ def test_a_record_of_an_earlier_release_is_read_with_its_predictions(tmp_path: P
     for knowledge in ("published", "other container", "other layout", "other GPU type", "new model", None):
         known["knowledge"] = knowledge
         record.paths.record.write_bytes(msgspec.json.encode(value))
-        found = load_record(record.paths.folder).plan.preflight
+        p = load_record(record.paths.folder).plan
+        found = p.preflight
         assert (found.knowledge, found.predicted_low, found.published) == (knowledge, 4.4, None)
+        assert (known_from(p), step_seconds(p)) == ("", None), "what it says of other jobs says nothing of this one"
 
 
 def ran(install: Path, p: JobPlan, software: str, *seconds: float) -> None:

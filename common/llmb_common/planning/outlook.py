@@ -21,7 +21,7 @@ SLURM_LONGEST_SIGNAL = 65535
 START_SECONDS = 300
 """Assumed from the start of a job to its first step: containers, imports, communicators, the first compilation."""
 
-CPU_START_SECONDS = 20
+CPU_START_SECONDS = 30
 """The same of a small model on CPUs, where there is little of that."""
 
 
@@ -95,10 +95,15 @@ class Span(NamedTuple):
         return Span(self.low * factor, self.high * factor)
 
 
+def by_own_runs(plan: JobPlan) -> bool:
+    """Whether its step time is known from runs here. Plans of earlier releases were told of other jobs' times, too."""
+    return plan.preflight.knowledge == "own runs"
+
+
 def likely_seconds(plan: JobPlan) -> float | None:
     """What a step takes most likely. None as ``step_seconds``."""
     known = plan.preflight
-    if known.predicted_step_seconds is not None:
+    if by_own_runs(plan):
         return known.predicted_step_seconds
     if known.published is not None and known.published.likeness != "nearest":
         return known.published.step_seconds
@@ -108,7 +113,7 @@ def likely_seconds(plan: JobPlan) -> float | None:
 def step_seconds(plan: JobPlan) -> Span | None:
     """One step, by this site's own runs of the job, else as published for it: one number. None: nobody measured it."""
     known = plan.preflight
-    if known.predicted_low is not None and known.predicted_high is not None:
+    if by_own_runs(plan) and known.predicted_low is not None and known.predicted_high is not None:
         return Span(known.predicted_low, known.predicted_high)
     likely = likely_seconds(plan)
     return Span(likely, likely) if likely is not None else None
@@ -141,12 +146,12 @@ def most_gpu_hours(plan: JobPlan) -> float | None:
 
 def known_from(plan: JobPlan) -> str:
     """Where the time of a step is known from, in a few words; empty where it is not."""
-    known = plan.preflight
-    if known.predicted_step_seconds is not None:
+    published = plan.preflight.published
+    if by_own_runs(plan):
         return "own runs"
-    if known.published is None or known.published.likeness == "nearest":
+    if published is None or published.likeness == "nearest":
         return ""
-    return "published" if known.published.likeness == "exact" else f"published at {known.published.gpus} GPUs"
+    return "published" if published.likeness == "exact" else f"published at {published.gpus} GPUs"
 
 
 _NO_ESTIMATE = "no estimate: nothing like it has been measured"
@@ -156,10 +161,13 @@ def time_lines(plan: JobPlan) -> list[str]:
     """How long a step and the job take and how that is known, or that it is not and what comes nearest."""
     known, published = plan.preflight, plan.preflight.published
     lines = []
-    if known.predicted_step_seconds is not None:
-        seconds, low, high = alike(known.predicted_step_seconds, known.predicted_low or 0, known.predicted_high or 0)
+    likely, step = likely_seconds(plan), step_seconds(plan)
+    if by_own_runs(plan) and likely is not None and step is not None:
+        seconds, low, high = alike(likely, *step)
         runs = counted(known.own_runs or 1, "run")
-        lines.append(f"{seconds} s a step in {runs} of this job here; 9 of 10 further runs take {low} to {high}")
+        # How runs scatter is known of GPUs; CPUs have other work beside.
+        further = f"; 9 of 10 further runs take {low} to {high}" if plan.device == "cuda" else ""
+        lines.append(f"{seconds} s a step in {runs} of this job here{further}")
     if published is not None and (published.likeness == "exact" or not lines):
         lines += _published_lines(published)
     elif not lines:
@@ -202,8 +210,8 @@ def cost_line(plan: JobPlan) -> str:
     """GPU-hours: by the time that is known, else at most; empty where neither can be said."""
     hours, most = gpu_hours(plan), most_gpu_hours(plan)
     if hours is not None:
-        own = plan.preflight.predicted_step_seconds is not None
-        return f"{ranged(hours)} GPU-hours (by {'runs here' if own else 'the published step time'})"
+        source = "runs here" if by_own_runs(plan) else "the published step time"
+        return f"{ranged(hours)} GPU-hours (by {source})"
     if most is not None:
         return f"at most {alike(most)[0]} GPU-hours (time limit {plan.time_limit})"
     return ""
@@ -218,7 +226,7 @@ def in_short(plan: JobPlan) -> list[str]:
             f"{memory.limit:.0f} ({memory.kind}: {memory.knowledge})"
         )
     if plan.device == "cuda" or step_seconds(plan) is not None:  # small models on CPUs: nobody asks
-        lines += [f"time: {line}" for line in time_lines(plan)]
+        lines.append(f"time: {'; '.join(time_lines(plan))}")
     cost = cost_line(plan)
     if cost:
         lines.append(f"cost: {cost}")

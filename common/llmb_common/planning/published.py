@@ -126,12 +126,8 @@ def _of_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
     """The layout. Where the plan is of this row at this scale, its columns are the row's but for those overridden."""
     same_row = result.gpus == plan.gpus and _same_kind(plan, result)
     for name in plan.overridden if same_row else Columns.__struct_fields__:
-        if name == "gbs":
-            continue
-        published = getattr(row, name)
-        if name == "etp" and not same_row and row.function is not None and published is None and (row.ep or 1) > 1:
-            published = 1  # as plans of functions resolve it
-        yield name.upper(), published, getattr(plan, name)
+        if name != "gbs":
+            yield name.upper(), getattr(row, name), getattr(plan, name)
 
 
 def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:

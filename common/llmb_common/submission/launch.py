@@ -113,13 +113,13 @@ def plan_from_variables(
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     """The plan for this site; of a dry run for GPUs where there are none, for a cluster that has them."""
-    machine = look_at_machine(cluster, request)
+    machine, measured = look_at_machine(cluster, request), measured_here(request.install)
     if machine.gpu_type != CPU or request.cluster_type or request.gpu_type == CPU:
-        return make_plan(recipe, cluster, request, machine, measured_here(request.install))
+        return make_plan(recipe, cluster, request, machine, measured)
     if request.gpu_type and request.dry_run:
         return _plan_elsewhere(recipe, cluster, request)
     try:
-        return make_plan(recipe, cluster, request, machine)
+        return make_plan(recipe, cluster, request, machine, measured)
     except RequestError as error:
         if request.gpu_type:
             raise
