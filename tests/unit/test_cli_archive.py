@@ -62,6 +62,17 @@ def test_an_archive_holds_the_runs_and_its_hashes_hold(cli: Cli, tmp_path: Path,
     assert about["runs"][0]["verdict"] == "pass"
 
 
+def test_a_run_of_an_earlier_release_keeps_the_file_for_nvidias_tools(cli: Cli, tmp_path: Path) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    file = record.paths.folder / "llmb-config_101.yaml"
+    file.write_text("job_info:\n  job_id: '101'\n")
+    (row,) = cli("results", "--json").data["runs"]
+    assert (row["run_id"], row["status"]) == (record.paths.run_id, "Success")
+    assert cli("archive", "-o", tmp_path / "runs.tar.gz").status == 0
+    folder = unpack(tmp_path / "runs.tar.gz", tmp_path / "out")
+    assert (folder / record.paths.name / file.name).read_bytes() == file.read_bytes()
+
+
 def test_no_secret_gets_in(cli: Cli, tmp_path: Path) -> None:
     record = make_run(cli.install, log=f"login with {TOKEN}\npassword is {KNOWN}.\nharmless\n")
     done = cli("archive", "-o", tmp_path / "runs.tar.gz", WANDB_API_KEY=KNOWN)

@@ -11,10 +11,16 @@ from llmb_common.errors import RequestError
 COMMANDS: dict[str, str] = {}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
-OPTIONS: dict[str, dict[str, str]] = {}
+OPTIONS: dict[str, dict[str, str]] = {
+    "install": {"--mpi": "nothing: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all jobs"},
+}
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
-CONFIG_KEYS: dict[str, str] = {}
+CONFIG_KEYS: dict[str, str] = {
+    "price_per_gpu_hour": "llmb-run plan gives GPU-hours, and no money",
+    "currency": "llmb-run plan gives GPU-hours, and no money",
+    "watts_per_gpu": "llmb-run plan gives no energy",
+}
 """A key of ``cluster_config.yaml`` (``slurm.array_limit``) -> what became of it. Such a key is a note and no error: no
 site's jobs stop because LLMB was updated."""
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 BUSY_SECONDS = 10.0
 
-VERSION = 8
+VERSION = 9
 """Of the tables below: whoever changes them counts on."""
 
 _TABLES = (
@@ -42,7 +42,7 @@ _TABLES = (
     # what reading a log over a window gave, when everything that decides it had this stamp: see Kept
     """CREATE TABLE figures (
         log TEXT NOT NULL, window TEXT NOT NULL, folder TEXT NOT NULL, stamp TEXT NOT NULL, content BLOB NOT NULL,
-        configuration TEXT NOT NULL, step_seconds REAL, watts REAL, memory_key TEXT NOT NULL, memory_ratio REAL,
+        configuration TEXT NOT NULL, step_seconds REAL, memory_key TEXT NOT NULL, memory_ratio REAL,
         PRIMARY KEY (log, window)
     )""",
     *(
@@ -176,7 +176,7 @@ class CachedFigures(NamedTuple):
     """The figures of one log over one window. Paths are absolute; ``stamp`` is the caller's.
 
     ``configuration`` names what the run is a repeat of; empty where it says nothing of its speed. ``step_seconds``: the
-    mean of such a run; ``watts``: of one of its GPUs, None where they were not measured.
+    mean of such a run.
     """
 
     log: str
@@ -186,7 +186,6 @@ class CachedFigures(NamedTuple):
     content: bytes
     configuration: str = ""
     step_seconds: float | None = None
-    watts: float | None = None
     memory_key: str = ""
     """Kind of job and software that ``memory_ratio`` is of; empty where memory was not predicted or not measured."""
     memory_ratio: float | None = None
@@ -223,7 +222,7 @@ def keep_figures(install: Path, figures: Iterable[CachedFigures]) -> bool:
         with open_index(install) as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content, :configuration,"
-                " :step_seconds, :watts, :memory_key, :memory_ratio"
+                " :step_seconds, :memory_key, :memory_ratio"
                 " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = :folder)",
                 (figure._asdict() for figure in figures),
             )

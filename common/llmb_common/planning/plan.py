@@ -41,6 +41,7 @@ from llmb_common.planning.switches import (
     routing_for,
     steps_for,
 )
+from llmb_common.planning.tensor_overlap import check_bootstrap, overlaps_tensors
 from llmb_common.platform.engines import image_file_name
 from llmb_common.recipes.loading import recipes_root
 from llmb_common.recipes.model import count_parameters
@@ -151,11 +152,12 @@ def make_plan(
     refuse_on_cpu(case, layout)
     image = _image(case, engine, install)
     site: SchedulerSettings = cluster.scheduler(machine.cluster_type)
-    scheduler = site.plan(case, nodes, gpus_per_node)
+    scheduler = site.plan(case, nodes, gpus_per_node, may_start_mpi=overlaps_tensors(case, layout))
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
     variables = recipe_environment(case, layout, fp8_recipe, engine)
     settings = planned_settings(case, engine, layout)
+    check_bootstrap(case, settings, scheduler)
     plan = JobPlan(
         **msgspec.structs.asdict(layout),
         workload=recipe.workload,

@@ -10,7 +10,6 @@ creation goes through ``update_record``, which reads, changes and writes under a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 import time
@@ -23,7 +22,7 @@ import msgspec
 
 from llmb_common.command.words import is_experiment_name
 from llmb_common.decoding.structs import from_json, json_text
-from llmb_common.errors import LLMBError, RecordError
+from llmb_common.errors import RecordError
 from llmb_common.machine.files import read_plain, write_atomic
 from llmb_common.machine.processes import ProcessId
 from llmb_common.planning.job_plan import JobPlan
@@ -290,16 +289,5 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
             raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}", remedy="move it back")
         changed = change(record)
         if changed != record:
-            if changed.job_id != record.job_id and changed.job_id is not None:
-                _write_nvidia_config(changed, changed.job_id)
             changed.save()
         return changed
-
-
-def _write_nvidia_config(record: RunRecord, job_id: str) -> None:
-    """Write the file that NVIDIA's tools read. Nothing here depends on it: a full disk is the record's to report."""
-    from llmb_common.runs.nvidia_config import config_name, config_text
-
-    with contextlib.suppress(LLMBError):
-        text = config_text(job_id, record.created, record.plan, record.manifest)
-        write_atomic(record.paths.folder / config_name(job_id), text, sync_folder=False)

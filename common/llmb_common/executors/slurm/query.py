@@ -8,9 +8,11 @@ SchedulerError: it says nothing about any job.
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 from llmb_common.command.words import span_seconds
@@ -204,6 +206,25 @@ def limits_of(partition: str | None) -> tuple[int | None, int | None]:
     # 1-4, or 1-infinite: then it is the number of nodes that there are.
     sizes = [min(map(int, [*re.findall(r"[0-9]+$", size), there])) for _, _, size, there in rows if there.isdigit()]
     return _largest(spans), _largest(sizes)
+
+
+_MPI_SECONDS = 10.0
+
+
+def mpi_types() -> tuple[str, ...]:
+    """How ``srun`` can start ranks here, in order: ``none``, ``pmix``, ``pmix_v4``; nothing where it does not say.
+
+    It is asked once by each process, and given up after 10 s.
+    """
+    program = shutil.which("srun")
+    return _listed_mpi_types(program) if program else ()
+
+
+@lru_cache(maxsize=4)
+def _listed_mpi_types(program: str) -> tuple[str, ...]:
+    answer = ask([program, "--mpi=list"], _MPI_SECONDS)
+    said = answer.output + answer.errors  # Slurm 22.05 lists them on standard error
+    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", said))))
 
 
 def _largest(limits: Sequence[int | None]) -> int | None:
