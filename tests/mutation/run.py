@@ -1,8 +1,8 @@
-"""How many small defects do the unit tests notice? Usage: .venv/bin/python tests/mutate.py [PACKAGE ...]
+"""How many small defects do the unit tests notice? Usage: .venv/bin/python tests/mutate.py PATH ...
 
-Each mutant of a sample is written into a clone of the repository, where the files of tests run that execute it; one
-that fails kills it. Survivors are printed with file, line and change: a missing test, a needless line, or a change
-without effect, which tests/mutation/excused.yaml excuses with a reason.
+Each mutant of a sample from each PATH is written into a clone of the repository, where the files of tests run that
+execute it; one that fails kills it. Survivors are printed with file, line and change: a missing test, a needless line,
+or a change without effect, which tests/mutation/excused.yaml excuses with a reason.
 """
 
 from __future__ import annotations
@@ -17,16 +17,10 @@ from pathlib import Path
 from mutation.excused import Excuses
 from mutation.mapping import Coverage, map_tests
 from mutation.mutants import Mutant, mutants_of
-from mutation.shell import is_shell, shell_files, shell_mutants_of
-from mutation.trees import SOURCES, TIMED_OUT, Call, Trees
+from mutation.shell import is_shell, shell_mutants_of
+from mutation.trees import TIMED_OUT, Call, Trees, tracked_files
 
 ROOT = Path(__file__).parents[2]
-
-SHELL = "shell"
-"""All shell files, as if they were a package."""
-
-WHOLE = ("llmb_train", "llmb_run", "llmb_install")
-"""Packages that are counted as one; of the library each folder is one, and its own modules are another."""
 
 MOST = 120.0
 """CPU seconds of all tests that are asked about one mutant."""
@@ -34,29 +28,28 @@ MOST = 120.0
 
 def main() -> None:
     asked = _arguments()
+    found = {path: [mutant for file in _files(path) for mutant in _mutants(file)] for path in asked.paths}
     os.nice(19)
-    packages = asked.packages or [*_rooms("llmb_common"), *WHOLE, SHELL]
     excuses = Excuses(ROOT / "tests" / "mutation" / "excused.yaml")
     rows = []
     with Trees(ROOT, asked.jobs) as trees:
         coverage = map_tests(trees, asked.tests or ["tests/unit"], _say)
-        for package in packages:
-            mutants = [mutant for file in _files(package) for mutant in _mutants(file)]
+        for path, mutants in found.items():
             for line in excuses.stale(mutants):
                 _say(f"excused.yaml: no such mutant any more: {line}")
             counted = [mutant for mutant in mutants if not excuses.excuse(mutant)]
             sample = _sample(counted, asked.sample, asked.seed)
             count = Counter(_fates(trees, coverage, sample))
-            rows.append(_row(package, len(mutants), len(sample), count, len(mutants) - len(counted)))
+            rows.append(_row(path, len(mutants), len(sample), count, len(mutants) - len(counted)))
             _say(rows[-1])
-    print(f"\nseed {asked.seed}\n{'package':26} {'mutants':>7} {'sample':>6} {'killed':>6} {'rate':>5}")
+    print(f"\nseed {asked.seed}\n{'path':34} {'mutants':>7} {'sample':>6} {'killed':>6} {'rate':>5}")
     print("\n".join(rows))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("packages", nargs="*", help="llmb_common.rendering, a module, a file, shell; default: all")
-    parser.add_argument("--sample", type=int, default=40, metavar="N", help="mutants of each package (40); 0: all")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a file or folder: common/llmb_common/rendering")
+    parser.add_argument("--sample", type=int, default=40, metavar="N", help="mutants of each path (40); 0: all")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="which sample (1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="mutants at a time")
     parser.add_argument(
@@ -72,36 +65,18 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _rooms(top: str) -> list[str]:
-    """``top``'s own modules as one package, and each folder below it."""
-    below = sorted(path.parent.name for path in _place(top).glob("*/__init__.py"))
-    return [top, *(f"{top}.{name}" for name in below)]
-
-
 def _mutants(file: str) -> list[Mutant]:
     return shell_mutants_of(ROOT, file) if is_shell(file) else mutants_of(ROOT, file)
 
 
-def _place(dotted: str) -> Path:
-    relative = Path(*dotted.split("."))
-    for source in SOURCES:
-        for path in (ROOT / source / relative, ROOT / source / f"{relative}.py"):
-            if path.exists():
-                return path
-    raise SystemExit(f"there is no package or module {dotted}")
-
-
-def _files(dotted: str) -> list[str]:
-    """The files of a module, or of a package with all that is in it (the library itself: only its own modules)."""
-    if dotted == SHELL:
-        return shell_files(ROOT)
-    if (ROOT / dotted).is_file():
-        return [dotted]
-    place = _place(dotted)
-    if place.is_file():
-        return [str(place.relative_to(ROOT))]
-    alone = "." not in dotted and dotted not in WHOLE
-    return [str(path.relative_to(ROOT)) for path in sorted(place.glob("*.py" if alone else "**/*.py"))]
+def _files(path: str) -> list[str]:
+    """The Python and shell files at ``path`` or below it."""
+    place = os.path.relpath(Path(path).resolve(), ROOT)
+    below = [name for name in tracked_files(ROOT) if name == place or name.startswith(f"{place}/")]
+    found = [name for name in below if name.endswith(".py") or is_shell(name)]
+    if not found:
+        raise SystemExit(f"there is no Python or shell file at {path}")
+    return found
 
 
 def _sample(mutants: list[Mutant], number: int, seed: int) -> list[Mutant]:
@@ -165,7 +140,7 @@ def _affordable(coverage: Coverage, names: list[str]) -> list[str]:
     return taken
 
 
-def _row(package: str, mutants: int, sample: int, count: Counter[str], excused: int) -> str:
+def _row(path: str, mutants: int, sample: int, count: Counter[str], excused: int) -> str:
     rate = count["killed"] / sample if sample else 1.0
     rest = f"{count['survived']} survived, {count['unexecuted']} never executed, {excused} excused"
-    return f"{package:26} {mutants:7} {sample:6} {count['killed']:6} {rate:5.0%}   {rest}"
+    return f"{path:34} {mutants:7} {sample:6} {count['killed']:6} {rate:5.0%}   {rest}"
