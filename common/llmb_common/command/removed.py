@@ -11,7 +11,13 @@ from llmb_common.errors import RequestError
 COMMANDS: dict[str, str] = {}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
-OPTIONS: dict[str, dict[str, str]] = {}
+_ALONE = "leave it out: each run is a job of its own"
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "submit": {"--no-array": _ALONE},
+    "sweep": {"--no-array": _ALONE},
+    "bulk": {"--no-array": _ALONE},
+}
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
 CONFIG_KEYS: dict[str, str] = {}

@@ -213,9 +213,14 @@ def submit_job(
         return found
     if job.options.after and not job.plan.traits.dependencies:
         wait([load_record(find_run(Path(job.plan.install), word).folder) for word in job.options.after])
+    context.refuse_like(job)
     record = new_run(job, submission, context)
     on_record(record)
-    return start(record, detach=job.options.detach)
+    try:
+        return start(record, detach=job.options.detach)
+    except SchedulerError as error:
+        context.refused(job, error)
+        raise
 
 
 def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext) -> RunRecord:
