@@ -2,8 +2,11 @@
 
 ``FakeSlurm`` puts ``sbatch``, ``squeue``, ``sacct`` and ``scancel`` into a folder for PATH, and a ``sinfo`` whose only
 node is this machine (a file ``nodes`` in the folder names others).
+
 Jobs are files there, named by id; those of an array share one. It shows arrays as Slurm 22.05 does: waiting tasks are
-one row; a waiting task that is cancelled leaves no trace, the whole array one row without a number. ``say(command, how)`` directs the next calls of a command:
+one row; a waiting task that is cancelled leaves no trace, the whole array one row without a number.
+
+``say(command, how)`` directs the next calls of a command:
 
 ==========  =====================================================================================
 hang        it never answers
