@@ -3,9 +3,9 @@
 
     python benchmarks/submit_rate.py [--jobs 1000] [--rounds 4]
 
-Repeats of one job, as ``submit --repeats`` submits them, and the bare loop. Starts its own cluster (tests/support; needs
-root and Slurm). Jobs are held so that none starts while others are being submitted. The two alternate, with a share of
-the jobs in each round. Exit status 1 if the rate of repeats is below 0.8 times the bare one.
+Repeats of one job, as ``submit --repeats`` submits them, and the bare loop. Starts its own cluster (tests/support;
+needs root and Slurm). Jobs are held so that none starts while others are being submitted. The two alternate, with a
+share of the jobs in each round. Exit status 1 if the rate of repeats is below 0.8 times the bare one.
 """
 
 from __future__ import annotations
