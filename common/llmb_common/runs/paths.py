@@ -89,9 +89,9 @@ class RunPaths:
 
 @dataclass(frozen=True)
 class SharedPaths:
-    """A job of several runs: a hidden folder outside theirs, where a link leads to each by its number.
+    """A job of several runs: a hidden folder in ``parent``, where a link leads to each run by its number.
 
-    Not in one of them: removing a run must not harm the others.
+    It is in none of the runs' own folders: removing a run must not harm the others.
     """
 
     parent: Path

@@ -57,7 +57,11 @@ def _noted(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
 
 def _submit_one(job: JobToSubmit, context: SubmissionContext) -> RunRecord:
     context.check(job.plan)
-    return submit_job(job, submission_of(job.plan, job.options), context)
+    try:
+        return submit_job(job, submission_of(job.plan, job.options), context)
+    except SchedulerError as error:
+        context.refused(job, error)
+        raise
 
 
 def start_together(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:

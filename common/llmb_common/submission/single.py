@@ -216,11 +216,7 @@ def submit_job(
     context.refuse_like(job)
     record = new_run(job, submission, context)
     on_record(record)
-    try:
-        return start(record, detach=job.options.detach)
-    except SchedulerError as error:
-        context.refused(job, error)
-        raise
+    return start(record, detach=job.options.detach)
 
 
 def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext) -> RunRecord:

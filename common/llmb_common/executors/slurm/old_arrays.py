@@ -1,7 +1,8 @@
 """Tasks of job arrays, as releases before 0.3 submitted identical runs: looked at and cancelled until release 0.4.
 
-Then this module goes, with ``Submission.array_index`` and ``RunPaths.old_array``, and with the lines on arrays in
-``job.sh``: they stay meanwhile, so that the script of an interrupted run is still what its plan gives.
+Then this module goes, with what only serves it: ``Submission.array_index`` and what asks for it,
+``RunPaths.old_array``, ``query._tasks``, and the lines on arrays in ``job.sh``. Those stay meanwhile so that the script
+of an interrupted run is still what its plan gives.
 
 All tasks of an array have its name, and the id of task 4 of array 123 is ``123_4``.
 """
