@@ -253,6 +253,5 @@ def kept_in(what: str) -> Callable[[F], F]:
     )
 
 
-no_array = flag("--no-array", help="Submit every run separately, even where one Slurm job array could hold them.")
 spread_nodes = flag("--spread-nodes", "apart", help="Run repeats on different nodes, as far as there are enough.")
 skip_unsupported = flag("--skip-unsupported", help="Leave out combinations that no recipe supports.")

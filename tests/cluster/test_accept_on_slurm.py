@@ -76,8 +76,8 @@ class Campaign:
         return done.returncode, json.loads(done.stdout)["data"]
 
     def all_jobs(self) -> list[str]:
-        """Every job that this cluster has had, also for other tests, by the name of run or array, task by task."""
-        show = ["squeue", "--noheader", "--all", "--states=all", "--array", "--format=%j %i"]
+        """Every job that this cluster has had, also for other tests, with its run's name."""
+        show = ["squeue", "--noheader", "--all", "--states=all", "--format=%j %i"]
         return self.cluster.run(show).stdout.splitlines()
 
     def jobs(self) -> list[str]:

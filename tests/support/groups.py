@@ -19,7 +19,8 @@ TOGETHER = {
     # Their clusters keep accounts, which takes 7 s to start.
     "test_lifecycle": "lifecycle",
     "test_lifecycle_crashes": "lifecycle",
-    "test_arrays": "cluster",
+    "test_old_arrays": "cluster",
+    "test_repeats": "cluster",
     "test_cluster_itself": "cluster",
     "test_doctor": "cluster",
     # The engine of the next release of Megatron-Bridge has a warm process of its own.

@@ -29,7 +29,7 @@ from support.plans import ROOT, plan
 
 H100 = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--scale", "8", "--gpu-type", "h100", "--dry-run")
 SMOKE = ("sweep", "-w", "llama3.1", "-s", "smoke", "--scale", "2")
-WIDE = (*SMOKE, "--vary", "tp=1,2,3", "--vary", "NCCL_ALGO=Ring,Tree", "--no-array")
+WIDE = (*SMOKE, "--vary", "tp=1,2,3", "--vary", "NCCL_ALGO=Ring,Tree")
 
 
 def test_all_is_planned_before_anything_starts(cli: Cli) -> None:
@@ -172,7 +172,7 @@ def test_killed_and_run_again_no_job_is_there_twice(site: Cli) -> None:
     assert len(instant.accepted()) == 8, "all are on record: the same command is a new request"
 
 
-SPEEDS = (*SMOKE, "--vary", "tp=1,2", "--vary", "STEP_MS=100,100.1,110,120", "--repeats", "2", "--no-array")
+SPEEDS = (*SMOKE, "--vary", "tp=1,2", "--vary", "STEP_MS=100,100.1,110,120", "--repeats", "2")
 
 
 def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
@@ -213,7 +213,7 @@ def test_what_no_job_has_cannot_be_asked_for(cli: Cli, where: str, message: str)
 
 def test_runs_that_verdicts_leave_out_are_ranked_all_the_same(site: Cli) -> None:
     """Nothing is judged by a baseline that it is part of, and verdicts look after certain numbers of runs only."""
-    three = (*SMOKE, "--vary", "STEP_MS=100,110", "--repeats", "3", "--no-array")
+    three = (*SMOKE, "--vary", "STEP_MS=100,110", "--repeats", "3")
     assert site(*three).status == 0
     before = site("results", "--rank", "--json").data["boards"][0]["lines"]
     assert site("baseline", "set", before[0]["run_ids"][0]).status == 0

@@ -245,7 +245,7 @@ class Conduct:
     def _each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         jobs = [self._job(item) for item in due]
         self._say_what(due)
-        return [result for _, result in submit_many(jobs, say=self._say)] if jobs else []
+        return [result for _, result in submit_many(jobs)] if jobs else []
 
     def _series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Nothing where they cannot share an allocation, now or later."""

@@ -67,7 +67,6 @@ _FROM_1 = click.IntRange(min=1)
 @options.dry_run
 @options.flag("--again", help="Start all of them, even if an interrupted submission could continue.")
 @options.detach
-@options.no_array
 def submit_command(min_scale: int | None, max_scale: int | None, repeats: int, spread: int, **settings: Any) -> Result:
     """Start jobs for several workloads, sizes, dtypes and numbers of GPUs.
 
@@ -187,7 +186,6 @@ def _reasons(refused: Sequence[Refused]) -> str:
 @options.dry_run
 @options.flag("--again", help="Start all of them, even if an interrupted sweep could be continued.")
 @options.detach
-@options.no_array
 def sweep_command(vary: tuple[str, ...], zipped: tuple[str, ...], repeats: int, **settings: Any) -> Result:
     """Try every combination of settings, and rank them with `results --rank`.
 
@@ -212,7 +210,6 @@ def sweep_command(vary: tuple[str, ...], zipped: tuple[str, ...], repeats: int, 
 @options.skip_unsupported
 @options.dry_run
 @options.detach
-@options.no_array
 def bulk_command(file: Path, **settings: Any) -> Result:
     """Start the jobs of a task file.
 

@@ -51,7 +51,6 @@ class StartOptions:
     """Nodes are looked at first."""
     apart: bool = False
     """Repeats run on different nodes."""
-    no_array: bool = False
     again: bool = False
     detach: bool = False
     skip_unsupported: bool = False
@@ -130,14 +129,18 @@ def announce(record: RunRecord) -> None:
 
 
 def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
-    """One line per job, and the next step; the exit status is the worst one.
+    """One line per job that was started and per reason why others were not, and the next step; the exit status is the
+    worst one.
 
     ``known`` are the keys of submissions that were on record before: their jobs were not started now.
     """
     failed = [(title, item) for title, item in results if isinstance(item, LLMBError)]
     started = [item for _, item in results if isinstance(item, RunRecord)]
     old = sum(record.submission.key in known for record in started)
-    remarks = [f"error: {title}: {error}" for title, error in failed]
+    remarks = []
+    for (title, why), count in Counter((title, str(error)) for title, error in failed).items():
+        who = title if count == 1 else f"{count} runs of {title}"
+        remarks.append(f"error: {who}: {why}")
     if len(results) > 1:
         before = f", {old} already on record" if old else ""
         remarks.append(f"{len(started) - old} of {len(results)} jobs started{before}")
@@ -294,7 +297,7 @@ def _as_they_are_now(
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
     if options.chain == 1:
-        started = submit_many(jobs, arrays=not options.no_array, say=notice)
+        started = submit_many(jobs)
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
     for job in jobs:

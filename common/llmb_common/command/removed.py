@@ -11,8 +11,13 @@ from llmb_common.errors import RequestError
 COMMANDS: dict[str, str] = {}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
+_ALONE = "leave it out: each run is a job of its own"
+
 OPTIONS: dict[str, dict[str, str]] = {
     "install": {"--mpi": "nothing: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all jobs"},
+    "submit": {"--no-array": _ALONE},
+    "sweep": {"--no-array": _ALONE},
+    "bulk": {"--no-array": _ALONE},
 }
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
