@@ -6,6 +6,5 @@
     workloads  every job planned, with its reference; what must not change meanwhile; where each stands by its runs
     outcome    the verdicts as table and JSON
     run        the command, its dry run, and the evidence pack
-    signing    signatures of packs
-    verify     a pack, checked: its files, its signature, and its verdict, judged again from its logs
+    show       a campaign or its unpacked evidence: what was demanded, and the verdict, judged again from its logs
 """

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from llmb_common.errors import RequestError
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "accept sign": "ssh-keygen -Y sign -n llmb-accept -f KEY PACK",
+    "accept verify": (
+        "tar -xf PACK; in its folder sha256sum -c SHA256SUMS and llmb-run accept show .; its signature: ssh-keygen -Y "
+        "verify -n llmb-accept -f ALLOWED_SIGNERS -I NAME -s PACK.sig < PACK"
+    ),
+    "archive verify": "tar -xf PACK; in its folder sha256sum -c SHA256SUMS",
+}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
-OPTIONS: dict[str, dict[str, str]] = {}
+OPTIONS: dict[str, dict[str, str]] = {
+    "accept": {"--sign": "when the campaign is over: ssh-keygen -Y sign -n llmb-accept -f KEY PACK"},
+}
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
 CONFIG_KEYS: dict[str, str] = {}
