@@ -18,8 +18,11 @@ COMMANDS: dict[str, str] = {
 }
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
+_AB_LINES = "llmb-run why --slow RUN; beside each difference it prints the ab command that measures it"
+
 OPTIONS: dict[str, dict[str, str]] = {
     "accept": {"--sign": "when the campaign is over: ssh-keygen -Y sign -n llmb-accept -f KEY PACK"},
+    "why": dict.fromkeys(("--test", "--resolution", "--pairs", "--budget", "--again", "--folder"), _AB_LINES),
 }
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
