@@ -159,6 +159,20 @@ def test_an_acceptance_that_the_logs_do_not_support_is_refuted(site: Site, tmp_p
     assert "does not prove what it says" in done.err
 
 
+@pytest.mark.parametrize(
+    ("name", "factor", "status"),
+    [("performance_low", 0.9, 0), ("performance", 1.001, 0), ("performance", 1.02, 1), ("step_seconds", 0.98, 1)],
+)
+def test_another_release_may_be_as_sure_as_it_likes_but_the_step_times_are_the_same(site, pack, name, factor, status):
+    """Intervals have become wider and narrower from release to release."""
+
+    def change(verdicts: dict[str, Any]) -> None:
+        verdicts["workloads"][0][name] *= factor
+
+    packs.edit_json(pack, "verdicts.json", change)
+    assert site("accept", "show", pack).status == status
+
+
 def edit_required(text: bytes) -> bytes:
     return text.replace(b"reruns: 4", b"reruns: 4, required: 0.5")
 

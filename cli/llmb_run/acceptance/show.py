@@ -10,6 +10,7 @@ Whether the files are those that somebody wrote is for ``sha256sum`` and ``ssh-k
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,19 +42,11 @@ MOST_FILES = 200_000
 UNDER_WAY = 4
 """Exit status where a campaign has no verdict yet: as where it ends without one."""
 
-_WORKLOAD = (
-    "title",
-    "prescreen",
-    "gpus",
-    "verdict",
-    "indication",
-    "required",
-    "step_seconds",
-    "performance",
-    "performance_low",
-    "performance_high",
-    "performance_limit",
-)
+SAME = 0.01
+"""Step times that two releases of LLMB take from one log differ by less, relatively. Bounds are not compared: how sure
+a figure is has changed from release to release."""
+
+_WORKLOAD = ("title", "prescreen", "gpus", "verdict", "indication", "required", "step_seconds", "performance")
 _REFERENCE = ("kind", "seconds", "software", "source")
 _RUN = ("run_id", "state", "step_seconds")
 
@@ -252,8 +245,7 @@ class _Shown:
         if not self._files.is_pack and not file.exists():
             return ""
         said = read_json(file)
-        differs = unlike(facts(said), facts(self.found))
-        self.problems += [f"{file.name} -> its logs: {text}" for text in differs]
+        self.problems += [f"{file.name} -> its logs: {text}" for text in disagreements(said, self.found)]
         text = self._files.campaign / "verdicts.txt"
         if self._files.is_pack:
             last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
@@ -329,25 +321,39 @@ class _Shown:
                     self.problems.append(f"{about} was replaced ({fault}), but its job ended well")
 
 
-def facts(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a verdict rests on, by names that say where to look. ``result`` is one of ``outcome``, of any shape."""
+def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """Where two outcomes, of which one may have any shape, do not rest on the same, a line each."""
+    before, after = _facts(said), _facts(found)
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
+        if isinstance(one, float) and isinstance(other, float):
+            same = math.isclose(one, other, rel_tol=SAME)
+        else:
+            same = one == other
+        if not same:
+            yield f"{name}: {_said(one)} -> {_said(other)}"
+
+
+def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a verdict rests on, by names that say where to look."""
     found: dict[str, Any] = {"outcome": headline({**result})}
     for number, workload in enumerate(result["workloads"], 1):
         about = f"workload {number}"
-        found |= {f"{about} {name}": _rounded(workload.get(name)) for name in _WORKLOAD}
+        found |= {f"{about} {name}": workload.get(name) for name in _WORKLOAD}
         reference = workload.get("reference") or {}
-        found |= {f"{about} reference {name}": _rounded(reference.get(name)) for name in _REFERENCE}
+        found |= {f"{about} reference {name}": reference.get(name) for name in _REFERENCE}
         for run in workload["runs"]:
-            found |= {f"{about} run {run['run']} {name}": _rounded(run.get(name)) for name in _RUN}
+            found |= {f"{about} run {run['run']} {name}": run.get(name) for name in _RUN}
             found[f"{about} run {run['run']} was lost to a fault"] = bool(run.get("fault"))
             found[f"{about} run {run['run']} failed"] = bool(run.get("failure"))
         found[f"{about} reruns"] = [rerun["run"] for rerun in workload["reruns"]]
     return found
 
 
-def _rounded(value: Any) -> Any:
-    """Floats to nine digits: another machine may round the last ones otherwise."""
-    return float(f"{value:.9g}") if isinstance(value, float) else value
+def _said(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:200]
 
 
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:
