@@ -20,6 +20,7 @@ from typing import Any
 
 from llmb_common import __version__
 from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted
 from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import CheckFailed, RecordError, RequestError
 from llmb_common.machine.files import read_json, read_plain
@@ -386,7 +387,7 @@ def _demanded(item: SuiteWorkload) -> dict[str, Any]:
 def _demand(item: SuiteWorkload) -> str:
     """The same in words."""
     entry, reference, limit = item.entry, item.reference, item.limit
-    runs = f"{entry.repeats} runs, up to {entry.reruns} more"
+    runs = f"{counted(entry.repeats, 'run')}, up to {entry.reruns} more"
     if reference is None or limit is None:
         only = "it only has to complete" if entry.reference == "none" else "no reference was known: not judged"
         return f"{item.title}: {runs}; {only}"
