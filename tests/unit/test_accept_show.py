@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.variables import VARIABLES
-from llmb_run.acceptance import show
+from llmb_run.acceptance import recorded, show
 from llmb_run.campaigns.campaign import unlike
 from llmb_run.main import main
 from support import instant, packs
@@ -315,7 +315,7 @@ def test_a_pack_that_cannot_be_judged_is_refused_with_the_reason(site: Site, pac
 
 @pytest.mark.parametrize(("name", "limit"), [("MOST_BYTES", 1000), ("MOST_FILES", 3)])
 def test_a_pack_without_end_is_not_read(site: Site, pack: Path, monkeypatch: pytest.MonkeyPatch, name, limit) -> None:
-    monkeypatch.setattr(show, name, limit)
+    monkeypatch.setattr(recorded, name, limit)
     done = site("accept", "show", pack)
     assert (done.status, "is no evidence pack: over " in done.err) == (3, True)
 
