@@ -202,11 +202,11 @@ class _Shown:
 
         A slow run that is made out to be one that a node ended would be replaced by a faster one.
         """
-        for kept, item in zip(self.frozen.arms, standings, strict=True):
+        for item in standings:
+            planned = work_of(important(plan_as_dict(item.workload.plan)))
             for run in item.runs:
                 about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
-                now = work_of(important(plan_as_dict(run.record.plan)))
-                changed = list(unlike(work_of(kept.plan), {name: now.get(name) for name in kept.plan}))
+                changed = list(unlike(planned, work_of(important(plan_as_dict(run.record.plan)))))
                 if run.record.manifest.get("code_sha256") != self.frozen.code_sha256:
                     changed.append("the training code")
                 if changed:
