@@ -114,6 +114,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
+        refuse_command(" ".join([str(ctx.info_name), *args[:1]]))  # a verb that there was, such as ``archive verify``
         # Refuse what is empty or not UTF-8, before a type makes something of it, such as ``.`` of nothing.
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         for parameter in self.get_params(ctx):
@@ -132,7 +133,7 @@ class Command(click.Command):
 
 
 class VerbCommand(Command):
-    """A command with an argument of its own, and verbs, whose names no such argument has: ``archive verify PACK``."""
+    """A command with an argument of its own, and verbs, whose names no such argument has: ``accept show FOLDER``."""
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -141,7 +142,6 @@ class VerbCommand(Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        refuse_command(" ".join([str(info_name), *args[:1]]))
         verb = self.verbs.get(args[0]) if args else None
         if verb is not None:
             return verb.make_context(f"{info_name} {verb.name}", args[1:], parent, **extra)

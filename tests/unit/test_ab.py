@@ -200,6 +200,24 @@ def test_six_per_cent_less_time_is_a_gain(site: Site) -> None:
     assert len(instant.accepted()) == 12
 
 
+def test_a_comparison_that_ended_under_release_0_2_is_still_over(site: Site) -> None:
+    """Its rule had a rate and whether it was precise; its own software it could not go on with."""
+    assert site(*BASE, "--change", "STEP_MS=94").status == 0
+    (result,) = site.install.glob("campaigns/ab-*/1/result.json")
+    content = json.loads(result.read_text())
+    content["rule"] |= {"rate": 0.005, "precise": False}
+    result.write_text(json.dumps(content))
+    frozen = result.with_name("campaign.json")
+    frozen.write_text(
+        frozen.read_text()
+        .replace('"llmb":"', '"llmb":"0.2.0 and before ')
+        .replace('"llmb": "', '"llmb": "0.2.0 and before ')
+    )
+    done = site(*BASE, "--change", "STEP_MS=94")
+    assert (done.status, "this campaign is over" in done.err) == (0, True), done.err
+    assert site(*BASE, "--change", "STEP_MS=94", "--pairs", "30").status == 2, "another rule goes on, with its software"
+
+
 def test_equals_are_told_to_be_equal(site: Site) -> None:
     done = site(*BASE)
     assert done.status == 0, done.err

@@ -21,7 +21,7 @@ from llmb_run.main import main
 from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.submitting import shares_of
-from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of
+from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of, one_value, values_of
 from support import instant
 from support.cli import Cli
 from support.crashes import start
@@ -132,6 +132,16 @@ def test_what_cannot_be_varied_is_named(word: str) -> None:
 def test_values_may_hold_commas() -> None:
     found = dimensions_of(['NCCL_DEBUG_SUBSYS="COLL,NET", ALL', "NCCL_ALGO=[Tree,NVLS],Ring"], "--vary")
     assert found == {"NCCL_DEBUG_SUBSYS": ["COLL,NET", "ALL"], "NCCL_ALGO": ["[Tree,NVLS]", "Ring"]}
+
+
+@pytest.mark.parametrize("value", ["1", "mlx5_0,mlx5_1", "[a,b]", " x ", 'a "b"', '"a"', '"a",b', 'a,"b"', "", '""'])
+def test_a_value_is_written_as_it_is_read_again(value: str) -> None:
+    assert values_of(one_value(value), "--change X") == [value]
+
+
+def test_a_value_that_nobody_can_write_is_refused() -> None:
+    with pytest.raises(RequestError):
+        one_value('a,b"c,d"')
 
 
 @pytest.mark.parametrize(

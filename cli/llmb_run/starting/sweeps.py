@@ -168,6 +168,26 @@ def values_of(text: str, where: str) -> list[str]:
     Raises:
         RequestError: one is empty, and not said to be by ``""``
     """
+    parts = _parts(text)
+    if not all(parts):
+        raise RequestError(f"{where}: a value of {text!r} is empty", remedy="give every value, or leave it out")
+    return [_without_quotes(part) for part in parts]
+
+
+def one_value(value: str) -> str:
+    """The text that ``values_of`` reads as this single value.
+
+    Raises:
+        RequestError: there is none
+    """
+    for text in (value, f'"{value}"'):
+        if text and [_without_quotes(part) for part in _parts(text)] == [value]:
+            return text
+    raise RequestError(f"{value!r} cannot be written as one value, because of its commas and quotes")
+
+
+def _parts(text: str) -> list[str]:
+    """``text`` at its commas, but for those in quotes or brackets."""
     parts, depth, quoted = [""], 0, False
     for letter in text:
         quoted ^= letter == '"'
@@ -176,9 +196,11 @@ def values_of(text: str, where: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
-    if not all(part.strip() for part in parts):
-        raise RequestError(f"{where}: a value of {text!r} is empty", remedy="give every value, or leave it out")
-    return [part.strip().strip('"') for part in parts]
+    return [part.strip() for part in parts]
+
+
+def _without_quotes(part: str) -> str:
+    return part[1:-1] if len(part) > 1 and part[0] == part[-1] == '"' else part
 
 
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from llmb_common.errors import RequestError
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "accept sign": "ssh-keygen -Y sign -n llmb-accept -f KEY PACK",
+    "accept verify": (
+        "tar -xf PACK; in its folder sha256sum -c SHA256SUMS and llmb-run accept show .; its signature: ssh-keygen -Y "
+        "verify -n llmb-accept -f ALLOWED_SIGNERS -I NAME -s PACK.sig < PACK"
+    ),
+    "archive verify": "tar -xf PACK; in its folder sha256sum -c SHA256SUMS",
+}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
 _ALONE = "leave it out: each run is a job of its own"
+_AB_LINES = "llmb-run why --slow RUN; beside each difference it prints the ab command that measures it"
 
 OPTIONS: dict[str, dict[str, str]] = {
     "install": {"--mpi": "nothing: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all jobs"},
     "submit": {"--no-array": _ALONE},
     "sweep": {"--no-array": _ALONE},
     "bulk": {"--no-array": _ALONE},
+    "accept": {"--sign": "when the campaign is over: ssh-keygen -Y sign -n llmb-accept -f KEY PACK"},
+    "why": dict.fromkeys(("--test", "--resolution", "--pairs", "--budget", "--again", "--folder"), _AB_LINES),
 }
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
