@@ -31,7 +31,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "list": "Show workloads with their sizes, dtypes and numbers of GPUs.",
         "plan": "Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.",
         "single": "Start one job.",
-        "submit": "Start jobs for several workloads, sizes, dtypes and numbers of GPUs.",
+        "submit": "Start every combination of workloads, sizes, dtypes, numbers of GPUs and settings.",
         "sweep": "Try every combination of settings, and rank them with `results --rank`.",
         "bulk": "Start the jobs of a task file.",
         "retry": "Start runs again with the same plan.",

@@ -194,9 +194,6 @@ gpu_type = setting("GPU_TYPE", shell_complete=_completes(lambda context: gpus.gp
 size_dtype_scale = together(size, dtype, scale)
 one_job = together(workload, size_dtype_scale)
 """With ``job_settings`` the keyword arguments of ``starting.requests.one_job``."""
-many_jobs = together(workloads, sizes, dtypes, scales)
-"""Those of ``starting.sweeps.many_jobs``."""
-
 _COLUMN = VARIABLES[next(iter(COLUMNS))]
 
 filters = together(
@@ -256,3 +253,31 @@ def kept_in(what: str) -> Callable[[F], F]:
 no_array = flag("--no-array", help="Submit every run separately, even where one Slurm job array could hold them.")
 spread_nodes = flag("--spread-nodes", "apart", help="Run repeats on different nodes, as far as there are enough.")
 skip_unsupported = flag("--skip-unsupported", help="Leave out combinations that no recipe supports.")
+
+_FROM_1 = click.IntRange(min=1)
+
+planned_jobs = together(
+    workloads,
+    sizes,
+    dtypes,
+    scales,
+    click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, from this one up."),
+    click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, up to this one."),
+    several(
+        "--vary",
+        metavar="NAME=VALUE,VALUE",
+        help="A column, a variable of the job, or size, dtype, scale (GPUs), engine, image, variant; repeatable.",
+    ),
+    several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="Settings that change together; repeatable."),
+    click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each combination."),
+    click.option(
+        "--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over."
+    ),
+    spread_nodes,
+    job_settings,
+    after,
+    dry_run,
+    flag("--again", help="Start all of them, even if an interrupted command could be continued."),
+    detach,
+)
+"""Those that ``submit`` and ``sweep`` share, for ``StartOptions`` and ``starting.planner.plan_options``."""

@@ -30,8 +30,8 @@ from llmb_common.timing.job_events import read_events
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.selecting import one_folder, require_own, select_rows
+from llmb_run.starting.planner import check_apart, spread_over
 from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
-from llmb_run.starting.sweeps import check_apart, spread_over
 from llmb_run.terminal import table
 from llmb_run.workspace import Workspace
 
