@@ -373,15 +373,15 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace) -> list[NodeV
         CheckFailed: a node that a job asks for fails, or none is left
         LLMBError: none can be asked
     """
-    groups: dict[tuple[str | None, str | None], list[JobPlan]] = {}
+    groups: dict[tuple[str | None, str | None, str | None], list[JobPlan]] = {}
     for plan in plans:
         told = plan.scheduler or SchedulerPart()
-        groups.setdefault((told.nodelist, told.queue), []).append(plan)
+        groups.setdefault((told.nodelist, told.queue, told.excluded), []).append(plan)
     verdicts: list[NodeVerdict] = []
-    for (listed, partition), alike in groups.items():
+    for (listed, partition, avoided), alike in groups.items():
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
         executor = executor_for(alike[0].cluster_type)
-        asked, left = choose(executor, workspace.require_install(), listed, None if listed else partition)
+        asked, left = choose(executor, workspace.require_install(), listed, None if listed else partition, avoided)
         found = look(executor, needs, asked)
         verdicts += found.verdicts
         notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from llmb_common.errors import RequestError
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "repeat": "llmb-run retry RUN --exact; what has changed since: llmb-run retry RUN --check",
+}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
-OPTIONS: dict[str, dict[str, str]] = {}
+OPTIONS: dict[str, dict[str, str]] = {
+    "health": {
+        **dict.fromkeys(
+            ("--profile", "--max-steps", "--time-limit", "--megatron"), "leave it out: no check of nodes depends on it"
+        ),
+        **dict.fromkeys(("--force", "--preflight"), "leave it out: nodes are checked for jobs of any size"),
+    },
+    "watch": {"--once": "llmb-run jobs RUN; every live run: llmb-run jobs --live"},
+}
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
 CONFIG_KEYS: dict[str, str] = {}
