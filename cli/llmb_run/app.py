@@ -31,11 +31,10 @@ COMMANDS: dict[str, dict[str, str]] = {
         "list": "Show workloads with their sizes, dtypes and numbers of GPUs.",
         "plan": "Show what a job will take: memory, time, GPU-hours, and where its ranks run.",
         "single": "Start one job.",
-        "submit": "Start jobs for several workloads, sizes, dtypes and numbers of GPUs.",
+        "submit": "Start every combination of workloads, sizes, dtypes, numbers of GPUs and settings.",
         "sweep": "Try every combination of settings, and rank them with `results --rank`.",
         "bulk": "Start the jobs of a task file.",
         "retry": "Start runs again with the same plan.",
-        "repeat": "Start a run again, exactly as it was, or show what has changed.",
         "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
         "ab": "Compare two configurations: alternate runs on the same nodes until the answer is clear.",
         "tune": "Find the fastest configuration of a job on this machine.",
@@ -59,15 +58,17 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Housekeeping": {
         "health": "Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
         "exclude": "Nodes to keep jobs off: list, add, remove.",
-        "rebuild": "Rebuild the index of runs from their folders.",
     },
 }
 """Section of the help -> command -> its one line."""
 
+HIDDEN = ("rebuild",)
+"""Commands that neither help nor completion names: a message names them where they are needed."""
+
 _MODULES = {
     name: module
     for module, names in {
-        "again": ("retry", "repeat"),
+        "again": ("retry",),
         "campaigns": ("accept", "ab", "tune"),
         "jobs": ("jobs", "wait", "cancel"),
         "report": ("report", "archive"),
@@ -162,7 +163,7 @@ class LazyGroup(click.Group):
         return [name for section in COMMANDS.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return load_command(cmd_name) if cmd_name in self.list_commands(ctx) else None
+        return load_command(cmd_name) if cmd_name in (*self.list_commands(ctx), *HIDDEN) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, commands in COMMANDS.items():

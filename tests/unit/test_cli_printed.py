@@ -14,6 +14,9 @@ import pytest
 
 from llmb_common.runs.finding import Attempt, Finding
 from llmb_common.timing.tables import shorten
+from llmb_run.columns import table as table_of
+from llmb_run.commands.watch import LIVE
+from llmb_run.following import look_at
 from llmb_run.terminal import clock, table
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
@@ -163,8 +166,9 @@ def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
 
 
 def test_the_table_of_jobs_and_of_one_watched(cli: Cli) -> None:
-    run = make_run(cli.install, log=steady_log(5741.5)).paths.run_id
-    header, line = cli("watch", run, "--once").out.splitlines()
+    followed = look_at([make_run(cli.install, log=steady_log(5741.5)).paths.folder])
+    followed[0].progress.look()
+    header, line = table_of(LIVE, followed).splitlines()
     assert cells(header) == ["run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what"]
     assert cells(line)[3:] == ["50/50", "5.742", "1636.8", "128", "101", "pretrain_llama3.1 405b mbridge fp8 (cs)"]
     for title in ("for", "step", "s/step", "TFLOPS", "GPUs"):
@@ -259,12 +263,12 @@ def test_where_nobody_can_be_asked_the_last_known_state_is_shown(cli: Cli) -> No
     assert "note: the last known state is shown: " in cli("show", run).err
 
 
-def test_what_differs_from_a_run_that_is_repeated_is_a_table(cli: Cli) -> None:
+def test_what_differs_from_a_run_that_is_retried_exactly_is_a_table(cli: Cli) -> None:
     record = make_run(cli.install, log=steady_log(5741.5))
     document = json.loads(record.paths.record.read_text())
     document["manifest"] |= {"llmb": None, "recipe_sha256": "0" * 64}
     record.paths.record.write_text(json.dumps(document))
-    done = cli("repeat", record.paths.run_id)
+    done = cli("retry", record.paths.run_id, "--exact")
     assert done.status == 1
     rows = [cells(line) for line in (done.out + done.err).splitlines()]
     assert ["differs", "then", "now"] in rows

@@ -58,8 +58,8 @@ NOT_RUN = {
     r"grep .*train_step_timing": "needs a log of NeMo",
 }
 """Commands that are not run, and why; the options of those that are ours are parsed all the same."""
-MORE = {r"llmb-run (ab|tune|sweep) ": "--dry-run", r"llmb-run watch": "--once", r"llmb-run wait": "--timeout 1s"}
-"""What is added to a command that would go on until its runs have ended."""
+MORE = {r"llmb-run (ab|tune|sweep) ": "--dry-run", r"llmb-run watch": "48300", r"llmb-run wait": "--timeout 1s"}
+"""What is added to a command that would go on until its runs have ended: a dry run, one that has ended, a limit."""
 ENDED = {0, 1}
 """Exit statuses of what worked; 1 where it told of a run that failed or has not ended, and there are such."""
 HERE = {

@@ -23,6 +23,7 @@ from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_series
 from llmb_common.submission.observe import cancel, observe
 from llmb_common.submission.single import create_run, submit
+from llmb_run.following import look_at
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder
@@ -151,13 +152,13 @@ def test_folder_and_record_must_both_be_ours(cli: Cli, what: str) -> None:
 
 
 @needs_root
-def test_retry_and_repeat_start_nothing_of_another_users_record(cli: Cli) -> None:
+def test_retry_starts_nothing_of_another_users_record(cli: Cli) -> None:
     """Its plan names a Python, an image and mounts, which would be used with our privileges."""
     record = make_run(cli.install)
     os.chown(record.paths.folder, OTHER, OTHER)
     os.chown(record.paths.record, OTHER, OTHER)
-    for command in ("retry", "repeat"):
-        done = cli(command, record.paths.run_id)
+    for words in ((), ("--exact",), ("--exact", "--anyway")):
+        done = cli("retry", record.paths.run_id, *words)
         assert (done.status, "not to you" in done.err) == (3, True), done.err
     assert cli("show", record.paths.run_id).status == 0, "it can be looked at"
 
@@ -282,7 +283,8 @@ def test_a_fifo_in_place_of_a_log_or_of_events_hangs_nobody(cli: Cli) -> None:
     record = make_run(cli.install, state="RUNNING")
     for path in (record.paths.log, record.paths.events):
         os.mkfifo(path)
-    assert cli("watch", "--once", record.paths.run_id).status == 0
+    (run,) = look_at([record.paths.folder])
+    run.progress.look()
     assert cli("jobs").status == 0
 
 

@@ -17,6 +17,7 @@ from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.configuration import configuration_key
+from llmb_run.app import load_command
 from llmb_run.main import main
 from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import JobSpec
@@ -57,6 +58,52 @@ def test_a_combination_that_is_the_same_job_is_refused(cli: Cli) -> None:
     done = cli(*H100, "--vary", "fsdp=false,0")
     assert "not run: fsdp=0: the same job as fsdp=false\n" in done.out
     assert "1 job, nothing started" in done.err
+
+
+SUBMIT = ("submit", *H100[1:])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--vary", "tp=1,2,3", "--vary", "mbs=1,4"),
+        ("--zip", "tp=2,4 mbs=1,2", "--vary", "NCCL_ALGO=Ring,Tree", "--repeats", "2", "--spread", "2"),
+    ],
+)
+def test_submit_plans_what_sweep_plans(cli: Cli, words: tuple[str, ...]) -> None:
+    swept = cli(*H100, *words, "--json").data
+    submitted = cli(*SUBMIT, *words, "--skip-unsupported", "--json").data
+    today = [job["plan"] for job in submitted["jobs"] if not job["plan"]["slurm"]["additional"]]
+    assert today == [item["plan"] for item in swept["planned"]]
+    assert cli(*SUBMIT, *words).status == (2 if swept["refused"] else 0), "without --skip-unsupported all or none"
+
+
+def test_submit_and_sweep_have_the_same_options() -> None:
+    submit, sweep = (
+        {name for parameter in load_command(command).params for name in parameter.opts}
+        for command in ("submit", "sweep")
+    )
+    assert submit - sweep == {"--skip-unsupported", "--resume-chain"}
+    assert sweep <= submit
+
+
+def test_submit_starts_no_job_twice(cli: Cli) -> None:
+    done = cli(*SUBMIT, "--vary", "fsdp=false,0")
+    assert done.status == 2
+    assert "fsdp=0: the same job as fsdp=false\n" in done.err
+
+
+def test_a_sweep_over_all_scales_tells_them_apart(cli: Cli) -> None:
+    words = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--gpu-type", "h100", "--dry-run", "--json")
+    for scales in (("--scale", "all"), ("--max-scale", "32")):
+        combinations = [item["combination"] for item in cli(*words, *scales).data["planned"]]
+        assert [item["scale"] for item in combinations][:3] == ["8", "16", "32"]
+
+
+def test_a_sweep_over_days_counts_all_its_runs(cli: Cli) -> None:
+    done = cli(*H100, "--vary", "tp=2,4", "--repeats", "4", "--spread", "2")
+    assert [row.split()[:2] for row in done.out.splitlines()[1:]] == [["2", "4"], ["4", "4"]]
+    assert "8 jobs, nothing started" in done.err
 
 
 def test_nothing_that_can_run_is_an_error(cli: Cli) -> None:

@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
         "verify -n llmb-accept -f ALLOWED_SIGNERS -I NAME -s PACK.sig < PACK"
     ),
     "archive verify": "tar -xf PACK; in its folder sha256sum -c SHA256SUMS",
+    "repeat": "llmb-run retry RUN --exact; what has changed since: llmb-run retry RUN --check",
 }
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
@@ -28,6 +29,13 @@ OPTIONS: dict[str, dict[str, str]] = {
     "bulk": {"--no-array": _ALONE},
     "accept": {"--sign": "when the campaign is over: ssh-keygen -Y sign -n llmb-accept -f KEY PACK"},
     "why": dict.fromkeys(("--test", "--resolution", "--pairs", "--budget", "--again", "--folder"), _AB_LINES),
+    "health": {
+        **dict.fromkeys(
+            ("--profile", "--max-steps", "--time-limit", "--megatron"), "leave it out: no check of nodes depends on it"
+        ),
+        **dict.fromkeys(("--force", "--preflight"), "leave it out: nodes are checked for jobs of any size"),
+    },
+    "watch": {"--once": "llmb-run jobs RUN; every live run: llmb-run jobs --live"},
 }
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 

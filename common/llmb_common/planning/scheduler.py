@@ -41,6 +41,11 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return None
 
     @property
+    def excluded(self) -> str | None:
+        """The nodes that the job avoids, a host list."""
+        return None
+
+    @property
     def containers(self) -> bool:
         """Whether ranks run in the image."""
         return False

@@ -105,7 +105,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def queue(self) -> str | None:
-        return self.partition
+        return self.effective_partition
 
     @property
     def effective_partition(self) -> str | None:
@@ -115,6 +115,11 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def nodelist(self) -> str | None:
         return dict(self.additional).get("nodelist")
+
+    @property
+    def excluded(self) -> str | None:
+        listed = dict(self.additional).get("exclude")
+        return None if listed and "/" in listed else listed  # with one it is a file that has the list
 
     @property
     def containers(self) -> bool:
