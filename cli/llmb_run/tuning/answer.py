@@ -184,7 +184,7 @@ def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> 
 
 def _why_out(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
     last = _why(tuning, at + 1, _failures(tuning, at, runs)[-1], runs)
-    return f"{why}: {last}" if why == CRASHED else last
+    return f"{why}: {last}" if why in CRASHED else last
 
 
 def _failures(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
@@ -200,7 +200,7 @@ def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, An
     for at, why in search.out.items():
         ratio = search.ratios.get(at)
         faster = ratio is not None and ratio < min(chosen, 1.0)
-        if why == "other work" or not (faster or (ratio is None and why == CRASHED)):
+        if why == "other work" or not (faster or (ratio is None and why in CRASHED)):
             continue
         last = _failures(tuning, at, runs)[-1]
         rows.append({"title": tuning.arms[at].title, "why": why, "ratio": ratio, "run_id": last.record.paths.run_id})
@@ -313,5 +313,5 @@ def _crash_said(row: dict[str, Any]) -> str:
     look = f"llmb-run why {row['run_id']}"
     if row["ratio"] is None:
         return f"{row['title']} crashed before it had a step time and is out: {look}"
-    how = "crashed twice" if row["why"] == CRASHED else f"was {row['why']} later"
+    how = row["why"] if row["why"] in CRASHED else f"was {row['why']} later"
     return f"{row['title']} led with {row['ratio'] - 1:+.1%} a step and {how}: {look}"

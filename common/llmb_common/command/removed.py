@@ -11,7 +11,9 @@ from llmb_common.errors import RequestError
 COMMANDS: dict[str, str] = {}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
-OPTIONS: dict[str, dict[str, str]] = {}
+OPTIONS: dict[str, dict[str, str]] = {
+    "tune": {"--within": "leave it out: llmb-run tune ends when its last two candidates have been compared"},
+}
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
 CONFIG_KEYS: dict[str, str] = {}
