@@ -1,4 +1,4 @@
-"""What a tuning is to try, and what it has found: as data, and in words."""
+"""What a tuning has found: as data, and in words."""
 
 from __future__ import annotations
 
@@ -7,85 +7,15 @@ from itertools import takewhile
 from typing import Any
 
 from llmb_common.command.printable import counted
-from llmb_common.results.configuration import title_of
-from llmb_run.campaigns.campaign import Frozen, FrozenArm
 from llmb_run.campaigns.conduct import Run, Runs
 from llmb_run.columns import Column, Form, item, table
 from llmb_run.comparing.ab import outcome as comparison_outcome
 from llmb_run.comparing.strategy import ComparisonProgress
-from llmb_run.starting.command_line import command_for
-from llmb_run.tuning.halving import CRASHED, trials_of
-from llmb_run.tuning.space import MOST, Space
-from llmb_run.tuning.strategy import LEAST_PROOF, PAIRS, Tuning, TuningState, in_order, is_full, other_work
-
-SCHEMA = 2
-"""Of what a tuning keeps: the first searched by predictions."""
-
-
-class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A configuration of the space: its command, and what it changes of the base."""
-
-    command: str
-    changes: dict[str, str]
-
-
-class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tuning chooses from, found once: another release, or other documented rows, would find others.
-
-    ``space``: what ``preview`` says of it.
-    """
-
-    arm_kind = FrozenChoice
-    schema: int = SCHEMA
-    space: dict[str, Any]
-    arms: tuple[FrozenChoice, ...]
-
-
-def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
-    """The plan, before anything starts."""
-    candidates = len(space.arms) - 1
-    return {
-        "base": title_of(space.base.plan),
-        "values": {name: list(values) for name, values in space.values.items()},
-        "combinations": space.combinations,
-        "looked_at": space.drawn,
-        "candidates": candidates,
-        "may_not_fit": sum(item.plan.preflight.fits is False for item in space.arms[1:]),
-        "refused": space.reasons,
-        "example": space.example,
-        "trials": trials_of(candidates),
-        "trial_steps": trial_steps,
-        "whole_runs": [LEAST_PROOF, 2 * PAIRS],
-        "budget": budget if math.isfinite(budget) else None,
-        "first": [command_for(item.plan, item.entry.recipe) for item in space.arms[:5]],
-    }
-
-
-def foreseen(said: dict[str, Any]) -> str:
-    """``preview`` for people."""
-    values = ", ".join(f"{name} {'/'.join(values)}" for name, values in said["values"].items())
-    refused = ", ".join(f"{count} {why}" for why, count in said["refused"].items())
-    doubtful = f"; {said['may_not_fit']} of them may not fit the memory" if said["may_not_fit"] else ""
-    least, most = said["whole_runs"]
-    lines = [
-        f"base: {said['base']}",
-        f"settings: {values}",
-        f"candidates: {_candidates_said(said)}{doubtful}",
-        f"refused: {refused or 'none'}",
-        f"cost: {said['trials']} trials of {said['trial_steps']} steps, then {least} to {most} whole runs;"
-        f" GPU-hours are known after the base's first run; budget {_hours_said(said['budget'])}",
-    ]
-    if said["example"]:
-        lines.append(f"for example {said['example']}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _candidates_said(said: dict[str, Any]) -> str:
-    """How many of how many there are, and how they were chosen."""
-    every = counted(said["combinations"], "combination")
-    if said["looked_at"] < said["combinations"] and said["combinations"] > MOST:
-        return f"{said['candidates']}, an even sample of {every}: {said['looked_at']} were looked at"
-    return f"{said['candidates']}, all that can run of {every}"
+from llmb_run.tuning.halving import CRASHED
+from llmb_run.tuning.outcomes import outcome_of, why_not
+from llmb_run.tuning.preview import SCHEMA, FrozenSpace, hours_said
+from llmb_run.tuning.space import MOST
+from llmb_run.tuning.strategy import Tuning, TuningState, in_order, is_full
 
 
 def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
@@ -121,8 +51,8 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
         "trials": _trials(tuning, runs),
         "baseline": None,
     }
-    failures = [run for run in runs[1] if not run.live and tuning.outcome(1, run, runs) != "timed"]
-    why = _why(tuning, 1, failures[-1], runs) if failures else ""
+    failures = [run for run in runs[1] if not run.live and outcome_of(1, run, runs) != "timed"]
+    why = why_not(1, failures[-1], runs) if failures else ""
     return {**result, "conclusion": _conclusion(result, why), "next": _next(result)}
 
 
@@ -151,11 +81,7 @@ def _gains(proof: ComparisonProgress | None) -> dict[str, float | None]:
 def _whole_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
     """The whole runs of the leader that have a step time, and did the work."""
     number = leader + 1
-    return [run for run in runs[number] if is_full(run) and tuning.outcome(number, run, runs) == "timed"]
-
-
-def _hours_said(budget: float | None) -> str:
-    return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"
+    return [run for run in runs[number] if is_full(run) and outcome_of(number, run, runs) == "timed"]
 
 
 def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
@@ -183,13 +109,13 @@ def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> 
 
 
 def _why_out(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
-    last = _why(tuning, at + 1, _failures(tuning, at, runs)[-1], runs)
+    last = why_not(at + 1, _failures(tuning, at, runs)[-1], runs)
     return f"{why}: {last}" if why in CRASHED else last
 
 
 def _failures(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
     """Runs of a configuration that have ended without a step time that counts."""
-    return [run for run in runs[at + 1] if not run.live and tuning.outcome(at + 1, run, runs) != "timed"]
+    return [run for run in runs[at + 1] if not run.live and outcome_of(at + 1, run, runs) != "timed"]
 
 
 def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
@@ -207,19 +133,11 @@ def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, An
     return sorted(rows, key=lambda row: (row["ratio"] is None, row["ratio"] or 0.0))
 
 
-def _why(tuning: Tuning, number: int, run: Run, runs: Runs) -> str:
-    ended = tuning.outcome(number, run, runs)
-    if ended == "out of memory":
-        return ended
-    attempt = run.attempt
-    return other_work(run, runs[1]) or (attempt.failure or attempt.fault if attempt else "") or ended
-
-
 def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
     """Every run, in the order of their starts: the trajectory."""
     rows = []
     for number, run in in_order(runs):
-        ended = tuning.outcome(number, run, runs)
+        ended = outcome_of(number, run, runs)
         time = run.attempt.time if run.attempt is not None and ended == "timed" else None
         rows.append(
             {
@@ -236,7 +154,7 @@ def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
 
 
 def _conclusion(result: dict[str, Any], why_base: str) -> str:
-    spent = f"{result['spent_hours']:.3g} GPU-hours, budget {_hours_said(result['budget'])}"
+    spent = f"{result['spent_hours']:.3g} GPU-hours, budget {hours_said(result['budget'])}"
     known = f"{counted(len(result['trials']), 'run')}, {spent}"
     if result["ended"] == "base failed":
         return f"the base itself does not run: {why_base} ({known})"

@@ -33,7 +33,8 @@ from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job
 from llmb_run.starting.submitting import say_doubts, say_warnings
 from llmb_run.terminal import notice
-from llmb_run.tuning.answer import SCHEMA, FrozenSpace, as_text, foreseen, outcome, preview
+from llmb_run.tuning.answer import as_text, outcome
+from llmb_run.tuning.preview import SCHEMA, FrozenSpace, foreseen, preview
 from llmb_run.tuning.space import Space, Values, find_space
 from llmb_run.tuning.strategy import Tuning
 from llmb_run.workspace import Workspace

@@ -3,20 +3,17 @@
 Values come from three places: the base, the recipe's other rows of the same model on such GPUs, and what is next to the
 base's own (half and double). Combinations differ from the base in few of these, or are a row of the recipe; values that
 are given are combined in full. Whatever can be planned may be tried, as in a sweep; of many it is an even sample.
-
-Some settings have no column: how experts exchange tokens, what is recomputed, what overlaps. Those that go together are
-one value, ``flex;model.moe_flex_dispatcher_backend=deepep``: further ones after a semicolon.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from itertools import combinations as chosen_of
-from typing import Any
 
 import msgspec
 
@@ -24,94 +21,13 @@ from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.planning.divisibility import divides_at_all
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.settings import own_settings
-from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.rows import Row
-from llmb_common.request.columns import Columns
-from llmb_common.request.values import is_setting, settings_in
 from llmb_common.request.variables import COLUMNS
-from llmb_run.starting.command_line import as_said, setting_said
+from llmb_run.starting.command_line import as_said
 from llmb_run.starting.requests import PlannedJob, Refused, plan_each
-from llmb_run.starting.sweeps import changed, combinations, once_each
+from llmb_run.starting.sweeps import changed, once_each
+from llmb_run.tuning.settings import each_apart, fixed_columns, found_settings, own_said, row_said
 from llmb_run.workspace import Workspace
-
-DISPATCHER, _BACKEND = "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend"
-RECOMPUTED, _MODULES = "model.recompute_granularity", "model.recompute_modules"
-EXPERTS, _DELAYED = "comm_overlap.overlap_moe_expert_parallel_comm", "comm_overlap.delay_wgrad_compute"
-TENSORS = "comm_overlap.tp_comm_overlap"
-
-
-def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Values of each: the function's own, those of the documented rows, and what else the model may have.
-
-    Empty where no catalogue knows them, and on a CPU. Which values go together is for planning to say.
-    """
-    mine = _function(base)
-    if mine is None or base.plan.device == "cpu":
-        return {}
-    experts = mine.architecture.moe is not None
-    module = "mla_up_proj" if mine.layers and mine.layers.latent else "moe_act" if experts else "mlp"
-    found = {TENSORS: ["true", "false"]}
-    if not base.plan.recompute_layers:
-        found[RECOMPUTED] = ["none", f"selective;{_MODULES}=[{module}]"]
-    if experts:
-        found[DISPATCHER] = ["alltoall", *(f"flex;{_BACKEND}={backend}" for backend in ("deepep", "hybridep"))]
-        found[EXPERTS] = ["true", f"false;{_DELAYED}=false"]
-    said = [own_said(base), *(row_said(base, row) for row in rows)]
-    return {
-        name: list(dict.fromkeys([*values, *(each[name] for each in said if name in each)]))
-        for name, values in found.items()
-    }
-
-
-def own_said(base: PlannedJob) -> dict[str, str]:
-    """The base's own values; empty where nobody knows them."""
-    function = _function(base)
-    return _said(function, base.plan, base.plan.megatron) if function else {}
-
-
-def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
-    """Those of a documented row."""
-    function = _function(base, row)
-    return _said(function, function.columns, {}) if function else {}
-
-
-def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
-    """Those that the base's function leaves no choice in: it places its layers itself, or has no CUDA graphs."""
-    if (function := _function(base)) is None or base.plan.device == "cpu":
-        return ()
-    return (*(("pp", "vp") if function.stages else ()), *(() if function.columns.cuda_graph else ("cuda_graph",)))
-
-
-def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
-    """That of the base, or of a row."""
-    catalogue, own = base.entry.recipe.catalogue, base.plan.function
-    name = row.function if row is not None else own.name if own is not None else None
-    return catalogue.function(name) if catalogue is not None and name is not None else None
-
-
-def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
-    known = own_settings(function, columns) | dict(settings)
-    backend, modules = (setting_said(known.get(name)) for name in (_BACKEND, _MODULES))
-    found = {
-        TENSORS: "true" if known[TENSORS] else "false",
-        RECOMPUTED: f"selective;{_MODULES}={modules}" if known.get(RECOMPUTED) == "selective" else "none",
-    }
-    if function.architecture.moe is not None:
-        flex = known[DISPATCHER] == "flex"
-        found[DISPATCHER] = f"flex;{_BACKEND}={backend}" if flex else setting_said(known[DISPATCHER])
-        found[EXPERTS] = "true" if known[EXPERTS] else f"false;{_DELAYED}=false"
-    return found
-
-
-def each_apart(changes: Mapping[str, str]) -> dict[str, str]:
-    """Changes with one setting each."""
-    return {
-        key: value
-        for name, said in changes.items()
-        for key, value in (settings_in(f"{name}={said}", name) if is_setting(name) else {name: said}).items()
-    }
-
 
 _SIZES = ("mbs", "tp", "pp", "vp", "cp", "ep")
 _SAVERS = ("recompute_layers", "offload_layers", "cuda_graph", "fsdp")
@@ -121,6 +37,9 @@ _FURTHEST = 3
 
 MOST = 60
 """Candidates: halving takes about twice as many trials."""
+
+_DRAWN = 20_000
+"""Combinations that are looked at: most that divide nothing are known at a glance."""
 
 _PLANNED = 400
 """Combinations that are planned: planning one takes tens of milliseconds."""
@@ -178,7 +97,7 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     """Of the job ``base``. ``given``: values in place of those that are found; ``only``: nothing else varies.
 
     Raises:
-        RequestError: nothing is left to choose from, or too many values are given
+        RequestError: nothing is left to choose from
     """
     rows = [] if only else _rows(base)
     found = {} if only else _found(base, rows) | found_settings(base, rows)
@@ -188,27 +107,41 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     documented = [{name: _column(row, name) for name in (*_SIZES, *_SAVERS)} | row_said(base, row) for row in rows]
     always = [changes for row in documented if (changes := _changes_of_row(row, values, own))]
     near = _near({name: values[name] for name in found if name not in given}, own)
-    exact = combinations({name: values[name] for name in given})
-    count = len(near) * len(exact)
+    fixed = {name: values[name] for name in given}
+    each = math.prod(map(len, fixed.values()))
+    count = len(near) * each
     numbers: Sequence[int] = range(count)
     if count > MOST:
-        numbers = random.Random(repr(sorted(values.items()))).sample(numbers, count)
-    drawn = (near[number // len(exact)] | exact[number % len(exact)] for number in numbers)
-    return _planned(base, workspace, values, own, always, drawn, count)
+        numbers = random.Random(repr(sorted(values.items()))).sample(numbers, min(count, _DRAWN))
+    drawn = (near[number // each] | _combination(fixed, number % each) for number in numbers)
+    far = sum(len(changes.keys() & (found.keys() - given.keys())) > _FURTHEST for changes in always)
+    return _planned(base, workspace, values, own, always, drawn, count + far)
 
 
 def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, str]) -> dict[str, str]:
-    """A documented row as changes of the base; empty where it is the base, or is not in the space."""
+    """A documented row as changes of the base; empty where it is the base, or is not in the space.
+
+    It gets the value of what is fixed, and of what a row does not say the base's, or the first that is given.
+    """
     changes: dict[str, str] = {}
     for name, listed in values.items():
-        value = row.get(name, own.get(name))
-        if len(listed) == 1:  # it is fixed
+        value = row.get(name, own.get(name, listed[0]))
+        if len(listed) == 1 or (name not in row and value not in listed):
             value = listed[0]
-        if value is None or value not in listed:
+        if value not in listed:
             return {}
         if value != own.get(name):
             changes[name] = value
     return changes
+
+
+def _combination(values: Values, number: int) -> dict[str, str]:
+    """That of a number from 0, as in a sweep: the last setting changes first."""
+    found: dict[str, str] = {}
+    for name in reversed([*values]):
+        number, at = divmod(number, len(values[name]))
+        found[name] = values[name][at]
+    return found
 
 
 def _near(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:

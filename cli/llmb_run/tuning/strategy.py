@@ -7,7 +7,6 @@ those of the candidate of arm 7, and the base's beside them, begin at 7001.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,15 +15,14 @@ import msgspec
 from llmb_common.command.printable import counted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
-from llmb_common.results.comparison import SAME_LOSS
 from llmb_common.results.decision import SuiteAttempt
 from llmb_common.results.paired import RESOLUTION, looks
-from llmb_common.results.training import MATERIAL
 from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
 from llmb_run.campaigns.conduct import Due, Run, Runs
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
-from llmb_run.tuning.halving import Outcome, Standing, Trial, look, trials_of
+from llmb_run.tuning.halving import Standing, Trial, look, trials_of
+from llmb_run.tuning.outcomes import outcome_of
 
 PAIRS = 24
 """Most pairs of whole runs, as many as ``ab`` makes."""
@@ -37,9 +35,6 @@ _PROOF = 1000
 
 _BATCH = 4
 """Trials that share an allocation, as the runs of a comparison's block do."""
-
-_MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
-"""Causes of failures."""
 
 _FAULTS = 3
 """Faults of machines of one configuration; from this one on each counts as its crash."""
@@ -170,7 +165,7 @@ class Tuning:
         found: list[list[Trial]] = [[] for _ in self.arms]
         faults = [0] * len(self.arms)
         for number, run in in_order(runs):
-            outcome = self.outcome(number, run, runs)
+            outcome = outcome_of(number, run, runs)
             if outcome == "no answer" and not run.record.state.startswith(CANCELLED):  # as a killed command's own are
                 faults[number - 1] += 1
                 outcome = "failed" if faults[number - 1] >= _FAULTS else outcome
@@ -178,16 +173,6 @@ class Tuning:
             log = time.log if outcome == "timed" and time is not None else 0.0
             found[number - 1].append(Trial(outcome, log, is_full(run)))
         return found
-
-    def outcome(self, number: int, run: Run, runs: Runs) -> Outcome:
-        """How a run ended. Whoever does other work than the base is out, however fast."""
-        if run.attempt is not None and run.attempt.time is not None:
-            return "other work" if number != 1 and other_work(run, runs[1]) else "timed"
-        if run.attempt is not None and run.attempt.fault:
-            return "no answer"
-        why = run.measured.why if run.measured is not None else None
-        short = run.record.state.startswith("OUT_OF_MEMORY") or (why is not None and why.kind in _MEMORY)
-        return "out of memory" if short else "failed"
 
     def _price(self, runs: Runs) -> Price | None:
         """By the first trial of the base that has a step time: so it stays the same while the tuning lasts."""
@@ -285,25 +270,3 @@ def _of_comparison(run: Run) -> Run:
 def _wants_more(proof: ComparisonProgress) -> bool:
     """Whether a larger budget would go on with it."""
     return proof.stopped != "" and replace(proof, rule=replace(proof.rule, budget=None)).stopped == ""
-
-
-def other_work(run: Run, base: Sequence[Run]) -> str:
-    """Why a run cannot have done the base's work, by their losses; empty where nothing says so.
-
-    Other layouts round otherwise, and may begin with other random weights: half of the steps may differ by more than
-    repeats do (``SAME_LOSS``), none materially.
-    """
-    mine = _losses(run)
-    for other in base:
-        its = _losses(other)
-        shares = [abs(mine[step] / its[step] - 1) for step in mine.keys() & its.keys()]
-        if shares and (statistics.median(shares) > SAME_LOSS or max(shares) > MATERIAL):
-            worst = max(mine.keys() & its.keys(), key=lambda step: abs(mine[step] / its[step] - 1))
-            return f"other work than the base: its loss is {mine[worst]:.4g} at step {worst}, and not {its[worst]:.4g}"
-    return ""
-
-
-def _losses(run: Run) -> dict[int, float]:
-    if run.measured is None or run.attempt is None or run.attempt.time is None:
-        return {}
-    return {item.index: item.loss for item in run.measured.timing.iterations if item.loss}
