@@ -170,7 +170,9 @@ def test_where_nothing_is_faster_the_base_stays(site: Site) -> None:
     assert "no baseline was set: nothing was proved to be faster" in again.err
 
 
-@pytest.mark.parametrize(("failing", "how"), [((1,), MEMORY), ((1, 2), "ValueError: no"), ((2, 3, 4), "ValueError: no")])
+@pytest.mark.parametrize(
+    ("failing", "how"), [((1,), MEMORY), ((1, 2), "ValueError: no"), ((2, 3, 4), "ValueError: no")]
+)
 def test_a_base_that_fails_more_often_than_it_runs_ends_the_tuning(
     site: Site, failing: tuple[int, ...], how: str
 ) -> None:

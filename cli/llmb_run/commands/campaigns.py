@@ -202,9 +202,9 @@ def tune_command(
     llmb-run tune -w pretrain_mbridge -s qwen3_30b_a3b --scale 16 --budget 150
 
     Configurations near the recipe's own are tried in short runs, in rounds: the better half goes on to the next round.
-    The best one is then compared with the recipe's own in whole runs, as ab does. One that runs out of memory is out; one
-    that crashes is tried again. After any interruption, run the same command again to continue. Exit status 1 if the
-    recipe's own configuration does not run.
+    The best one is then compared with the recipe's own in whole runs, as ab does. One that runs out of memory is out,
+    and one that crashes is tried again. After any interruption, run the same command again to continue. Exit status 1
+    if the recipe's own configuration does not run.
     """
     spec = one_job(**settings)
     values = dimensions_of(vary, "--vary")
