@@ -189,6 +189,8 @@ def _tried(result: dict[str, Any]) -> str:
     every = counted(space["combinations"], "combination")
     if tried < space["candidates"]:
         return f"the budget had room for {tried} of {space['candidates']} candidates, and any other may be faster"
+    if result["short_of_budget"]:
+        return f"all {tried} candidates were tried, and a larger budget would go on"
     if space["looked_at"] < space["combinations"] and space["combinations"] > MOST:
         return f"{tried} of {every} were tried, an even sample, and another one may be faster"
     return f"all {tried} that can run were tried" if tried > 1 else "it was the only candidate"
