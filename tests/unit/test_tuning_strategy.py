@@ -91,3 +91,12 @@ def test_the_budget_chooses_how_many_candidates_there_are_and_leaves_room_for_th
     assert state.price.of_search(state.candidates) <= 40 * small.site.unit < state.price.of_search(state.candidates + 1)
     assert [number for number, listed in small.runs.items() if listed] == [*range(1, state.candidates + 2)]
     assert state.short
+
+
+def test_a_smaller_budget_forgets_nobody_who_has_run() -> None:
+    made = Made(1.0, 1.1, 1.2, 0.9)
+    made.run_trials()
+    smaller = replace(made.tuning, budget=made.site.unit)
+    state = smaller.state(made.runs)
+    assert (state.candidates, state.search.leader, state.short) == (3, 3, True)
+    assert smaller.due(made.arms, made.runs) == []

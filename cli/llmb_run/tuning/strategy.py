@@ -144,7 +144,7 @@ class Tuning:
         """Where it stands, by the runs on record."""
         price = self._price(runs)
         spent = sum(run.hours for listed in runs.values() for run in listed)
-        candidates = self._candidates(price)
+        candidates = self._candidates(price, runs)
         trials = self.trials(runs)
         search = look(trials[: candidates + 1], self.seed)
         state = TuningState(search, candidates, price, spent, None, candidates < len(self.arms) - 1)
@@ -184,11 +184,15 @@ class Tuning:
             return Price(run.hours, run.hours + more * plan.nodes * plan.gpus_per_node / 3600)
         return None
 
-    def _candidates(self, price: Price | None) -> int:
-        """How many candidates there is a budget for: the first of the space, which is in no order of merit."""
+    def _candidates(self, price: Price | None, runs: Runs) -> int:
+        """How many candidates there is a budget for: the first of the space, which is in no order of merit.
+
+        No fewer than have run, should the budget be smaller now.
+        """
         count = len(self.arms) - 1
+        begun = max((number - 1 for number, listed in runs.items() if listed), default=0)
         if price is not None and math.isfinite(self.budget):
-            while count and price.of_search(count) > self.budget:
+            while count > begun and price.of_search(count) > self.budget:
                 count -= 1
         return count
 
