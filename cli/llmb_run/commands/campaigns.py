@@ -158,13 +158,6 @@ def ab_command(
 @options.flag("--only", help="Vary only what --vary names, in all combinations.")
 @options.budget
 @click.option(
-    "--within",
-    metavar="PERCENT",
-    type=options.Number(min=0.1, max=50),
-    default=2.0,
-    help="Stop when nothing is likely to be faster by more than this. Default: 2.",
-)
-@click.option(
     "--trial-steps",
     metavar="N",
     type=click.IntRange(min=6),
@@ -175,12 +168,11 @@ def ab_command(
 @options.flag("--again", help="Start a new tuning, even if one could be resumed or is over.")
 @options.kept_in("tunings")
 @options.job_settings
-@options.flag("--dry-run", help="Start nothing: show the candidates and what trying them costs.")
+@options.flag("--dry-run", help="Start nothing: show the candidates, and how many runs trying them takes.")
 def tune_command(
     vary: tuple[str, ...],
     only: bool,
     budget: float | None,
-    within: float,
     trial_steps: int,
     set_baseline: bool,
     again: bool,
@@ -193,13 +185,14 @@ def tune_command(
     \b
     llmb-run tune -w pretrain_mbridge -s qwen3_30b_a3b --scale 16 --budget 150
 
-    Configurations near the recipe's own are tried in short runs, with the recipe's own run again in between. The best
-    one is then confirmed against it in full runs. Running out of memory counts as a result, not as a failure. After any
-    interruption, run the same command again to continue. Exit status 1 if the recipe's own configuration does not run.
+    Configurations near the recipe's own are tried in short runs, in rounds: the better half goes on to the next round.
+    The best one is then compared with the recipe's own in whole runs, as ab does. One that runs out of memory is out,
+    and one that crashes is tried again. After any interruption, run the same command again to continue. Exit status 1
+    if the recipe's own configuration does not run.
     """
     spec = one_job(**settings)
     values = dimensions_of(vary, "--vary")
     if only and not values:
         raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
-    wanted = TuneRequest(spec, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)
+    wanted = TuneRequest(spec, values, only, budget or math.inf, trial_steps, set_baseline)
     return tune(wanted, again=again, folder=folder, dry_run=dry_run)

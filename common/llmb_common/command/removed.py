@@ -36,6 +36,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("--force", "--preflight"), "leave it out: nodes are checked for jobs of any size"),
     },
     "watch": {"--once": "llmb-run jobs RUN; every live run: llmb-run jobs --live"},
+    "tune": {"--within": "leave it out: llmb-run tune ends when its last two candidates have been compared"},
 }
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
