@@ -12,7 +12,7 @@ COMMANDS: dict[str, str] = {}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
 OPTIONS: dict[str, dict[str, str]] = {
-    "install": {"--mpi": "nothing: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all jobs"},
+    "install": {"--mpi": "leave it out: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all"},
 }
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
