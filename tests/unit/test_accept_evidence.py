@@ -37,7 +37,7 @@ def test_the_evidence_holds_suite_plans_verdicts_report_and_every_run(site: Site
     runs = [run["run_id"] for item in verdicts["workloads"] for run in item["runs"]]
     records = [json.loads(content)["run_id"] for name, content in inside.items() if name.endswith("/run.json")]
     assert sorted(records) == sorted(runs)
-    for kind in (".sbatch", "/job.json", "/code.zip", ".yaml", ".out"):
+    for kind in (".sbatch", "/job.json", "/code.zip", ".out"):
         assert sum(name.endswith(kind) for name in inside) >= 7, f"{kind} of each run"
 
 

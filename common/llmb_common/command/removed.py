@@ -23,7 +23,7 @@ _ALONE = "leave it out: each run is a job of its own"
 _AB_LINES = "llmb-run why --slow RUN; beside each difference it prints the ab command that measures it"
 
 OPTIONS: dict[str, dict[str, str]] = {
-    "install": {"--mpi": "nothing: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all jobs"},
+    "install": {"--mpi": "leave it out: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all"},
     "submit": {"--no-array": _ALONE},
     "sweep": {"--no-array": _ALONE},
     "bulk": {"--no-array": _ALONE},
