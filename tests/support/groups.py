@@ -19,7 +19,7 @@ TOGETHER = {
     # Their clusters keep accounts, which takes 7 s to start.
     "test_lifecycle": "lifecycle",
     "test_lifecycle_crashes": "lifecycle",
-    "test_old_arrays": "cluster",
+    "test_old_arrays_on_slurm": "cluster",
     "test_repeats": "cluster",
     "test_cluster_itself": "cluster",
     "test_doctor": "cluster",
