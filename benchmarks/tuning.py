@@ -61,7 +61,7 @@ def _tune(folder: Path, command: list[str]) -> None:
     keys = [load_record(row.folder).submission.key for row in find_runs(folder)]
     assert len(set(keys)) == len(keys) == len(data["trials"]), "a run was repeated"
     for arm in data["arms"]:
-        print(arm["title"], arm["runs"], arm["ratio"], arm["error"], arm["what"])
+        print(arm["title"], arm["runs"], arm["ratio"], arm["what"])
     print([trial["outcome"] for trial in data["trials"]])
     print(f"{data['conclusion']}\n{len(keys)} runs, {cpu:.0f} s of CPU, {wall:.0f} s")
 

@@ -108,7 +108,21 @@ def _structs() -> dict[str, Any]:
     for definition in definitions.values():
         if "description" in definition:  # the docstring, whose indentation only Python 3.13 takes away
             definition["description"] = inspect.cleandoc(definition["description"])
-    return definitions
+    found: dict[str, Any] = _draft_7(definitions)
+    return found
+
+
+def _draft_7(schema: Any) -> Any:
+    """``schema`` with its tuples as Draft-07 has them: msgspec writes those of a later draft."""
+    if isinstance(schema, list):
+        return [_draft_7(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _draft_7(value) for key, value in schema.items()}
+    if "prefixItems" in found:
+        found["items"] = found.pop("prefixItems")
+        found["additionalItems"] = False
+    return found
 
 
 def _reference(name: str) -> dict[str, Any]:

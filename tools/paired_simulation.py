@@ -1,13 +1,9 @@
 """How often ``llmb-run ab`` is wrong, by simulation: runs that drift, scatter, and differ by a known amount.
 
-    python -m tools.paired_simulation [--trials 1000] [--seed 1] [disturbances | table | contributions]
+    python -m tools.paired_simulation [--trials 1000] [--seed 1] [disturbances | table]
 
 prints the tables of ``docs/compare.md``. Each cell: faster / slower / no difference in per cent of the trials (the
 rest is open when the budget is spent), whether the last interval holds the truth, and the mean number of pairs.
-
-``contributions`` is the table of ``docs/slow.md``. Each cell: how often an interval of ``why --slow --test`` holds its
-true contribution; how often all of a gap do, those of all differences together and of interaction among them; and the
-mean number of pairs of one comparison.
 """
 
 from __future__ import annotations
@@ -17,12 +13,11 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from llmb_common.results.decision import less
-from llmb_common.results.paired import RATE, RESOLUTION, Answer, Block, Comparison, compare_blocks, looks, order
+from llmb_common.results.paired import RESOLUTION, Answer, Block, Comparison, compare_blocks, looks, order
 from llmb_run.comparing.strategy import Rule
 from tools.markdown import lines, print_tables
 from tools.verdict_simulation import Noise, simulate
@@ -134,13 +129,13 @@ def runs(cluster: Cluster, gain: float, source: random.Random) -> list[Block]:
     return blocks
 
 
-def compare(cluster: Cluster, gain: float, source: random.Random, rule: Rule = USUAL) -> tuple[Answer, Comparison]:
+def compare(cluster: Cluster, gain: float, source: random.Random) -> tuple[Answer, Comparison]:
     """One comparison to its end."""
     blocks = runs(cluster, gain, source)
-    ends = (found for size in looks(MOST) if (found := compare_blocks(blocks[:size], rule.rate)) is not None)
+    ends = (found for size in looks(MOST) if (found := compare_blocks(blocks[:size])) is not None)
     last = None
     for last in ends:
-        if rule.met(last):
+        if USUAL.met(last):
             break
     assert last is not None
     return last.answer(RESOLUTION), last
@@ -182,85 +177,10 @@ def _table(clusters: tuple[Cluster, ...], gains: tuple[float, ...], trials: int,
     )
 
 
-# Contributions
-
-
-@dataclass(frozen=True)
-class TrueGap:
-    """How much less time each difference makes, and by what factor all together take longer than their product."""
-
-    gains: tuple[float, ...]
-    interaction: float = 1.0
-
-    @property
-    def title(self) -> str:
-        gains = ", ".join(f"{100 * gain:g}" for gain in self.gains)
-        return f"{gains} %" + (f"; together {self.interaction - 1:+.0%}" if self.interaction != 1 else "")
-
-    @property
-    def whole(self) -> float:
-        return 1 - self.interaction * math.prod(1 - gain for gain in self.gains)
-
-
-TRUE_GAPS = (
-    TrueGap((0.06, 0.0)),
-    TrueGap((0.05, 0.03, 0.004), 1.03),
-    TrueGap((0.08, 0.03, 0.01, 0.0, -0.02), 0.97),
-)
-
-TESTED_ON = (
-    *CLUSTERS[1:3],
-    CLUSTERS[4],
-    *CLUSTERS[5:],
-    Cluster(
-        "runs 1 %, each run 0.5 % slower", _quiet(1), lambda source, sides: (0.005 * at for at in range(len(sides)))
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Covered:
-    """Shares of the trials, and a mean."""
-
-    each: float
-    all_at_once: float
-    pairs: float
-
-    def __str__(self) -> str:
-        return f"{100 * self.each:.1f} / {100 * self.all_at_once:.1f}; {self.pairs:.1f}"
-
-
-def attribute(gap: TrueGap, cluster: Cluster, source: random.Random) -> tuple[list[bool], float]:
-    """Whether each interval holds the truth, that of the interaction last; and the mean number of pairs."""
-    gains = (*gap.gains, gap.whole)
-    rule = replace(USUAL, rate=RATE / len(gains), precise=True)
-    found = [compare(cluster, gain, source, rule)[1] for gain in gains]
-    *parts, whole = ((item.low, item.difference, item.high) for item in found)
-    intervals, truths = (*parts, whole, less(whole, parts)), (*(1 - gain for gain in gains), gap.interaction)
-    held = [low <= math.log(truth) <= high for (low, _, high), truth in zip(intervals, truths, strict=True)]
-    return held, sum(item.pairs for item in found) / len(found)
-
-
-def attributed(gap: TrueGap, cluster: Cluster, *, trials: int, seed: int) -> Covered:
-    """Many such gaps."""
-    source = random.Random(f"{seed} {gap.title} {cluster.title}")
-    ends = [attribute(gap, cluster, source) for _ in range(trials)]
-    each = sum(sum(held) / len(held) for held, _ in ends) / trials
-    return Covered(each, sum(all(held) for held, _ in ends) / trials, sum(pairs for _, pairs in ends) / trials)
-
-
-def contributions(trials: int, seed: int) -> Iterator[str]:
-    """Markdown: what ``why --slow --test`` says of a gap of known parts."""
-    return lines(
-        ["Cluster", *(gap.title for gap in TRUE_GAPS)],
-        ([on.title, *(attributed(gap, on, trials=trials, seed=seed) for gap in TRUE_GAPS)] for on in TESTED_ON),
-    )
-
-
 def main() -> None:
-    """Print the tables: how long it takes; equals, and a difference of 2 %, under what else changes; contributions."""
+    """Print the tables: how long it takes; equals, and a difference of 2 %, under what else changes."""
     tables = {"table": partial(_table, CLUSTERS, GAINS), "disturbances": partial(_table, DISTURBED, (0.0, 0.02))}
-    print_tables(__doc__, tables | {"contributions": contributions})
+    print_tables(__doc__, tables)
 
 
 if __name__ == "__main__":

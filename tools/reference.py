@@ -29,7 +29,7 @@ from llmb_run.columns import RUN_KEYS, Column, Form
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, STEP
 from llmb_run.results.series import HISTORY, SCALING
-from llmb_run.tuning.run import ARM
+from llmb_run.tuning.answer import ARM
 from tools import json_schema
 from tools.markdown import fill, lines
 

@@ -29,13 +29,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
         "list": "Show workloads with their sizes, dtypes and numbers of GPUs.",
-        "plan": "Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.",
+        "plan": "Show what a job will take: memory, time, GPU-hours, and where its ranks run.",
         "single": "Start one job.",
-        "submit": "Start jobs for several workloads, sizes, dtypes and numbers of GPUs.",
+        "submit": "Start every combination of workloads, sizes, dtypes, numbers of GPUs and settings.",
         "sweep": "Try every combination of settings, and rank them with `results --rank`.",
         "bulk": "Start the jobs of a task file.",
         "retry": "Start runs again with the same plan.",
-        "repeat": "Start a run again, exactly as it was, or show what has changed.",
         "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
         "ab": "Compare two configurations: alternate runs on the same nodes until the answer is clear.",
         "tune": "Find the fastest configuration of a job on this machine.",
@@ -59,15 +58,17 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Housekeeping": {
         "health": "Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
         "exclude": "Nodes to keep jobs off: list, add, remove.",
-        "rebuild": "Rebuild the index of runs from their folders.",
     },
 }
 """Section of the help -> command -> its one line."""
 
+HIDDEN = ("rebuild",)
+"""Commands that neither help nor completion names: a message names them where they are needed."""
+
 _MODULES = {
     name: module
     for module, names in {
-        "again": ("retry", "repeat"),
+        "again": ("retry",),
         "campaigns": ("accept", "ab", "tune"),
         "jobs": ("jobs", "wait", "cancel"),
         "report": ("report", "archive"),
@@ -114,6 +115,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
+        refuse_command(" ".join([str(ctx.info_name), *args[:1]]))  # a verb that there was, such as ``archive verify``
         # Refuse what is empty or not UTF-8, before a type makes something of it, such as ``.`` of nothing.
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         for parameter in self.get_params(ctx):
@@ -132,7 +134,7 @@ class Command(click.Command):
 
 
 class VerbCommand(Command):
-    """A command with an argument of its own, and verbs, whose names no such argument has: ``archive verify PACK``."""
+    """A command with an argument of its own, and verbs, whose names no such argument has: ``accept show FOLDER``."""
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -141,7 +143,6 @@ class VerbCommand(Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        refuse_command(" ".join([str(info_name), *args[:1]]))
         verb = self.verbs.get(args[0]) if args else None
         if verb is not None:
             return verb.make_context(f"{info_name} {verb.name}", args[1:], parent, **extra)
@@ -162,7 +163,7 @@ class LazyGroup(click.Group):
         return [name for section in COMMANDS.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return load_command(cmd_name) if cmd_name in self.list_commands(ctx) else None
+        return load_command(cmd_name) if cmd_name in (*self.list_commands(ctx), *HIDDEN) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, commands in COMMANDS.items():

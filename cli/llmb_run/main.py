@@ -93,7 +93,7 @@ _HERE = {
     "array": "llmb-run submit --repeats N",
 }
 _STARTING = "--slurm-arg"
-"""The commands that have this option take all of these in some form."""
+"""The commands that have this option take jobs, and so most of these in some form."""
 
 
 def _instead_of(option: str, known: Collection[str], value: str = "VALUE") -> str:
@@ -110,16 +110,22 @@ def _instead_of(option: str, known: Collection[str], value: str = "VALUE") -> st
     if _STARTING not in known:
         return ""
     if name in _HERE:
-        return _HERE[name]
+        return _if_known(_HERE[name], known)
     if name in COLUMNS.values():
         vary = f"--vary {name}={value}"
         return f"--set {name}={value}" if "," not in value else vary if "--vary" in known else f"llmb-run sweep {vary}"
     variable = name.upper().replace("-", "_")
     if variable in VARIABLES:
-        return VARIABLES[variable].option or f"--env {variable}={value}"
+        return _if_known(VARIABLES[variable].option or f"--env {variable}={value}", known)
     if is_option(name):
         return f"{_STARTING} {name}={value}"
     return ""
+
+
+def _if_known(said: str, known: Collection[str]) -> str:
+    """``said`` unless it begins with an option that the command does not have."""
+    option = said.partition(" ")[0].rstrip(":")
+    return "" if option.startswith("--") and option not in known else said
 
 
 def _value(option: str, arguments: list[str]) -> str:

@@ -152,7 +152,6 @@ _SIZE = ("MODEL_SIZE", "--size", "--model-size", "size")
 runs = click.argument(
     "runs", metavar="[RUN]...", nargs=-1, help="Run ids, names, job ids or folders.", shell_complete=complete_runs
 )
-one_run = click.argument("run", metavar="RUN", help="Run id, name, job id or folder.", shell_complete=complete_runs)
 optional_run = click.argument(
     "run", metavar="[RUN]", required=False, help="Run id, name, job id or folder.", shell_complete=complete_runs
 )
@@ -194,9 +193,6 @@ gpu_type = setting("GPU_TYPE", shell_complete=_completes(lambda context: gpus.gp
 size_dtype_scale = together(size, dtype, scale)
 one_job = together(workload, size_dtype_scale)
 """With ``job_settings`` the keyword arguments of ``starting.requests.one_job``."""
-many_jobs = together(workloads, sizes, dtypes, scales)
-"""Those of ``starting.sweeps.many_jobs``."""
-
 _COLUMN = VARIABLES[next(iter(COLUMNS))]
 
 filters = together(
@@ -220,25 +216,36 @@ filters = together(
 )
 """Which runs: the keyword arguments of ``selecting.run_filter``."""
 
-job_settings = together(
-    setting("ENABLE_PROFILE", "-p", is_flag=True),
+_software = together(
     gpu_type,
     setting("CONFIG_VARIANT", shell_complete=complete_variants),
     setting("LLMB_ENGINE", shell_complete=_completes(lambda context: ENGINES)),
     setting("RUN_CONF_IMAGE"),
-    setting("MAX_STEPS"),
-    setting("TIME_LIMIT"),
+)
+_values = together(
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),
     several("--set", "columns", metavar="COLUMN=VALUE", help=f"{_COLUMN.in_help}, such as tp=4; repeatable."),
-    setting("MEGATRON_SETTINGS", more="; repeatable", multiple=True),
+)
+_place = together(
     click.option("--nodelist", metavar="HOSTS", help="Run on these nodes."),
     click.option("--exclude", metavar="HOSTS", help="Avoid these nodes."),
     click.option("--reservation", metavar="NAME", help="Slurm reservation."),
     several("--slurm-arg", metavar="KEY=VALUE", help="Another sbatch option, such as qos=high; repeatable."),
+)
+job_settings = together(
+    setting("ENABLE_PROFILE", "-p", is_flag=True),
+    _software,
+    setting("MAX_STEPS"),
+    setting("TIME_LIMIT"),
+    _values,
+    setting("MEGATRON_SETTINGS", more="; repeatable", multiple=True),
+    _place,
     setting("FORCE", is_flag=True),
     setting("PREFLIGHT"),
 )
 """What a job may be given: the keyword arguments of ``starting.requests.job_spec``."""
+node_settings = together(_software, _values, _place)
+"""Those that decide which nodes a job gets, and what it needs of them."""
 
 after = several("--after", metavar="JOB", help="Start when this run or Slurm job has ended; repeatable.")
 dry_run = flag("--dry-run", help="Start nothing; print the batch script of one job, or a table of several.")
@@ -253,6 +260,33 @@ def kept_in(what: str) -> Callable[[F], F]:
     )
 
 
-no_array = flag("--no-array", help="Submit every run separately, even where one Slurm job array could hold them.")
 spread_nodes = flag("--spread-nodes", "apart", help="Run repeats on different nodes, as far as there are enough.")
 skip_unsupported = flag("--skip-unsupported", help="Leave out combinations that no recipe supports.")
+
+_FROM_1 = click.IntRange(min=1)
+
+planned_jobs = together(
+    workloads,
+    sizes,
+    dtypes,
+    scales,
+    click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, from this one up."),
+    click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, up to this one."),
+    several(
+        "--vary",
+        metavar="NAME=VALUE,VALUE",
+        help="A column, a variable of the job, or size, dtype, scale (GPUs), engine, image, variant; repeatable.",
+    ),
+    several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="Settings that change together; repeatable."),
+    click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each combination."),
+    click.option(
+        "--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over."
+    ),
+    spread_nodes,
+    job_settings,
+    after,
+    dry_run,
+    flag("--again", help="Start all of them, even if an interrupted command could be continued."),
+    detach,
+)
+"""Those that ``submit`` and ``sweep`` share, for ``StartOptions`` and ``starting.planner.plan_options``."""

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from llmb_train import engine as engines
-from llmb_train import named_settings, refusals
+from llmb_train import mpi, named_settings, refusals
 from llmb_train.engine import Engine, package_version
 from llmb_train.errors import EngineError, JobError, TrainError, WrongEngine
 from llmb_train.evidence.hang import HangReporter
 from llmb_train.evidence.machine import DRIVER_FILE, driver_version
-from llmb_train.evidence.node import Node, log_energy
+from llmb_train.evidence.node import Node
 from llmb_train.job import AnyJob, FunctionJob, Job, load_job
 from llmb_train.ranks import find_rank, first_rank, notice
 
@@ -99,9 +99,9 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
 
     config, forward_step = _configuration(job, engine)
     named_settings.apply(job, config)
+    if engine.transformer_engine:
+        mpi.require_starter(job, config, os.environ)
     config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
-    if on_gpu:
-        log_energy(config)
 
     from megatron.bridge.training.pretrain import pretrain
 

@@ -13,20 +13,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cluster.test_arrays import WHOLE_NODE, ArraySite, end_of, events_of, log_written, state_of
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index.search import find_runs
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_series
 from llmb_common.submission.observe import cancel, observe, wait
+from support.cluster_site import WHOLE_NODE, ClusterSite, end_of, events_of, log_written, state_of
 from support.crashes import run_and_crash_while
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster
 
 
-class SeriesSite(ArraySite):
+class SeriesSite(ClusterSite):
     """What a run does depends on its number of steps: 21 for the first, 22 for the second, ..."""
 
     def behave(self, **runs: str) -> None:
@@ -34,9 +34,6 @@ class SeriesSite(ArraySite):
         head, _, rest = self.engine.read_text().partition("\n")
         steps = """steps=$(sed -nE 's/.*"train": ?([0-9]+).*/\\1/p' "$LLMB_RUN_DIR/job.json")"""
         self.engine.write_text(f"{head}\n{steps}\ncase $steps in\n{cases}esac\n{rest}")
-
-    def folders(self) -> list[Path]:
-        return [folder for folder in super().folders() if not folder.parent.name.startswith(".")]
 
     def jobs(self, count: int, **changes: str) -> list[JobToSubmit]:
         plans = [self.plan(**{**WHOLE_NODE, "MAX_STEPS": f"{21 + number}", **changes}) for number in range(count)]

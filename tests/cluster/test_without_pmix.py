@@ -44,14 +44,31 @@ def test_a_job_with_pmix_ends_at_once(cluster: SlurmCluster, tmp_path: Path) -> 
     assert diagnose_logs([log]).kind == "pmix"
 
 
-def test_real_training_on_two_nodes(cluster: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:
+def test_real_training_on_two_nodes_with_no_key_set(cluster: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:
     site = Site(cluster, tmp_path / "install", engine_python)
-    config = site.install / "cluster_config.yaml"
-    config.write_text(config.read_text().replace("slurm: {", "slurm: {mpi: none, "))
+    assert "mpi" not in (site.install / "cluster_config.yaml").read_text()
     assert iterations(site.run(JOB_TOTAL_GPUS="2", GPUS_PER_NODE="1", MAX_STEPS="3")) == [1, 2, 3]
 
 
-def test_the_installer_finds_it_and_doctor_names_the_setting(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_plan_that_overlaps_tps_exchange_gets_pmix_only_where_slurm_has_it(
+    cluster: SlurmCluster, slurm_session: SlurmCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "cluster_config.yaml").write_text("cluster_type: slurm\nslurm: {account: a, gpu_partition: batch}\n")
+    job = {"LLMB_INSTALL": str(tmp_path), "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "DRY_RUN": "true"}
+    for slurm, mpi in ((slurm_session, "pmix"), (cluster, "none")):
+        done = subprocess.run(
+            [ROOT / "llama3.1" / "launch.sh"],
+            env={**os.environ, **slurm.env, "LLMB_PYTHON": sys.executable, **job},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert f"\n  --mpi={mpi} \\\n" in done.stdout
+        assert ("this Slurm has no PMIx (srun --mpi=list)" in done.stderr) is (mpi == "none")
+
+
+def test_the_installer_writes_nothing_and_doctor_doubts(cluster: SlurmCluster, tmp_path: Path) -> None:
     def llmb_install(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "llmb_install", *arguments]
         return subprocess.run(
@@ -68,12 +85,15 @@ def test_the_installer_finds_it_and_doctor_names_the_setting(cluster: SlurmClust
     flags = ["--cluster-type", "slurm", "--account", "a", "--gpu-partition", "batch", "--gpu-type", "h100"]
     done = llmb_install(*flags, "--install-path", str(install), "--workloads", "grok1", "--record", str(answers))
     assert done.returncode == 0, done.stderr
-    assert "\nmpi: none\n" in answers.read_text()
+    assert "mpi" not in answers.read_text()
 
     install.mkdir()
-    for mpi, level in (("pmix", "blocks"), ("none", "ok")):
-        (install / "cluster_config.yaml").write_text(f"cluster_type: slurm\nslurm: {{mpi: {mpi}}}\n")
+    for written, name, level in (
+        ("", "PMIx", "doubt"),
+        ("mpi: pmix, ", "srun --mpi=pmix", "blocks"),
+        ("mpi: none, ", "srun --mpi=none", "ok"),
+    ):
+        (install / "cluster_config.yaml").write_text(f"cluster_type: slurm\nslurm: {{{written}account: a}}\n")
         shown = llmb_install("doctor", "--install-path", str(install), "--no-compute-node", "--json")
         checks = {check["name"]: check for check in json.loads(shown.stdout)["data"]["checks"]}
-        assert checks[f"srun --mpi={mpi}"]["level"] == level
-        assert ("slurm.mpi: none" in checks[f"srun --mpi={mpi}"]["remedy"]) == (level == "blocks")
+        assert checks[name]["level"] == level

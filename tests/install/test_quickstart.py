@@ -45,6 +45,7 @@ def quickstart(world: World) -> Quickstart:
 
     Else one in ``world``, where another one may have been killed.
     """
+    engine.wait_for(engine.SECOND)  # making it changes the installation of the first one
     made = engine.output()
     if made is not None:
         return Quickstart(CLONE / ".test" / "install", *made)

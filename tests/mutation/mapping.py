@@ -1,21 +1,19 @@
-"""Which unit test executes which line of the code, in itself or in the programs that it starts.
+"""Which file of tests executes which line of the code, in itself or in the programs that it starts.
 
 Recorded once for each file of tests, and again when it, the code, or what tests share has changed.
 """
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import hashlib
 import json
-import os
 import re
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from coverage import CoverageData
 
 from mutation.mutants import Mutant
 from mutation.shell import is_shell
@@ -24,86 +22,65 @@ from mutation.trees import SOURCES, Call, Trees, tracked_files
 SECONDS = 1800.0
 """How long one file of tests may take."""
 
+UNSEEN = "tests/training/"
+"""Tests here run the code in an engine's Python, where nothing records lines: they are asked about all of it."""
 
-BEFORE = "*"
-"""In place of tests: executed before the first of the file, by importing, or by an engine that serves all of them."""
+OF_ENGINES = "common/llmb_train/"
 
 
+@dataclass
+class TestFile:
+    """A file of tests: its text, the CPU seconds it takes, tests that fail without any mutant, and what it executes."""
+
+    text: str
+    seconds: float
+    failed: list[str]
+    lines: dict[str, set[int]]
+
+
+@dataclass
 class Coverage:
-    """Tests by line, the CPU seconds of each, and which fail without any mutant."""
+    """Files of tests by name."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.failed: set[str] = set()
-        self._tests: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        self._texts: dict[str, list[str]] = {}
-        self._functions: dict[str, dict[str, str]] = {}
-        self._naming: dict[str, str] = {}
-
-    def add(self, recorded: dict[str, Any], root: Path) -> None:
-        self.seconds.update(recorded["seconds"])
-        self.failed.update(recorded["failed"])
-        for file in {_file(test) for test in recorded["seconds"]} - self._functions.keys():
-            self._naming[file] = (root / file).read_text(encoding="utf-8")
-            self._functions[file] = _functions_of(self._naming[file])
-        for file, lines in recorded["lines"].items():
-            if file not in self._texts and (root / file).is_file():
-                self._texts[file] = (root / file).read_text(encoding="utf-8").splitlines()
-            for line, tests in lines.items():
-                executing = recorded["seconds"] if tests == [BEFORE] else tests
-                self._tests[file][int(line)].update(test for test in executing if test not in self.failed)
+    root: Path
+    files: dict[str, TestFile] = field(default_factory=dict)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that execute the mutant, the quickest first; of a shell file those in files that name it.
+        """The files of tests that execute the mutant, those first that execute most of its file.
 
-        A constant is executed by importing it: those tests count that execute a line where its name stands or have it
-        themselves, or else those of its file.
+        A constant is executed by importing it: those count that execute a line in which its name stands or have it
+        themselves, or else all that execute any line of its file. Of a shell file those that name it.
         """
-        found: set[str] = set()
-        for line in mutant.lines:
-            found |= self._tests[mutant.file][line]
-        if mutant.names:
-            wanted = re.compile(rf"\b({'|'.join(map(re.escape, mutant.names))})\b")
-            for file, lines in self._texts.items():
-                for number, text in enumerate(lines, 1):
-                    if text[:1].isspace() and wanted.search(text):
-                        found |= self._tests[file].get(number, set())
-            found |= {test for test in self.seconds.keys() - self.failed if wanted.search(self._text_of(test))}
         if is_shell(mutant.file):
-            names = ["/".join(Path(file).parts[-2:]) for file in mutant.files]
-            naming = {file for file, text in self._naming.items() if any(name in text for name in names)}
-            found = {test for test in self.seconds.keys() - self.failed if _file(test) in naming}
-        elif not found and not mutant.lines:
-            found.update(*self._tests[mutant.file].values())
-        # What a fixture executes for all tests of its file, the first of them has executed.
-        sharing = {_file(test) for test in found if 'scope="module"' in self._naming[_file(test)]}
-        found |= {test for test in self.seconds.keys() - self.failed if _file(test) in sharing}
-        return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+            shells = ["/".join(Path(file).parts[-2:]) for file in mutant.files]
+            found = {name for name, file in self.files.items() if any(shell in file.text for shell in shells)}
+        elif mutant.lines:
+            found = self._executing(mutant.file, set(mutant.lines))
+        else:
+            found = self._naming(mutant.names) or {
+                name for name, file in self.files.items() if mutant.file in file.lines
+            }
+        if mutant.file.startswith(OF_ENGINES):
+            found |= {name for name in self.files if name.startswith(UNSEEN)}
 
-    def _text_of(self, test: str) -> str:
-        return self._functions[_file(test)].get(test.partition("[")[0].rpartition("::")[2], "")
+        def order(name: str) -> tuple[int, float]:
+            return -len(self.files[name].lines.get(mutant.file, ())), self.files[name].seconds
 
-    def in_two_rounds(self, tests: list[str]) -> list[list[str]]:
-        """``tests`` of the two files of which they are the largest part, and the others; no round is empty."""
-        part = Counter(map(_file, tests))
-        whole = Counter(map(_file, self.seconds))
-        first = sorted(part, key=lambda file: (-part[file] / whole[file], file))[:2]
-        rounds = [[test for test in tests if (_file(test) in first) is wanted] for wanted in (True, False)]
-        return [tests for tests in rounds if tests]
+        return sorted(found, key=order)
 
+    def _executing(self, source: str, numbers: set[int]) -> set[str]:
+        return {name for name, file in self.files.items() if file.lines.get(source, set()) & numbers}
 
-def _file(test: str) -> str:
-    return test.partition("::")[0]
-
-
-def _functions_of(text: str) -> dict[str, str]:
-    """The text of each test function, with its parameters."""
-    lines = text.splitlines()
-    return {
-        node.name: "\n".join(lines[min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1 : node.end_lineno])
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef)
-    }
+    def _naming(self, names: Sequence[str]) -> set[str]:
+        if not names:
+            return set()
+        wanted = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+        found = {name for name, file in self.files.items() if wanted.search(file.text)}
+        for source in {source for file in self.files.values() for source in file.lines}:
+            texts = enumerate((self.root / source).read_text(encoding="utf-8").splitlines(), 1)
+            # What is not indented is executed by importing it.
+            found |= self._executing(source, {at for at, text in texts if text[:1].isspace() and wanted.search(text)})
+        return found
 
 
 def map_tests(trees: Trees, tests: Sequence[str], say: Callable[[str], None]) -> Coverage:
@@ -127,18 +104,18 @@ def map_tests(trees: Trees, tests: Sequence[str], say: Callable[[str], None]) ->
     missing = [name for name in files if not records[name].is_file()]
     if missing:
         say(f"recording which lines {len(missing)} of {len(files)} files of tests execute")
-    calls = [
-        Call([name], SECONDS, around=lambda tree, to=records[name]: _recorded(trees.root, tree, to)) for name in missing
-    ]
-    for number, status in trees.run(calls):
-        if not records[missing[number]].is_file():
-            say(f"{missing[number]}: left out, pytest ended with status {status} before it was recorded")
-    coverage = Coverage()
-    for path in records.values():
-        if path.is_file():
-            coverage.add(json.loads(path.read_text()), trees.root)
-    if coverage.failed:
-        say(f"left out, as they fail while they are recorded: {', '.join(sorted(coverage.failed))}")
+    for ended in trees.run([_recording(trees, name) for name in missing]):
+        name = missing[ended.number]
+        records[name].write_text(json.dumps({"seconds": ended.seconds, **_recorded(trees, name)}), encoding="utf-8")
+    coverage = Coverage(trees.root)
+    for name, path in records.items():
+        value = json.loads(path.read_text(encoding="utf-8"))
+        lines = {file: set(numbers) for file, numbers in value["lines"].items()}
+        text = (trees.root / name).read_text(encoding="utf-8")
+        coverage.files[name] = TestFile(text, value["seconds"], value["failed"], lines)
+    failed = sorted(test for file in coverage.files.values() for test in file.failed)
+    if failed:
+        say(f"left out, as they fail while they are recorded: {', '.join(failed)}")
     return coverage
 
 
@@ -149,90 +126,33 @@ def _digest(root: Path, names: list[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-class _Recorder:
-    """A plugin of pytest: each test is a context of its own in the recorded lines."""
-
-    def __init__(self, coverage: Any) -> None:
-        self.coverage = coverage
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.failed: set[str] = set()
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.coverage.switch_context(nodeid)
-        self.seconds[nodeid] = -_cpu_seconds()
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.seconds[nodeid] += _cpu_seconds()
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.outcome == "failed":
-            self.failed.add(report.nodeid)
+def _recording(trees: Trees, name: str) -> Call:
+    """pytest on one file of tests, recorded by coverage with all its children, also those that end by ``_exit``."""
+    folder = _folder(trees, name)
+    folder.mkdir()
+    sources = "".join(f"\n  {tree / source}" for tree in trees.all for source in SOURCES)
+    text = f"[run]\ndata_file = {folder / 'data'}\nparallel = true\npatch = _exit, subprocess\nsource ={sources}\n"
+    (folder / "settings").write_text(text)
+    command = ["-m", "coverage", "run", f"--rcfile={folder / 'settings'}", "-m", "pytest", "-q"]
+    return Call([*command, f"-ocache_dir={folder / 'cache'}", f"--basetemp={folder / 'tmp'}", name], SECONDS)
 
 
-def _cpu_seconds() -> float:
-    """Of this process, the programs that it has waited for, and those that go on (training engines): how long a test
-    takes says how busy the machine is."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    running = children.read_text().split() if children.exists() else []  # not every kernel has it
-    return sum(os.times()[:4]) + sum(map(_spent_by, running))
+def _recorded(trees: Trees, name: str) -> dict[str, Any]:
+    folder = _folder(trees, name)
+    lines: dict[str, set[int]] = {}
+    for path in folder.glob("data.*"):
+        data = CoverageData(str(path))
+        data.read()
+        for file in data.measured_files():
+            relative = Path(*Path(file).relative_to(trees.folder).parts[1:])
+            if executed := data.lines(file):
+                lines.setdefault(str(relative), set()).update(executed)
+    failed = folder / "cache" / "v" / "cache" / "lastfailed"
+    return {
+        "failed": sorted(json.loads(failed.read_text())) if failed.exists() else [],
+        "lines": {file: sorted(numbers) for file, numbers in sorted(lines.items())},
+    }
 
 
-def _spent_by(pid: str) -> float:
-    """With its own children that have ended; 0 where it has ended itself."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextlib.contextmanager
-def _recorded(root: Path, tree: Path, to: Path) -> Iterator[list[Any]]:
-    """Record what this process executes, and its children, whose context pytest tells them in PYTEST_CURRENT_TEST."""
-    from coverage import Coverage as Recording
-
-    data = tree.parent / f"coverage-{to.stem}"
-    sources = "".join(f"\n  {tree / source}" for source in SOURCES)
-    settings = tree.parent / f"{to.stem}.ini"
-    # _exit: what forks do that end on the spot, as if they had been killed
-    text = f"[run]\ndata_file = {data}\nparallel = true\npatch = _exit\nsource ={sources}\n"
-    settings.write_text(text)
-    children = settings.with_suffix(".children.ini")
-    children.write_text(text + "context = ${PYTEST_CURRENT_TEST-}\n")
-    os.environ["COVERAGE_PROCESS_START"] = str(children)
-    os.environ["LLMB_TEST_RECORDING"] = str(_for_engines(settings.with_suffix("")))
-    recording = Recording(config_file=str(settings))
-    recorder = _Recorder(recording)
-    recording.start()
-    try:
-        yield [recorder]
-    finally:
-        recording.stop()
-    recording.save()
-    recording.combine()
-    lines: dict[str, dict[int, list[str]]] = {}
-    found = recording.get_data()
-    for file in found.measured_files():
-        lines[str(Path(file).relative_to(tree))] = {
-            line: sorted({_test(name) for name in names} & recorder.seconds.keys()) or [BEFORE]
-            for line, names in found.contexts_by_lineno(file).items()
-        }
-    value = {"seconds": recorder.seconds, "failed": sorted(recorder.failed), "lines": lines}
-    temporary = to.with_suffix(f".{time.time_ns()}")
-    temporary.write_text(json.dumps(value))
-    temporary.replace(to)
-
-
-def _for_engines(folder: Path) -> Path:
-    """A folder on the path of training engines, whose Pythons have no recorder of their own."""
-    import coverage
-
-    folder.mkdir(exist_ok=True)
-    (folder / "coverage").symlink_to(Path(coverage.__file__).parent)
-    (folder / "sitecustomize.py").write_text("import coverage\ncoverage.process_startup()\n")
-    return folder
-
-
-def _test(context: str) -> str:
-    """``file::test[parameter] (call)``, as pytest tells children, is ``file::test[parameter]``."""
-    return re.sub(r" \((setup|call|teardown)\)$", "", context.strip("|"))
+def _folder(trees: Trees, name: str) -> Path:
+    return trees.folder / f"recording-{Path(name).stem}"

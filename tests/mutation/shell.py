@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mutation.mutants import Mutant
-from mutation.trees import tracked_files
 
 _ANYWHERE = {" && ": " || ", " || ": " && ", " == ": " != ", " != ": " == ", " ! ": " ", " || true": ""}
 _ANYWHERE |= {"[[ -n ": "[[ -z ", "[[ -z ": "[[ -n "}
@@ -42,15 +41,6 @@ _FUNCTION = re.compile(r"(\w+)\(\) \{")
 def is_shell(file: str) -> bool:
     """Whether ``file``, of this project, is one: all but the suite's own have the suffix."""
     return file.endswith(".sh") or file == "tests/run"
-
-
-def shell_files(root: Path) -> list[str]:
-    """Those of the working tree; of equal ones, which are changed together, the first."""
-    found: list[str] = []
-    for file in filter(is_shell, tracked_files(root)):
-        if not set(_copies(root, file)) & set(found):
-            found.append(file)
-    return found
 
 
 def _copies(root: Path, file: str) -> Iterator[str]:

@@ -1,9 +1,8 @@
-"""Copies of the repository, and pytest in them: each call a fork of this process, which has imported the slow parts."""
+"""Copies of the repository, and Python in them."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import shutil
 import signal
@@ -11,35 +10,42 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 SOURCES = ("common", "cli", "installer")
 
 TIMED_OUT = -1
 """The exit status of what took too long."""
 
-BROKEN = 70
-"""The exit status where this program is wrong, not a mutant."""
-
-# What tests import and nobody mutates: 1 s of a core for each pytest that starts without.
-_WARM = ("pytest", "xdist.plugin", "pytest_timeout", "hypothesis.strategies", "msgspec", "yaml", "typer", "rich.live")
-_WARM += ("_pytest.assertion.rewrite", "_hypothesis_pytestplugin", "xdist.scheduler", "questionary", "requests")
-
 
 @dataclass(frozen=True)
 class Call:
-    """pytest with ``arguments`` in a tree whose ``files`` read ``text`` meanwhile."""
+    """Python with ``arguments`` in a tree whose ``files`` read ``text`` meanwhile; it has ``limit`` seconds."""
 
     arguments: Sequence[str]
     limit: float
     files: Sequence[str] = ()
     text: str = ""
-    around: Callable[[Path], contextlib.AbstractContextManager[list[Any]]] | None = None
-    """Entered in the new process before pytest starts; what it gives are pytest's plugins."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the call with this number has ended, and the CPU seconds of it and its children."""
+
+    number: int
+    status: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Running:
+    number: int
+    call: Call
+    tree: Path
+    deadline: float
 
 
 @dataclass
@@ -50,13 +56,14 @@ class Trees:
     number: int
     folder: Path = field(init=False)
 
+    @property
+    def all(self) -> list[Path]:
+        return [self.folder / str(index) for index in range(self.number)]
+
     def __enter__(self) -> Trees:
-        for name in _WARM:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
         self.folder = Path(tempfile.mkdtemp(prefix="llmb-mutants-"))
-        for index in range(self.number):
-            self._make(self.folder / str(index))
+        for tree in self.all:
+            self._make(tree)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,30 +77,28 @@ class Trees:
             target.unlink(missing_ok=True)
             shutil.copy2(self.root / name, target, follow_symlinks=False)
         subprocess.run(["git", "add", "--all"], cwd=tree, check=True)
+        # Nothing is compiled later: two changes of a file within a second would share the result.
+        subprocess.run([sys.executable, "-m", "compileall", "-q", *SOURCES], cwd=tree, check=True)
 
-    def run(self, calls: Iterable[Call]) -> Iterator[tuple[int, int]]:
-        """Run ``calls``, one in each tree at a time; gives each one's number and status when it ends."""
-        free = [self.folder / str(index) for index in range(self.number)]
-        running: dict[int, tuple[int, Call, Path, float]] = {}
-        waiting = iter(enumerate(calls))
+    def run(self, calls: Iterable[Call]) -> Iterator[Ended]:
+        """Run ``calls``, one in each tree at a time."""
+        free = self.all
+        running: dict[int, _Running] = {}
+        waiting = list(enumerate(calls))[::-1]
         try:
-            while True:
-                while free and (item := next(waiting, None)):
+            while waiting or running:
+                while free and waiting:
+                    number, call = waiting.pop()
                     tree = free.pop()
-                    running[_start(tree, item[1])] = (*item, tree, time.monotonic() + item[1].limit)
-                if not running:
-                    return
-                for pid in list(running):
-                    number, call, tree, deadline = running[pid]
-                    status = _status(pid, deadline)
-                    if status is not None:
-                        if status == BROKEN:
-                            raise SystemExit(f"pytest did not start:\n{(self.folder / f'{tree.name}.out').read_text()}")
+                    running[_start(tree, call)] = _Running(number, call, tree, time.monotonic() + call.limit)
+                for pid, one in list(running.items()):
+                    ended = _end_of(pid, one)
+                    if ended is not None:
                         del running[pid]
-                        for name in call.files:
-                            shutil.copy2(self.root / name, tree / name)
-                        free.append(tree)
-                        yield number, status
+                        for name in one.call.files:
+                            shutil.copy2(self.root / name, one.tree / name)
+                        free.append(one.tree)
+                        yield ended
                 time.sleep(0.02)
         finally:
             for pid in running:
@@ -107,57 +112,40 @@ def tracked_files(root: Path) -> list[str]:
     return sorted({name for name in listed.split("\0") if name and os.path.lexists(root / name)})
 
 
+def _environment(tree: Path) -> dict[str, str]:
+    """The tree's packages instead of those of the repository; the tree itself is for ``tools``."""
+    sources = [*(str(tree / source) for source in SOURCES), str(tree)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sources), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def _start(tree: Path, call: Call) -> int:
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    status = BROKEN
-    try:
-        os.setsid()
-        output = os.open(tree.parent / f"{tree.name}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        status = _pytest(tree, call)
-    except BaseException:  # noqa: BLE001 (SystemExit too: nothing of the parent may run here)
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-        os._exit(status)
-
-
-def _pytest(tree: Path, call: Call) -> int:
-    """In the new process: the tree's packages instead of those of the repository, for its own children too."""
-    os.chdir(tree)
-    sources = [*(str(tree / source) for source in SOURCES), str(tree)]  # the last one for tools/
-    sys.path[:] = sources + [path for path in sys.path if "site-packages" in path or "/lib/python" in path]
-    sys.argv = ["pytest"]
-    os.environ["PYTHONPATH"] = os.pathsep.join(sources)
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    sys.dont_write_bytecode = True
     for name in call.files:
         (tree / name).write_text(call.text, encoding="utf-8")
-    import pytest
+    with Path(f"{tree}.out").open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, *call.arguments],
+            cwd=tree,
+            env={**_environment(tree), **call.variables},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    process.returncode = 0  # _end_of waits for it, since only os.wait4 tells its CPU time
+    return process.pid
 
-    warm = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    places = [f"--rootdir={tree}", f"--basetemp={tree}.tmp"]  # the usual one is cleaned up by all who run pytest
-    arguments = ["-q", "-p", "no:cacheprovider", "-W", warm, *places, *call.arguments]
-    with call.around(tree) if call.around else contextlib.nullcontext([]) as plugins:
-        return int(pytest.main(arguments, plugins=plugins))
 
-
-def _status(pid: int, deadline: float) -> int | None:
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    if ended:
-        _kill(pid)  # what it may have left running
-        return os.waitstatus_to_exitcode(status)
-    if time.monotonic() > deadline:
+def _end_of(pid: int, one: _Running) -> Ended | None:
+    """None while it runs and may."""
+    late = time.monotonic() > one.deadline
+    if late:
         _kill(pid)
-        os.waitpid(pid, 0)
-        return TIMED_OUT
-    return None
+    ended, status, used = os.wait4(pid, 0 if late else os.WNOHANG)
+    if not ended:
+        return None
+    _kill(pid)  # what it may have left running
+    seconds = used.ru_utime + used.ru_stime
+    return Ended(one.number, TIMED_OUT if late else os.waitstatus_to_exitcode(status), seconds)
 
 
 def _kill(pid: int) -> None:

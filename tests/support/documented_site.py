@@ -17,7 +17,6 @@ cluster_name: Example
 cluster_type: slurm
 gpu_type: h100
 slurm: {account: bench, gpu_partition: gpu}
-price_per_gpu_hour: 2.5
 releases: {"0.7.0": {image: /lustre/images/ours.sqsh}}
 """
 WORK = 6576.0

@@ -32,13 +32,18 @@ def is_being_made(name: str = FIRST) -> bool:
     return _is_made_now(name) and not (WORK / f"{name}.status").exists()
 
 
-def python(name: str = FIRST) -> Path:
-    """Its Python. Waits while it is made, and never skips: without an engine the suite cannot test training."""
+def wait_for(name: str) -> None:
+    """Returns when ``tests/run`` has made the engine, or has failed to."""
     deadline = time.monotonic() + _PATIENCE
     while is_being_made(name):
         if time.monotonic() > deadline:
             pytest.fail(f"the training engine was not made within {_PATIENCE} s: see {WORK / name}.err")
         time.sleep(0.5)
+
+
+def python(name: str = FIRST) -> Path:
+    """Its Python. Waits while it is made, and never skips: without an engine the suite cannot test training."""
+    wait_for(name)
     if _is_made_now(name) and (WORK / f"{name}.status").read_text().strip() != "0":
         pytest.fail(f"making the training engine failed:\n{(WORK / f'{name}.err').read_text()[-4000:]}")
     named = os.environ.get(_NAMED[name])

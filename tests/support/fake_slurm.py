@@ -1,10 +1,12 @@
 """A scripted Slurm for what a real one does not do on demand: it hangs, lies, loses answers and stops mid-line.
 
-``FakeSlurm`` puts ``sbatch``, ``squeue``, ``sacct``, ``scancel`` and ``scontrol show config`` into a folder for PATH,
-and a ``sinfo`` whose only node is this machine (a file ``nodes`` in the folder names others).
+``FakeSlurm`` puts ``sbatch``, ``squeue``, ``sacct`` and ``scancel`` into a folder for PATH, and a ``sinfo`` whose only
+node is this machine (a file ``nodes`` in the folder names others).
+
 Jobs are files there, named by id; those of an array share one. It shows arrays as Slurm 22.05 does: waiting tasks are
-one row unless ``squeue`` is asked with ``--array``; a waiting task that is cancelled leaves no trace, the whole array
-one row without a number. ``say(command, how)`` directs the next calls of a command:
+one row; a waiting task that is cancelled leaves no trace, the whole array one row without a number.
+
+``say(command, how)`` directs the next calls of a command:
 
 ==========  =====================================================================================
 hang        it never answers
@@ -14,7 +16,7 @@ twice       every line comes twice
 error       "Socket timed out", exit status 1; ``sbatch`` has NOT accepted the job
 lost        ``sbatch`` only: the job is accepted, then "Socket timed out", exit status 1
 slow        it works, after a second
-noarray     ``sbatch`` only: arrays are refused
+limit       ``sbatch`` only: all but the first three jobs are refused, as by a site's limit
 silent      exit status 0 and no output; ``sbatch`` has accepted the job
 disabled    ``sacct`` only: there is no accounting
 ==========  =====================================================================================
@@ -28,9 +30,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.fake_slurm_program import SCONTROL, SEPARATOR, read_jobs, write_jobs
+from support.fake_slurm_program import SEPARATOR, read_jobs, write_jobs
 
-COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
+COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "sinfo")
 
 # Python takes ten times as long to start as sh, which answers what is asked most.
 _PROGRAM = f"""#!/bin/sh
@@ -39,11 +41,6 @@ folder=FOLDER IFS='{SEPARATOR}'
 if [ "${{0##*/}}" = sinfo ]; then
     printf '%s\\n' "sinfo$IFS$*" >>"$folder/calls"
     cat "$folder/nodes" 2>/dev/null || echo 'localhost|127.0.0.1'
-    exit
-fi
-if [ "${{0##*/}}" = scontrol ] && [ ! -e "$folder/scontrol.how" ]; then
-    printf '%s\\n' "scontrol$IFS$*" >>"$folder/calls"
-    echo '{SCONTROL}'
     exit
 fi
 exec {shlex.quote(sys._base_executable)} -ISs -c '

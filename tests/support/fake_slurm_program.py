@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 SEPARATOR = "\x1f"
 """Between the words of a call in the file ``calls``."""
 
-SCONTROL = "MaxArraySize            = 1001"
-"""The answer of ``scontrol show config``."""
-
 _TIMED_OUT = "Socket timed out on send/recv operation"
+_LIMIT = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
 
 def main(folder: str, command: str, *words: str) -> None:
@@ -78,8 +76,8 @@ def _submit(folder: str, how: str, words: tuple[str, ...]) -> list[str]:
     options = [line[len("#SBATCH --") :] for line in _read(words[-1]).splitlines() if line.startswith("#SBATCH --")]
     values = dict(option.partition("=")[::2] for option in options)
     last = values["array"].removeprefix("0-") if "array" in values else ""
-    if last and how == "noarray":
-        _fail("sbatch: error: Batch job submission failed: Invalid job array specification")
+    if how == "limit" and len([name for name in os.listdir(folder) if name.isdigit()]) >= 3:
+        _fail(f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: {_LIMIT}")
     for number in range(1, 10**6):
         try:
             os.close(os.open(os.path.join(folder, str(number)), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -96,8 +94,6 @@ def _submit(folder: str, how: str, words: tuple[str, ...]) -> list[str]:
 
 
 def _answer(folder: str, command: str, words: tuple[str, ...]) -> list[str]:
-    if command == "scontrol":
-        return [SCONTROL]
     names = next((word[7:].split(",") for word in words if word.startswith("--name=")), None)
     ids = [word for word in words if word.replace("_", "").isdigit()]
     numbers = sorted((name for name in os.listdir(folder) if name.isdigit()), key=int)
@@ -107,7 +103,7 @@ def _answer(folder: str, command: str, words: tuple[str, ...]) -> list[str]:
     if command == "scancel":
         _cancel(folder, chosen, ids)
         return []
-    rows = _rows([job for job in chosen if command in job["known"]], "--array" in words)
+    rows = _rows([job for job in chosen if command in job["known"]])
     return [_line(command, row_id, jobs) for row_id, jobs in rows.items()]
 
 
@@ -125,12 +121,12 @@ def _cancel(folder: str, chosen: list[Job], ids: list[str]) -> None:
         write_jobs(os.path.join(folder, base), kept + rest)
 
 
-def _rows(jobs: list[Job], every_task: bool) -> dict[str, list[Job]]:
+def _rows(jobs: list[Job]) -> dict[str, list[Job]]:
     """The jobs of each row: waiting tasks of an array share one."""
     rows: dict[str, list[Job]] = {}
     for job in jobs:
         base, _, index = job["id"].partition("_")
-        together = index and job["state"] == "PENDING" and not every_task
+        together = index and job["state"] == "PENDING"
         rows.setdefault(base if together else job["id"], []).append(job)
     return rows
 

@@ -14,15 +14,13 @@ from pathlib import Path, PurePath
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
-from xdist.workermanage import WorkerController
-
-from support import engine
 
 TOGETHER = {
     # Their clusters keep accounts, which takes 7 s to start.
     "test_lifecycle": "lifecycle",
     "test_lifecycle_crashes": "lifecycle",
-    "test_arrays": "cluster",
+    "test_old_arrays_on_slurm": "cluster",
+    "test_repeats": "cluster",
     "test_cluster_itself": "cluster",
     "test_doctor": "cluster",
     # The engine of the next release of Megatron-Bridge has a warm process of its own.
@@ -53,14 +51,9 @@ SPREAD = frozenset({"test_run_crashes", "test_linters", "test_pythons"})
 
 FIRST = (
     "lifecycle",
-    "training",
-    "functions",
-    "test_launch_on_slurm",
-    "test_quickstart",
     "cluster",
     "test_pythons",
     "test_crashes",
-    "test_launched_smoke",
     "terminal",
     "browser",
     "test_time_limit",
@@ -70,21 +63,18 @@ FIRST = (
     "test_supervise",
     "test_executors_local",
     "test_health_looks",
+    # In a fresh clone the first training engine is there by now. Who comes earlier only waits for it.
+    "training",
+    "test_launch_on_slurm",
     "test_run_crashes",
     "test_supervise_clock",
+    # And here the second one.
+    "functions",
+    "test_launched_smoke",
+    "test_quickstart",
 )
 """Groups, or files of ``SPREAD``. What starts first, the longest first, those that wait beside those that compute; the
 others follow."""
-
-
-NEED_ENGINE = {
-    **dict.fromkeys(("training", "test_launch_on_slurm", "test_without_pmix", "test_health_of_nodes"), engine.FIRST),
-    "test_launched_smoke": engine.SECOND,
-    # Making the second one changes the installation that these tests look at.
-    "test_quickstart": engine.SECOND,
-    "functions": engine.SECOND,
-}
-"""Groups that begin when the training engine that they need has been made, where others are left."""
 
 
 def group_of(nodeid: str) -> str:
@@ -100,17 +90,13 @@ def group_of(nodeid: str) -> str:
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """pytest-xdist's scheduler for groups of tests, with the groups of this module."""
+    """pytest-xdist's own scheduler, told which tests belong together.
+
+    Its ``loadgroup`` does the same with marks, but groups nothing where pytest is 9.2 or newer (pytest-xdist's #1386).
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        waiting = {group for group, name in NEED_ENGINE.items() if engine.is_being_made(name)}
-        ready = next((group for group in self.workqueue if group not in waiting), None)
-        if ready is not None:
-            self.workqueue.move_to_end(ready, last=False)
-        super()._assign_work_unit(node)
 
 
 def arrange(items: list[pytest.Item]) -> None:

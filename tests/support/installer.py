@@ -33,7 +33,7 @@ def run(install: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     for module in ("installation", "commands.operations", "commands.upkeep"):
         monkeypatch.setattr(f"llmb_install.{module}.load_recipes", lambda clone: RECIPES)
     monkeypatch.setattr("shutil.which", lambda name, *_, **__: None)
-    monkeypatch.setattr("llmb_install.answers.detect.mpi_type", lambda: "pmix_v5")
+    monkeypatch.setattr("llmb_install.commands.operations.mpi_types", lambda: ("none", "pmix_v5"))
     monkeypatch.setenv("XDG_STATE_HOME", str(install.parent / "state"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
 

@@ -64,7 +64,7 @@ def shape_of(script: str, made: JobPlan) -> str:
     plain = r"[\w.,:/+=@%-]*"
     lines = script.replace(made.experiment_name, "EXPERIMENT").splitlines()
     kept = [line for line in lines if not re.fullmatch(rf"#.*|export {plain}|  --container-env={plain} \\", line)]
-    return re.sub(r"\b\d+\b", "0", "\n".join(kept))
+    return re.sub(r"\b\d+\b|(?<=--mpi=)\w+", "0", "\n".join(kept))
 
 
 def refusal(*given: str | Machine | ClusterConfig | None, **variables: str) -> str:

@@ -98,7 +98,7 @@ def with_small_code(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 def run_folders(site: RunSite) -> list[Path]:
     """The folders of all runs that have a record."""
-    return [record.parent for record in site.install.glob("workloads/*/experiments/*/[!.]*/run.json")]
+    return [record.parent for record in site.install.glob("workloads/*/experiments/[!.]*/[!.]*/run.json")]
 
 
 def log_of(record: RunRecord) -> str:

@@ -19,9 +19,6 @@ from support.processes import free_ports
 
 ILL = """
 import os, sys, time
-if "COVERAGE_PROCESS_START" in os.environ:
-    import coverage
-    coverage.process_startup()
 node = os.environ.get("SLURMD_NODENAME")
 if node in ("n2", "n3") and "zlib" in str(sys.orig_argv):
     import torch, torch.distributed
@@ -46,7 +43,7 @@ class Here:
 
     def __init__(self, python: Path, folder: Path) -> None:
         (folder / "sitecustomize.py").write_text(ILL)
-        self.env = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('LLMB_TEST_RECORDING', '')}"}
+        self.env = {**os.environ, "PYTHONPATH": str(folder)}
         self.port = free_ports(1)[0]
 
     @property

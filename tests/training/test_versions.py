@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import REPOSITORY, Engine, make_function_job, make_job, recording
+from training_jobs import REPOSITORY, Engine, make_function_job, make_job
 
 from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_train.engine import DOCUMENTED, FUNCTIONS, RELEASES
@@ -49,7 +49,7 @@ def start(tree: Path, job: dict[str, Any] | None = None, **environment: str) -> 
     own |= {"MASTER_PORT": "29400", "PYTHONPATH": f"{tree}:{REPOSITORY / 'common'}", "PATH": os.environ["PATH"]}
     return subprocess.run(
         [sys.executable, "-m", "llmb_train", str(job_file)],
-        env=own | recording() | environment,
+        env=own | environment,
         capture_output=True,
         text=True,
         check=False,

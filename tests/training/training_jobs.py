@@ -159,8 +159,7 @@ class Warm:
 
     def __init__(self, python: Path, environment: dict[str, str]) -> None:
         self._command = [str(python), str(Path(__file__).with_name("warm_engine.py"))]
-        # It is told with each request for which test it runs.
-        self._environment = {k: v for k, v in environment.items() if k != "PYTEST_CURRENT_TEST"}
+        self._environment = environment
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, argv: Sequence[str], folder: Path, ranks: int | None = None) -> tuple[int, str, str]:
@@ -170,7 +169,6 @@ class Warm:
         with tempfile.TemporaryDirectory() as scratch:
             out, log = Path(scratch) / "out", Path(scratch) / "log"
             request = {"argv": list(argv), "ranks": ranks, "port": free_ports(1)[0], "env": self._environment}
-            request |= {"test": os.environ.get("PYTEST_CURRENT_TEST", "")}
             request |= {"cwd": str(folder), "out": str(log if ranks else out), "log": str(log)}
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
@@ -257,17 +255,9 @@ class Engine:
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def recording() -> dict[str, str]:
-    """What a program in an environment of its own must be told for tests/mutate.py to know what it executes."""
-    names = ("COVERAGE_PROCESS_START", "PYTEST_CURRENT_TEST") if "LLMB_TEST_RECORDING" in os.environ else ()
-    return {name: os.environ[name] for name in names}
-
-
 def training_environment() -> dict[str, str]:
     """This process's environment, with the training code and without another job's ranks."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "PYTEST_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         inherited.pop(name, None)
-    recorder = [os.environ["LLMB_TEST_RECORDING"]] if "LLMB_TEST_RECORDING" in os.environ else []
-    path = os.pathsep.join([str(REPOSITORY / "common"), *recorder])
-    return {**inherited, **recording(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return {**inherited, "PYTHONPATH": str(REPOSITORY / "common"), "OMP_NUM_THREADS": "1"}

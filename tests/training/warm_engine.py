@@ -5,7 +5,7 @@
 Each line of standard input is a request, in JSON; the next one is read when its programs have ended:
 
     {"argv": ["-m", "llmb_train", "job.json"], "ranks": 2, "port": 23456, "env": {…},
-     "cwd": "…", "out": "…", "log": "…", "test": "…"}     (on one line)
+     "cwd": "…", "out": "…", "log": "…"}     (on one line)
 
 ``argv`` is what follows ``python``: ``-m MODULE`` or a script, and its arguments. It runs once for each rank with
 torchrun's variables, or, where ``ranks`` is null, once without them; ``env`` is the rest of its environment. The files
@@ -81,8 +81,6 @@ def fork_rank(request: dict[str, Any], variables: dict[str, str]) -> int:
             file = os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(file, descriptor)
             os.close(file)
-        if recording := sys.modules.get("coverage"):  # tests/mutate.py wants to know which test executes what
-            recording.Coverage.current().switch_context(request["test"])
         status = run_program(request["argv"])
         sys.stdout.flush()
         sys.stderr.flush()

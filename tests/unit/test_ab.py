@@ -16,7 +16,7 @@ import pytest
 
 from llmb_common.results.decision import SuiteAttempt
 from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
-from llmb_common.runs.record import ArrayTask, load_record
+from llmb_common.runs.record import Turn, load_record
 from llmb_run.campaigns.conduct import Run, attempt_of, held
 from llmb_run.comparing.ab import as_text, signed
 from llmb_run.comparing.strategy import InTurns, Rule, RunBlock
@@ -200,6 +200,24 @@ def test_six_per_cent_less_time_is_a_gain(site: Site) -> None:
     assert len(instant.accepted()) == 12
 
 
+def test_a_comparison_that_ended_under_release_0_2_is_still_over(site: Site) -> None:
+    """Its rule had a rate and whether it was precise; its own software it could not go on with."""
+    assert site(*BASE, "--change", "STEP_MS=94").status == 0
+    (result,) = site.install.glob("campaigns/ab-*/1/result.json")
+    content = json.loads(result.read_text())
+    content["rule"] |= {"rate": 0.005, "precise": False}
+    result.write_text(json.dumps(content))
+    frozen = result.with_name("campaign.json")
+    frozen.write_text(
+        frozen.read_text()
+        .replace('"llmb":"', '"llmb":"0.2.0 and before ')
+        .replace('"llmb": "', '"llmb": "0.2.0 and before ')
+    )
+    done = site(*BASE, "--change", "STEP_MS=94")
+    assert (done.status, "this campaign is over" in done.err) == (0, True), done.err
+    assert site(*BASE, "--change", "STEP_MS=94", "--pairs", "30").status == 2, "another rule goes on, with its software"
+
+
 def test_equals_are_told_to_be_equal(site: Site) -> None:
     done = site(*BASE)
     assert done.status == 0, done.err
@@ -272,7 +290,7 @@ def test_runs_count_with_those_of_their_allocation(cli: Cli, runs: str, counted:
     """``1``, ``2``: a job in which a run got a step time, ``m`` the first one on other nodes; ``.``: it got none; a
     space: its series ended before."""
     record = make_run(cli.install)
-    task = msgspec.structs.replace(record.submission, task=ArrayTask("s", 1, 4))
+    task = msgspec.structs.replace(record.submission, turn=Turn("s", 1, 4))
 
     def of(number: int, kind: str) -> Run:
         one = replace(record, submission=task, job_id="1" if kind in "1.m" else kind)
@@ -296,7 +314,7 @@ def test_a_run_that_its_allocation_cut_short_has_not_failed(cli: Cli) -> None:
     """One that was ended at its own limit has: the batch script says which it was."""
     record = make_run(cli.install, log=steady_log(100.0, steps=50)[:600])
     (item,) = measure([record.paths.folder], Workspace(cli.install))
-    submission = msgspec.structs.replace(record.submission, task=ArrayTask("s", 1, 4))
+    submission = msgspec.structs.replace(record.submission, turn=Turn("s", 1, 4))
     cut = replace(record, submission=submission).with_state("TIMEOUT")
     assert attempt_of(item, cut, timed=True, strict=False).fault.startswith("its allocation ended before")
     events = [{"event": name, "time": 1, "job_id": "1"} for name in ("start", "limit")]

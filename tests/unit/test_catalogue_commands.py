@@ -255,7 +255,6 @@ def test_what_is_not_known_of_a_model_is_left_empty_everywhere(cli: Cli) -> None
         ["baseline", "set", *ids],
         ["baseline", "list"],
         ["archive", *ids, "-o", cli.install / "runs.tar.gz"],
-        ["archive", "verify", cli.install / "runs.tar.gz"],
         ["report", "--html", cli.install / "r.html", "--markdown", cli.install / "r.md"],
     ):
         done = cli(*command)

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
-import subprocess
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from support.cli import Cli
+from support.packs import edit, sums_hold, unpack
 from support.programs import needs_zstd
 from support.runs import make_run, steady_log
 
 TOKEN = "hf_" + "Q" * 30  # looks like a token, but is not a real one
 KNOWN = "correct-horse-battery"
-
-
-def unpack(path: Path, into: Path) -> Path:
-    """The one folder in the archive."""
-    into.mkdir()
-    subprocess.run(["tar", "-xf", path, "-C", into], check=True)
-    (folder,) = into.iterdir()
-    return folder
 
 
 @pytest.mark.parametrize("suffix", [pytest.param(".tar.zst", marks=needs_zstd), ".tar.gz"])
@@ -56,10 +48,48 @@ def test_an_archive_holds_the_runs_and_its_hashes_hold(cli: Cli, tmp_path: Path,
     assert (folder / inside / "run.json").read_bytes() == record.paths.record.read_bytes()
     sums = dict(reversed(line.split("  ", 1)) for line in (folder / "SHA256SUMS").read_text().splitlines())
     assert set(sums) == names - {"SHA256SUMS"}
-    for name, digest in sums.items():
-        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    assert sums_hold(folder)
+    edit(folder, ".out", lambda log: log + b"x")
+    assert not sums_hold(folder)
     about = json.loads((folder / "archive.json").read_text())
     assert about["runs"][0]["verdict"] == "pass"
+
+
+def test_a_run_of_an_earlier_release_keeps_the_file_for_nvidias_tools(cli: Cli, tmp_path: Path) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    file = record.paths.folder / "llmb-config_101.yaml"
+    file.write_text("job_info:\n  job_id: '101'\n")
+    (row,) = cli("results", "--json").data["runs"]
+    assert (row["run_id"], row["status"]) == (record.paths.run_id, "Success")
+    assert cli("archive", "-o", tmp_path / "runs.tar.gz").status == 0
+    folder = unpack(tmp_path / "runs.tar.gz", tmp_path / "out")
+    assert (folder / record.paths.name / file.name).read_bytes() == file.read_bytes()
+
+
+def test_sha256sum_reads_every_name_that_a_file_may_have(cli: Cli, tmp_path: Path) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    odd = [b"line\nbreak", b"back\\slash", b"\xff", "größe *".encode()]
+    for name in odd:
+        Path(os.fsdecode(os.fsencode(record.paths.folder) + b"/" + name)).write_text("text")
+    assert cli("archive", "-o", tmp_path / "runs.tar.gz").status == 0
+    folder = unpack(tmp_path / "runs.tar.gz", tmp_path / "out")
+    assert sums_hold(folder)
+    for name in odd:
+        Path(os.fsdecode(os.fsencode(folder / record.paths.name) + b"/" + name)).write_text("other")
+        assert not sums_hold(folder)
+        Path(os.fsdecode(os.fsencode(folder / record.paths.name) + b"/" + name)).write_text("text")
+
+
+@pytest.mark.parametrize("suffix", [pytest.param(".tar.zst", marks=needs_zstd), ".tar.gz"])
+def test_the_same_runs_make_the_same_archive(cli: Cli, tmp_path: Path, suffix: str) -> None:
+    make_run(cli.install, log=steady_log(5741.47))
+    contents = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        target = tmp_path / name / f"runs{suffix}"
+        assert cli("archive", "-o", target).status == 0
+        contents.append(target.read_bytes())
+    assert contents[0] == contents[1]
 
 
 def test_no_secret_gets_in(cli: Cli, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import tarfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from llmb_common.runs.record import RunRecord
 from llmb_run.results import kept
 from support.cli import Cli
 from support.gpu_nodes import smi_answer, snapshot, write_node
-from support.iteration_logs import mbridge_line, memory_print
-from support.runs import make_run, plan_for
+from support.iteration_logs import memory_print
+from support.runs import make_run, plan_for, steady_log
 
 SOCKETS = (Path(__file__).resolve().parents[1] / "data" / "nccl" / "socket_hpcx.log").read_text()
 CONFIGURATION = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "16", "FORCE": "true"}
@@ -29,20 +28,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return Cli(tmp_path, monkeypatch, capsys)
 
 
-def log_with_energy(joules: Callable[[int], float]) -> str:
-    """As Megatron-Bridge 0.3.1 prints it: training/utils/train_utils.py, after the throughput."""
-    lines = []
-    for step in range(1, 51):
-        line, mark = mbridge_line(step, 50, milliseconds=2000.0), " learning rate:"
-        assert mark in line
-        energy = f" energy per GPU (J/iter/GPU): {joules(step):.1f} | power per GPU (W/GPU): {joules(step) / 2:.1f} |"
-        lines.append(line.replace(mark, energy + mark))
-    return "".join(lines)
-
-
 def run_over_sockets(install: Path) -> RunRecord:
     """Two nodes of 8 GPUs, the second over TCP and at its power limit."""
-    run = make_run(install, variables=CONFIGURATION, log=log_with_energy(lambda step: 1300.0))
+    run = make_run(install, variables=CONFIGURATION, log=steady_log(2000.0))
     capped = snapshot(2000.0, smi_answer(changes={index: {"cap_us": "400000000 us"} for index in range(8)}))
     write_node(run.paths.folder, "n1")
     write_node(run.paths.folder, "n2", log=SOCKETS, after=capped)
@@ -91,24 +79,11 @@ def test_a_strange_image_is_no_error(cli: Cli, tmp_path: Path, image: object) ->
     assert "\nimage " not in done.out or "no digest on record" in done.out
 
 
-def test_energy_is_that_of_the_window(cli: Cli, tmp_path: Path) -> None:
-    make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 1300.0 if 35 <= step <= 44 else 9.0))
-    (row,) = cli("results", "--json").data["runs"]
-    assert (row["joules_per_gpu_step_mean"], row["watts_per_gpu_mean"]) == (1300.0, 650.0)
-
-
-def test_an_energy_of_nothing_is_no_energy(cli: Cli, tmp_path: Path) -> None:
-    """What the framework prints where it cannot read the counter."""
-    make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 0.0 if step == 40 else 1300.0))
-    (row,) = cli("results", "--json").data["runs"]
-    assert (row["joules_per_gpu_step_mean"], row["status"]) == (None, "Success")
-
-
 PEAK = {"job": "77", "restart": 0, "rank": 3, "allocated": 52 << 30, "reserved": 60 << 30, "device": 79 << 30}
 
 
 def test_measured_memory_stands_beside_the_predicted(cli: Cli, tmp_path: Path) -> None:
-    run = make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 1300.0))
+    run = make_run(tmp_path, variables=CONFIGURATION, log=steady_log(2000.0))
     predicted = run.plan.preflight.memory_gib
     assert predicted is not None
     write_node(run.paths.folder, "n1")
@@ -126,14 +101,14 @@ def test_measured_memory_stands_beside_the_predicted(cli: Cli, tmp_path: Path) -
 
 def test_memory_of_a_rank_on_a_cpu_is_not_called_a_gpus(cli: Cli, tmp_path: Path) -> None:
     job = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "1"}
-    run = make_run(tmp_path, variables=job, log=log_with_energy(lambda step: 1300.0))
+    run = make_run(tmp_path, variables=job, log=steady_log(2000.0))
     write_node(run.paths.folder, "n1")
     (run.paths.folder / "nodes" / "n1.memory.jsonl").write_text(f"{json.dumps(PEAK)}\n")
     assert "memory     52.0 GiB at most in a rank, 60.0 reserved" in cli("show").out
 
 
 def test_without_the_nodes_memory_is_what_the_log_says(cli: Cli, tmp_path: Path) -> None:
-    log = log_with_energy(lambda step: 1300.0).split("\n", 1)
+    log = steady_log(2000.0).split("\n", 1)
     make_run(tmp_path, variables=CONFIGURATION, log=f"{log[0]}\n{memory_print(0, 1, 58.8, 62.5)}{log[1]}")
     (row,) = cli("results", "--json").data["runs"]
     assert row["memory_gib"] == pytest.approx(58.8e9 / 2**30)
@@ -144,13 +119,13 @@ def test_without_the_nodes_memory_is_what_the_log_says(cli: Cli, tmp_path: Path)
 def test_five_runs_of_a_kind_make_it_known_here(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a kind that nobody has validated: from five pairs of this site and software on, its own runs say how well."""
     monkeypatch.setattr(kept, "_COARSE_NS", 0)  # files count as settled at once
-    first = make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 1300.0))
+    first = make_run(tmp_path, variables=CONFIGURATION, log=steady_log(2000.0))
     predicted = first.plan.preflight.memory
     assert predicted is not None
     assert (predicted.knowledge, predicted.low) == ("not validated", None)
     runs = [
         first,
-        *(make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 1.0)) for _ in "1234"),
+        *(make_run(tmp_path, variables=CONFIGURATION, log=steady_log(2000.0)) for _ in "1234"),
     ]
     for number, run in enumerate(runs):
         write_node(run.paths.folder, "n1")

@@ -14,7 +14,7 @@ import pytest
 from llmb_common import __version__
 from llmb_common.request.variables import VARIABLES
 from llmb_run import options
-from llmb_run.app import COMMANDS, load_command
+from llmb_run.app import COMMANDS, COMPLETION_VARIABLE, HIDDEN, load_command
 from llmb_run.commands.start import single_command
 from llmb_run.terminal import split
 from support.cli import Cli
@@ -22,7 +22,7 @@ from support.golden import GOLDEN, check_golden
 from support.runs import make_run
 
 NAMES = [name for section in COMMANDS.values() for name in section]
-PAGES = [(), *((name,) for name in NAMES), *(("exclude", name) for name in ("list", "add", "remove"))]
+PAGES = [(), *((name,) for name in (*NAMES, *HIDDEN)), *(("exclude", name) for name in ("list", "add", "remove"))]
 
 
 def file_name(page: tuple[str, ...]) -> str:
@@ -40,6 +40,15 @@ def test_no_golden_help_is_left_over() -> None:
     assert {path.name for path in (GOLDEN / "help").glob("llmb-run*")} == {
         file_name(page).removeprefix("help/") for page in PAGES
     }
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_hidden_command_works_and_is_not_named(cli: Cli, name: str) -> None:
+    assert cli(name).status == 0
+    assert name not in cli("--help").out.split()
+    words = {"COMP_WORDS": f"llmb-run {name[:3]}", "COMP_CWORD": "1", COMPLETION_VARIABLE: "bash_complete"}
+    assert name not in cli(**words).out
+    assert "did you mean" not in cli(f"{name}d").err
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -114,9 +123,8 @@ def run_llmb(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         ("bash", "llmb-run jobs --state time", "TIMEOUT", "RUNNING"),
         ("bash", "llmb-run accept smo", "smoke", "gb300"),
         ("bash", "llmb-run accept ./", "file", "smoke"),
-        ("bash", "llmb-run accept ver", "verify", "gb300"),
-        ("bash", "llmb-run archive ver", "verify", "file"),
-        ("bash", "llmb-run archive 1f ver", "", "verify"),
+        ("bash", "llmb-run accept sh", "show", "gb300"),
+        ("bash", "llmb-run accept smoke sh", "", "show"),
         ("bash", "llmb-run report --html ./", "file", "plain"),
         ("bash", "llmb-run exclude re", "remove", "add"),
         ("bash", "llmb-run results --full", "--full-names", "--format"),

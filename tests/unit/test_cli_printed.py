@@ -14,6 +14,9 @@ import pytest
 
 from llmb_common.runs.finding import Attempt, Finding
 from llmb_common.timing.tables import shorten
+from llmb_run.columns import table as table_of
+from llmb_run.commands.watch import LIVE
+from llmb_run.following import look_at
 from llmb_run.terminal import clock, table
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
@@ -91,7 +94,7 @@ def test_a_result_as_json(cli: Cli) -> None:
         **{"gpu_type": "gb200", "gpus": 128, "executor": "slurm", "job_id": "101", "state": "COMPLETED"},
         **{"variant": "mbridge", "fp8_recipe": "cs", "nodes": 32, "gbs": 64, "seq_len": 8192},
         **{"status": "Success", "reason": None, "iteration": None, "message": None},
-        **{"window": {"first": 35, "last": 44}, "joules_per_gpu_step_mean": 4000.0, "watts_per_gpu_mean": 697.0},
+        **{"window": {"first": 35, "last": 44}},
         **{"log_tflops_per_gpu_std": 0.0, "verdict": "pass", "more_runs": None, "remarks": [], "notices": []},
         "not_training": [],
         "findings": [],
@@ -163,8 +166,9 @@ def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
 
 
 def test_the_table_of_jobs_and_of_one_watched(cli: Cli) -> None:
-    run = make_run(cli.install, log=steady_log(5741.5)).paths.run_id
-    header, line = cli("watch", run, "--once").out.splitlines()
+    followed = look_at([make_run(cli.install, log=steady_log(5741.5)).paths.folder])
+    followed[0].progress.look()
+    header, line = table_of(LIVE, followed).splitlines()
     assert cells(header) == ["run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what"]
     assert cells(line)[3:] == ["50/50", "5.742", "1636.8", "128", "101", "pretrain_llama3.1 405b mbridge fp8 (cs)"]
     for title in ("for", "step", "s/step", "TFLOPS", "GPUs"):
@@ -259,12 +263,12 @@ def test_where_nobody_can_be_asked_the_last_known_state_is_shown(cli: Cli) -> No
     assert "note: the last known state is shown: " in cli("show", run).err
 
 
-def test_what_differs_from_a_run_that_is_repeated_is_a_table(cli: Cli) -> None:
+def test_what_differs_from_a_run_that_is_retried_exactly_is_a_table(cli: Cli) -> None:
     record = make_run(cli.install, log=steady_log(5741.5))
     document = json.loads(record.paths.record.read_text())
     document["manifest"] |= {"llmb": None, "recipe_sha256": "0" * 64}
     record.paths.record.write_text(json.dumps(document))
-    done = cli("repeat", record.paths.run_id)
+    done = cli("retry", record.paths.run_id, "--exact")
     assert done.status == 1
     rows = [cells(line) for line in (done.out + done.err).splitlines()]
     assert ["differs", "then", "now"] in rows
@@ -293,7 +297,7 @@ def test_columns_of_the_csv_that_programs_read(cli: Cli) -> None:
     assert steps[0] == {
         **{"run": record.paths.run_id, "measured": "false", "iteration": "1", "seconds": "5.7415"},
         **{"tflops_per_gpu": "1636.8", "loss": "6.958428", "grad_norm": "1.019"},
-        **{"joules_per_gpu": "", "watts_per_gpu": "", "skipped": "false"},
+        **{"skipped": "false"},
     }
 
 

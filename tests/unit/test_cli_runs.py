@@ -72,9 +72,7 @@ def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
     assert [line["run_id"] for line in here("jobs", "--live", "--json").data["runs"]] == [run]
     timeout = here("wait", run, "--timeout", "1s")
     assert (timeout.status, "have not ended within 1s" in timeout.err) == (1, True)
-    once = here("watch", "--once").out.splitlines()
-    assert once[1].split()[:2] == [run, "RUNNING"]
-    assert "/50" in once[1]
+    assert here("jobs", "--live").out.splitlines()[1].split()[:2] == [run, "RUNNING"]
     alive = here("retry", run)
     assert (alive.status, "not yet ended" in alive.err) == (2, True)
     ended = here("cancel", run)
@@ -102,10 +100,10 @@ def test_where_nobody_watches_nodes_no_scheduler_is_asked_for_failed_ones(here: 
     assert "no scheduler says here which nodes have failed" in done.err
 
 
-def test_repeat_starts_the_same_script_or_says_what_differs(here: Cli) -> None:
+def test_an_exact_retry_starts_the_same_script(here: Cli) -> None:
     run = started(here)
-    assert here("repeat", run, "--check").out == "the same: script, code, recipe, image and version\n"
-    done = here("repeat", run, "--json")
+    assert here("retry", run, "--check").out == "the same: script, code, recipe, image and version\n"
+    done = here("retry", run, "--exact", "--json")
     assert done.status == 0
     scripts = []
     for word in (run, done.data["jobs"][0]["run_id"]):
@@ -114,23 +112,71 @@ def test_repeat_starts_the_same_script_or_says_what_differs(here: Cli) -> None:
     assert scripts[0] == scripts[1]
 
 
-def test_repeat_stops_where_something_differs(here: Cli) -> None:
-    run = started(here)
-    folder = Path(here("jobs", "--json").data["runs"][0]["folder"])
+def tamper(here: Cli, run: str) -> None:
+    """Give the run another script and another recipe than there are today."""
+    (row,) = here("jobs", run, "--json").data["runs"]
+    folder = Path(row["folder"])
     script = next(folder.glob("*.sbatch"))
     script.write_text(script.read_text().replace("OMP_NUM_THREADS=1", "OMP_NUM_THREADS=2"))
     record = json.loads((folder / "run.json").read_text())
     record["manifest"]["recipe_sha256"] = "0" * 64
     (folder / "run.json").write_text(json.dumps(record))
-    done = here("repeat", run)
+
+
+def test_an_exact_retry_starts_nothing_where_something_differs(here: Cli) -> None:
+    run = started(here)
+    tamper(here, run)
+    done = here("retry", run, "--exact")
     assert done.status == 1
     assert "-export OMP_NUM_THREADS=2" in done.err
     assert "recipe.yaml" in done.err
-    assert "2 things differ today: batch script, recipe.yaml" in done.err
+    assert "nothing was started: 2 things differ today: batch script, recipe.yaml" in done.err
     assert len(here("jobs", "--json").data["runs"]) == 1
-    found = here("repeat", run, "--check", "--json")
-    assert (found.status, [d["what"] for d in found.data["differences"]]) == (1, ["batch script", "recipe.yaml"])
-    assert here("repeat", run, "--anyway").status == 0
+    checked = here("retry", run, "--check", "--json")
+    (found,) = checked.data["runs"]
+    assert (checked.status, found["same"]) == (1, False)
+    assert [difference["what"] for difference in found["differences"]] == ["batch script", "recipe.yaml"]
+    anyway = here("retry", run, "--exact", "--anyway")
+    assert (anyway.status, "-export OMP_NUM_THREADS=2" in anyway.err) == (0, True)
+    assert len(here("jobs", "--json").data["runs"]) == 2
+
+
+def test_of_several_runs_each_is_compared_and_all_or_none_start(here: Cli) -> None:
+    same, other = started(here), started(here)
+    tamper(here, other)
+    checked = here("retry", same, other, "--check")
+    assert checked.status == 1
+    assert checked.out == f"{same}: the same: script, code, recipe, image and version\n"
+    assert checked.err.startswith(f"{other}:\ndiffers")
+    done = here("retry", same, other, "--exact", "--json")
+    assert [(run["run_id"], run["same"]) for run in done.data["runs"]] == [(same, True), (other, False)]
+    message = f"nothing was started: 1 of 2 runs would differ today: {other} (batch script, recipe.yaml)"
+    assert (done.status, done.envelope["error"]["message"]) == (1, message)
+    assert len(here("jobs", "--json").data["runs"]) == 2
+    assert len(here("retry", same, other, "--exact", "--anyway", "--json").data["jobs"]) == 2
+
+
+def test_a_check_of_a_live_run_only_compares(here: Cli) -> None:
+    run = started(here, "--env", "STANDIN_STEPS=1000", "--env", "STANDIN_SECONDS=0.2", "--detach")
+    assert here("retry", run, "--check").status == 0
+    assert here("retry", run).status == 2
+    assert len(here("jobs", "--json").data["runs"]) == 1
+    here("cancel", run)
+
+
+@pytest.mark.parametrize("words", [("--without", "n1"), ("--spread", "2"), ("--without-failed",), ("--resume",)])
+@pytest.mark.parametrize("option", ["--exact", "--check"])
+def test_what_would_change_a_run_is_not_exact(cli: Cli, option: str, words: tuple[str, ...]) -> None:
+    run = make_run(cli.install).paths.run_id
+    done = cli("retry", run, option, *words)
+    assert done.status == 2
+    assert f"error: {option} is about runs exactly as they were, which {words[0]} would change\n" in done.err
+    assert f"  -> leave out {option}, or {words[0]}\n" in done.err
+
+
+def test_only_what_exact_finds_is_overridden(cli: Cli) -> None:
+    done = cli("retry", make_run(cli.install).paths.run_id, "--anyway")
+    assert (done.status, "--anyway overrides what --exact finds\n  -> add --exact" in done.err) == (2, True)
 
 
 def test_a_task_file_run_twice_starts_nothing_twice(here: Cli, tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ NOT_RUN = {
     r"(?:.* )?\S*(?:=?<\w|\[[A-Z0-9_]+=|\.\.\.(?!\w))": "a reader has to fill it in",
     r"\S*installer\.py|\S*llmb-install ": "installs, downloads or looks at the machine: tests/install does that",
     r"\S*llmb-run health|srun |sbatch ": "needs the nodes of a cluster",
-    r"llmb-run accept (gb300(?! --dry-run)|verify|sign)": "takes days; test_accept_verify.py has its packs and keys",
-    r"llmb-run why --slow --test": "tests until it is clear; test_week.py does that",
+    r"llmb-run accept gb300(?! --dry-run)": "takes days",
+    r"llmb-run accept show|sha256sum |ssh-keygen ": "test_accept_show.py has a pack and keys for it",
     r"llmb-run ab --base \S+ --change tp=1$": "the page's run has TP 2, this one has not; test_week.py has both",
     r"\./setup\.sh": "downloads an image",
     r"python -m llmb_train\.catalogue": "needs Megatron-Bridge",
@@ -58,8 +58,8 @@ NOT_RUN = {
     r"grep .*train_step_timing": "needs a log of NeMo",
 }
 """Commands that are not run, and why; the options of those that are ours are parsed all the same."""
-MORE = {r"llmb-run (ab|tune|sweep) ": "--dry-run", r"llmb-run watch": "--once", r"llmb-run wait": "--timeout 1s"}
-"""What is added to a command that would go on until its runs have ended."""
+MORE = {r"llmb-run (ab|tune|sweep) ": "--dry-run", r"llmb-run watch": "48300", r"llmb-run wait": "--timeout 1s"}
+"""What is added to a command that would go on until its runs have ended: a dry run, one that has ended, a limit."""
 ENDED = {0, 1}
 """Exit statuses of what worked; 1 where it told of a run that failed or has not ended, and there are such."""
 HERE = {

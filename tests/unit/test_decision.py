@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.results.comparison import Change, compare_times, loss_difference
-from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, decide, level, look, steady_error
+from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, decide, less, level, look, steady_error
 from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares
 from llmb_common.results.steps import StepTime, estimate
 from llmb_common.timing.statistics import f_tail, t_quantile
@@ -359,3 +359,10 @@ def test_losses_that_are_no_numbers_are_not_compared() -> None:
     assert loss_difference(losses(2.0, math.nan, 4.0), losses(2.2, 9.0, 4.0)) == (1, pytest.approx(0.1))
     assert loss_difference(losses(2.0, 3.0), losses(math.inf, None)) is None
     assert loss_difference(losses(0.0), losses(1.0)) is None
+
+
+def test_what_is_left_is_as_uncertain_as_all_that_is_taken_off() -> None:
+    low, middle, high = less((-0.10, -0.07, -0.06), [(-0.06, -0.03, -0.02), (-0.03, -0.01, 0.01)])
+    assert middle == pytest.approx(-0.03)
+    assert middle - low == pytest.approx(math.hypot(0.03, 0.01, 0.02))
+    assert high - middle == pytest.approx(math.hypot(0.01, 0.03, 0.02))

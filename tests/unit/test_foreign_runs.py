@@ -20,9 +20,10 @@ from llmb_common.runs.folders import refusal
 from llmb_common.runs.manifest import hash_of_packed, pack_code, training_code
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.jobs import JobToSubmit, Options
-from llmb_common.submission.many import submit_many
+from llmb_common.submission.many import submit_series
 from llmb_common.submission.observe import cancel, observe
 from llmb_common.submission.single import create_run, submit
+from llmb_run.following import look_at
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder
@@ -151,13 +152,13 @@ def test_folder_and_record_must_both_be_ours(cli: Cli, what: str) -> None:
 
 
 @needs_root
-def test_retry_and_repeat_start_nothing_of_another_users_record(cli: Cli) -> None:
+def test_retry_starts_nothing_of_another_users_record(cli: Cli) -> None:
     """Its plan names a Python, an image and mounts, which would be used with our privileges."""
     record = make_run(cli.install)
     os.chown(record.paths.folder, OTHER, OTHER)
     os.chown(record.paths.record, OTHER, OTHER)
-    for command in ("retry", "repeat"):
-        done = cli(command, record.paths.run_id)
+    for words in ((), ("--exact",), ("--exact", "--anyway")):
+        done = cli("retry", record.paths.run_id, *words)
         assert (done.status, "not to you" in done.err) == (3, True), done.err
     assert cli("show", record.paths.run_id).status == 0, "it can be looked at"
 
@@ -258,23 +259,23 @@ def test_cancel_signals_no_process_of_another_user(tmp_path: Path) -> None:
 
 
 def test_nobody_else_can_change_what_a_job_will_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the umask of a group that shares everything: folders, an array's links, names in a shared folder."""
+    """With the umask of a group that shares everything: folders, a series' links, names in a shared folder."""
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
     site = RunSite(tmp_path, "slurm")
     former = os.umask(0)
     try:
         plan = site.plan()
-        results = submit_many([JobToSubmit(plan, RECIPE), JobToSubmit(plan, RECIPE)])
+        results = submit_series([JobToSubmit(plan, RECIPE), JobToSubmit(plan, RECIPE)])
     finally:
         os.umask(former)
-    assert all(isinstance(record, RunRecord) for _, record in results)
+    assert all(isinstance(record, RunRecord) for record in results)
     experiments = site.install / "workloads" / plan.workload / "experiments"
     experiment = experiments / plan.experiment_name
-    assert list(experiment.glob(".array-*"))
+    assert list(experiments.glob(".series-*"))
     for folder in (experiments, experiment):
         assert folder.stat().st_mode & 0o1000, f"{folder} is not sticky"
-    below = [path for path in experiment.rglob("*") if not path.is_symlink()]
+    below = [path for path in experiments.rglob("*") if not path.is_symlink() and path != experiment]
     assert [path for path in below if path.stat().st_mode & 0o022] == []
 
 
@@ -282,7 +283,8 @@ def test_a_fifo_in_place_of_a_log_or_of_events_hangs_nobody(cli: Cli) -> None:
     record = make_run(cli.install, state="RUNNING")
     for path in (record.paths.log, record.paths.events):
         os.mkfifo(path)
-    assert cli("watch", "--once", record.paths.run_id).status == 0
+    (run,) = look_at([record.paths.folder])
+    run.progress.look()
     assert cli("jobs").status == 0
 
 

@@ -1,61 +1,30 @@
-"""``llmb-run why --slow``: what a run has otherwise than the best, what that may be worth, and the test of it."""
+"""``llmb-run why --slow``: what a run has otherwise than the best, what that may be worth, and how to measure it."""
 
 from __future__ import annotations
 
-import math
-import re
+import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.results.decision import less
 from llmb_common.results.references import worth_of
 from support import instant
 from support.campaigns import Site
-from support.cli import Done
-from support.crashes import run_and_crash
+from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.plans import ROOT, plan
-from tools.paired_simulation import TESTED_ON, TRUE_GAPS
-from tools.paired_simulation import attributed as simulated
 
 JOB = ("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1")
 
 
-def milliseconds(job: JobPlan) -> float:
-    """A larger micro-batch wins 9 %, rings 4 %, both together only 11 %; logging costs 1 ms."""
-    ring = "NCCL_ALGO" in job.env and job.env["NCCL_ALGO"].value == "Ring"
-    return {(1, False): 100.0, (2, False): 91.0, (1, True): 96.0, (2, True): 89.0}[job.mbs, ring] + (
-        "NCCL_DEBUG" in job.env
-    )
-
-
-@pytest.fixture
-def slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run id of a slow run; there is a faster one."""
-    monkeypatch.setattr(instant, "milliseconds_of", milliseconds)
-    started(site, "NCCL_ALGO=Ring", "mbs=2")
-    return started(site, "NCCL_ALGO=Tree", "mbs=1")
-
-
 def started(site: Site, *changes: str) -> str:
-    words = [word for change in changes for word in ("--env" if change[0].isupper() else "--set", change)]
-    done = site(*JOB, *words, "--json")
-    run_id: str = done.data["jobs"][0]["run_id"]
+    """Run id of a run, with columns (``mbs=2``) and variables (``NCCL_ALGO=Ring``) of its job."""
+    words = [word for change in changes for word in ("--set" if change.startswith("mbs=") else "--env", change)]
+    run_id: str = site(*JOB, *words, "--json").data["jobs"][0]["run_id"]
     return run_id
-
-
-def attributed(site: Site, run: str, *words: str) -> Done:
-    return site("why", "--slow", "--test", run, *words)
-
-
-def rows(done: Done) -> dict[str, Any]:
-    """What was tested, by name."""
-    return {item["name"]: item for item in done.data["runs"][0]["contributions"]["differences"]}
 
 
 # What differs
@@ -85,6 +54,77 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
     assert f"{fast}: this run takes 11.1% more time" in text
     assert f"{command} mbs=2" in text
     assert "no faster run of the same work is recorded here" in site("why", "--slow", fast).out
+
+
+def test_each_line_of_ab_can_be_pasted_and_is_what_it_says(site: Site) -> None:
+    """Whatever is in a value; side B then has what the fastest run has."""
+    odd = "a b;$HOME 'c' \"d\""
+    listed = "mlx5_0,mlx5_1"
+    fast = started(site, "STEP_MS=90", f"NOTE={odd}", "mbs=2", "NCCL_ALGO=Ring", f"NCCL_IB_HCA={listed}")
+    slow = started(site, "STEP_MS=100", "mbs=1", "NCCL_DEBUG=WARN")
+    (found,) = site("why", "--slow", slow, "--json").data["runs"]
+    assert found["gap"]["best"] == fast
+    lines = {item["name"]: item["test"] for item in found["gap"]["differences"]}
+    assert set(lines) == {
+        "mbs",
+        *(f"env {name}" for name in ("STEP_MS", "NOTE", "NCCL_IB_HCA", "NCCL_ALGO", "NCCL_DEBUG")),
+    }
+    text = site("why", "--slow", slow).out
+    for name, line in lines.items():
+        assert f"{line}\n" in text
+        done = site(*shlex.split(line)[1:], "--dry-run", "--json")
+        assert done.status == 0, done.err
+        one, other = (item["plan"] for item in done.data["jobs"])
+        if name == "mbs":
+            assert (one["mbs"], other["mbs"]) == (1, 2)
+            continue
+        variable = name.removeprefix("env ")
+        values = [plan["env"].get(variable, {}).get("value") for plan in (one, other)]
+        wanted = {
+            "STEP_MS": ["100", "90"],
+            "NOTE": [None, odd],
+            "NCCL_IB_HCA": [None, listed],
+            "NCCL_ALGO": [None, "Ring"],
+            "NCCL_DEBUG": ["WARN", None],
+        }
+        assert values == wanted[variable]
+
+
+def test_what_ab_cannot_change_says_so(site: Site) -> None:
+    """A driver is no setting of a job; nor is what a run's own nodes found."""
+    runs = [site(*JOB, "--env", f"STEP_MS={ms}", "--json").data["jobs"][0] for ms in (100, 90)]
+    for run, driver, changes in zip(runs, ("570.86.15", "580.95.05"), ({3: {"limit": "650.00 W"}}, {}), strict=True):
+        answer = smi_answer(driver=driver, changes=changes)
+        looks = {name: snapshot(at, answer) for name, at in (("before", 1000.0), ("load", 1100.0), ("after", 2000.0))}
+        write_node(Path(run["folder"]), "n1", **looks)
+    slow = runs[0]["run_id"]
+    differences = site("why", "--slow", slow, "--json").data["runs"][0]["gap"]["differences"]
+    told = {item["name"]: item for item in differences}
+    why = "no setting of a job changes it"
+    assert {name: item["why"] for name, item in told.items() if not item["test"]} == {"driver": why, "power_limit": why}
+    text = site("why", "--slow", slow).out
+    for item in ("software: driver: 570.86.15 here, 580.95.05 there", "nodes: power_limit:"):
+        after = text[text.index(item) :].splitlines()[1]
+        assert after.strip() == f"ab cannot measure it: {why}"
+
+
+def test_what_a_test_of_release_0_2_left_behind_disturbs_nothing(site: Site) -> None:
+    """``why --slow --test`` kept campaigns, whose runs have their keys."""
+    run = site(*JOB, "--env", "STEP_MS=90", "--json").data["jobs"][0]
+    record = Path(run["folder"]) / "run.json"
+    content = json.loads(record.read_text())
+    content["submission"]["key"] = "why:0a1b2c3d:2.1"
+    record.write_text(json.dumps(content))
+    left = site.install / "campaigns" / "why-pretrain_llama3.1-0a1b2c3d" / "1"
+    left.mkdir(parents=True)
+    (left / "campaign.json").write_text('{"schema": 1, "id": "0a1b2c3d", "began": 1.0, "gap": {}, "arms": []}')
+    (left / "result.json").write_text('{"schema": 1, "rule": {"precise": true}, "differences": []}')
+    slow = started(site, "STEP_MS=100")
+    for words in (("jobs", "--all"), ("results",), ("report",), ("show", run["run_id"]), ("rebuild",), ("results",)):
+        done = site(*words)
+        assert (done.status, done.err.count("error")) == (0, 0), words
+    assert run["run_id"] in site("jobs", "--all").out
+    assert site("why", "--slow", slow, "--json").data["runs"][0]["gap"]["best"] == run["run_id"]
 
 
 def test_columns_that_are_not_legal_one_by_one_are_one_difference(site: Site) -> None:
@@ -163,7 +203,7 @@ def test_without_a_faster_run_it_is_held_against_what_was_published(
     assert site(*alone.split()[1:], "--dry-run").status == 0
     text = site("why", "--slow", bf16["run_id"]).out
     assert "launch: env NCCL_GRAPH_REGISTER (graph registration): 1 here" in text
-    assert "no test: LLMB cannot plan a job in that software" in text
+    assert "ab cannot measure it: LLMB cannot plan a job in that software" in text
 
     (fp8,) = site(*job, "--dtype", "fp8").data["jobs"]
     (only,) = site("why", "--slow", fp8["run_id"], "--json").data["runs"][0]["gap"]["differences"]
@@ -175,103 +215,3 @@ def test_without_a_faster_run_it_is_held_against_what_was_published(
     (only,) = site("why", "--slow", later["run_id"], "--json").data["runs"][0]["gap"]["differences"]
     assert only["test"] == f"llmb-run ab --base {later['run_id']} --change 'image=nvcr.io#nvidia/nemo:26.08'"
     assert only["worth"]["pairs"] == 110
-
-
-# The test
-
-
-def test_contributions_are_measured_one_by_one_and_together(site: Site, slow: str) -> None:
-    """As far as the budget goes, and on from there with a larger one."""
-    short = attributed(site, slow, "--budget", "0.00001")
-    assert short.status == 4
-    assert "not known: not tested within the budget" in short.out
-    assert f"a larger --budget or more --pairs go on: llmb-run why --slow --test {slow}" in short.out
-    begun = {key for _, key in instant.accepted()}
-    assert {key.rpartition(":")[2].partition(".")[0] for key in begun - {""}} == {"1", "2"}, "one after the other"
-
-    done = attributed(site, slow, "--budget", "1000", "--json")
-    assert done.status == 0, done.err
-    keys = [key for _, key in instant.accepted()]
-    assert begun < set(keys)
-    assert len(keys) - 1 == len(set(keys)), "no run twice: but for two without a campaign"
-    found, parts = done.data["runs"][0]["contributions"], rows(done)
-    truth = {"mbs": -9.0, "env NCCL_ALGO": -4.0}
-    assert set(parts) == set(truth)
-    for name, share in truth.items():
-        measured = parts[name]["tested"]["difference"]
-        assert measured["low_percent"] < share < measured["high_percent"]
-        assert measured["error_rate_each_look"] == pytest.approx(0.01 / 3), "all three hold together"
-        assert measured["high_percent"] - measured["low_percent"] <= 2.02, "known to 1 %"
-    assert found["together"]["difference"]["difference_percent"] == pytest.approx(-11, abs=0.3)
-    interaction, unexplained = found["interaction"], found["unexplained"]
-    assert interaction["difference_percent"] == pytest.approx(100 * (0.89 / (0.91 * 0.96) - 1), abs=0.5)
-    assert unexplained["low_percent"] < 0 < unexplained["high_percent"]
-    text = attributed(site, slow, "--budget", "1000")
-    assert "setting: mbs: 1 here, 2 there" in text.out
-    assert "all of these together" in text.out
-    assert re.search(r"-[89]\.\d ± [01]\.\d %", text.out)
-    assert "this campaign is over; --again begins another one" in text.err
-
-
-def test_killed_at_any_moment_the_test_goes_on(site: Site, slow: str) -> None:
-    """Here of a variable that only this run sets: the test leaves it out."""
-    alone = started(site, "mbs=2", "NCCL_ALGO=Ring", "NCCL_DEBUG=INFO")
-    before = len(instant.accepted())
-    at, crashed = 10, True
-    while crashed:
-        crashed = run_and_crash(lambda: attributed(site, alone, "--resolution", "9%"), at, site.install)
-        at += 150
-    done = attributed(site, alone, "--resolution", "9%", "--json")
-    assert done.status == 0, done.err
-    ((name, tested),) = rows(done).items()
-    assert (name, tested["here"], tested["there"]) == ("env NCCL_DEBUG", "INFO", "-")
-    keys = [key.rpartition(":")[2] for _, key in instant.accepted()][before:]
-    assert sorted(keys) == sorted(f"{arm}.{number}" for arm in (1, 2) for number in range(1, len(keys) // 2 + 1))
-
-
-def test_a_difference_that_fails_is_an_outcome(site: Site, slow: str) -> None:
-    instant.direct("2.1", "torch.OutOfMemoryError: CUDA out of memory.", "FAILED")
-    done = attributed(site, slow, "--resolution", "9%", "--pairs", "8", "--budget", "1000")
-    assert done.status == 1
-    assert "fails: B failed: " in done.out
-    assert "not known: one of them fails" in done.out
-    assert "setting: env NCCL_ALGO: Tree here, Ring there" in done.out
-
-
-def test_a_job_that_fails_by_itself_ends_the_test(site: Site, slow: str) -> None:
-    instant.direct("1.1", "torch.OutOfMemoryError: CUDA out of memory.", "FAILED")
-    done = attributed(site, slow, "--resolution", "9%", "--pairs", "8", "--budget", "1000")
-    assert done.status == 1
-    assert "fails: A failed: " in done.out
-    assert done.out.count("not known: the run's own job fails") == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--test",), "--test is for one run"),
-        (("--slow", "--test"), "--test is for one run"),
-        (("--slow", "--test", "RUN", "--resolution", "none"), "is not a percentage"),
-        (("--slow", "--test", "RUN", "--pairs", "6"), "so few are never sure enough of 3 comparisons at once"),
-        (("--slow", "--test", "BEST"), "nothing of what differs can be tested"),
-    ],
-)
-def test_what_cannot_be_tested(site: Site, slow: str, words: tuple[str, ...], said: str) -> None:
-    best = site("why", "--slow", slow, "--json").data["runs"][0]["gap"]["best"]
-    done = site("why", *({"RUN": slow, "BEST": best}.get(word, word) for word in words))
-    assert done.status == 2
-    assert said in done.err
-
-
-def test_what_is_left_is_as_uncertain_as_all_that_is_taken_off() -> None:
-    low, middle, high = less((-0.10, -0.07, -0.06), [(-0.06, -0.03, -0.02), (-0.03, -0.01, 0.01)])
-    assert middle == pytest.approx(-0.03)
-    assert middle - low == pytest.approx(math.hypot(0.03, 0.01, 0.02))
-    assert high - middle == pytest.approx(math.hypot(0.01, 0.03, 0.02))
-
-
-def test_intervals_hold_all_contributions_at_once() -> None:
-    """Of 12 trials, with what chance adds to 5 % there. ``docs/slow.md`` has the table."""
-    found = simulated(TRUE_GAPS[0], TESTED_ON[0], trials=12, seed=1)
-    assert found.all_at_once >= 0.83
-    assert found.each >= found.all_at_once

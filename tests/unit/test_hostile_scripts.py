@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_common.executors.slurm.script import render_array
 from llmb_common.executors.slurm.submit import render_series
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
@@ -23,7 +22,7 @@ from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import RunPaths
-from llmb_common.runs.record import ArrayTask, RunRecord, Submission
+from llmb_common.runs.record import RunRecord, Submission, Turn
 from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.site.machine import Machine
 from llmb_common.submission.single import create_run
@@ -352,34 +351,11 @@ def test_without_an_engine_of_its_own_a_local_run_takes_python3(site_of: Callabl
     assert rank.words[:3] == ["-u", "-m", "llmb_train"]
 
 
-def test_a_task_of_an_array_runs_the_script_to_which_its_link_leads(site_of: Callable[[str], Site]) -> None:
-    site = site_of("none")
-    plan = renamed(site.plan(), experiment_name="it's $(touch evil) %j %a #1")
-    records = [site.create(plan) for _ in range(3)]
-    array = records[0].paths.array("0a1b")
-    array.folder.mkdir()
-    for index, record in enumerate(records):
-        (array.folder / str(index)).symlink_to(f"../{record.paths.name}")
-    text = render_array(plan, array, 3)
-    array.script.write_text(text)
-    options = options_of(text)
-    assert (options["array"], options["job-name"]) == ("0-2", array.job_name)
-    done = site.stubs.run(array.script, site.tmp, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="40")
-    assert done.returncode == 0, done.stderr
-    (rank,) = site.stubs.ranks()
-    assert rank.words[-1] == str(records[1].paths.job)
-    assert json.loads(records[1].paths.events.read_text().splitlines()[0])["job_id"] == "40_1"
-    output = file_of(str(options["output"]), a="1")
-    assert Path(output).parent.samefile(records[1].paths.output)
-    assert Path(output).name == records[1].paths.batch_log.name
-    assert not list(site.tmp.rglob("evil"))
-
-
 def test_the_runs_of_a_series_have_their_turns_by_their_links(site_of: Callable[[str], Site]) -> None:
     """A run that was removed, and one whose turn was over before its job was queued again, are left out."""
     site = site_of("none")
     plan = renamed(site.plan(), experiment_name="it's $(touch evil) %j %a #1")
-    records = [replace(site.create(plan), submission=Submission(task=ArrayTask("0a1b", n, 4))) for n in range(4)]
+    records = [replace(site.create(plan), submission=Submission(turn=Turn("0a1b", n, 4))) for n in range(4)]
     series = records[0].shared
     assert series is not None
     series.folder.mkdir()

@@ -134,7 +134,7 @@ def test_the_quickstart_leaves_nothing_else_to_decide(words: list[str]) -> None:
 
 
 def test_of_several_the_first_by_name_is_refused() -> None:
-    words = ["--workloads", "all", "--record", "a", "--json", "--gres", "--arch", "x86_64", "--mpi", "none"]
+    words = ["--workloads", "all", "--record", "a", "--json", "--gres", "--arch", "x86_64", "--env-type", "uv"]
     with pytest.raises(RequestError, match="itself: --arch cannot be combined"):
         parse(["--quickstart", *words])
 

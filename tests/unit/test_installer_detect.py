@@ -10,7 +10,7 @@ import pytest
 
 from llmb_common.machine.processes import Answer
 from llmb_install.answers import detect
-from llmb_install.answers.detect import Partition, Site, detect_site, mpi_type, mpi_types, parse_sinfo
+from llmb_install.answers.detect import Partition, Site, detect_site, parse_sinfo
 from llmb_install.parts import credentials
 from llmb_install.parts.credentials import enroot_credentials_path
 
@@ -95,27 +95,6 @@ def test_a_gpu_of_another_kind_has_no_type(machine: Machine) -> None:
 def test_releases_of_slurm(machine: Machine, version: str, found: str) -> None:
     machine({**SAID, "sinfo --version": version}, ["sbatch"])
     assert detect_site().slurm_version == found
-
-
-@pytest.mark.parametrize(
-    ("said", "types", "chosen"),
-    [
-        ("MPI plugin types are...\n\tnone\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n",
-         ("none", "pmix", "pmix_v4"), "pmix"),
-        ("none pmi2 cray_shasta", ("cray_shasta", "none", "pmi2"), "none"),
-        ("none openmpi pmix_v3 nonesuch", ("none", "openmpi", "pmix_v3"), "pmix_v3"),
-        ("", (), None),
-    ],
-)  # fmt: skip
-def test_how_ranks_can_be_started(machine: Machine, said: str, types: tuple[str, ...], chosen: str | None) -> None:
-    machine({"srun --mpi=list": said}, [])
-    assert mpi_types() == types
-    assert mpi_type() == chosen
-
-
-def test_slurm_22_lists_them_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detect, "ask", lambda *_: Answer(0, b"none\n", b"srun: pmix\n"))
-    assert mpi_types() == ("none", "pmix")
 
 
 def test_a_partition_of_several_kinds_of_node_is_one() -> None:

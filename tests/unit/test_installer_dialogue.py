@@ -422,7 +422,7 @@ def test_suggestions_follow_from_the_site(monkeypatch: pytest.MonkeyPatch) -> No
     found = suggestions(CLUSTER, {"cluster_type": "slurm", "gpu_partition": "gpu"})
     assert found == {
         **{"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "cpu_partition": "gpu", "gres": True},
-        **{"gpu_type": "h100", "arch": "x86_64", "runtime": "pyxis", "install_method": "srun", "mpi": "pmix"},
+        **{"gpu_type": "h100", "arch": "x86_64", "runtime": "pyxis", "install_method": "srun"},
         **{"container_writable": True, "env_type": "venv", "hugging_face": False},
     }
     plain = suggestions(LAPTOP, {"gpu_type": "cpu"})

@@ -162,7 +162,6 @@ def test_the_list_of_answers_to_change_shows_them(talk: Any, monkeypatch: pytest
     assert "Slurm account: bench" in shown
     assert "Do jobs request their GPUs with --gres=gpu:N: yes" in shown
     assert not [line for line in shown if line.startswith("Python with torch")], "which does not matter here"
-    assert "MPI plug-in of srun: default" in shown
 
 
 def test_a_site_with_slurm_may_be_used_without_it(talk: Any) -> None:

@@ -41,7 +41,7 @@ GOOD_REPORT = {
     "space for images": "10.0 TB free in /images",
     "Slurm version": "24.11.5",
     "Slurm controller": "answers",
-    "srun --mpi=pmix": "none, pmix",
+    "PMIx": "none, pmix",
     "GPU partition": "gpu: 8 nodes of 8 GPUs, limit 4:00:00",
     "GRES": "8 GPUs per node",
     "account": "bench",
@@ -118,7 +118,7 @@ def test_a_fault_that_hides_others_is_named_alone() -> None:
     """Without its controller nothing more is known of Slurm; without InfiniBand nobody needs a module for it."""
     down = report(replace(GOOD, controller_is_up=False, node=None))
     assert set(GOOD_REPORT) - set(down) == {
-        *("srun --mpi=pmix", "GPU partition", "GRES", "account", "time limit", "time to save", "task plug-in", "Pyxis"),
+        *("PMIx", "GPU partition", "GRES", "account", "time limit", "time to save", "task plug-in", "Pyxis"),
         *list(GOOD_REPORT)[list(GOOD_REPORT).index("a compute node") :],
     }
     assert list(bad(node(machine=HostFacts(architecture="x86_64")))) == ["InfiniBand or RoCE"]
@@ -184,7 +184,6 @@ SAID = {
     "scontrol ping": "Slurmctld(primary) at login is UP\n",
     "scontrol show config": "Configuration data as of x\nTaskPlugin              = task/affinity\nA = b = c\n"
     "AccountingStorageType   = accounting_storage/slurmdbd\n",
-    "srun --mpi=list": "none pmix",
     "srun --help": "--container-image --container-mounts --container-mount-home --container-writable",
     "enroot version": "4.1.2\n",
     "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8\n",
@@ -230,6 +229,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine()
     monkeypatch.setattr("llmb_install.answers.detect.ask", machine.ask)
     monkeypatch.setattr("llmb_install.commands.doctor_facts.hold", machine.hold)
+    monkeypatch.setattr("llmb_install.commands.doctor_facts.mpi_types", lambda: ("none", "pmix"))
     monkeypatch.setattr("shutil.which", lambda name: name if name in machine.on_path else None)
     monkeypatch.setattr("llmb_install.commands.doctor_facts.free_bytes", lambda folder: len(str(folder)))
     monkeypatch.setattr("llmb_install.commands.doctor_facts.load_recipes", lambda clone: {})

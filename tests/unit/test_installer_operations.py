@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+import yaml
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import Interrupted, RequestError
@@ -71,25 +72,89 @@ def test_flags_come_before_a_play_file_and_the_files_folder_before_the_default(
     assert wanted(part).install_path == str(tmp_path / "elsewhere")
 
 
-def test_how_ranks_start_is_found_unless_somebody_says(run: Run, part: Part, tmp_path: Path) -> None:
+PLAY = "schema: 1\ncluster_type: slurm\naccount: a\ngpu_partition: g\ngpu_type: h100\nworkloads: [grok1]\n"
+
+
+def test_nobody_is_asked_how_ranks_start(run: Run, part: Part, tmp_path: Path) -> None:
     run(*SLURM, "--workloads", "grok1", "--dry-run")
-    assert wanted(part).mpi == "pmix_v5"
-    run(*SLURM, "--workloads", "grok1", "--mpi", "none", "--dry-run")
-    assert wanted(part).mpi == "none"
-    run(*LOCAL, "--dry-run")
     assert wanted(part).mpi is None
     play = tmp_path / "play.yaml"
-    play.write_text(
-        "schema: 1\ncluster_type: slurm\naccount: a\ngpu_partition: g\ngpu_type: h100\nworkloads: all\nmpi: pmi2\n"
-    )
-    run("--play", str(play), "--dry-run")
-    assert wanted(part).mpi == "pmi2"
+    play.write_text(PLAY)
+    assert "mpi" not in run("--play", str(play), "--dry-run")[2]
+    assert wanted(part).mpi is None
 
 
-def test_an_installation_keeps_how_its_ranks_start(run: Run, part: Part, install: Path) -> None:
-    stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100")
+@pytest.mark.parametrize(
+    ("mpi", "kept", "told"),
+    [
+        ("pmix_v5", None, "left out"),  # what release 0.2 found here, and recorded
+        ("none", "none", "none is written as slurm.mpi to cluster_config.yaml, for every job"),
+        ("pmi2", "pmi2", "pmi2 is written as slurm.mpi to cluster_config.yaml, for every job"),
+    ],
+)
+def test_a_play_file_of_release_0_2_installs(run, part, tmp_path, mpi, kept, told) -> None:
+    play = tmp_path / "play.yaml"
+    play.write_text(f"{PLAY}mpi: {mpi}\n")
+    status, _, err = run("--play", str(play), "--dry-run")
+    assert (status, wanted(part).mpi) == (0, kept)
+    assert err.splitlines()[0] == f"note: {play}: mpi is no longer asked for, as jobs get what they need: {told}"
+    assert part.asked_for[-1].site_values()["slurm"].get("mpi") == kept
+
+
+@pytest.mark.parametrize("mpi", ["'pmix; rm'", "5"])
+def test_a_play_file_whose_mpi_is_no_name_is_refused(run: Run, part: Part, tmp_path: Path, mpi: str) -> None:
+    play = tmp_path / "play.yaml"
+    play.write_text(f"{PLAY}mpi: {mpi}\n")
+    status, _, err = run("--play", str(play), "--dry-run")
+    assert status == 2
+    assert "which is not a valid name in Slurm\n  -> remove mpi" in err
+
+
+@pytest.mark.parametrize(("site", "mpi"), [(("none", "pmi2"), "none"), (("none", "pmix"), "pmix")])
+def test_what_release_0_2_would_have_found_is_left_out(run, part, install, monkeypatch, site, mpi) -> None:
+    monkeypatch.setattr("llmb_install.commands.operations.mpi_types", lambda: site)
+    stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100", mpi=mpi)
     run("--gres", "--dry-run")
     assert (wanted(part).mpi, wanted(part).gres) == (None, True)
+
+
+def test_an_installation_keeps_how_its_ranks_start(run: Run, part: Part, install: Path, monkeypatch) -> None:
+    stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100", mpi="none")
+    run("--gres", "--dry-run")
+    assert (wanted(part).mpi, wanted(part).gres) == ("none", True)
+    monkeypatch.setattr("llmb_install.commands.operations.mpi_types", tuple)
+    run("--gres", "--dry-run")
+    assert wanted(part).mpi == "none", "Slurm does not answer: nothing is known to be found"
+
+
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [
+        ("mpi: pmix_v5", "not there"),  # by the installer
+        ("mpi: pmi2", "pmi2"),  # by a person, afterwards
+        ("mpi: null", None),
+        ("", "not there"),
+    ],
+)
+def test_an_update_takes_out_what_the_installer_had_written(run, install, monkeypatch, written, left) -> None:
+    every = Installation.artefacts
+    mine = ("answers", "site-config")
+    monkeypatch.setattr(Installation, "artefacts", lambda self: [p for p in every(self) if p.id in mine])
+    monkeypatch.setattr(Installation, "environments", lambda self: [])
+    stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100", mpi="pmix_v5")
+    before = Installation(CLONE, required_answers(install))
+    (site,) = [part for part in every(before) if part.id == "site-config"]
+    site.make()
+    config = install / "cluster_config.yaml"
+    assert "  mpi: pmix_v5\n" in config.read_text()
+    config.write_text(config.read_text().replace("  mpi: pmix_v5\n", f"  {written}\n" if written else ""))
+    assert run("update")[0] == 0
+    assert yaml.safe_load(config.read_text())["slurm"].get("mpi", "not there") == left
+    assert required_answers(install).mpi is None
+    text = config.read_text()
+    assert run("verify")[0] == 0
+    assert run("update")[0] == 0
+    assert config.read_text() == text
 
 
 @pytest.mark.parametrize(

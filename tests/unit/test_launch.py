@@ -54,7 +54,8 @@ def test_the_dry_run_prints_only_the_script_and_needs_neither_slurm_nor_the_fold
         GPU_TYPE="b200",
     )
     assert done.returncode == 0
-    assert re.fullmatch(r"note: memory: .*\nnote: time: .* s a step \(.*GPU-hours\n", done.stderr), "the job in short"
+    in_short = r"note: memory: .*\nnote: time: .* s a step was .*\nnote: cost: .* GPU-hours \(.*\)\n"
+    assert re.fullmatch(in_short, done.stderr), "the job in short"
     lines = done.stdout.splitlines()
     assert lines[0] == "#!/bin/bash"
     assert {"#SBATCH --account=a", "#SBATCH --partition=p", "#SBATCH --nodes=32"} <= set(lines)
@@ -191,8 +192,8 @@ def test_what_to_know_of_a_plan_goes_to_stderr(start: Any) -> None:
     warnings = json.loads(out)["preflight"]["warnings"]
     assert warnings
     said = err.splitlines()
-    assert said[:-2] == [f"note: {warning}" for warning in warnings]
-    assert [line[:13] for line in said[-2:]] == ["note: memory:", "note: time: 1"], "the job in short"
+    assert said[:-3] == [f"note: {warning}" for warning in warnings]
+    assert [line.split()[1] for line in said[-3:]] == ["memory:", "time:", "cost:"], "the job in short"
 
 
 def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that_plans_it(start, tmp_path):

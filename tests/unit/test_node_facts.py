@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-import types
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from llmb_train.evidence import gpus, machine, node
+from llmb_train.evidence import gpus, machine
 from llmb_train.evidence.ask import NoAnswer
 from llmb_train.evidence.node import LAST_LOAD_STEP, LOAD_STEP, Node
 from llmb_train.ranks import Rank
@@ -370,38 +367,3 @@ def test_a_number_that_json_does_not_have_leaves_the_account_as_it_was(looks, tm
     node.after_step(LOAD_STEP)
     node.wait()
     assert "load" not in written(tmp_path)
-
-
-# Energy
-
-
-class Monitor:
-    def setup(self) -> None:
-        raise OSError("no NVML in the container")
-
-    def shutdown(self) -> None:
-        raise OSError("no NVML in the container")
-
-
-def test_energy_is_logged_where_the_image_can_read_it_and_never_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(logger=SimpleNamespace(log_energy=False))
-    monitor = type("EnergyMonitor", (Monitor,), {})
-    megatron = types.ModuleType("megatron.core.energy_monitor")
-    megatron.EnergyMonitor = monitor  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(node, "importable", lambda name: False)
-    node.log_energy(config)
-    assert config.logger.log_energy is False, "no pynvml"
-
-    monkeypatch.setattr(node, "importable", lambda name: name == "pynvml")
-    for name in ("megatron", "megatron.core", "megatron.core.energy_monitor"):
-        monkeypatch.setitem(sys.modules, name, None)
-    node.log_energy(config)
-    assert config.logger.log_energy is False, "a release without it"
-
-    for name in ("megatron", "megatron.core", "megatron.core.energy_monitor"):
-        monkeypatch.setitem(sys.modules, name, megatron)
-    node.log_energy(config)
-    assert config.logger.log_energy is True
-    monitor().setup()
-    monitor().shutdown()

@@ -25,9 +25,9 @@ from llmb_common.runs.record import (
     COMPLETED,
     NOT_SUBMITTED,
     RUNNING,
-    ArrayTask,
     RunRecord,
     Submission,
+    Turn,
     load_record,
     update_record,
 )
@@ -393,13 +393,13 @@ def test_another_users_run_is_not_touched(plan: JobPlan, told: Told, monkeypatch
     assert (told.ended, told.looked) == ([], 0)
 
 
-TASK = {"task": ArrayTask("ab12cd34", 2)}
+TURN = {"turn": Turn("ab12cd34", 2, 4)}
 
 
 @pytest.mark.parametrize("finding", [Finding(missing=True), Finding(unknown="no answer")])
-def test_a_task_is_only_ended_when_it_was_just_seen(plan: JobPlan, told: Told, finding: Finding) -> None:
-    """It is ended by its number alone, and numbers are used again."""
-    record = run(plan, **TASK)
+def test_a_turn_is_only_ended_when_it_was_just_seen(plan: JobPlan, told: Told, finding: Finding) -> None:
+    """It is ended by its job's number alone, and numbers are used again."""
+    record = run(plan, **TURN)
     told.sees = lambda record: finding
     (result,) = end_runs([record])
     assert isinstance(result, AnswerLost)
@@ -407,17 +407,17 @@ def test_a_task_is_only_ended_when_it_was_just_seen(plan: JobPlan, told: Told, f
     assert told.ended == []
 
 
-def test_a_task_that_vanishes_when_it_is_cancelled_was_cancelled(plan, told, pauses):
+def test_a_job_that_waited_and_vanishes_when_it_is_cancelled_was_cancelled(plan, told, pauses):
     told.sees = lambda record: Finding(missing=bool(told.ended))
-    (after,) = cancel([run(plan, "PENDING", **TASK)])
+    (after,) = cancel([run(plan, "PENDING")])
     assert (after.state, pauses) == (CANCELLED, [])
-    started = run(plan, **TASK)
+    started = run(plan, "PENDING")
     told.ended.clear()
-    started.paths.events.write_text('{"event": "start", "job_id": "7_2", "pid": 1, "time": 5}\n')
-    assert cancel([started])[0].state == RUNNING, "one that had started may still be ending"
+    started.paths.events.write_text('{"event": "start", "job_id": "7", "pid": 1, "time": 5}\n')
+    assert cancel([started])[0].state == "PENDING", "one that had started may still be ending"
 
 
-def test_a_job_of_its_own_that_vanishes_may_come_back(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+def test_a_job_that_ran_and_vanishes_may_come_back(plan: JobPlan, told: Told, pauses: list[float]) -> None:
     told.sees = lambda record: Finding(missing=bool(told.ended))
     assert cancel([run(plan)])[0].state == RUNNING
 

@@ -9,16 +9,16 @@ import sys
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.outlook import Span, coordinates, groups, ranged
+from llmb_common.planning.outlook import Span, most_gpu_hours, ranged
 from llmb_common.planning.plan import make_plan
+from llmb_common.planning.ranks import coordinates, groups
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from support.cli import Cli
-from support.iteration_logs import mbridge_line
 from support.plans import ROOT, plan
-from support.runs import PUBLISHED, make_run
+from support.runs import PUBLISHED, make_run, steady_log
 
 LLAMA = ("plan", "-w", "llama3.1", "-s", "70b", "--dtype", "bf16", "--gpu-type", "h100")
 NEMOTRON = ("plan", "-w", "nemotron4", "-s", "340b", "--dtype", "bf16", "--gpu-type", "h100", "--scale", "64")
@@ -35,9 +35,7 @@ def section(out: str, name: str) -> list[str]:
 
 
 def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli) -> None:
-    (cli.install / "cluster_config.yaml").write_text(
-        "gpu_type: h100\nprice_per_gpu_hour: 2\ncurrency: EUR\nwatts_per_gpu: 700\nslurm: {account: research}\n"
-    )
+    (cli.install / "cluster_config.yaml").write_text("gpu_type: h100\nslurm: {account: research}\n")
     done = cli(*LLAMA[:-2], "--scale", "64", "--set", "gbs=256", MAX_STEPS="100", **SLURM)
     assert done.status == 0, done.err
     assert section(done.out, "job") == ["pretrain_llama3.1 70b bf16 on 64 H100 GPUs, 8 nodes of 8"]
@@ -49,13 +47,13 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     assert "MAX_STEPS: steps 100" in origin
     assert "GiB of one rank, of 79" in section(done.out, "memory")[0]
     assert section(done.out, "memory")[1].startswith("PP 0 ")
-    time = section(done.out, "time")
-    assert "s a step in 9 of 10 cases, most likely" in time[0]
-    assert time[1] == "from results of this model on this GPU type, in other layouts, frameworks or numbers of GPUs"
-    hours, energy, money = section(done.out, "cost")
-    assert hours.endswith(" GPU-hours")
-    assert energy.endswith(" kWh at 700 W a GPU (cluster_config.yaml)")
-    assert money.endswith(" EUR at 2 a GPU-hour (cluster_config.yaml)")
+    assert [line.partition(" ")[0] for line in done.out.splitlines()[:2]] == ["fits", "time"], "the answers come first"
+    assert section(done.out, "fits")[0].startswith("yes (")
+    assert section(done.out, "time") == [
+        "no estimate: nothing like it has been measured",
+        "nearest published result: 14.7 s a step on 64 H100 (NeMo 2, nemo:25.02.01): GBS 128 (here 256)",
+    ]
+    assert section(done.out, "cost") == ["at most 32.0 GPU-hours (time limit 00:30:00)"]
     assert section(done.out, "ranks")[-1] == "node 7: ranks 56-63, TP 0-3, CP 0-1, DP 1, PP 3"
     alone = cli("plan", "-w", "llama3.1", "-s", "smoke", "--gpu-type", "cpu", "--dtype", "bf16", "--scale", "1").out
     assert section(alone, "ranks")[-1] == "node 0: rank 0"
@@ -72,22 +70,32 @@ def test_switches_of_a_layout_are_named_too(cli: Cli) -> None:
 def test_a_time_limit_that_is_long_enough_only_for_a_quick_job_is_doubted(cli: Cli) -> None:
     times = {
         limit: section(cli(*LLAMA, "--scale", "64", "--time-limit", limit, **SLURM).out, "time")
-        for limit in ("18m", "30m")
+        for limit in ("17m", "30m")
     }
-    assert times["18m"][-1].endswith("time limit 00:18:00, which may be too short")
+    assert times["17m"][-1].endswith("time limit 00:17:00, which may be too short")
     assert times["30m"][-1].endswith("time limit 00:30:00")
 
 
 def test_json_has_the_plan_and_every_rank(cli: Cli) -> None:
     data = cli(*LLAMA, "--scale", "64", "--json", **SLURM).data
-    known = data["plan"]["preflight"]
-    assert known["predicted_low"] < known["predicted_step_seconds"] < known["predicted_high"]
-    assert [round(value, 3) for value in data["gpu_hours"]] == [
-        round((300 + 50 * known[bound]) * 64 / 3600, 3) for bound in ("predicted_low", "predicted_high")
-    ]
-    assert (data["energy_kwh"], data["cost"], data["currency"]) == (None, None, None), "nobody said any"
+    seconds = data["plan"]["preflight"]["reference_step_seconds"]
+    assert data["time_from"] == "published"
+    assert data["job_seconds"] == pytest.approx([300 + 50 * seconds] * 2)
+    assert data["gpu_hours"] == pytest.approx([(300 + 50 * seconds) * 64 / 3600] * 2)
+    assert data["most_gpu_hours"] == 32.0
     assert data["ranks"][63] == {"rank": 63, "node": 7, "tp": 3, "cp": 1, "dp": 1, "pp": 3}
     assert data["groups"][0] == {"name": "TP", "size": 4, "stride": 1, "nodes": 1}
+
+
+def test_without_a_measured_time_the_limit_bounds_the_gpu_hours(cli: Cli) -> None:
+    data = cli(*LLAMA, "--scale", "64", "--set", "tp=8", "--time-limit", "90m", "--json", **SLURM).data
+    known = data["plan"]["preflight"]
+    names = ("predicted_step_seconds", "predicted_low", "predicted_high", "reference_step_seconds")
+    assert [known[name] for name in names] == [None] * 4
+    assert (data["time_from"], data["job_seconds"], data["gpu_hours"]) == (None, None, None)
+    assert data["most_gpu_hours"] == 96.0
+    own = plan("ADDITIONAL_SLURM_PARAMS=time=04:00:00", MODEL_SIZE="8b", JOB_TOTAL_GPUS="8", GPU_TYPE="h100")
+    assert most_gpu_hours(own) is None, "another limit than the plan's"
 
 
 def test_a_job_that_does_not_fit_is_shown_and_refused(cli: Cli) -> None:
@@ -139,36 +147,34 @@ def test_ranks_are_in_megatrons_order_tp_cp_dp_pp_and_experts_in_theirs() -> Non
     assert [coordinates(moe, rank)["ep"] for rank in (0, 3, 4, 8, 511)] == [0, 0, 1, 2, 127]
 
 
-def with_power(milliseconds: float, watts: float) -> str:
-    extra = f" energy per GPU (J/iter/GPU): {watts * milliseconds / 1000:.1f} | power per GPU (W/GPU): {watts:.1f} |"
-    return "".join(mbridge_line(at, 50, milliseconds=milliseconds).rstrip("\n") + extra + "\n" for at in range(1, 51))
-
-
-def test_this_sites_own_runs_count_first_with_their_power(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_this_sites_own_runs_of_the_same_job_give_an_interval(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmb_run.results.kept._COARSE_NS", 0)
     job = ("plan", "-w", "llama3.1", "-s", "405b", "--dtype", "fp8", "--gpu-type", "gb200", "--scale", "128")
-    before = cli(*job, "--json", **SLURM).data["plan"]["preflight"]
-    assert before["knowledge"] == "other container"
+    before = cli(*job, "--json", **SLURM).data
+    assert (before["time_from"], before["plan"]["preflight"]["predicted_low"]) == ("published", None)
     for number in range(3):
-        make_run(cli.install, job_id=str(number + 1), log=with_power(6500.0, 950.0))
+        make_run(cli.install, job_id=str(number + 1), log=steady_log(6500.0))
     assert cli("results").status in (0, 1)
     data = cli(*job, "--json", **SLURM).data
     known = data["plan"]["preflight"]
-    assert known["knowledge"] == "own runs"
+    assert (data["time_from"], known["own_runs"]) == ("own runs", 3)
     assert known["predicted_step_seconds"] == pytest.approx(6.5, rel=0.001)
     assert 1.03 < known["predicted_high"] / known["predicted_step_seconds"] < 1.08
-    assert data["watts_per_gpu"] == pytest.approx(950.0)
-    assert data["energy_kwh"][1] == pytest.approx(128 * 0.95 * 50 * known["predicted_high"] / 3600, rel=0.001)
-    assert "W a GPU (measured here)" in cli(*job, **SLURM).out
-    other = cli(*job, "--set", "gbs=128", "--json", **SLURM).data["plan"]["preflight"]
-    assert other["knowledge"] == "other layout"
+    assert known["reference_step_seconds"] == 5.74147
+    assert data["gpu_hours"][1] == pytest.approx(128 * (300 + 50 * known["predicted_high"]) / 3600, rel=0.001)
+    time = section(cli(*job, **SLURM).out, "time")
+    assert time[0].startswith("6.50 s a step in 3 runs of this job here; 9 of 10 further runs take 6.")
+    assert time[1].startswith("5.74 s a step was published for it")
+    for other in ({"GBS": "128"}, {"LLMB_ENGINE": "0.6"}):  # another job, and the same one in another image
+        data = cli(*job, "--json", **SLURM, **other).data
+        assert data["plan"]["preflight"]["predicted_step_seconds"] is None, other
     assert PUBLISHED["JOB_TOTAL_GPUS"] == "128"
     # A dry run asks the index alone: records, and all that reads them, take a quarter of its time to import.
     script = "import sys; from llmb_common.submission.launch import main; main(sys.argv[1:]); print(*sys.modules)"
     variables = {"LLMB_INSTALL": str(cli.install), "DRY_RUN": "json", "PATH": os.environ["PATH"], **PUBLISHED, **SLURM}
     command = [sys.executable, "-c", script, str(ROOT / "llama3.1")]
     out = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
-    assert '"knowledge": "own runs"' in out
+    assert '"own_runs": 3' in out
     assert "llmb_common.index.database" in out
     assert "llmb_common.runs.record" not in out
     assert "statistics" not in out.split()

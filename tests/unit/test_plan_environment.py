@@ -162,6 +162,7 @@ LAUNCHER = json.loads((Path(__file__).parents[1] / "data" / "launcher.json").rea
 
 IMAGE = {"LLMB_ENGINE": CATALOGUE.release, "RUN_CONF_IMAGE": "/images/newest.sqsh"}
 EXPLAINED = {
+    ("--mpi=pmix", True, False): "ranks find each other without; jobs that may start MPI have it, as NVIDIA's all do",
     ("HF_HUB_OFFLINE", "0", None): "it is Hugging Face's own default, and a site may have another",
     ("NCCL_IB_QPS_PER_CONNECTION", None, "4"): "NVIDIA's recipes of DGX Cloud Benchmarking set it for these models",
     ("segment", None, 8): "R100, of which a node has one GPU: NVIDIA asks where it has four, and NVLink joins 72 nodes",

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from llmb_common.errors import ConfigError
 from llmb_common.executors.slurm.words import SlurmSettings, best_segment, choose_segment
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import JobPlan, Preflight
 from llmb_common.planning.outlook import check_time_limit, save_seconds
-from llmb_common.planning.step_time import Band
 from llmb_common.request.variables import VARIABLE_NAMES
 from llmb_common.site.cluster import ClusterConfig, cluster_config, load_cluster_config
 from llmb_common.site.machine import Machine
@@ -125,8 +124,9 @@ def limited(saving: int, limit: str, steps: int = 50, seconds: float | None = No
     """What is said of a job that saves so many seconds before this time limit."""
     made = plan(BIG, "TIME_LIMIT=02:00:00")
     made = replace(made, checkpoint=replace(made.checkpoint, save_seconds=saving), time_limit=limit, max_steps=steps)
-    step = Band(seconds, seconds, seconds, "published") if seconds is not None else None
-    return check_time_limit(made, step, VARIABLE_NAMES)
+    known = Preflight(predicted_step_seconds=seconds, predicted_low=seconds, predicted_high=seconds)
+    known = replace(known, knowledge="own runs" if seconds is not None else None)
+    return check_time_limit(replace(made, preflight=known), VARIABLE_NAMES)
 
 
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:

@@ -65,8 +65,8 @@ def nasty_run(cli: Cli) -> str:
     "command",
     [
         *("jobs", "jobs --json", "show", "show --json", "results", "results --json", "results --format csv"),
-        *("logs", "logs --batch", "logs -f", "logs -n 1", "watch --once RUN"),
-        *("cancel RUN", "wait RUN", "retry RUN", "repeat RUN"),
+        *("logs", "logs --batch", "logs -f", "logs -n 1", "watch RUN"),
+        *("cancel RUN", "wait RUN", "retry RUN", "retry RUN --exact"),
     ],
 )
 def test_no_command_of_llmb_run_prints_an_escape(cli: Cli, tmp_path: Path, nasty_run: str, command: str) -> None:
@@ -75,7 +75,7 @@ def test_no_command_of_llmb_run_prints_an_escape(cli: Cli, tmp_path: Path, nasty
     done = cli(*command.replace("RUN", nasty_run).split(), PATH=fake.path())
     assert is_harmless(done.out), [c for c in done.out if not is_harmless(c)]
     assert is_harmless(done.err), [c for c in done.err if not is_harmless(c)]
-    if command in ("jobs", "show", "logs", "logs --batch", "watch --once RUN"):
+    if command in ("jobs", "show", "logs", "logs --batch", "watch RUN"):
         # logs shows what follows the last carriage return, as a terminal would.
         assert (HARMLESS.rpartition("\\r")[2] if "logs" in command else HARMLESS) in done.out + done.err
 

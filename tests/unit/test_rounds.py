@@ -61,20 +61,18 @@ def with_room_for_two(cli: Cli) -> Done:
 
     with cli.patch.context() as patch:
         patch.setattr(single, "create_run", create_while_there_is_room)
-        return cli(*FIVE, "--no-array")
+        return cli(*FIVE)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("more", [(), ("--no-array",)])
 @pytest.mark.parametrize("at", [3, 12, 30, 50, 75])
-def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int, more: tuple[str, ...]) -> None:
-    command = (*FIVE, *more)
-    assert run_and_crash(lambda: main(list(command)), at, cluster.install)
-    done = cluster(*command)
+def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int) -> None:
+    assert run_and_crash(lambda: main(list(FIVE)), at, cluster.install)
+    done = cluster(*FIVE)
     assert (done.status, len(fake.jobs())) == (0, 5), done.err
     assert len(find_runs(cluster.install)) == 5
     assert left_behind(cluster) == []
-    assert cluster(*command).status == 0
+    assert cluster(*FIVE).status == 0
     assert len(fake.jobs()) == 10, "all are submitted: the same command is a new request"
 
 
@@ -84,7 +82,7 @@ def test_killed_with_its_runs_outside_the_installation(repeats, tmp_path, monkey
     instant.install_executor(monkeypatch, tmp_path / "instant")
     cli = Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
     monkeypatch.setenv("LLMB_WORKLOAD", str(tmp_path / "mine"))
-    command = (*FIVE[:-1], str(repeats), "--no-array")
+    command = (*FIVE[:-1], str(repeats))
     (instant.folder() / "die after").touch()
     child = start(lambda: main(list(command)))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -116,7 +114,19 @@ def test_a_disk_that_is_full_for_a_while(cluster: Cli, fake: FakeSlurm) -> None:
     assert "No space left on device" in done.err
     assert "run the same command again" in done.err
     assert len(fake.jobs()) == 2
-    assert cluster(*FIVE, "--no-array").status == 0
+    assert cluster(*FIVE).status == 0
+    assert len(fake.jobs()) == 5
+
+
+def test_a_limit_of_the_site_among_repeats(cluster: Cli, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "limit")
+    done = cluster(*FIVE)
+    assert (done.status, len(fake.jobs())) == (3, 3)
+    assert "error: 2 runs of pretrain_llama3.1_smoke" in done.err
+    assert done.err.count("AssocMaxSubmitJobLimit") == 1
+    assert "3 of 5 jobs started" in done.err
+    fake.say("sbatch", "")
+    assert cluster(*FIVE).status == 0
     assert len(fake.jobs()) == 5
 
 
@@ -135,7 +145,7 @@ def test_a_task_file_run_twice_at_once(cluster: Cli, fake: FakeSlurm, tmp_path: 
     fake.say("sbatch", "slow")
 
     def bulk() -> None:
-        assert main(["bulk", str(tasks), "--no-array"]) == 0
+        assert main(["bulk", str(tasks)]) == 0
 
     children = [start(bulk), start(bulk)]
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
@@ -145,9 +155,9 @@ def test_a_task_file_run_twice_at_once(cluster: Cli, fake: FakeSlurm, tmp_path: 
 
 def test_the_waiting_process_continues_when_the_other_is_killed(cluster: Cli, fake: FakeSlurm) -> None:
     fake.say("sbatch", "slow")
-    first = start(lambda: main([*FIVE, "--no-array"]))
+    first = start(lambda: main(list(FIVE)))
     wait_until(lambda: len(fake.jobs()) > 0, "the first job", timeout=30)
-    second = start(lambda: main([*FIVE, "--no-array"]))
+    second = start(lambda: main(list(FIVE)))
     time.sleep(0.5)
     os.kill(first, 9)
     assert [os.waitpid(child, 0)[0] for child in (first, second)] == [first, second]

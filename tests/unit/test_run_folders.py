@@ -291,8 +291,8 @@ def test_dry_runs_of_the_same_job_have_the_same_paths() -> None:
     assert str(paths.folder) == "/w/experiments/exp/exp_TIMESTAMP"
     assert (paths.job_name, paths.log.name) == ("exp.RUNID", "log-exp.out")
     assert str(paths.batch_log) == "/w/experiments/exp/exp_TIMESTAMP/exp/sbatch_exp.out"
-    assert str(paths.array("ab12").script) == "/w/experiments/exp/.array-ab12/array.sbatch"
-    assert paths.array("ab12").job_name == "exp.array-ab12"
+    assert str(paths.series("ab12").script) == "/w/experiments/.series-ab12/series.sbatch"
+    assert paths.series("ab12").job_name == "llmb.series-ab12"
 
 
 # Removal of a refused run

@@ -22,7 +22,7 @@ from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.runs.finding import Finding, may_change
 from llmb_common.runs.manifest import git_state, hash_of_packed, make_manifest, pack_code
-from llmb_common.runs.record import ArrayTask, RunRecord, State, Submission, load_record, update_record
+from llmb_common.runs.record import RunRecord, State, Submission, Turn, load_record, update_record
 from llmb_common.submission.single import create_run
 from support.run_site import RECIPE, RunSite
 from support.runs import make_run
@@ -233,8 +233,8 @@ def test_a_lock_that_everybody_could_hold_is_closed(record: RunRecord) -> None:
     assert lock.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_run_alone_is_no_task_of_an_array() -> None:
-    submission = Submission(key="k", task=ArrayTask("a", 3))
+def test_a_run_alone_has_no_turn_in_a_series() -> None:
+    submission = Submission(key="k", turn=Turn("a", 3, 4))
     assert submission.alone() == Submission(key="k")
 
 

@@ -81,6 +81,13 @@ REFUSALS = [
     ("invalid partition specified: x", "SBATCH_PARTITION"),
     ("Requested time limit is invalid (missing or exceeds some limit)", "lower TIME_LIMIT"),
     ("PartitionTimeLimit", "lower TIME_LIMIT"),
+    (
+        "AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+        "(job submit limit, user's size and/or time limits)",
+        "when some of your jobs have ended",
+    ),
+    ("AssocGrpSubmitJobsLimit", "when some of your jobs have ended"),
+    ("QOSMaxSubmitJobPerUserLimit", "when some of your jobs have ended"),
     ("Node count specification invalid", "fewer GPUs"),
     ("Requested node configuration is not available", "fewer GPUs"),
     ("Invalid generic resource (gres) specification", "SBATCH_GPUS_PER_NODE"),

@@ -213,9 +213,9 @@ def test_images_can_be_written_to_unless_the_site_forbids_it() -> None:
     assert "exec enroot start \\" in script_of(plan(runtime="enroot", container_writable=False))
 
 
-def test_a_site_without_pmix_starts_its_ranks_without() -> None:
-    assert step(plan())[0] == "--mpi=pmix"
-    assert step(plan(mpi="none"))[0] == "--mpi=none"
+def test_ranks_are_started_as_the_plan_says() -> None:
+    assert step(plan())[0] == "--mpi=none"
+    assert step(plan(mpi="pmi2"))[0] == "--mpi=pmi2"
 
 
 @pytest.mark.parametrize("job", [1, 8999, 9000, 67_043_327, 4_294_967_295])

@@ -140,7 +140,7 @@ def test_every_command_that_submits_says_so_once(site, monkeypatch, capsys):
     run = cli("single", *smoke, "--scale", "1", "--json").data["jobs"][0]["run_id"]
     cli("cancel", run)
     assert cli("retry", run).err.count(doubt) == 1
-    assert cli("repeat", run, "--anyway").err.count(doubt) == 1
+    assert cli("retry", run, "--exact", "--anyway").err.count(doubt) == 1
 
 
 def test_two_partitions_are_two_questions_and_one_answer(site: RunSite, fake: FakeSlurm) -> None:

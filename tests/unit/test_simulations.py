@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +11,6 @@ import pytest
 
 from llmb_common.results.decision import decide
 from llmb_common.results.steps import estimate
-from llmb_common.results.surrogate import Belief, Point, Seen, plausible
 from support.runs import took
 from tools import tuning_simulation as tuning
 from tools import verdict_simulation as simulation
@@ -202,52 +197,33 @@ def test_the_command_prints_the_parts_that_are_asked_for(monkeypatch, capsys):
 # Tunings
 
 
-@pytest.mark.parametrize("noise", [tuning.TUNED[1], tuning.OTHERS[1], tuning.OTHERS[4]], ids=lambda noise: noise.title)
-def test_a_tuning_finds_what_is_fast_at_most_at_twice_the_oracles_cost(noise: tuning.Noise) -> None:
-    """Of 6 small spaces, with what chance adds; the page has the tables of 500."""
-    found, known = tuning.tunings(tuning.OTHER_KINDS[0], noise, 6, 1)
-    assert sum(item.loss <= 0.02 for item in found) >= 5
-    assert sum(item.cost for item in found) <= 2.2 * sum(item.cost for item in known)
+def test_a_tuning_among_twelve_finds_what_is_fast() -> None:
+    """Of 8 spaces, with what chance adds; the page has tables of 200."""
+    kind = next(kind for kind in tuning.OTHERS if kind.candidates == 12)
+    found = [*tuning.tunings(kind, tuning.USUAL, 8, 1)]
+    assert sum(item.loss <= tuning.CLOSE for item in found) >= 7
+    assert all(item.loss >= 0 for item in found)
+    assert all(10 < item.cost - item.proof < 60 for item in found)
 
 
-@pytest.mark.parametrize("kind", [tuning.KINDS[0], *tuning.MODELLED], ids=lambda kind: kind.title)
-def test_an_oracle_sees_the_base_and_what_is_near_the_fastest(kind: tuning.Kind) -> None:
+@pytest.mark.parametrize("noise", tuning.BEST_CRASHES, ids=lambda noise: noise.best)
+def test_the_fastest_is_named_where_it_always_crashes(noise: tuning.Noise) -> None:
+    kind = next(kind for kind in tuning.OTHERS if kind.candidates == 12)
+    out = [item for item in tuning.tunings(kind, noise, 6, 1) if item.out]
+    assert len(out) >= 4, "another one may lead by chance: then nobody saw it crash"
+    assert all(item.named for item in out)
+
+
+def test_a_space_is_the_same_each_time_and_its_base_runs() -> None:
+    kind = next(kind for kind in tuning.OTHERS if kind.lacking)
     space = kind.make(random.Random(1))
-    assert space.holds[0]
-    known = space.what_matters
-    assert known.best == space.best
-    assert known.logs[0] == space.logs[0]
-    assert all(known.holds)
-    assert max(known.logs[1:]) <= space.best + math.log1p(tuning.MATTERS)
-
-
-def test_a_space_is_the_same_in_every_process() -> None:
-    """Sets of texts have another order in each."""
-    program = "import random; from tools import tuning_simulation as t; print(t.MODELLED[0].make(random.Random(1)))"
-    made = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert made[0] == made[1]
+    assert space == kind.make(random.Random(1))
+    assert (space.holds[0], len(space.logs), space.holds.count(False)) == (True, 61, 15)
+    assert space.holds[space.fastest]
+    assert space.logs[space.fastest] < space.logs[0]
 
 
 def test_a_budget_of_a_tuning_is_never_exceeded() -> None:
-    space = tuning.OTHER_KINDS[0].make(random.Random(2))
-    for budget in (500.0, 3000.0, 6000.0):
-        assert tuning.tune(space, tuning.TUNED[0], random.Random(1), budget).cost <= budget
-
-
-def test_a_drift_is_no_configurations_merit_and_a_slow_node_no_ones_fault() -> None:
-    """The base, run between the others, drifts by 10 %; of the second option one run met a slow node."""
-    points = (Point((0.0,)), Point((1.0,)), Point((2.0,)))
-    turns = [0, 1, 0, 2, 0, 1, 0, 2, 0, 1, 0, 2]
-    true = (0.0, -0.05, 0.02)
-    runs = [Seen(at, true[at] + 0.01 * turn + (0.2 if turn == 5 else 0.0), 0.001) for turn, at in enumerate(turns)]
-    model = Belief(points, runs, plausible(points, tuple(runs)))
-    assert model.mean(1) - model.mean(0) == pytest.approx(-0.05, abs=0.02)
-    assert model.mean(2) - model.mean(0) == pytest.approx(0.02, abs=0.01)
+    space = tuning.OTHERS[1].make(random.Random(2))
+    for budget in (1.5, 30.0, 60.0):
+        assert tuning.tune(space, tuning.USUAL, random.Random(1), budget=budget).cost <= budget

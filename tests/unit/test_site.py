@@ -23,8 +23,11 @@ class Programs:
 
     def has(self, name: str, *lines: str, status: int = 0) -> None:
         said = "".join(f"echo '{line}'\n" for line in lines)
+        self.runs(name, f"{said}exit {status}")
+
+    def runs(self, name: str, script: str) -> None:
         path = self._folder / name
-        path.write_text(f"#!/bin/sh\n{said}exit {status}\n")
+        path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
 
@@ -107,6 +110,46 @@ def test_the_program_is_asked_once_and_again_when_it_was_replaced(programs: Prog
         assert calls.read_text() == "x\n" * (at + 1)
 
 
+@pytest.mark.parametrize(
+    ("lines", "types"),
+    [
+        (
+            ("MPI plugin types are...", "\tnone", "\tpmix", "specific pmix plugin versions available: pmix_v4"),
+            ("none", "pmix", "pmix_v4"),
+        ),
+        (("none pmi2 cray_shasta",), ("cray_shasta", "none", "pmi2")),
+        (("none openmpi pmix_v3 nonesuch",), ("none", "openmpi", "pmix_v3")),
+        ((), ()),
+    ],
+)
+def test_slurm_says_how_it_can_start_ranks(programs: Programs, lines: tuple[str, ...], types: tuple[str, ...]) -> None:
+    programs.has("sbatch", "slurm 24.05.0")
+    programs.has("srun", *lines)
+    assert look().mpi_types() == types
+
+
+def test_slurm_22_lists_them_on_standard_error(programs: Programs) -> None:
+    programs.has("sbatch", "slurm 22.05.8")
+    programs.runs("srun", 'test "$*" = --mpi=list && echo "none pmix" >&2')
+    assert look().mpi_types() == ("none", "pmix")
+
+
+def test_it_is_asked_once_and_only_if_somebody_needs_to_know(programs: Programs, tmp_path: Path) -> None:
+    programs.has("sbatch", "slurm 24.05.0")
+    calls = tmp_path / "calls"
+    programs.runs("srun", f"echo x >>'{calls}'; echo pmix")
+    machines = [look() for _ in range(3)]
+    assert not calls.exists()
+    assert [machine.mpi_types() for machine in machines] == [("pmix",)] * 3
+    assert calls.read_text() == "x\n"
+
+
+def test_without_slurm_nobody_says(programs: Programs) -> None:
+    assert look(CLUSTER_TYPE="slurm").mpi_types() == look().mpi_types() == ()
+    programs.has("sbatch", "slurm 24.05.0")
+    assert look().mpi_types() == (), "no srun here"
+
+
 def load(folder: Path, text: str) -> ClusterConfig:
     (folder / "cluster_config.yaml").write_text(text, encoding="utf-8")
     return load_cluster_config(folder)
@@ -161,16 +204,8 @@ def test_a_whole_file(tmp_path: Path) -> None:
             "checkpoint_gb_per_second: fast",
             "is text .'fast'., but a number .*\n  -> write a number",
         ),
-        ("price_per_gpu_hour: 0", "price_per_gpu_hour"),
-        ("price_per_gpu_hour: .inf", "price_per_gpu_hour"),
-        ("watts_per_gpu: -1", "watts_per_gpu"),
         ("health: {all_reduce_gb_per_s: 0}", "health.all_reduce_gb_per_s"),
         ("health: {pair: 40}", "pair"),
-        (
-            "currency: dollars",
-            ":1: currency .dollars. is not a currency\n  -> write its three capital letters, as in EUR",
-        ),
-        ("currency: eur", "currency .eur. is not a currency"),
         ("slurm: {account: 'a b'}", "slurm.account 'a b'"),
         ('slurm: {gpu_partition: "p\\n#SBATCH --uid=0"}', "slurm.gpu_partition"),
         ("environment: {1A: x}", "'1A' is not a variable name\n  -> correct it, or remove it"),

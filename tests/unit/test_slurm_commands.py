@@ -7,7 +7,6 @@ import time
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -89,13 +88,13 @@ def test_the_queue_is_asked_once_for_all_names_and_for_ended_jobs_too(commands: 
         "squeue", f"{ROW}\n9|PENDING|300|N/A|N/A||llmb.b|Priority\n8|PENDING|300|900|N/A||llmb.c|JobHeldUser\n"
     )
     assert in_queue(["llmb.b", "llmb.a", "llmb.b"]) == {
-        ("llmb.a", None): [JobInfo("7", "llmb.a", "RUNNING", 100.0, 200.0, None, "gpu[1-2]")],
-        ("llmb.b", None): [JobInfo("9", "llmb.b", "PENDING", 300.0, None, None, "", reason="Priority")],
-        ("llmb.c", None): [JobInfo("8", "llmb.c", "PENDING", 300.0, None, None, "", reason="JobHeldUser")],
+        "llmb.a": [JobInfo("7", "llmb.a", "RUNNING", 100.0, 200.0, None, "gpu[1-2]")],
+        "llmb.b": [JobInfo("9", "llmb.b", "PENDING", 300.0, None, None, "", reason="Priority")],
+        "llmb.c": [JobInfo("8", "llmb.c", "PENDING", 300.0, None, None, "", reason="JobHeldUser")],
     }
     (call,) = commands.calls("squeue")
     assert call == [
-        *("--noheader", "--all", "--states=all", "--array", "--name=llmb.a,llmb.b"),
+        *("--noheader", "--all", "--states=all", "--name=llmb.a,llmb.b"),
         "--format=%i|%T|%V|%S|%e|%N|%j|%r",
     ]
     seen = commands.environment("squeue")
@@ -105,7 +104,7 @@ def test_the_queue_is_asked_once_for_all_names_and_for_ended_jobs_too(commands: 
 def test_many_names_are_several_questions(commands: Commands) -> None:
     commands.answer("squeue")
     in_queue(f"llmb.{number:04d}" for number in range(401))
-    asked = [call[4].removeprefix("--name=").split(",") for call in commands.calls("squeue")]
+    asked = [call[3].removeprefix("--name=").split(",") for call in commands.calls("squeue")]
     assert [len(names) for names in asked] == [400, 1]
     assert asked[1] == ["llmb.0400"]
     assert in_queue([]) == {}
@@ -125,7 +124,7 @@ def test_accounting_is_asked_from_a_little_before_the_submission(commands, monke
     query.time.tzset()
     commands.answer("sacct", "7|CANCELLED by 0|100|Unknown|500|None assigned|llmb.a|0:15\n")
     assert in_accounting(["llmb.a"], since=1_000_000_300) == {
-        ("llmb.a", None): [JobInfo("7", "llmb.a", "CANCELLED", 100.0, None, 500.0, "", exit_code="0:15")]
+        "llmb.a": [JobInfo("7", "llmb.a", "CANCELLED", 100.0, None, 500.0, "", exit_code="0:15")]
     }
     (call,) = commands.calls("sacct")
     assert call == [
@@ -195,7 +194,7 @@ def test_an_answer_at_the_second_try_is_an_answer(commands: Commands) -> None:
     once = commands.folder / "once"
     (commands.folder / "squeue").write_text(f'{SHELL}[[ -e {once} ]] || {{ touch {once}; exit 1; }}\necho "{ROW}"\n')
     (commands.folder / "squeue").chmod(0o755)
-    assert ("llmb.a", None) in in_queue(["llmb.a"])
+    assert "llmb.a" in in_queue(["llmb.a"])
 
 
 def test_who_waited_long_already_is_not_asked_again(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,17 +228,17 @@ def test_a_line_that_cannot_be_read_makes_the_whole_answer_none(commands: Comman
     assert repr(line.split("|")[1] if "state" in caught.value.message else line) in caught.value.message
 
 
-def tasks_of(commands: Commands, *ids: str) -> list[tuple[str, Any]]:
-    commands.answer("squeue", "".join(f"{job}|PENDING|1|0|0||a|None\n" for job in ids))
-    return [(info.job_id, key[1]) for key, found in in_queue(["a"]).items() for info in found]
+def ids_of(commands: Commands, job: str) -> list[str]:
+    commands.answer("squeue", f"{job}|PENDING|1|0|0||a|None\n")
+    return [info.job_id for found in in_queue(["a"]).values() for info in found]
 
 
-def test_tasks_that_wait_together_are_told_apart(commands: Commands) -> None:
-    assert tasks_of(commands, "7_[0-2,5%4]") == [("7_0", 0), ("7_1", 1), ("7_2", 2), ("7_5", 5)]
-    assert tasks_of(commands, "7_[1-7:3]") == [("7_1", 1), ("7_4", 4), ("7_7", 7)]
-    assert tasks_of(commands, "7_12") == [("7_12", 12)]
-    assert tasks_of(commands, "7") == [("7", None)]
-    assert tasks_of(commands, "7+1") == [("7+1", None)]
+def test_tasks_of_an_array_that_wait_together_are_told_apart(commands: Commands) -> None:
+    assert ids_of(commands, "7_[0-2,5%4]") == ["7_0", "7_1", "7_2", "7_5"]
+    assert ids_of(commands, "7_[1-7:3]") == ["7_1", "7_4", "7_7"]
+    assert ids_of(commands, "7_12") == ["7_12"]
+    assert ids_of(commands, "7") == ["7"]
+    assert ids_of(commands, "7+1") == ["7+1"]
 
 
 def test_jobs_of_one_name_are_in_the_order_of_their_ids_and_the_last_line_counts(commands: Commands) -> None:

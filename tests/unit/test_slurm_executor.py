@@ -1,4 +1,4 @@
-"""Slurm's executor at its edges: what it needs, what it says to sbatch and scancel, arrays that fail halfway."""
+"""Slurm's executor at its edges: what it needs, what it says to sbatch and scancel, series that fail halfway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmb_common.executors import Executor, executor_for
 from llmb_common.executors.slurm import cancel, submit
 from llmb_common.machine.processes import Answer
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.record import ArrayTask, RunRecord, Submission, load_record, update_record
+from llmb_common.runs.record import RunRecord, Submission, Turn, load_record, update_record
 from llmb_common.submission.single import create_run
 
 
@@ -47,8 +47,8 @@ def record(plan: JobPlan) -> RunRecord:
     return create_run(plan, b"", {})
 
 
-def tasks(plan: JobPlan, number: int, array_id: str) -> list[RunRecord]:
-    return [create_run(plan, b"", {}, Submission(task=ArrayTask(array_id, index))) for index in range(number)]
+def series(plan: JobPlan, number: int, series_id: str) -> list[RunRecord]:
+    return [create_run(plan, b"", {}, Submission(turn=Turn(series_id, turn, number))) for turn in range(number)]
 
 
 def executor(plan: JobPlan) -> Executor:
@@ -130,46 +130,43 @@ def test_a_program_that_is_not_there_has_submitted_nothing(record, slurm, code, 
     assert type(caught.value) is kind
 
 
-# Arrays
+# Series
 
 
-def test_each_task_finds_its_run_by_its_number(plan: JobPlan, slurm: Slurm) -> None:
-    records = tasks(plan, 3, "ab000001")
+def test_each_turn_finds_its_run_by_its_number(plan: JobPlan, slurm: Slurm) -> None:
+    records = series(plan, 3, "ab000001")
     slurm.answers = [Answer(0, b"7;cluster\n", b"charged to a")]
     started = submit.start_together(records)
-    assert [(item.job_id, item.state, item.detail) for item in started] == [
-        (f"7_{index}", "SUBMITTED", "charged to a") for index in range(3)
-    ]
+    assert [(item.job_id, item.state, item.detail) for item in started] == [("7", "SUBMITTED", "charged to a")] * 3
     assert [load_record(item.paths.folder) for item in started] == started
-    folder = records[0].paths.array("ab000001").folder
+    folder = records[0].paths.series("ab000001").folder
     assert [(folder / str(index)).resolve() for index in range(3)] == [item.paths.folder for item in records]
-    assert "#SBATCH --array=0-2\n" in (folder / "array.sbatch").read_text()
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "array.sbatch")] == [0o755, 0o755]
-    assert slurm.called[0][-1] == str(folder / "array.sbatch")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "series.sbatch")] == [0o755, 0o755]
+    assert slurm.called[0][-1] == str(folder / "series.sbatch")
 
 
 def test_a_lost_answer_is_on_record_of_each_and_the_folder_stays(plan: JobPlan, slurm: Slurm) -> None:
-    records = tasks(plan, 2, "ab000003")
+    records = series(plan, 2, "ab000003")
     slurm.answers = [Answer(124)]
     with pytest.raises(AnswerLost):
         submit.start_together(records)
     assert ["unknown" in load_record(item.paths.folder).detail for item in records] == [True, True]
-    assert records[0].paths.array("ab000003").script.is_file()
+    assert records[0].paths.series("ab000003").script.is_file()
 
 
-def test_a_folder_that_cannot_be_made_says_how_to_do_without(plan: JobPlan, slurm: Slurm) -> None:
-    records = tasks(plan, 2, "ab000004")
-    folder = records[0].paths.array("ab000004").folder
+def test_a_folder_that_cannot_be_made_is_named(plan: JobPlan, slurm: Slurm) -> None:
+    records = series(plan, 2, "ab000004")
+    folder = records[0].paths.series("ab000004").folder
     folder.touch()
     with pytest.raises(RecordError) as caught:
         submit.start_together(records)
     assert caught.value.message == f"cannot write {folder}: File exists"
-    assert "(--no-array)" in caught.value.remedy
+    assert "check free space, quota and permissions there" in caught.value.remedy
     assert slurm.called == []
 
 
 def test_half_a_folder_is_removed(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = tasks(plan, 2, "ab000005")
+    records = series(plan, 2, "ab000005")
 
     def fail(path: Path, target: str) -> None:
         raise OSError(28, "No space left on device")
@@ -177,7 +174,7 @@ def test_half_a_folder_is_removed(plan: JobPlan, slurm: Slurm, monkeypatch: pyte
     monkeypatch.setattr(Path, "symlink_to", fail)
     with pytest.raises(RecordError, match="No space left on device"):
         submit.start_together(records)
-    assert not records[0].paths.array("ab000005").folder.exists()
+    assert not records[0].paths.series("ab000005").folder.exists()
 
 
 @pytest.fixture
@@ -188,7 +185,7 @@ def after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_runs_that_took_long_to_make_are_confirmed_first(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
     slurm.answers = [Answer(0, b"7\n")]
-    (first, _) = submit.start_together(tasks(plan, 2, "ab000006"))
+    (first, _) = submit.start_together(series(plan, 2, "ab000006"))
     assert [(state.state, state.detail) for state in first.states] == [
         ("SUBMITTING", ""),
         ("SUBMITTING", "confirmed"),
@@ -197,7 +194,7 @@ def test_runs_that_took_long_to_make_are_confirmed_first(plan: JobPlan, slurm: S
 
 
 def test_runs_that_others_gave_up_meanwhile_are_not_submitted(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
-    records = tasks(plan, 2, "ab000007")
+    records = series(plan, 2, "ab000007")
     update_record(records[1].paths.folder, lambda found: found.with_state("NOT_SUBMITTED"))
     with pytest.raises(AnswerLost, match=f"another process has taken {records[1].paths.name} for abandoned") as caught:
         submit.start_together(records)
@@ -206,29 +203,12 @@ def test_runs_that_others_gave_up_meanwhile_are_not_submitted(plan: JobPlan, slu
 
 
 def test_a_job_whose_record_cannot_be_written_is_not_denied(plan: JobPlan, slurm: Slurm) -> None:
-    records = tasks(plan, 2, "ab000008")
+    records = series(plan, 2, "ab000008")
     records[1].paths.record.unlink()
     slurm.answers = [Answer(0, b"7\n")]
-    with pytest.raises(AnswerLost, match=r"^job 7_1 was accepted, but cannot read ") as caught:
+    with pytest.raises(AnswerLost, match=r"^job 7 was accepted, but cannot read ") as caught:
         submit.start_together(records)
     assert caught.value.remedy == "llmb-run jobs settles it"
-
-
-@pytest.mark.parametrize(
-    ("answer", "most"),
-    [
-        (Answer(0, b"MaxArraySize            = 1001\n"), 1001),
-        (Answer(0, b"MaxArraySize = 1001\nSchedulerParameters = bf,max_array_tasks=50\n"), 50),
-        (Answer(0, b"MaxArraySize = 0\n"), 0),
-        (Answer(0, b"nothing of the kind\n"), 0),
-        (Answer(1, b"MaxArraySize = 1001\n"), 0),
-        (SchedulerError("no answer"), 0),
-    ],
-)
-def test_how_many_tasks_an_array_may_have(slurm: Slurm, answer: Answer | SchedulerError, most: int) -> None:
-    slurm.answers = [answer]
-    assert submit.largest_array() == most
-    assert slurm.called == [["scontrol", "show", "config"]]
 
 
 # Ending
@@ -238,38 +218,27 @@ def with_job(record: RunRecord, job: str) -> RunRecord:
     return replace(record, job_id=job)
 
 
-def test_a_job_is_named_by_id_and_name_and_tasks_by_id_together(plan: JobPlan, slurm: Slurm, record: RunRecord) -> None:
-    array_of = [with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 2, "ab000009"))]
-    assert cancel.end_jobs([with_job(record, "6"), *array_of]) == {}
-    assert slurm.called == [["scancel", "7_0", "7_1"], ["scancel", f"--name={record.job_name}", "6"]]
+def test_a_job_is_named_by_id_and_name(record: RunRecord, slurm: Slurm) -> None:
+    assert cancel.end_jobs([with_job(record, "6")]) == {}
+    assert slurm.called == [["scancel", f"--name={record.job_name}", "6"]]
+
+
+def test_tasks_of_old_arrays_are_named_by_their_ids_alone(plan: JobPlan, slurm: Slurm) -> None:
+    first, second = (create_run(plan, b"", {}, Submission(turn=Turn("ab000009", index))) for index in range(2))
+    slurm.answers = [Answer(0), Answer(1, b"", b"Access denied")]
+    refused = cancel.end_jobs([with_job(first, "7_0"), with_job(second, "7_1")])
+    assert slurm.called == [["scancel", "7_0"], ["scancel", "7_1"]]
+    assert list(refused) == [second.paths.run_id]
 
 
 def test_links_that_lead_to_no_run_keep_no_series_alive(plan: JobPlan, slurm: Slurm) -> None:
-    record = create_run(plan, b"", {}, Submission(task=ArrayTask("ab00000c", 0, 1)))
+    record = create_run(plan, b"", {}, Submission(turn=Turn("ab00000c", 0, 1)))
     assert record.shared is not None
     record.shared.folder.mkdir()
     for name, target in (("0", record.paths.folder), ("1", "removed"), ("2", "2")):
         (record.shared.folder / name).symlink_to(target)
     assert cancel.end_jobs([with_job(record, "8")]) == {}
     assert slurm.called == [["scancel", f"--name={record.job_name}", "8"]]
-
-
-def test_many_tasks_are_several_commands(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancel, "TASKS_AT_ONCE", 2)
-    cancel.end_jobs([with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 5, "ab00000a"))])
-    assert [call[1:] for call in slurm.called] == [["7_0", "7_1"], ["7_2", "7_3"], ["7_4"]]
-
-
-def test_which_task_was_refused_is_found_out_one_by_one(plan: JobPlan, slurm: Slurm) -> None:
-    records = [with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 3, "ab00000b"))]
-    slurm.answers = [Answer(1, b"", b"Access denied"), Answer(0), Answer(1, b"", b"Access denied"), Answer(0)]
-    refused = cancel.end_jobs(records)
-    assert list(refused) == [records[1].paths.run_id]
-    assert refused[records[1].paths.run_id].message == "scancel 7_1: Access denied"
-    assert len(slurm.called) == 4
-    slurm.answers = [Answer(1, b"", b"Access denied")]
-    assert list(cancel.end_jobs(records[:1])) == [records[0].paths.run_id]
-    assert len(slurm.called) == 5, "a single one is not asked twice"
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ import pytest
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
-from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, JobKey
+from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
 from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Attempt, Finding, attempts_of
 from llmb_common.runs.hostlist import expand
-from llmb_common.runs.record import ArrayTask, RunRecord, Submission
+from llmb_common.runs.record import RunRecord, Submission, Turn
 from llmb_common.submission.single import create_run
 
 
@@ -38,16 +38,16 @@ class Slurm:
     """The nodes that are down or drained."""
     asked_for_starts: int = 0
 
-    def in_queue(self, names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
+    def in_queue(self, names: Iterable[str]) -> dict[str, list[JobInfo]]:
         if self.queue is None:
             raise SchedulerError("squeue did not answer")
-        return by_key(self.queue, set(names))
+        return by_name(self.queue, set(names))
 
-    def in_accounting(self, names: Iterable[str], since: float) -> dict[JobKey, list[JobInfo]]:
+    def in_accounting(self, names: Iterable[str], since: float) -> dict[str, list[JobInfo]]:
         self.asked.append((list(names), since))
         if self.accounting is None:
             raise SchedulerError("sacct did not answer")
-        return by_key(self.accounting, set(self.asked[-1][0]))
+        return by_name(self.accounting, set(self.asked[-1][0]))
 
     def starts_in_accounting(self, names: Sequence[str], since: float) -> list[JobInfo]:
         self.asked_for_starts += 1
@@ -57,11 +57,11 @@ class Slurm:
         return sorted({*expand(nodes)} & {*self.unfit})
 
 
-def by_key(jobs: list[JobInfo], names: set[str]) -> dict[JobKey, list[JobInfo]]:
-    found: dict[JobKey, list[JobInfo]] = {}
+def by_name(jobs: list[JobInfo], names: set[str]) -> dict[str, list[JobInfo]]:
+    found: dict[str, list[JobInfo]] = {}
     for job in jobs:
         if job.name in names:
-            found.setdefault(job.key, []).append(job)
+            found.setdefault(job.name, []).append(job)
     return found
 
 
@@ -82,8 +82,8 @@ def record(plan: JobPlan) -> RunRecord:
 
 
 def task(record: RunRecord, index: int = 2) -> RunRecord:
-    """The same as a task of an array."""
-    return replace(record, job_id=f"7_{index}", submission=Submission(task=ArrayTask("ab12cd34", index)))
+    """The same as a task of an array of an earlier release."""
+    return replace(record, job_id=f"7_{index}", submission=Submission(turn=Turn("ab12cd34", index)))
 
 
 def job(record: RunRecord, state: str, **more: object) -> JobInfo:
@@ -261,13 +261,6 @@ def test_what_only_accounting_still_shows_alive_is_lost_in_the_end(record: RunRe
     assert look(record) == Finding(unknown="squeue did not answer")
 
 
-def test_a_task_that_nobody_knows_was_probably_cancelled(record: RunRecord, slurm: Slurm) -> None:
-    gone = replace(task(record), missing_since=1.0)
-    assert "Slurm does so when a task of an array is cancelled while it waits;" in look(gone).detail
-    say(record, {**START, "job_id": "7_2"})
-    assert "and it left no end record;" in look(gone).detail, "not if it had started"
-
-
 def test_tasks_cancelled_together_are_one_row(record: RunRecord, slurm: Slurm) -> None:
     slurm.accounting = [job(task(record), "CANCELLED", started=None)]
     assert look(task(record)) == Finding("CANCELLED", since=300.0, job_id="7_2", nodes="n[1-2]")
@@ -324,7 +317,7 @@ def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(record, slurm, mon
     """Its job may have come just after the queue was read."""
     running = [True]
 
-    def in_queue(names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
+    def in_queue(names: Iterable[str]) -> dict[str, list[JobInfo]]:
         running.clear()
         return {}
 

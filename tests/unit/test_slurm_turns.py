@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from llmb_common.runs.record import ArrayTask, RunRecord, Submission
+from llmb_common.runs.record import RunRecord, Submission, Turn
 from unit.test_slurm_look import END, START, Slurm, job, look, record, say, slurm
 
 __all__ = ["record", "slurm"]  # fixtures
@@ -14,7 +14,7 @@ __all__ = ["record", "slurm"]  # fixtures
 
 def turn(record: RunRecord, index: int = 1) -> RunRecord:
     """The same as a run of a series of three."""
-    return replace(record, submission=Submission(task=ArrayTask("ab12cd34", index, 3)))
+    return replace(record, submission=Submission(turn=Turn("ab12cd34", index, 3)))
 
 
 OVER = {"event": "over", "time": 291.0, "exit_code": 0}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 from llmb_common.errors import AnswerLost, Interrupted, RecordError, RequestError, SchedulerError
@@ -17,8 +16,8 @@ from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, RUNNING, RunRecord, load_record, update_record
-from llmb_common.submission import jobs, single
-from llmb_common.submission.jobs import JobToSubmit, Options, alike
+from llmb_common.submission import jobs, many, single
+from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.single import recover, submit
 from support.run_site import RECIPE, RunSite, with_small_code
@@ -288,17 +287,43 @@ def test_identical_jobs_with_keys_that_are_on_record_are_returned(site: RunSite,
     assert len(told.started) == 3
 
 
-@pytest.mark.parametrize(
-    ("most", "groups"),
-    [
-        (0, [[0], [1], [2], [3], [4]]),
-        (1, [[0], [1], [2], [3], [4]]),
-        (2, [[0, 2], [1], [3, 4]]),
-        (9, [[0, 2, 3, 4], [1]]),
-    ],
-)
-def test_alike_jobs_are_together_as_many_as_may_be(site: RunSite, most: int, groups: list[list[int]]) -> None:
-    plan, equal, other = site.plan(), site.plan(), site.plan(MAX_STEPS="60")
-    other = msgspec.structs.replace(other, experiment_name=plan.experiment_name)
-    plans = [plan, other, equal, plan, equal]
-    assert alike([JobToSubmit(item, RECIPE, Options(key=str(n))) for n, item in enumerate(plans)], most) == groups
+def refuse_after(told: Told, accepted: int, error: SchedulerError) -> None:
+    """The scheduler takes so many jobs and no more."""
+
+    def start(record: RunRecord) -> None:
+        if len(told.started) > accepted:
+            raise error
+
+    told.starts = start
+
+
+def test_what_was_refused_once_is_not_tried_again(site: RunSite, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "AT_ONCE", 1)
+    repeat, other = JobToSubmit(site.plan(), RECIPE), JobToSubmit(site.plan(MAX_STEPS="60"), RECIPE)
+    refuse_after(told, 2, SchedulerError("no more", remedy="wait", code="refused"))
+    results = [result for _, result in submit_many([repeat, repeat, repeat, repeat, other, repeat])]
+    refused = [result for result in results if isinstance(result, SchedulerError)]
+    assert [str(error) for error in refused] == ["no more\n  -> wait"] * 4
+    assert [record.plan for record, _ in told.started] == [repeat.plan] * 3 + [other.plan]
+    assert len(folders(site)) == 2
+
+
+def test_after_a_lost_answer_identical_jobs_are_not_tried(site, told, monkeypatch):
+    """Where the queue is full sbatch waits for two minutes, and then nobody knows."""
+    monkeypatch.setattr(many, "AT_ONCE", 1)
+    job = JobToSubmit(site.plan(), RECIPE)
+    refuse_after(told, 1, AnswerLost("it is unknown"))
+    results = [result for _, result in submit_many([job] * 4)]
+    assert [type(result) for result in results] == [RunRecord, AnswerLost, SchedulerError, SchedulerError]
+    assert "not submitted" in str(results[2])
+    assert len(told.started) == 2
+    assert len(folders(site)) == 2, "the one of which nobody knows stays on record"
+
+
+def test_a_job_on_record_is_found_whatever_was_refused_before_it(site, told, monkeypatch):
+    monkeypatch.setattr(many, "AT_ONCE", 1)
+    first, second = (JobToSubmit(site.plan(), RECIPE, Options(key=key)) for key in "ab")
+    ((_, record),) = submit_many([second])
+    refuse_after(told, 1, SchedulerError("no more", code="refused"))
+    results = [result for _, result in submit_many([first, second])]
+    assert [isinstance(results[0], SchedulerError), results[1]] == [True, record]

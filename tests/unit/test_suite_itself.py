@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from support import engine, processes
-from support.groups import NEED_ENGINE, GroupScheduling, group_of, share, shuffle
+from support.groups import FIRST, arrange, group_of, share, shuffle
 
 ROOT = Path(__file__).resolve().parents[2]
 A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
@@ -82,45 +81,33 @@ def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(tmp_path, monkey
     assert [path.name for path in tmp_path.iterdir()] == [theirs.name]
 
 
-def test_tests_that_need_the_training_engine_start_when_it_is_there() -> None:
-    tests = [
-        path for folder in ("cluster", "install", "training") for path in (ROOT / "tests" / folder).glob("test_*.py")
-    ]
-    # Making the second one begins when the first one is there.
-    for words, enough in (("engine_python: Path", {engine.FIRST, engine.SECOND}), ("functions_", {engine.SECOND})):
-        users = [path for path in tests if words in path.read_text()]
-        assert users
-        groups = {group_of(f"{path.relative_to(ROOT)}::test") for path in users}
-        assert {NEED_ENGINE.get(group) for group in groups} <= enough
+def test_files_of_a_folder_share_a_group_and_others_have_their_own() -> None:
+    groups = {
+        "tests/training/test_switches.py::test_a": "training",
+        "tests/training/test_catalogue.py::test_a": "functions",
+        "tests/training/test_launched_smoke.py::test_a": "test_launched_smoke",
+        "tests/unit/test_files.py::test_a[b@c]": "test_files",
+        "tests/lint/test_linters.py::test_a": "tests/lint/test_linters.py::test_a",
+    }
+    assert {test: group_of(test) for test in groups} == groups
 
 
-@pytest.mark.parametrize(
-    ("being_made", "order"),
-    [
-        (True, ["test_files", "test_numa", "training", "test_quickstart"]),
-        (False, ["training", "test_files", "test_quickstart", "test_numa"]),
-    ],
-)
-def test_groups_wait_for_the_engine_while_others_are_left(monkeypatch, being_made, order):
-    monkeypatch.setattr(engine, "is_being_made", lambda name: being_made)
-    tests = ["tests/training/test_a.py", "tests/unit/test_files.py", "tests/install/test_quickstart.py"]
-    tests = [f"{file}::test" for file in (*tests, "tests/unit/test_numa.py")]
+def test_groups_start_in_their_order_with_their_tests_in_theirs() -> None:
+    tests = [f"tests/{file}" for file in ("unit/test_a.py::b", "training/test_a.py::a", "unit/test_a.py::a")]
+    tests.append("tests/cluster/test_doctor.py::a")
+    items: list[Any] = [SimpleNamespace(nodeid=test, path=Path(test.partition("::")[0])) for test in tests]
+    arrange(items)
+    assert [item.nodeid for item in items] == [tests[3], tests[1], tests[0], tests[2]]
 
-    class Worker:
-        def __init__(self) -> None:
-            self.given: list[str] = []
 
-        def send_runtest_some(self, places: list[int]) -> None:
-            self.given += [group_of(tests[place]) for place in places]
-
-    worker: Any = Worker()
-    scheduling = GroupScheduling.__new__(GroupScheduling)
-    scheduling.workqueue = OrderedDict((group_of(test), {test: False}) for test in tests)
-    scheduling.assigned_work = {worker: {}}
-    scheduling.registered_collections = {worker: tests}
-    while scheduling.workqueue:
-        scheduling._assign_work_unit(worker)
-    assert worker.given == order
+def test_groups_that_need_a_training_engine_start_after_others() -> None:
+    """Making the second one begins when the first one is there; a worker that waits for either does nothing else."""
+    folders = (ROOT / "tests" / name for name in ("cluster", "install", "training"))
+    files = [path for folder in folders for path in folder.glob("test_*.py")]
+    for words, others in (("engine_python: Path", 10), ("functions_", 14)):
+        groups = {group_of(f"{path.relative_to(ROOT)}::test") for path in files if words in path.read_text()}
+        assert groups
+        assert not groups & set(FIRST[:others])
 
 
 def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(tmp_path, monkeypatch):

@@ -17,11 +17,12 @@ from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.configuration import configuration_key
+from llmb_run.app import load_command
 from llmb_run.main import main
 from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.submitting import shares_of
-from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of
+from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of, one_value, values_of
 from support import instant
 from support.cli import Cli
 from support.crashes import start
@@ -29,7 +30,7 @@ from support.plans import ROOT, plan
 
 H100 = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--scale", "8", "--gpu-type", "h100", "--dry-run")
 SMOKE = ("sweep", "-w", "llama3.1", "-s", "smoke", "--scale", "2")
-WIDE = (*SMOKE, "--vary", "tp=1,2,3", "--vary", "NCCL_ALGO=Ring,Tree", "--no-array")
+WIDE = (*SMOKE, "--vary", "tp=1,2,3", "--vary", "NCCL_ALGO=Ring,Tree")
 
 
 def test_all_is_planned_before_anything_starts(cli: Cli) -> None:
@@ -57,6 +58,52 @@ def test_a_combination_that_is_the_same_job_is_refused(cli: Cli) -> None:
     done = cli(*H100, "--vary", "fsdp=false,0")
     assert "not run: fsdp=0: the same job as fsdp=false\n" in done.out
     assert "1 job, nothing started" in done.err
+
+
+SUBMIT = ("submit", *H100[1:])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--vary", "tp=1,2,3", "--vary", "mbs=1,4"),
+        ("--zip", "tp=2,4 mbs=1,2", "--vary", "NCCL_ALGO=Ring,Tree", "--repeats", "2", "--spread", "2"),
+    ],
+)
+def test_submit_plans_what_sweep_plans(cli: Cli, words: tuple[str, ...]) -> None:
+    swept = cli(*H100, *words, "--json").data
+    submitted = cli(*SUBMIT, *words, "--skip-unsupported", "--json").data
+    today = [job["plan"] for job in submitted["jobs"] if not job["plan"]["slurm"]["additional"]]
+    assert today == [item["plan"] for item in swept["planned"]]
+    assert cli(*SUBMIT, *words).status == (2 if swept["refused"] else 0), "without --skip-unsupported all or none"
+
+
+def test_submit_and_sweep_have_the_same_options() -> None:
+    submit, sweep = (
+        {name for parameter in load_command(command).params for name in parameter.opts}
+        for command in ("submit", "sweep")
+    )
+    assert submit - sweep == {"--skip-unsupported", "--resume-chain"}
+    assert sweep <= submit
+
+
+def test_submit_starts_no_job_twice(cli: Cli) -> None:
+    done = cli(*SUBMIT, "--vary", "fsdp=false,0")
+    assert done.status == 2
+    assert "fsdp=0: the same job as fsdp=false\n" in done.err
+
+
+def test_a_sweep_over_all_scales_tells_them_apart(cli: Cli) -> None:
+    words = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--gpu-type", "h100", "--dry-run", "--json")
+    for scales in (("--scale", "all"), ("--max-scale", "32")):
+        combinations = [item["combination"] for item in cli(*words, *scales).data["planned"]]
+        assert [item["scale"] for item in combinations][:3] == ["8", "16", "32"]
+
+
+def test_a_sweep_over_days_counts_all_its_runs(cli: Cli) -> None:
+    done = cli(*H100, "--vary", "tp=2,4", "--repeats", "4", "--spread", "2")
+    assert [row.split()[:2] for row in done.out.splitlines()[1:]] == [["2", "4"], ["4", "4"]]
+    assert "8 jobs, nothing started" in done.err
 
 
 def test_nothing_that_can_run_is_an_error(cli: Cli) -> None:
@@ -134,6 +181,16 @@ def test_values_may_hold_commas() -> None:
     assert found == {"NCCL_DEBUG_SUBSYS": ["COLL,NET", "ALL"], "NCCL_ALGO": ["[Tree,NVLS]", "Ring"]}
 
 
+@pytest.mark.parametrize("value", ["1", "mlx5_0,mlx5_1", "[a,b]", " x ", 'a "b"', '"a"', '"a",b', 'a,"b"', "", '""'])
+def test_a_value_is_written_as_it_is_read_again(value: str) -> None:
+    assert values_of(one_value(value), "--change X") == [value]
+
+
+def test_a_value_that_nobody_can_write_is_refused() -> None:
+    with pytest.raises(RequestError):
+        one_value('a,b"c,d"')
+
+
 @pytest.mark.parametrize(
     ("zipped", "said"),
     [
@@ -172,7 +229,7 @@ def test_killed_and_run_again_no_job_is_there_twice(site: Cli) -> None:
     assert len(instant.accepted()) == 8, "all are on record: the same command is a new request"
 
 
-SPEEDS = (*SMOKE, "--vary", "tp=1,2", "--vary", "STEP_MS=100,100.1,110,120", "--repeats", "2", "--no-array")
+SPEEDS = (*SMOKE, "--vary", "tp=1,2", "--vary", "STEP_MS=100,100.1,110,120", "--repeats", "2")
 
 
 def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
@@ -213,7 +270,7 @@ def test_what_no_job_has_cannot_be_asked_for(cli: Cli, where: str, message: str)
 
 def test_runs_that_verdicts_leave_out_are_ranked_all_the_same(site: Cli) -> None:
     """Nothing is judged by a baseline that it is part of, and verdicts look after certain numbers of runs only."""
-    three = (*SMOKE, "--vary", "STEP_MS=100,110", "--repeats", "3", "--no-array")
+    three = (*SMOKE, "--vary", "STEP_MS=100,110", "--repeats", "3")
     assert site(*three).status == 0
     before = site("results", "--rank", "--json").data["boards"][0]["lines"]
     assert site("baseline", "set", before[0]["run_ids"][0]).status == 0

@@ -45,7 +45,7 @@ def test_every_command_of_the_page_does_what_the_page_says(
         done = site(*(slowest(site) if word == "RUN" else word for word in shlex.split(command)))
         assert done.status == 0, f"{command}\n{done.err}"
         said.append(done.out + done.err)
-    planned, started, jobs, _, ranked, images, why, tested, parts, tuned, groups, _ = said
+    planned, started, jobs, _, ranked, images, why, tested, tuned, groups, _ = said
 
     assert "12 jobs, nothing started" in planned
     assert "12 of 12 jobs started" in started
@@ -55,9 +55,6 @@ def test_every_command_of_the_page_does_what_the_page_says(
     assert re.search(r"B takes [56]\.\d % less time than A", images)
     assert "--change tp=1" in why, "which is what the page tests next"
     assert re.search(r"B takes 4\.\d % less time than A", tested)
-    assert re.search(r"setting: tp: 2 here, 1 there +-[45]\.\d ± ", parts)
-    assert re.search(r"image: nvidia\+nemo\+26.02.01.sqsh here, nemo:26.04.01 there +-[56]\.\d ± ", parts)
-    assert re.search(r"all of these together +-1[34]\.\d ± ", parts)
-    assert re.search(r"mbs=2 is 9\.\d% faster than the base", tuned)
+    assert re.search(r"mbs=2 is (9|10)\.\d% faster than the base", tuned)
     assert "tp=2, NCCL_ALGO=Tree" in groups
     assert "tp=2, NCCL_ALGO=Tree" in Path("week.html").read_text()

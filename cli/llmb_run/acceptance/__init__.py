@@ -6,6 +6,6 @@
     workloads  every job planned, with its reference; what must not change meanwhile; where each stands by its runs
     outcome    the verdicts as table and JSON
     run        the command, its dry run, and the evidence pack
-    signing    signatures of packs
-    verify     a pack, checked: its files, its signature, and its verdict, judged again from its logs
+    recorded   a campaign of anybody: its files, in its own folder or in its unpacked evidence
+    show       a campaign or its unpacked evidence: what was demanded, and the verdict, judged again from its logs
 """

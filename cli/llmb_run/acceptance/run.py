@@ -2,7 +2,7 @@
 
 The pack is an archive of the campaign's runs (records with their plans, scripts, logs, node facts, training code) with
 the suite, what the campaign began with, the verdicts and the report beside them: all that it takes to believe these. No
-secrets, as in every archive. ``verify`` judges it again.
+secrets, as in every archive. ``show`` judges it again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import msgspec
@@ -22,7 +23,6 @@ from llmb_common.errors import LLMBError, RequestError
 from llmb_common.machine.files import sha256_of, write_atomic, write_json
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_run.acceptance.outcome import STATUS, as_text, conclusion, for_report, outcome
-from llmb_run.acceptance.signing import check_key, sign
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.acceptance.workloads import (
     FrozenSuite,
@@ -157,14 +157,12 @@ def write_pack(
     return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if html else None}
 
 
-def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | None = None, dry_run: bool) -> Result:
-    """Begin, continue or show the campaign of the suite ``word``; sign its evidence with a key, if one is given.
+def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
+    """Begin, continue or show the campaign of the suite ``word``.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
     """
-    if sign_with is not None:
-        check_key(sign_with)  # now, and not after days of runs
     workspace = Workspace()
     suite = read_suite(*find_suite(word), workspace)
     if dry_run:
@@ -196,7 +194,7 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         suite.name,
         str(suite.path),
         find=conducted,
-        show=lambda result: _shown(result, sign_with),
+        show=_shown,
         again=again,
         is_over=lambda result: _is_of(result, suite),
     )
@@ -226,18 +224,16 @@ def _is_of(result: dict[str, Any], suite: Suite) -> bool:
     return True
 
 
-def _shown(result: dict[str, Any], sign_with: Path | None) -> Result:
-    pack = Path(result["folder"]) / result["pack"]
-    signature = str(sign(pack, sign_with)) if sign_with is not None else None
+def _shown(result: dict[str, Any]) -> Result:
     return Result(
-        {**result, "signature": signature},
+        result,
         as_text(result),
         status=STATUS[result["outcome"]],
         remarks=[
-            f"evidence: {pack}",
-            f"sha256 {result['pack_sha256']}; keep it apart from the file: llmb-run accept verify --sha256 checks it",
-            f"signature: {signature or 'none (--sign FILE)'}",
+            f"evidence: {Path(result['folder']) / result['pack']}",
+            f"sha256 {result['pack_sha256']}; keep it apart from the file: sha256sum says whether it is still that",
         ],
+        hint=f"next: llmb-run accept show {quote(result['folder'])}",
     )
 
 

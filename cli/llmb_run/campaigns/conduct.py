@@ -119,7 +119,8 @@ Runs: TypeAlias = Mapping[int, Sequence[Run]]
 class Due:
     """A run to start now: the ``attempt`` of an arm, both numbers from 1. It may be one without a job yet.
 
-    ``days``: from now it should begin. ``plan``: another than the arm's. ``why``: said to people.
+    ``days``: from now it should begin. ``plan``: another than the arm's. ``why``: said to people, as is ``called``: by
+    default ``run`` and its number.
 
     Runs of one ``block`` share an allocation, in their order. Where that cannot be, they follow each other, on
     ``nodes`` if those are known.
@@ -132,6 +133,7 @@ class Due:
     days: int = 0
     plan: JobPlan | None = None
     why: str = ""
+    called: str = ""
     block: int | None = None
     nodes: str = ""
     cancel: bool = False
@@ -245,7 +247,7 @@ class Conduct:
     def _each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         jobs = [self._job(item) for item in due]
         self._say_what(due)
-        return [result for _, result in submit_many(jobs, say=self._say)] if jobs else []
+        return [result for _, result in submit_many(jobs)] if jobs else []
 
     def _series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Nothing where they cannot share an allocation, now or later."""
@@ -273,7 +275,8 @@ class Conduct:
 
     def _say_what(self, due: Sequence[Due]) -> None:
         for item in due:
-            self._say(f"{self._arms[item.arm - 1].title}: run {item.attempt}{item.why}")
+            called = item.called or f"run {item.attempt}"
+            self._say(f"{self._arms[item.arm - 1].title}: {called}{item.why}")
 
 
 def held(record: RunRecord) -> tuple[float, float]:

@@ -1,9 +1,9 @@
-"""The commands that start a run again: repeat exactly what was recorded, or retry with what is here today."""
+"""``llmb-run retry``: start runs again, with what is here today or exactly as they were."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import CheckFailed, RequestError
 from llmb_common.executors import executor_for
@@ -29,9 +30,9 @@ from llmb_common.submission.single import resuming
 from llmb_common.timing.job_events import read_events
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.selecting import one_folder, require_own, select_rows
+from llmb_run.selecting import require_own, select_rows
+from llmb_run.starting.planner import check_apart, spread_over
 from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
-from llmb_run.starting.sweeps import check_apart, spread_over
 from llmb_run.terminal import table
 from llmb_run.workspace import Workspace
 
@@ -81,46 +82,65 @@ def _short(value: Any) -> str:
     return text[:12] if len(text) == 64 else text
 
 
-def in_words(found: Sequence[Difference]) -> list[str]:
-    """A table of the differences and then their diffs; nothing where there is none."""
-    told = table(["differs", "then", "now"], [[item.what, item.then, item.now] for item in found]).rstrip("\n")
-    return [*([told] if told else []), *(f"\n{item.detail}\n" for item in found if item.detail)]
+@dataclass(frozen=True)
+class Compared:
+    """A run, and what would differ if it were started again today."""
+
+    run_id: str
+    differences: Sequence[Difference]
 
 
-@click.command(cls=Command)
-@options.one_run
-@options.flag("--check", help="Start nothing; only show what has changed.")
-@options.flag("--anyway", help="Start it even if something has changed.")
-@options.detach
-def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
-    """Start a run again, exactly as it was, or show what has changed.
+def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared]:
+    """Each run with what differs today."""
+    return [
+        Compared(record.paths.run_id, differences(record, workspace.workload(record.plan.workload).folder))
+        for record in records
+    ]
 
-    The same plan, script, training code, recipe, image and version of LLMB. Exit status 1 where something differs.
-    """
-    workspace = Workspace()
-    folder = one_folder(workspace, run)
-    if not check:
-        require_own([folder])
-    record = load_record(folder)
-    entry = workspace.workload(record.plan.workload)
-    found = differences(record, entry.folder)
-    compared = Result(
-        {"same": not found, "differences": [vars(difference) for difference in found]},
-        remarks=in_words(found),
-        status=1 if found else 0,
+
+def in_words(compared: Sequence[Compared]) -> list[str]:
+    """For each run in which something differs a table of the differences, and then their diffs."""
+    said: list[str] = []
+    for item in compared:
+        if not item.differences:
+            continue
+        if len(compared) > 1:
+            said.append(f"{item.run_id}:")
+        rows = [[found.what, found.then, found.now] for found in item.differences]
+        said.append(table(["differs", "then", "now"], rows).rstrip("\n"))
+        said += [f"\n{found.detail}\n" for found in item.differences if found.detail]
+    return said
+
+
+def shown(compared: Sequence[Compared]) -> Result:
+    """What differs, for people and as data; exit status 1 where something does."""
+    data: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for item in compared:
+        found = [vars(difference) for difference in item.differences]
+        data.append({"run_id": item.run_id, "same": not found, "differences": found})
+        if not found:
+            named = f"{item.run_id}: " if len(compared) > 1 else ""
+            lines.append(f"{named}the same: script, code, recipe, image and version\n")
+    status = 0 if len(lines) == len(compared) else 1
+    return Result({"runs": data}, "".join(lines), status=status, remarks=in_words(compared))
+
+
+def differ(compared: Sequence[Compared]) -> CheckFailed:
+    """The error of ``--exact`` where something differs."""
+    changed = [item for item in compared if item.differences]
+    listed = [", ".join(found.what for found in item.differences) for item in changed]
+    if len(compared) == 1:
+        number = len(changed[0].differences)
+        message = f"{counted(number, 'thing')} {'differs' if number == 1 else 'differ'} today: {listed[0]}"
+    else:
+        named = (f"{item.run_id} ({what})" for item, what in zip(changed, listed, strict=True))
+        message = f"{len(changed)} of {len(compared)} runs would differ today: {', '.join(named)}"
+    return CheckFailed(
+        f"nothing was started: {message}",
+        remedy="--anyway starts it regardless; without --exact, retry takes the same plan with today's code",
+        code="differs",
     )
-    if check:
-        return compared if found else replace(compared, text="the same: script, code, recipe, image and version\n")
-    if found and not anyway:
-        error = CheckFailed(
-            f"{len(found)} things differ today: {', '.join(difference.what for difference in found)}",
-            remedy="--anyway starts it regardless; llmb-run retry takes the same plan with today's code",
-            code="differs",
-        )
-        return replace(compared, error=error)
-    say_doubts([record.plan])
-    result = start_one(JobToSubmit(record.plan, entry.folder, Options(detach=detach)))
-    return replace(result, remarks=[*in_words(found), *result.remarks])
 
 
 @click.command(cls=Command)
@@ -140,6 +160,9 @@ def repeat_command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
 @options.spread_nodes
 @options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
 @options.flag("--resume", help="Continue from the run's newest checkpoint, and save beside it.")
+@options.flag("--exact", help="Start them exactly as they were, and nothing where something differs.")
+@options.flag("--anyway", help="With --exact: start them even where something differs.")
+@options.flag("--check", help="Start nothing; only show what has changed since.")
 @options.detach
 def retry_command(
     runs: tuple[str, ...],
@@ -148,23 +171,43 @@ def retry_command(
     spread: int | None,
     without_failed: bool,
     resume: bool,
+    exact: bool,
+    anyway: bool,
+    check: bool,
     **settings: Any,
 ) -> Result:
     """Start runs again with the same plan.
 
-    Uses today's training code and site settings; repeat insists on the original ones.
+    Uses today's training code and site settings. --exact insists on the original ones: the same script, training code,
+    recipe, image and version of LLMB. Exit status 1 where something differs.
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     check_apart(repeats, how.apart)
-    rows = select_rows(workspace, runs, RunFilter())
-    require_own(row.folder for row in rows)
-    records = refresh(load_record(row.folder) for row in rows)
-    alive = [record for record in records if is_live(record.state)]
-    if alive:
-        raise RequestError(
-            f"{', '.join(record.paths.run_id for record in alive)}: not yet ended ({alive[0].state})",
-            remedy="wait, or llmb-run cancel",
+    if exact or check:
+        _require_unchanged(
+            "--check" if check else "--exact",
+            {
+                "--without": without,
+                "--spread": spread,
+                "--spread-nodes": how.apart,
+                "--without-failed": without_failed,
+                "--resume": resume,
+            },
         )
+    elif anyway:
+        raise RequestError("--anyway overrides what --exact finds", remedy="add --exact, or leave it out")
+    rows = select_rows(workspace, runs, RunFilter())
+    if not check:
+        require_own(row.folder for row in rows)
+    records = [load_record(row.folder) for row in rows]
+    compared = compare(records, workspace) if exact or check else []
+    if check:
+        return shown(compared)
+    if exact and not anyway and any(item.differences for item in compared):
+        return replace(shown(compared), error=differ(compared))
+    if not exact:
+        records = refresh(records)
+        _require_ended(records)
     jobs: list[JobToSubmit] = []
     for record in records:
         hosts = [without or "", _failed_nodes(record) if without_failed else ""]
@@ -182,7 +225,28 @@ def retry_command(
         plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
         jobs += [JobToSubmit(begun, folder, each) for begun in plans]
     say_doubts(job.plan for job in jobs)
-    return start_round("retry", jobs, workspace, how) if len(jobs) > 1 else start_one(jobs[0])
+    result = start_round("retry", jobs, workspace, how) if len(jobs) > 1 else start_one(jobs[0])
+    return replace(result, remarks=[*in_words(compared), *result.remarks])
+
+
+def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
+    """Raise RequestError where one of ``others`` is given, which ask for other jobs than the runs were."""
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise RequestError(
+            f"{option} is about runs exactly as they were, which {' and '.join(given)} would change",
+            remedy=f"leave out {option}, or {' and '.join(given)}",
+        )
+
+
+def _require_ended(records: Sequence[RunRecord]) -> None:
+    """Raise RequestError where one is still waiting or running."""
+    alive = [record for record in records if is_live(record.state)]
+    if alive:
+        raise RequestError(
+            f"{', '.join(record.paths.run_id for record in alive)}: not yet ended ({alive[0].state})",
+            remedy="wait, or llmb-run cancel",
+        )
 
 
 def _require_alone(plan: JobPlan, workspace: Workspace) -> None:

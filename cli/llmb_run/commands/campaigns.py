@@ -14,9 +14,8 @@ from llmb_common.errors import RequestError
 from llmb_common.runs.record import load_record
 from llmb_run import options
 from llmb_run.acceptance.run import accept
-from llmb_run.acceptance.signing import sign
+from llmb_run.acceptance.show import show_campaign
 from llmb_run.acceptance.suite import find_suite, suites
-from llmb_run.acceptance.verify import verify_pack
 from llmb_run.app import Command, VerbCommand
 from llmb_run.comparing.ab import ab, say_what_changed, spec_of_run
 from llmb_run.comparing.strategy import rule_of
@@ -47,32 +46,23 @@ def show_suites(name: str) -> Result:
     )
 
 
-_PATH = click.Path(path_type=Path)
+@click.command("show", cls=Command)
+@click.argument(
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="An unpacked evidence pack, or the folder of a campaign.",
+)
+def show_verb(folder: Path) -> Result:
+    """Show a campaign: what its suite demanded, and its verdict, judged again from its own logs.
 
-
-@click.command("verify", cls=Command)
-@click.argument("pack", metavar="PACK", type=_PATH, help="The evidence pack of a campaign.")
-@click.option("--sha256", metavar="DIGEST", default="", help="Also compare the SHA-256 of the whole file.")
-@click.option("--signers", metavar="FILE", type=_PATH, help="Who may have signed: a public key, or allowed signers.")
-def verify(pack: Path, sha256: str, signers: Path | None) -> Result:
-    """Check an evidence pack: its files, its verdicts against its own logs, and its signature.
-
-    Every run is judged again. Exit status 1 where a file is not as it was, the pack says something else than its logs,
-    or the signature is not what --signers asks for.
+    Exit status as of accept; 1 also where the campaign says something else than its logs, or a run was replaced that
+    had ended well. sha256sum -c SHA256SUMS checks the files of a pack, and ssh-keygen -Y verify its signature.
     """
-    return verify_pack(pack, sha256, signers)
+    return show_campaign(folder)
 
 
-@click.command("sign", cls=Command)
-@click.argument("pack", metavar="PACK", type=_PATH, help="The evidence pack of a campaign.")
-@click.option("--key", metavar="FILE", type=_PATH, required=True, help="An SSH key; the .pub of one that an agent has.")
-def sign_pack(pack: Path, key: Path) -> Result:
-    """Sign an evidence pack with an SSH key: PACK.sig beside it."""
-    signature = sign(pack, key)
-    return Result({"path": str(pack.absolute()), "signature": str(signature.absolute())}, f"{signature}\n")
-
-
-@click.command(cls=VerbCommand, verbs=[show_suites, verify, sign_pack])
+@click.command(cls=VerbCommand, verbs=[show_suites, show_verb])
 @click.argument(
     "suite",
     metavar="SUITE",
@@ -81,24 +71,18 @@ def sign_pack(pack: Path, key: Path) -> Result:
 )
 @options.flag("--again", help="Start a new campaign, even if one is over or could be resumed.")
 @options.kept_in("campaigns")
-@click.option(
-    "--sign",
-    metavar="FILE",
-    type=_PATH,
-    help="Sign the evidence with this SSH key, or with the agent's if it is a .pub file.",
-)
 @options.flag("--dry-run", help="Start nothing; show what would run, and what it would be compared with.")
-def accept_command(suite: str, again: bool, folder: Path | None, sign: Path | None, dry_run: bool) -> Result:
+def accept_command(suite: str, again: bool, folder: Path | None, dry_run: bool) -> Result:
     """Run an acceptance campaign: a suite of workloads, a verdict, evidence.
 
     Plans everything before anything starts. Runs that are inconclusive or that met a faulty node are repeated, up to
     the suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted; 4: not judged, because part
     of it has no reference. After any interruption, run the same command again, and it continues.
 
-    llmb-run accept suites [NAME] shows the suites that come with LLMB, accept verify PACK judges an evidence pack
-    again, and accept sign PACK signs one.
+    llmb-run accept suites [NAME] shows the suites that come with LLMB; accept show FOLDER judges a campaign or its
+    unpacked evidence again.
     """
-    return accept(suite, again=again, folder=folder, sign_with=sign, dry_run=dry_run)
+    return accept(suite, again=again, folder=folder, dry_run=dry_run)
 
 
 @click.command(cls=Command)
@@ -174,13 +158,6 @@ def ab_command(
 @options.flag("--only", help="Vary only what --vary names, in all combinations.")
 @options.budget
 @click.option(
-    "--within",
-    metavar="PERCENT",
-    type=options.Number(min=0.1, max=50),
-    default=2.0,
-    help="Stop when nothing is likely to be faster by more than this. Default: 2.",
-)
-@click.option(
     "--trial-steps",
     metavar="N",
     type=click.IntRange(min=6),
@@ -191,12 +168,11 @@ def ab_command(
 @options.flag("--again", help="Start a new tuning, even if one could be resumed or is over.")
 @options.kept_in("tunings")
 @options.job_settings
-@options.flag("--dry-run", help="Start nothing: show the candidates and what trying them costs.")
+@options.flag("--dry-run", help="Start nothing: show the candidates, and how many runs trying them takes.")
 def tune_command(
     vary: tuple[str, ...],
     only: bool,
     budget: float | None,
-    within: float,
     trial_steps: int,
     set_baseline: bool,
     again: bool,
@@ -209,13 +185,14 @@ def tune_command(
     \b
     llmb-run tune -w pretrain_mbridge -s qwen3_30b_a3b --scale 16 --budget 150
 
-    Configurations near the recipe's own are tried in short runs, with the recipe's own run again in between. The best
-    one is then confirmed against it in full runs. Running out of memory counts as a result, not as a failure. After any
-    interruption, run the same command again to continue. Exit status 1 if the recipe's own configuration does not run.
+    Configurations near the recipe's own are tried in short runs, in rounds: the better half goes on to the next round.
+    The best one is then compared with the recipe's own in whole runs, as ab does. One that runs out of memory is out,
+    and one that crashes is tried again. After any interruption, run the same command again to continue. Exit status 1
+    if the recipe's own configuration does not run.
     """
     spec = one_job(**settings)
     values = dimensions_of(vary, "--vary")
     if only and not values:
         raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
-    wanted = TuneRequest(spec, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)
+    wanted = TuneRequest(spec, values, only, budget or math.inf, trial_steps, set_baseline)
     return tune(wanted, again=again, folder=folder, dry_run=dry_run)

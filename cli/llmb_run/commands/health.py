@@ -39,7 +39,7 @@ _MOST_LINES = 40
 @click.command(cls=Command)
 @options.runs
 @click.option("--nodes", metavar="HOSTS", help="Check these nodes, such as n[1-64].")
-@click.option("--partition", metavar="NAME", help="Check the idle nodes of this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Check the idle nodes of this partition.")
 @click.option(
     "-w",
     "--workload",
@@ -48,7 +48,7 @@ _MOST_LINES = 40
     shell_complete=options.complete_workloads,
 )
 @options.size_dtype_scale
-@options.job_settings
+@options.node_settings
 @options.flag(
     "--stress",
     help="Also test under load: matrix products and copies on every GPU, all-reduces within and between nodes.",
@@ -80,7 +80,8 @@ def health_command(
     workspace, patience = Workspace(), round(seconds_of(wait, "--wait"))
     install = workspace.require_install()
     executor, needs, nodes, partition = _meant(workspace, runs, **settings)
-    asked, left = choose(executor, install, nodes, partition)
+    avoided = needs.scheduler.excluded if needs.scheduler else None
+    asked, left = choose(executor, install, nodes, partition, avoided)
     if left:
         notice(f"not asked: {counted_by(left)}")
     if stress and needs.containers and needs.image is None:
@@ -107,7 +108,9 @@ def _meant(
     if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
     if workload:
-        plan = plan_job(job_spec(workload=workload, **job), workspace).plan
+        # Whether the job itself would be sensible is not asked: nothing of it is started.
+        spec = job_spec(workload=workload, **job, megatron=(), force=True, preflight="off")
+        plan = plan_job(spec, workspace).plan
         told = plan.scheduler or SchedulerPart()
         return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue
     if any(job.values()):

@@ -1,4 +1,4 @@
-"""``llmb-run plan``: where a job's values come from, its memory, time and cost, and where its ranks are."""
+"""``llmb-run plan``: where a job's values come from, its memory, time and GPU-hours, and where its ranks are."""
 
 from __future__ import annotations
 
@@ -11,22 +11,9 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
-from llmb_common.planning.outlook import (
-    ORDER,
-    alike,
-    coordinates,
-    energy_kwh,
-    gpu_hours,
-    groups,
-    job_seconds,
-    limit_seconds,
-    ranged,
-    sources,
-    step_seconds,
-)
-from llmb_common.planning.step_time import CLASSES
-from llmb_common.site.cluster import FILE_NAME
-from llmb_common.submission.launch import measured_here
+from llmb_common.planning.outlook import cost_line, gpu_hours, job_seconds, known_from, most_gpu_hours, time_lines
+from llmb_common.planning.ranks import ORDER, coordinates, groups
+from llmb_common.planning.sources import sources
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.starting.requests import PlannedJob, one_job, plan_job
@@ -42,39 +29,40 @@ _NODES = 3
 
 
 class Outlook:
-    """What a planned job will take. ``watts`` of a GPU; None where nobody says them, like ``energy`` and ``money``."""
+    """What a planned job will take."""
 
     def __init__(self, asked: PlannedJob, workspace: Workspace) -> None:
-        self.plan, cluster = asked.plan, workspace.cluster
-        measured = measured_here(workspace.install_or_none)(self.plan).watts
-        self.sources = sources(self.plan, asked.entry.recipe, cluster, asked.request)
-        self.watts = measured or cluster.watts_per_gpu
-        self.watts_from = "measured here" if measured else FILE_NAME
-        self.price, self.currency = cluster.price_per_gpu_hour, cluster.currency
-        self.hours = gpu_hours(self.plan)
-        self.energy = energy_kwh(self.plan, self.watts) if self.watts is not None else None
-        self.money = self.hours.times(self.price) if self.hours is not None and self.price is not None else None
+        self.plan = asked.plan
+        self.sources = sources(self.plan, asked.entry.recipe, workspace.cluster, asked.request)
 
     def as_dict(self) -> dict[str, Any]:
-        """Spans are pairs; seconds, GPU-hours, kWh and units of ``currency``."""
+        """Spans are pairs, in seconds and GPU-hours; None: not known."""
         return {
             "plan": plan_as_dict(self.plan),
             "sources": [source._asdict() for source in self.sources],
+            "time_from": known_from(self.plan) or None,
             "job_seconds": job_seconds(self.plan),
-            "gpu_hours": self.hours,
-            "watts_per_gpu": self.watts,
-            "energy_kwh": self.energy,
-            "cost": self.money,
-            "currency": self.currency if self.money is not None else None,
+            "gpu_hours": gpu_hours(self.plan),
+            "most_gpu_hours": most_gpu_hours(self.plan),
             "rank_order": ORDER,
             "groups": [group._asdict() for group in groups(self.plan)],
             "ranks": [coordinates(self.plan, rank) for rank in range(self.plan.gpus)],
         }
 
     def text(self) -> str:
-        parts = {"job": self._job, "from": self._sources, "memory": self._memory}
-        parts |= {"time": self._time, "cost": self._cost, "ranks": self._ranks}
+        """One screen: whether it fits, how long it takes and what that costs, then where all of it comes from."""
+        parts = {"fits": self._fits, "time": self._time, "cost": self._cost}
+        parts |= {"job": self._job, "memory": self._memory, "from": self._sources, "ranks": self._ranks}
         return "".join(labelled(name, [*lines()]) for name, lines in parts.items())
+
+    def _fits(self) -> Iterator[str]:
+        memory = self.plan.preflight.memory
+        if memory is None:
+            yield "not known: its memory is not estimated"
+            return
+        needed = memory.peak + memory.reserve
+        answer = "yes" if memory.fits else "no" if memory.certain else "maybe not"
+        yield f"{answer} ({needed:.1f} of {memory.limit:.0f} GiB a GPU; {memory.kind}: {memory.knowledge})"
 
     def _job(self) -> Iterator[str]:
         plan = self.plan
@@ -99,30 +87,12 @@ class Outlook:
         yield ", ".join([*(part for part in parts if not part.endswith(" 0.0")), f". reserve {memory.reserve:.0f}"])
 
     def _time(self) -> Iterator[str]:
-        known = self.plan.preflight
-        step, whole = step_seconds(self.plan), job_seconds(self.plan)
-        if step is None or known.predicted_step_seconds is None:
-            yield "no published result and no run of this site says how long a step takes"
-        else:
-            low, high, likely = alike(*step, known.predicted_step_seconds)
-            yield f"{low} to {high} s a step in 9 of 10 cases, most likely {likely}"
-            yield f"from {CLASSES[known.knowledge or '']}"
-        if known.reference_step_seconds is not None:
-            yield f"published: {known.reference_step_seconds:g} s ({known.reference_software})"
-        if whole is not None:
-            steps = counted(self.plan.trained_steps, "step")
-            short_of = ", which may be too short" if whole.high > limit_seconds(self.plan.time_limit) else ""
-            minutes = ranged(whole.times(1 / 60))
-            yield f"{steps} and the start: {minutes} minutes, time limit {self.plan.time_limit}{short_of}"
+        yield from time_lines(self.plan)
 
     def _cost(self) -> Iterator[str]:
-        if self.hours is None:
-            return
-        yield f"{ranged(self.hours)} GPU-hours"
-        if self.energy is not None and self.watts is not None:
-            yield f"{ranged(self.energy)} kWh at {self.watts:.0f} W a GPU ({self.watts_from})"
-        if self.money is not None and self.price is not None:
-            yield f"{ranged(self.money)} {self.currency} at {self.price:g} a GPU-hour ({FILE_NAME})"
+        cost = cost_line(self.plan)
+        if cost:
+            yield cost
 
     def _ranks(self) -> Iterator[str]:
         plan = self.plan
@@ -164,7 +134,7 @@ def _range(values: list[int]) -> str:
 @options.one_job
 @options.job_settings
 def plan_command(**settings: Any) -> Result:
-    """Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.
+    """Show what a job will take: memory, time, GPU-hours, and where its ranks run.
 
     Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
     """

@@ -12,16 +12,15 @@ import msgspec
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, size
-from llmb_common.errors import CheckFailed, RequestError
+from llmb_common.errors import RequestError
 from llmb_common.machine.files import check_output, write_output
 from llmb_run import options
-from llmb_run.app import Command, VerbCommand, refuse_beside_json
+from llmb_run.app import Command, refuse_beside_json
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import check_archive, stored_secrets, write_archive
 from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import as_dict
-from llmb_run.results.verifying import verify_archive
 from llmb_run.selecting import none_matches, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
@@ -85,25 +84,7 @@ def report_command(
 _WRITERS: dict[str, Callable[[Report], str]] = {"html": page, "markdown": markdown, "junit": junit}
 
 
-@click.command("verify", cls=Command)
-@click.argument("pack", metavar="PACK", type=click.Path(path_type=Path), help="An archive of llmb-run.")
-@click.option("--sha256", metavar="DIGEST", default="", help="Also compare the SHA-256 of the whole file.")
-def verify(pack: Path, sha256: str) -> Result:
-    """Name every file of an archive that was changed, moved, is missing or was added.
-
-    Nothing is unpacked. Exit status 1 if there is one.
-    """
-    found = verify_archive(pack, sha256)
-    data = {"path": str(pack.absolute()), **found.as_dict()}
-    if found.ok:
-        return Result(data, f"{pack}: {found.files} files, all as they were written\n", remarks=found.notes)
-    error = CheckFailed(
-        f"{pack} is not as it was written", remedy="ask whoever made it for another copy", code="archive-changed"
-    )
-    return Result(data, "".join(f"{line}\n" for line in found.lines()), error=error)
-
-
-@click.command(cls=VerbCommand, verbs=[verify])
+@click.command(cls=Command)
 @options.runs
 @click.option(
     *("-o", "--output"),
@@ -126,7 +107,7 @@ def archive_command(
     """Pack runs into one file: records, scripts, logs and hashes, but no secrets.
 
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
-    out. llmb-run archive verify PACK checks an archive.
+    out. In the unpacked folder, sha256sum -c SHA256SUMS checks every file.
     """
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
     check_archive(path, overwrite=overwrite)  # before the runs are measured
@@ -159,6 +140,6 @@ def archive_command(
         text=f"{path}\n",
         remarks=[
             f"{counted(written.runs, 'run')}, {len(written.hashes)} files, {written.bytes / 2**20:.1f} MiB; "
-            "SHA256SUMS inside checks it after unpacking"
+            "in the unpacked folder, sha256sum -c SHA256SUMS checks it"
         ],
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 import msgspec
-from click.core import ParameterSource
 
 from llmb_common.causes.answer import Diagnosis, Symptom, count
 from llmb_common.causes.diagnosis import diagnose_logs
@@ -29,9 +28,7 @@ from llmb_common.submission.observe import Observation, observe
 from llmb_common.timing.log_files import is_log_name
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.comparing.attribution import attribute
 from llmb_run.comparing.gap import find_gap, lines_of
-from llmb_run.comparing.strategy import Rule, rule_of
 from llmb_run.results.measuring import MeasuredRun, measure, measure_run, reference_lines
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
@@ -209,39 +206,16 @@ def _where(file: str, number: int | None) -> str:
     "--slow",
     help="Show instead which rank the others waited for, and how the run differs from the fastest of the same work.",
 )
-@options.flag("--test", help="With --slow and one RUN: measure the effect of each difference, as ab does.")
-@options.until_clear
-@options.flag("--again", help="Start a new test, even if one could be resumed or is over.")
-@options.kept_in("campaigns")
-def why_command(
-    runs: tuple[str, ...],
-    slow: bool,
-    test: bool,
-    resolution: str,
-    pairs: int,
-    budget: float | None,
-    again: bool,
-    folder: Path | None,
-    **filters: Any,
-) -> Result:
+def why_command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Say why runs failed: the first cause, its rank and node, and what to do.
 
     RUNS may also be logs, or folders of logs, that LLMB did not write. Without RUNS, the newest run is explained; with
     an option such as --since 7d, all runs that match, counted by cause and node. If no cause is found, it is unknown,
     and the log lines that might help are shown.
 
-    With --slow, the differences that are worth most by published results come first. --test measures each to
-    --resolution, within --budget. After any interruption, run the same command again to continue.
-
-    Exit status with --test 0: all are measured; 1: one failed, or its work differs; 4: one is not that precise.
+    With --slow, the differences that are worth most by published results come first, each with the ab command that
+    measures it here.
     """
-    if test:
-        if not slow or len(runs) != 1 or any(filters.values()):
-            raise RequestError("--test is for one run", remedy="llmb-run why --slow --test RUN")
-        return _tested(runs[0], rule_of(resolution, pairs, budget), again=again, folder=folder)
-    for name in ("resolution", "pairs", "budget", "again", "folder"):
-        if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise RequestError(f"--{name} is about --test", remedy="llmb-run why --slow --test RUN")
     if slow:
         return _slow(Workspace(), runs, filters)
     paths = [Path(word) for word in runs]
@@ -280,16 +254,10 @@ def _slow(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -
         nobody = "no rank stands out, which is not to say that none is slow" if (folder / FILE).exists() else "its ranks recorded no waits"
         text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
         text += labelled("slow", [item.text if item else nobody])
-        gap = find_gap(record, workspace).gap
+        gap = find_gap(record, workspace)
         text += "".join(labelled(name, lines) for name, lines in lines_of(gap))
         found.append(msgspec.to_builtins({"run": record.paths.run_id, "straggler": item, "gap": gap}))
     return Result({"runs": found}, text)
-
-
-def _tested(run: str, rule: Rule, *, again: bool, folder: Path | None) -> Result:
-    workspace = Workspace()
-    record = load_record(one_folder(workspace, run))
-    return attribute(record, rule, workspace, again=again, folder=folder)
 
 
 def _of_logs(path: Path) -> _Explained:

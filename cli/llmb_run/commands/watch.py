@@ -64,8 +64,7 @@ def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]
 
 @click.command(cls=Command, as_json=False)
 @options.runs
-@options.flag("--once", help="Print the current state once and exit.")
-def watch_command(runs: tuple[str, ...], once: bool) -> Result:
+def watch_command(runs: tuple[str, ...]) -> Result:
     """Watch runs live: state, step, time left, reason for waiting.
 
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
@@ -77,8 +76,6 @@ def watch_command(runs: tuple[str, ...], once: bool) -> Result:
     followed = look_at([row.folder for row in rows])
     for run in followed:
         run.progress.look()
-    if once:
-        return Result(text=table(LIVE, followed))
     if sys.stdout.isatty():
         _on_terminal(followed)
     else:

@@ -17,7 +17,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
 from llmb_common.results.configuration import title_of
-from llmb_common.results.paired import Comparison
+from llmb_common.results.paired import RATE, Comparison
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.preflight import check
 from llmb_common.submission.rounds import digest_of_plan
@@ -62,7 +62,7 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
         "changes": dict(changes),
         "answer": "failed" if standing.failure else standing.answer,
         "why": standing.failure or standing.stopped,
-        "difference": _as_dict(standing.comparison, standing.rule.rate) if standing.comparison else None,
+        "difference": _as_dict(standing.comparison) if standing.comparison else None,
         "per_token": one.tokens_per_gpu != other.tokens_per_gpu,
         "equal_work": equal,
         "unequal_work": work,
@@ -72,7 +72,7 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
     }
 
 
-def _as_dict(found: Comparison, rate: float) -> dict[str, Any]:
+def _as_dict(found: Comparison) -> dict[str, Any]:
     percent = {
         name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
     }
@@ -81,7 +81,7 @@ def _as_dict(found: Comparison, rate: float) -> dict[str, Any]:
         "noise_percent": round(100 * found.noise, 3),
         "pairs": found.pairs,
         "confidence": CONFIDENCE,
-        "error_rate_each_look": 2 * rate,
+        "error_rate_each_look": 2 * RATE,
     }
 
 
@@ -219,7 +219,7 @@ def ab(
         find=compared,
         show=lambda result: Result(result, as_text(result), status=status_of(result)),
         again=again,
-        is_over=lambda result: result["rule"] == msgspec.to_builtins(rule),
+        is_over=rule.is_that_of,
     )
 
 

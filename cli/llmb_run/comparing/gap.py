@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.errors import LLMBError
+from llmb_common.errors import LLMBError, RequestError
 from llmb_common.index.runs import RunFilter
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import bridge_release, container_release, minor, same_release
@@ -35,6 +35,7 @@ from llmb_run.results.measuring import MeasuredRun, measure
 from llmb_run.selecting import load_rows, select_rows
 from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, as_said, setting_said
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_each, plan_job
+from llmb_run.starting.sweeps import dimension, one_value
 from llmb_run.workspace import Workspace
 
 MOST = 200
@@ -143,7 +144,7 @@ def _fact_of(name: str) -> str:
     return facts.get(name, f"megatron.{name}" if is_setting(name) else f"env {name}")
 
 
-def taken(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
+def _taken(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
     """``spec``, which says of ``names`` what ``other`` says, or nothing where that does."""
     kept = {name: value for name, value in spec.settings.items() if _fact_of(name) not in names}
     return replace(spec, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
@@ -168,13 +169,13 @@ WORDS = {
 """How a job is launched, in the words of those who speak of it."""
 
 
-NOBODY = "nobody can choose it for a job"
+NOBODY = "no setting of a job changes it"
 
 
 class GapDifference(msgspec.Struct, frozen=True):
-    """``test``: the command that shows what it is worth; empty where there is none, and ``why``.
+    """``test``: the command of ``ab`` that measures what it is worth; empty where there is none, and ``why``.
 
-    ``worth``: by the published rows, None where they do not say. ``takes``: what a job takes from the other side.
+    ``worth``: by the published rows, None where they do not say.
     """
 
     kind: DifferenceKind
@@ -183,7 +184,6 @@ class GapDifference(msgspec.Struct, frozen=True):
     there: str = ""
     test: str = ""
     worth: Worth | None = None
-    takes: tuple[str, ...] = ()
     why: str = NOBODY
 
     def __str__(self) -> str:
@@ -212,20 +212,11 @@ class Gap(msgspec.Struct, frozen=True):
     change: Change | None = None
 
 
-@dataclass(frozen=True)
-class Found:
-    """A gap, the run's own job as it would be planned today, and the other side's; None where nobody can plan it."""
-
-    gap: Gap
-    here: PlannedJob | None = None
-    there: JobSpec | None = None
-
-
-def find_gap(record: RunRecord, workspace: Workspace) -> Found:
+def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
     """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
     own, best = _own_and_best(record, workspace)
     if own is None:
-        return Found(Gap(""))
+        return Gap("")
     try:
         here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
     except LLMBError:
@@ -237,9 +228,8 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Found:
         other = _published_job(here, own, workspace)
     seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if other is None:
-        return Found(Gap(_published(own), differences=tuple(seen)), here)
-    sides = _Sides(record, here, other, workspace)
-    listed = sides.differences()
+        return Gap(_published(own), differences=tuple(seen))
+    listed = _Sides(record, here, other, workspace).differences()
     if other.software:
         why = "LLMB cannot plan a job in that software"
         software, worth = other.software
@@ -249,7 +239,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Found:
         key=lambda item: (item.worth.median if item.worth else 0.0, _ORDER.index(item.kind), not item.test),
     )
     slower = 1 / other.change.ratio - 1
-    return Found(Gap(_published(own), other.run_id, slower, tuple(ordered), other.change), here, sides.there)
+    return Gap(_published(own), other.run_id, slower, tuple(ordered), other.change)
 
 
 def _published(own: MeasuredRun) -> str:
@@ -264,12 +254,12 @@ def _published(own: MeasuredRun) -> str:
 
 
 class _Sides:
-    """A run and what it is compared with. ``there`` says all that the run's job can take from the other side."""
+    """A run and what it is compared with."""
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:
         self._record, self._here, self._other, self._workspace = record, here, other, workspace
         self._own = facts(record) if other.run_id else facts_of_plan(record.plan)
-        self.there = other.spec
+        self._there = other.spec
 
     def differences(self) -> list[GapDifference]:
         apart = dict(_unlike(self._own, self._other.facts))
@@ -284,7 +274,7 @@ class _Sides:
                     brought = ("software", "image digest", "nccl")
                     apart = {name: pair for name, pair in apart.items() if name not in brought}
             given = {name: pair[1] for name, pair in apart.items() if name.startswith("env ") and pair[1] != "-"}
-            self.there = self.there.having({name.removeprefix("env "): value for name, value in given.items()})
+            self._there = self._there.having({name.removeprefix("env "): value for name, value in given.items()})
             groups = self._groups([name for name in apart if name in chosen or name in given])
         left = [(name,) for name in apart if not any(name in group for group in groups)]
         return [self._difference({name: apart[name] for name in names}) for names in (*groups, *left)]
@@ -292,13 +282,13 @@ class _Sides:
     def _says_otherwise(self, fact: str) -> bool:
         """Whether the specs of the two say otherwise of it."""
         assert self._here is not None
-        here, there = ({_fact_of(n): v for n, v in spec.settings.items()} for spec in (self._here.spec, self.there))
+        here, there = ({_fact_of(n): v for n, v in spec.settings.items()} for spec in (self._here.spec, self._there))
         return here.get(fact) != there.get(fact)
 
     def _planned(self, names: Sequence[str]) -> PlannedJob | Refused:
         """The run's job, which takes ``names`` from the other side."""
         assert self._here is not None
-        (found,) = plan_each([taken(self._here.spec, self.there, names)], self._workspace)
+        (found,) = plan_each([_taken(self._here.spec, self._there, names)], self._workspace)
         return found
 
     def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -316,23 +306,33 @@ class _Sides:
         found = GapDifference(_kind(next(iter(apart))), ", ".join(apart), before, after)
         if self._here is None or not all(self._says_otherwise(name) for name in apart):
             return found
-        planned = self._planned(names := tuple(apart))
+        planned = self._planned(tuple(apart))
         if isinstance(planned, Refused):
             return msgspec.structs.replace(found, why=planned.error.message)
         worth = worth_of(self._here.plan, planned.plan, self._here.entry.recipe)
-        return msgspec.structs.replace(found, test=self._test(apart), worth=worth, takes=names, why="")
+        try:
+            return msgspec.structs.replace(found, test=self._test(apart), worth=worth, why="")
+        except RequestError as error:
+            return msgspec.structs.replace(found, worth=worth, why=error.message)
 
     def _test(self, apart: Mapping[str, tuple[str, str]]) -> str:
-        """The command of ``ab`` for it."""
+        """The command of ``ab`` for it.
+
+        Raises:
+            RequestError: ``ab`` cannot be told a name or a value
+        """
         words = f"llmb-run ab --base {self._record.paths.run_id}"
         for fact, (_, value) in apart.items():
-            name = VARIABLE_OF.get(fact, fact).removeprefix("env ").removeprefix("megatron.")
+            name = dimension(VARIABLE_OF.get(fact, fact).removeprefix("env ").removeprefix("megatron."))
             # A column and a setting have a word for None; nothing else can be set to it.
             if value == "null" and fact in COLUMNS.values():
                 value = as_said(None)
             elif value == "null" and is_setting(name):
                 value = setting_said(None)
-            words += f" --unset {name}" if value in ("-", "null") else f" --change {quote(f'{name}={value}')}"
+            if value in ("-", "null"):
+                words += f" --unset {name}"
+            else:
+                words += f" --change {quote(f'{name}={one_value(value)}')}"
         return words
 
 
@@ -371,5 +371,4 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
 
 def _told(item: GapDifference) -> Iterator[str]:
     yield f"{item}{f'; time {item.worth}' if item.worth else ''}"
-    if item.test or item.why != NOBODY:
-        yield f"  {item.test or f'no test: {item.why}'}"
+    yield f"  {item.test}" if item.test else f"  ab cannot measure it: {item.why}"

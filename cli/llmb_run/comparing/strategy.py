@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 from llmb_common.errors import RequestError
 from llmb_common.results import paired
-from llmb_common.results.paired import ENOUGH, RATE, Answer, Comparison, compare_blocks, look, looks, order
+from llmb_common.results.paired import ENOUGH, Answer, Comparison, compare_blocks, look, looks, order
 from llmb_common.results.steps import whole_time
 from llmb_common.runs.record import NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
@@ -22,23 +23,20 @@ BROKEN = 4
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks.
-
-    ``rate``: of either wrong answer at each look. ``precise``: not before the difference itself is known to
-    ``resolution``; else it is enough to know which side is faster.
-    """
+    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks."""
 
     resolution: float
     most: int
     budget: float | None = None
-    rate: float = RATE
-    precise: bool = False
 
     def met(self, found: Comparison | None) -> bool:
         """Whether nothing more is asked of ``found``."""
-        if found is None or not self.precise:
-            return found is not None and found.answer(self.resolution) != "open"
-        return found.high - found.low <= 2 * math.log1p(self.resolution)
+        return found is not None and found.answer(self.resolution) != "open"
+
+    def is_that_of(self, result: Mapping[str, Any]) -> bool:
+        """Whether a campaign that is over followed it. Release 0.2 kept more of a rule than it has now."""
+        kept = result["rule"]
+        return all(kept[name] == value for name, value in asdict(self).items())
 
 
 def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
@@ -167,7 +165,7 @@ class ComparisonProgress:
     def comparison(self) -> Comparison | None:
         """Of the last look; None before the first."""
         seen = self.good[: look(len(self.good), self.rule.most)]
-        return _compared(tuple(block.timed(self.arms) for block in seen), self.rule.rate)
+        return _compared(tuple(block.timed(self.arms) for block in seen))
 
     @property
     def answer(self) -> Answer:
@@ -181,7 +179,7 @@ class ComparisonProgress:
 
     @property
     def _next(self) -> int:
-        return next((size for size in looks(self.rule.most, self.rule.rate) if size > len(self.good)), 0)
+        return next((size for size in looks(self.rule.most) if size > len(self.good)), 0)
 
     @cached_property
     def stopped(self) -> str:

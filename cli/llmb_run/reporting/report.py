@@ -231,7 +231,6 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     index: list[int]
     seconds: list[float]
     loss: list[float | None]
-    watts: list[float | None]
     quantiles: list[float]
 
 
@@ -244,7 +243,6 @@ def steps_of(timing: RunTiming, most: int) -> StepColumns:
         index=[item.index for item in items],
         seconds=[_short(item.seconds) for item in items],
         loss=[_finite(item.loss) for item in items],
-        watts=[_finite(item.watts) for item in items],
         quantiles=[_short(quantile(steady, share)) for share in _QUANTILES] if steady else [],
     )
 

@@ -51,8 +51,6 @@ class Archive:
     runs: int
     bytes: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
-    modes: dict[str, str] = field(default_factory=dict)
-    """Permissions in octal, by the same paths."""
     masked: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Files that are not text, in which no secret could be masked."""
@@ -142,11 +140,9 @@ class _Packer:
         archive, below = self._archive, len(self._top) + 1
         about = {"schema": 1, "llmb": __version__, "newest": archive.newest, "runs": self._mask.value(summary)}
         about["left_out"] = [name[below:] for name in archive.left_out]
-        # Its name and these are what SHA256SUMS does not cover.
-        about |= {"folder": self._top, "modes": {name[below:]: mode for name, mode in archive.modes.items()}}
         self.add_bytes("archive.json", json.dumps(about, indent=2, allow_nan=False).encode())
-        sums = "".join(f"{digest}  {name[below:]}\n" for name, digest in archive.hashes.items())
-        self.add_bytes("SHA256SUMS", sums.encode())
+        sums = "".join(_sum_line(digest, name[below:]) for name, digest in archive.hashes.items())
+        self.add_bytes("SHA256SUMS", os.fsencode(sums))
 
     def add_bytes(self, name: str, content: bytes) -> None:
         """A file in which the caller has masked what is secret."""
@@ -181,7 +177,13 @@ class _Packer:
         info.size, info.mtime, info.mode = size, mtime, mode
         self._tar.addfile(info, content)
         self._archive.hashes[info.name] = digest
-        self._archive.modes[info.name] = f"{mode:04o}"
+
+
+def _sum_line(digest: str, name: str) -> str:
+    """A line as ``sha256sum`` prints and checks it: it begins with a backslash where the name had to be escaped."""
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n")
+    begin = "\\" if escaped != name else ""
+    return f"{begin}{digest}  {escaped}\n"
 
 
 @contextmanager

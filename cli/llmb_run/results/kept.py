@@ -101,10 +101,10 @@ class KeptFigures:
             packed = msgspec.msgpack.encode(content)
             says = steps.time and read.status.state == "Success" and read.window == window_of(record.plan)
             repeats = configuration_of(record) if says else ""
-            mean, watts = (steps.time.mean if steps.time else None), (read.watts.mean if read.watts else None)
+            mean = steps.time.mean if steps.time else None
             memory = _memory(read, record) if says else ("", None)
             self._new.append(
-                CachedFigures(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, watts, *memory)
+                CachedFigures(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, *memory)
             )
             if len(self._new) >= _AT_ONCE:
                 self.close()

@@ -206,22 +206,6 @@ RUN: tuple[Column[MeasuredRun], ...] = (
         optional=True,
     ),
     Column(
-        "watts_per_gpu_mean",
-        at("timing.watts.mean"),
-        ALL,
-        "power of a GPU over the window, where the log has it",
-        *("power", "W/GPU", ".0f"),
-        optional=True,
-    ),
-    Column(
-        "joules_per_gpu_step_mean",
-        at("timing.joules.mean"),
-        DATA | TEXT,
-        "energy of a GPU in a step, where the log has it",
-        *("energy", "J/step/GPU", ".0f"),
-        optional=True,
-    ),
-    Column(
         "memory_gib",
         at("memory_gib"),
         ALL,
@@ -270,8 +254,6 @@ STEP: tuple[Column[MeasuredStep], ...] = (
     Column("tflops_per_gpu", at("step.tflops"), DATA, "by the log"),
     Column("loss", at("step.loss"), DATA),
     Column("grad_norm", at("step.grad_norm"), DATA),
-    Column("joules_per_gpu", at("step.joules"), DATA),
-    Column("watts_per_gpu", at("step.watts"), DATA),
     Column("skipped", at("step.skipped"), DATA, "by the optimizer"),
 )
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmb_common.errors import RequestError, located
+from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.options import override_additional
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import Request
@@ -134,6 +133,15 @@ class Refused:
     error: RequestError
 
 
+@dataclass(frozen=True)
+class Asked:
+    """All jobs that a command asks for: those that are planned, and the others, with the reasons."""
+
+    specs: Sequence[JobSpec]
+    planned: Sequence[PlannedJob]
+    refused: Sequence[Refused]
+
+
 def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
     """The variables of ``launch.sh`` that request ``spec``: the caller's environment, then the options."""
     variables = {**os.environ, "LLMB_INSTALL": str(workspace.install), **spec.environment, **spec.options}
@@ -170,28 +178,17 @@ def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
     return PlannedJob(spec, entry, request, plan.after_days(spec.days) if spec.days else plan)
 
 
-def plan_all(
-    specs: Iterable[JobSpec], workspace: Workspace, *, skip_unsupported: bool = False
-) -> tuple[list[PlannedJob], list[str]]:
-    """Plan every job before the first one starts; the plans, and why others were skipped.
+def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool = False) -> Asked:
+    """Every one of ``specs``, planned or refused, also where two are the same job.
 
-    Raises the error where there is one job; RequestError that lists all that cannot be planned where there are more.
+    Raises:
+        RequestError: none of them can be planned here, whatever they ask for
     """
-    wanted = list(specs)
+    wanted = [replace(spec, dry_run=dry_run) for spec in specs]
     outcomes = list(plan_each(wanted, workspace))
-    refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-    if refused and len(wanted) == 1:
-        spec = refused[0].spec
-        with located(spec.where) if spec.where else nullcontext():
-            raise refused[0].error
     planned = [outcome for outcome in outcomes if isinstance(outcome, PlannedJob)]
-    problems = list(dict.fromkeys(f"{item.spec.title}: {item.error.message}" for item in refused))
-    if problems and not (skip_unsupported and planned):
-        raise RequestError(
-            "nothing was started; these jobs cannot be planned:\n  " + "\n  ".join(problems),
-            remedy="correct them, or leave them out with --skip-unsupported",
-        )
-    return planned, problems
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+    return Asked(wanted, planned, refused)
 
 
 def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[PlannedJob | Refused]:

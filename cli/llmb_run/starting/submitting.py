@@ -7,12 +7,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llmb_common.command.outcome import Result
-from llmb_common.errors import CheckFailed, LLMBError, RequestError
+from llmb_common.errors import CheckFailed, LLMBError, RequestError, located
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
 from llmb_common.health.facts import needs_of
@@ -35,7 +36,7 @@ from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 from llmb_common.submission.single import submit, submit_chain
 from llmb_run.columns import run_as_json
-from llmb_run.starting.requests import JobSpec, PlannedJob, plan_all
+from llmb_run.starting.requests import Asked, JobSpec, PlannedJob
 from llmb_run.terminal import clock, notice, table
 from llmb_run.workspace import Workspace
 
@@ -51,7 +52,6 @@ class StartOptions:
     """Nodes are looked at first."""
     apart: bool = False
     """Repeats run on different nodes."""
-    no_array: bool = False
     again: bool = False
     detach: bool = False
     skip_unsupported: bool = False
@@ -130,14 +130,18 @@ def announce(record: RunRecord) -> None:
 
 
 def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
-    """One line per job, and the next step; the exit status is the worst one.
+    """One line per job that was started and per reason why others were not, and the next step; the exit status is the
+    worst one.
 
     ``known`` are the keys of submissions that were on record before: their jobs were not started now.
     """
     failed = [(title, item) for title, item in results if isinstance(item, LLMBError)]
     started = [item for _, item in results if isinstance(item, RunRecord)]
     old = sum(record.submission.key in known for record in started)
-    remarks = [f"error: {title}: {error}" for title, error in failed]
+    remarks = []
+    for (title, why), count in Counter((title, str(error)) for title, error in failed).items():
+        who = title if count == 1 else f"{count} runs of {title}"
+        remarks.append(f"error: {who}: {why}")
     if len(results) > 1:
         before = f", {old} already on record" if old else ""
         remarks.append(f"{len(started) - old} of {len(results)} jobs started{before}")
@@ -168,23 +172,39 @@ def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
     return {"job": title, **run_as_json(row_of(item)), "extras": extras, "error": None}
 
 
-def start(
-    command: str, specs: Sequence[JobSpec], workspace: Workspace, options: StartOptions, *, task_file: str = ""
-) -> Result:
-    """Start ``specs``, or show what a dry run would start.
+def start(command: str, asked: Asked, workspace: Workspace, options: StartOptions, *, task_file: str = "") -> Result:
+    """Start all jobs that are asked for, or show what a dry run would start.
 
     Raises:
-        LLMBError: nothing could be started; with several jobs a refusal of one is reported and the others go on
+        LLMBError: one cannot be planned, or nothing could be started; one of several that could not is reported
     """
-    specs = [replace(spec, dry_run=options.dry_run) for spec in specs]
-    planned, skipped = plan_all(specs, workspace, skip_unsupported=options.skip_unsupported)
+    skipped = skip_refused(asked, options)
     for problem in skipped:
         notice(f"skipped: {problem}")
-    if any(item.request.dry_run for item in planned):
-        check_followed(planned, workspace, options)
-        return show_plans(planned)
-    result = start_planned(command, planned, workspace, options, task_file=task_file)
+    if any(item.request.dry_run for item in asked.planned):
+        check_followed(asked.planned, workspace, options)
+        return show_plans(asked.planned)
+    result = start_planned(command, asked.planned, workspace, options, task_file=task_file)
     return replace(result, data={**result.data, "skipped": skipped})
+
+
+def skip_refused(asked: Asked, options: StartOptions) -> list[str]:
+    """Why jobs cannot be planned, where ``--skip-unsupported`` leaves them out.
+
+    Raises:
+        RequestError: it does not, or no job is left; the job's own error where there is one job
+    """
+    if asked.refused and len(asked.specs) == 1:
+        only = asked.refused[0]
+        with located(only.spec.where) if only.spec.where else nullcontext():
+            raise only.error
+    problems = list(dict.fromkeys(f"{item.spec.title}: {item.error.message}" for item in asked.refused))
+    if problems and not (options.skip_unsupported and asked.planned):
+        raise RequestError(
+            "nothing was started; these jobs cannot be planned:\n  " + "\n  ".join(problems),
+            remedy="correct them, or leave them out with --skip-unsupported",
+        )
+    return problems
 
 
 def check_followed(planned: Sequence[PlannedJob], workspace: Workspace, options: StartOptions) -> None:
@@ -294,7 +314,7 @@ def _as_they_are_now(
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
     if options.chain == 1:
-        started = submit_many(jobs, arrays=not options.no_array, say=notice)
+        started = submit_many(jobs)
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
     for job in jobs:
@@ -356,15 +376,15 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace) -> list[NodeV
         CheckFailed: a node that a job asks for fails, or none is left
         LLMBError: none can be asked
     """
-    groups: dict[tuple[str | None, str | None], list[JobPlan]] = {}
+    groups: dict[tuple[str | None, str | None, str | None], list[JobPlan]] = {}
     for plan in plans:
         told = plan.scheduler or SchedulerPart()
-        groups.setdefault((told.nodelist, told.queue), []).append(plan)
+        groups.setdefault((told.nodelist, told.queue, told.excluded), []).append(plan)
     verdicts: list[NodeVerdict] = []
-    for (listed, partition), alike in groups.items():
+    for (listed, partition, avoided), alike in groups.items():
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
         executor = executor_for(alike[0].cluster_type)
-        asked, left = choose(executor, workspace.require_install(), listed, None if listed else partition)
+        asked, left = choose(executor, workspace.require_install(), listed, None if listed else partition, avoided)
         found = look(executor, needs, asked)
         verdicts += found.verdicts
         notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")

@@ -54,8 +54,9 @@ from llmb_common.decoding.strict_yaml import convert, load_text, read_text
 from llmb_common.errors import ConfigError, located
 from llmb_common.request.values import settings_of
 from llmb_run.starting.command_line import as_said, check_job_variable, columns_of, slurm_of
+from llmb_run.starting.planner import combined
 from llmb_run.starting.requests import JobSpec
-from llmb_run.starting.sweeps import NAMED, changed, dimension, sweep
+from llmb_run.starting.sweeps import NAMED, changed, dimension
 from llmb_run.workspace import Workspace
 
 _HEADER = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)(?:[ \t]+(?P<size>[\w.+-]+))?[ \t]*:\Z")
@@ -130,7 +131,7 @@ def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSp
         raise ConfigError(f"{at}: profile is {', '.join(profile[0])}", remedy="true or false")
     base = base.having({"profile": words[profile[0][0].lower()] if profile else None})
     with located(at):
-        return sweep(base, workspace, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
+        return combined(base, workspace, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
 
 
 T = TypeVar("T")
@@ -235,7 +236,7 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
         # A task that says which scales it runs at says all of it.
         scaled = (task.scale, task.min_scale, task.max_scale) != (None, None, None) or "scale" in zipped
         bounds = task if scaled else defaults
-        specs = sweep(
+        specs = combined(
             base,
             workspace,
             usual | ({"scale": []} if scaled else {}) | own,

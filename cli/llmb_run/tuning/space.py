@@ -1,130 +1,48 @@
 """Which configurations of a job there are to choose from: its settings, their values, and the legal combinations.
 
 Values come from three places: the base, the recipe's other rows of the same model on such GPUs, and what is next to the
-base's own (half and double). Combinations differ from the base in few settings, or are a row of the recipe.
-
-Some settings have no column: how experts exchange tokens, what is recomputed, what overlaps. Those that go together are
-one value, ``flex;model.moe_flex_dispatcher_backend=deepep``: further ones after a semicolon.
+base's own (half and double). Combinations differ from the base in few of these, or are a row of the recipe; values that
+are given are combined in full. Whatever can be planned may be tried, as in a sweep; of many it is an even sample.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, product
+from itertools import chain, product
 from itertools import combinations as chosen_of
-from typing import Any
 
 import msgspec
 
+from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.planning.divisibility import divides_at_all
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.outlook import START_SECONDS
-from llmb_common.planning.settings import own_settings
-from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.rows import Row
-from llmb_common.request.columns import Columns
-from llmb_common.request.values import is_setting, settings_in
 from llmb_common.request.variables import COLUMNS
-from llmb_common.results.search import Option
-from llmb_common.results.surrogate import Point
-from llmb_run.starting.command_line import as_said, setting_said
+from llmb_run.starting.command_line import as_said
 from llmb_run.starting.requests import PlannedJob, Refused, plan_each
 from llmb_run.starting.sweeps import changed, once_each
+from llmb_run.tuning.settings import each_apart, fixed_columns, found_settings, own_said, row_said
 from llmb_run.workspace import Workspace
-
-DISPATCHER, _BACKEND = "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend"
-RECOMPUTED, _MODULES = "model.recompute_granularity", "model.recompute_modules"
-EXPERTS, _DELAYED = "comm_overlap.overlap_moe_expert_parallel_comm", "comm_overlap.delay_wgrad_compute"
-TENSORS = "comm_overlap.tp_comm_overlap"
-
-
-def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Values of each: the function's own, those of the documented rows, and what else the model may have.
-
-    Empty where no catalogue knows them, and on a CPU. Which values go together is for planning to say.
-    """
-    mine = _function(base)
-    if mine is None or base.plan.device == "cpu":
-        return {}
-    experts = mine.architecture.moe is not None
-    module = "mla_up_proj" if mine.layers and mine.layers.latent else "moe_act" if experts else "mlp"
-    found = {TENSORS: ["true", "false"]}
-    if not base.plan.recompute_layers:
-        found[RECOMPUTED] = ["none", f"selective;{_MODULES}=[{module}]"]
-    if experts:
-        found[DISPATCHER] = ["alltoall", *(f"flex;{_BACKEND}={backend}" for backend in ("deepep", "hybridep"))]
-        found[EXPERTS] = ["true", f"false;{_DELAYED}=false"]
-    said = [own_said(base), *(row_said(base, row) for row in rows)]
-    return {
-        name: list(dict.fromkeys([*values, *(each[name] for each in said if name in each)]))
-        for name, values in found.items()
-    }
-
-
-def own_said(base: PlannedJob) -> dict[str, str]:
-    """The base's own values; empty where nobody knows them."""
-    function = _function(base)
-    return _said(function, base.plan, base.plan.megatron) if function else {}
-
-
-def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
-    """Those of a documented row."""
-    function = _function(base, row)
-    return _said(function, function.columns, {}) if function else {}
-
-
-def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
-    """Those that the base's function leaves no choice in: it places its layers itself, or has no CUDA graphs."""
-    if (function := _function(base)) is None or base.plan.device == "cpu":
-        return ()
-    return (*(("pp", "vp") if function.stages else ()), *(() if function.columns.cuda_graph else ("cuda_graph",)))
-
-
-def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
-    """That of the base, or of a row."""
-    catalogue, own = base.entry.recipe.catalogue, base.plan.function
-    name = row.function if row is not None else own.name if own is not None else None
-    return catalogue.function(name) if catalogue is not None and name is not None else None
-
-
-def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
-    known = own_settings(function, columns) | dict(settings)
-    backend, modules = (setting_said(known.get(name)) for name in (_BACKEND, _MODULES))
-    found = {
-        TENSORS: "true" if known[TENSORS] else "false",
-        RECOMPUTED: f"selective;{_MODULES}={modules}" if known.get(RECOMPUTED) == "selective" else "none",
-    }
-    if function.architecture.moe is not None:
-        flex = known[DISPATCHER] == "flex"
-        found[DISPATCHER] = f"flex;{_BACKEND}={backend}" if flex else setting_said(known[DISPATCHER])
-        found[EXPERTS] = "true" if known[EXPERTS] else f"false;{_DELAYED}=false"
-    return found
-
-
-def each_apart(changes: Mapping[str, str]) -> dict[str, str]:
-    """Changes with one setting each."""
-    return {
-        key: value
-        for name, said in changes.items()
-        for key, value in (settings_in(f"{name}={said}", name) if is_setting(name) else {name: said}).items()
-    }
-
 
 _SIZES = ("mbs", "tp", "pp", "vp", "cp", "ep")
 _SAVERS = ("recompute_layers", "offload_layers", "cuda_graph", "fsdp")
 
 _FURTHEST = 3
-"""Settings in which a combination differs from the documented one; documented rows may differ in more."""
+"""Found settings in which a combination differs from the base; documented rows may differ in more."""
+
+MOST = 60
+"""Candidates: halving takes about twice as many trials."""
+
+_DRAWN = 20_000
+"""Combinations that are looked at: most that divide nothing are known at a glance."""
 
 _PLANNED = 400
-"""Combinations that are planned, the nearest first: planning one takes tens of milliseconds."""
-
-_ARMS = 80
-"""Configurations that are kept, the most promising."""
+"""Combinations that are planned: planning one takes tens of milliseconds."""
 
 _WORDS = {
     "does-not-divide": "do not divide",
@@ -138,16 +56,23 @@ Values = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Space:
-    """``arms``: the base first. ``refused``: what cannot be planned; ``impossible``: how many divide nothing;
-    ``left_out``: legal ones beyond the most promising."""
+    """What a tuning tries.
+
+    Args:
+        values: the values of each setting
+        arms: the base first, then the candidates
+        refused: what cannot be planned
+        impossible: how many divide nothing, and were not even planned
+        combinations: how many there are, beside the base
+        drawn: how many of these were looked at, in an order drawn by chance where there are many
+    """
 
     values: Values
     arms: tuple[PlannedJob, ...]
     refused: tuple[Refused, ...] = ()
     impossible: int = 0
-    left_out: int = 0
-    unplanned: int = 0
-    """Combinations further from the base that nobody looked at."""
+    combinations: int = 0
+    drawn: int = 0
 
     @property
     def base(self) -> PlannedJob:
@@ -175,29 +100,105 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
         RequestError: nothing is left to choose from
     """
     rows = [] if only else _rows(base)
-    values = {**({} if only else _found(base, rows) | found_settings(base, rows)), **given}
+    found = {} if only else _found(base, rows) | found_settings(base, rows)
+    values = {**found, **given}
     values = {name: tuple(dict.fromkeys(listed)) for name, listed in values.items()}
     own = {name: value for name in values if (value := _own(base, name)) is not None}
     documented = [{name: _column(row, name) for name in (*_SIZES, *_SAVERS)} | row_said(base, row) for row in rows]
-    impossible: list[dict[str, str]] = []
-    found = _changes(base.plan, own, values, documented, impossible, everything=only)
-    specs = [changed(base.spec, each_apart(changes)) for changes in islice(found, _PLANNED)]
-    planned, refused = once_each([base, *plan_each(specs, workspace)])
-    others = sorted(planned[1:], key=lambda item: _order(base.plan, item))
-    if not others:
+    always = [changes for row in documented if (changes := _changes_of_row(row, values, own))]
+    near = _near({name: values[name] for name in found if name not in given}, own)
+    fixed = {name: values[name] for name in given}
+    each = math.prod(map(len, fixed.values()))
+    count = len(near) * each
+    numbers: Sequence[int] = range(count)
+    if count > MOST:
+        numbers = random.Random(repr(sorted(values.items()))).sample(numbers, min(count, _DRAWN))
+    drawn = (near[number // each] | _combination(fixed, number % each) for number in numbers)
+    far = sum(len(changes.keys() & (found.keys() - given.keys())) > _FURTHEST for changes in always)
+    return _planned(base, workspace, values, own, always, drawn, count + far)
+
+
+def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, str]) -> dict[str, str]:
+    """A documented row as changes of the base; empty where it is the base, or is not in the space.
+
+    It gets the value of what is fixed, and of what a row does not say the base's, or the first that is given.
+    """
+    changes: dict[str, str] = {}
+    for name, listed in values.items():
+        value = row.get(name, own.get(name, listed[0]))
+        if len(listed) == 1 or (name not in row and value not in listed):
+            value = listed[0]
+        if value not in listed:
+            return {}
+        if value != own.get(name):
+            changes[name] = value
+    return changes
+
+
+def _combination(values: Values, number: int) -> dict[str, str]:
+    """That of a number from 0, as in a sweep: the last setting changes first."""
+    found: dict[str, str] = {}
+    for name in reversed([*values]):
+        number, at = divmod(number, len(values[name]))
+        found[name] = values[name][at]
+    return found
+
+
+def _near(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
+    """Changes of few settings, the nearest to the base first: that without any, too."""
+    others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
+    found: list[dict[str, str]] = []
+    for count in range(min(_FURTHEST, len(others)) + 1):
+        for names in chosen_of(others, count):
+            each = product(*(others[name] for name in names))
+            found += [dict(zip(names, picked, strict=True)) for picked in each]
+    return found
+
+
+def _planned(
+    base: PlannedJob,
+    workspace: Workspace,
+    values: Values,
+    own: Mapping[str, str],
+    always: Sequence[Mapping[str, str]],
+    drawn: Iterator[Mapping[str, str]],
+    count: int,
+) -> Space:
+    """Of the combinations ``always`` and then ``drawn``, of ``count``, the first that can run, as many as are tried."""
+    outcomes: list[PlannedJob | Refused] = [base]
+    seen: set[frozenset[tuple[str, str]]] = set()
+    runnable = impossible = 0
+    for changes in chain(always, drawn):
+        differing = {name: value for name, value in changes.items() if value != own.get(name)}
+        key = frozenset(differing.items())
+        if not differing or key in seen:
+            continue
+        if runnable == MOST or len(outcomes) > _PLANNED:
+            break
+        seen.add(key)
+        if not _divides(base.plan, differing):
+            impossible += 1
+            continue
+        outcome = next(plan_each([changed(base.spec, each_apart(differing))], workspace))
+        outcomes.append(outcome)
+        runnable += isinstance(outcome, PlannedJob)
+    arms, refused = once_each(outcomes)
+    if len(arms) == 1:
         why = refused[0].error.message if refused else "none divides the GPUs and the batch"
+        if not seen:
+            why = "no value differs from the base's own"
         raise RequestError(
-            f"nothing to choose from: none of {len(refused) + len(impossible)} combinations can be run: {why}",
-            remedy="give other values, for example --vary mbs=1,2",
+            f"nothing to choose from: none of {counted(len(seen), 'combination')} can be run beside the base: {why}",
+            remedy="give values that differ from the base's, for example --vary mbs=1,2; --dry-run shows what there is",
+            code="nothing-to-tune",
         )
-    return Space(
-        values,
-        (base, *others[: _ARMS - 1]),
-        tuple(refused),
-        len(impossible),
-        max(len(others) - _ARMS + 1, 0),
-        sum(1 for _ in islice(found, 100_000)),
-    )
+    return Space(values, tuple(arms), tuple(refused), impossible, count, len(seen))
+
+
+def _divides(plan: JobPlan, changes: Mapping[str, str]) -> bool:
+    """A quick look: whether any model can be divided so. What is no number is left to planning."""
+    numbers = {name: int(value) for name, value in changes.items() if name in _SIZES and value.isdecimal()}
+    return divides_at_all(msgspec.structs.replace(plan.layout, **numbers))
 
 
 def _rows(base: PlannedJob) -> list[Row]:
@@ -242,74 +243,3 @@ def _own(base: PlannedJob, name: str) -> str | None:
 def _column(of: JobPlan | Row, name: str) -> str:
     value = getattr(of, name)
     return as_said(value or 1 if name in _SIZES else value)
-
-
-def _changes(
-    plan: JobPlan,
-    own: Mapping[str, str],
-    values: Values,
-    rows: Sequence[Mapping[str, str]],
-    impossible: list[dict[str, str]],
-    *,
-    everything: bool,
-) -> Iterator[dict[str, str]]:
-    """Combinations, as changes of the base, the nearest first; those that divide nothing go to ``impossible``."""
-    others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
-    documented = ({name: value for name, value in row.items() if value in others.get(name, ())} for row in rows)
-    furthest = len(others) if everything else min(_FURTHEST, len(others))
-    combined = (
-        dict(zip(names, picked, strict=True))
-        for count in range(1, furthest + 1)
-        for names in chosen_of(others, count)
-        for picked in product(*(others[name] for name in names))
-    )
-    seen: set[frozenset[tuple[str, str]]] = set()
-    for changes in chain(documented, combined):
-        key = frozenset(changes.items())
-        if not changes or key in seen:
-            continue
-        seen.add(key)
-        # A quick look: whether any model can be divided so. What is no number is left to planning.
-        numbers = {name: int(value) for name, value in changes.items() if name in _SIZES and value.isdecimal()}
-        if divides_at_all(msgspec.structs.replace(plan.layout, **numbers)):
-            yield changes
-        else:
-            impossible.append(changes)
-
-
-def _order(base: JobPlan, item: PlannedJob) -> tuple[bool, float, int]:
-    """What surely fits and is predicted to be fast first."""
-    return item.plan.preflight.fits is False, _predicted(item.plan, base), len(item.spec.varied)
-
-
-def _predicted(plan: JobPlan, base: JobPlan) -> float:
-    """Logarithm of the predicted step time over the base's; 0 where one is not known."""
-    mine, its = plan.preflight.predicted_step_seconds, base.preflight.predicted_step_seconds
-    return math.log(mine / its) if mine and its else 0.0
-
-
-def options_of(space: Space, trial_steps: int) -> list[Option]:
-    """What a search chooses from; costs in GPU-hours."""
-    found = []
-    for item in space.arms:
-        plan, memory = item.plan, item.plan.preflight.memory
-        share = (memory.peak * memory.factor + memory.reserve) / memory.limit if memory is not None else None
-        point = Point(_coordinates(space, item), _predicted(plan, space.base.plan))
-        found.append(Option(point, share, _hours(plan, trial_steps), _hours(plan, plan.max_steps)))
-    return found
-
-
-def _coordinates(space: Space, item: PlannedJob) -> tuple[float | str, ...]:
-    found: list[float | str] = []
-    for name, listed in space.values.items():
-        value = own_said(item).get(name) or item.spec.varied.get(name) or _own(space.base, name) or ""
-        numbers = sorted({int(other) for other in (*listed, value) if other.isdecimal()})
-        found.append(float(numbers.index(int(value))) if value.isdecimal() else value)
-    return tuple(found)
-
-
-def _hours(plan: JobPlan, steps: int) -> float:
-    """GPU-hours of a run; on a CPU those of its ranks, of steps of a second."""
-    start = START_SECONDS if plan.device == "cuda" else 10
-    seconds = start + steps * (plan.preflight.predicted_step_seconds or 1.0)
-    return seconds * plan.nodes * plan.gpus_per_node / 3600

@@ -1,27 +1,43 @@
-"""From the runs of a tuning to what is due: a search over what they measured, with equal work and within a budget."""
+"""From the runs of a tuning to what is due: halving by short trials, then the leader against the base by whole runs.
+
+The whole runs are a comparison as ``ab`` makes it: its strategy, its blocks, its rule. Their numbers say against whom:
+those of the candidate of arm 7, and the base's beside them, begin at 7001.
+"""
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from llmb_common.command.printable import counted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
-from llmb_common.results.comparison import SAME_LOSS
-from llmb_common.results.search import Option, Outcome, SearchState, Trial, look
-from llmb_common.results.training import MATERIAL
-from llmb_common.runs.record import CANCELLED
+from llmb_common.results.decision import SuiteAttempt
+from llmb_common.results.paired import RESOLUTION, looks
+from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
 from llmb_run.campaigns.conduct import Due, Run, Runs
+from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
+from llmb_run.tuning.halving import Standing, Trial, look, trials_of
+from llmb_run.tuning.outcomes import outcome_of
 
-_MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
-"""Causes of failures."""
+PAIRS = 24
+"""Most pairs of whole runs, as many as ``ab`` makes."""
+
+LEAST_PROOF = 4 * looks(PAIRS // 2)[0]
+"""Whole runs of both sides before anybody looks."""
+
+_PROOF = 1000
+"""Numbers of runs that one arm's comparison may have."""
+
+_BATCH = 4
+"""Trials that share an allocation, as the runs of a comparison's block do."""
 
 _FAULTS = 3
-"""Faults of nodes after which a configuration is not tried again."""
+"""Faults of machines of one configuration; from this one on each counts as its crash."""
 
 
 def _shortened(plan: JobPlan, steps: int) -> JobPlan:
@@ -30,9 +46,9 @@ def _shortened(plan: JobPlan, steps: int) -> JobPlan:
     return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
 
 
-def is_full(run: Run, arm: Arm) -> bool:
+def is_full(run: Run) -> bool:
     """Whether a run is of the whole job, and no short trial."""
-    return run.record.plan.measurement == arm.plan.measurement
+    return run.number > _PROOF
 
 
 def in_order(runs: Runs) -> list[tuple[int, Run]]:
@@ -42,85 +58,219 @@ def in_order(runs: Runs) -> list[tuple[int, Run]]:
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """The strategy of a tuning. ``budget`` in GPU-hours; ``say`` tells people where it stands."""
+class Price:
+    """What runs of the base take, in GPU-hours, by its first trial."""
 
-    options: Sequence[Option]
+    trial: float
+    full: float
+
+    @property
+    def proof(self) -> float:
+        """Of the fewest whole runs that prove something."""
+        return LEAST_PROOF * self.full
+
+    def of_search(self, candidates: int) -> float:
+        """Of trials among so many candidates, and the proof."""
+        return trials_of(candidates) * self.trial + self.proof
+
+
+@dataclass(frozen=True)
+class TuningState:
+    """Where a tuning stands.
+
+    Args:
+        search: the trials
+        candidates: how many take part: as many as the budget has room for
+        price: None before the base has run
+        spent: GPU-hours of all runs
+        proof: the leader against the base; None before it may begin, and where the base leads
+        short: whether the budget has room for less than there is to do
+    """
+
+    search: Standing
+    candidates: int
+    price: Price | None
+    spent: float
+    proof: ComparisonProgress | None
+    short: bool
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The strategy of a tuning.
+
+    Args:
+        arms: the base and its candidates
+        seed: decides the order of runs
+        trial_steps: steps of a short trial
+        budget: in GPU-hours
+        say: tells people where it stands
+    """
+
     arms: Sequence[Arm]
+    seed: str
     trial_steps: int
-    within: float
     budget: float
     say: Callable[[str], None] = lambda text: None
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """The next batch, once the one before has ended."""
-        if any(run.live for known in runs.values() for run in known):
-            return []
+        """The next batch of trials once the one before has ended; or the runs of the proof that are due."""
         state = self.state(runs)
-        if state.ranking and state.run:
-            gained = f"{state.gain:.1%} less time a step than the base" if state.leader else "which is the base"
-            self.say(
-                f"so far: {self.arms[state.leader].title}, {gained}; risk of a better one {state.risk:.0%};"
-                f" {state.spent:.3g} GPU-hours spent"
-            )
-        taken = {number: max((run.number for run in known), default=0) for number, known in runs.items()}
+        leader = state.search.leader
+        others = [
+            (number, run)
+            for number, listed in runs.items()
+            for run in listed
+            if run.live and (state.proof is None or not _is_of_proof(run, leader))
+        ]
+        if others:  # whole runs against a leader that is none any more need no job
+            return [
+                Due(number, run.number, cancel=True)
+                for number, run in others
+                if is_full(run) and run.record.state == NOT_SUBMITTED
+            ]
+        if state.proof is not None:
+            return self._due_in_proof(leader, runs)
         found = []
-        for at in state.run:
-            taken[at + 1] += 1
-            plan = None if state.full else _shortened(arms[at].plan, self.trial_steps)
-            found.append(Due(at + 1, taken[at + 1], plan=plan, block=0, why=", all of it" if state.full else ""))
+        for at in self._affordable(state):
+            attempt = max((run.number for run in runs[at + 1] if not is_full(run)), default=0) + 1
+            plan = _shortened(arms[at].plan, self.trial_steps)
+            found.append(Due(at + 1, attempt, plan=plan, block=0, why=f", round {state.search.round}"))
+        if found:
+            self._say_where(state)
         return found
 
-    def state(self, runs: Runs) -> SearchState:
-        """Where the search stands, with options at the price that the base really had."""
-        trials, options = self.trials(runs), self.options
-        own = [trial.cost for trial in trials if trial.option == 0 and not trial.full and trial.time is not None]
-        if own and (median := statistics.median(own)) > 0:
-            share = median / options[0].cost
-            options = [replace(item, cost=item.cost * share, proof_cost=item.proof_cost * share) for item in options]
-        return look(options, trials, within=self.within, budget=self.budget)
+    def state(self, runs: Runs) -> TuningState:
+        """Where it stands, by the runs on record."""
+        price = self._price(runs)
+        spent = sum(run.hours for listed in runs.values() for run in listed)
+        candidates = self._candidates(price, runs)
+        trials = self.trials(runs)
+        search = look(trials[: candidates + 1], self.seed)
+        state = TuningState(search, candidates, price, spent, None, candidates < len(self.arms) - 1)
+        if search.base_fails or price is None or self._affordable(state):
+            return state
+        short = state.short or bool(search.due)
+        leader = search.leader
+        if not leader:
+            return replace(state, short=short)
+        begun = any(_is_of_proof(run, leader) for run in runs[leader + 1])
+        if not begun and spent + price.proof > self.budget:
+            return replace(state, short=True)
+        proof = self._proof(leader, runs).standing(self._pair(leader), self._sides(leader, runs))
+        return replace(state, proof=proof, short=short or _wants_more(proof))
 
-    def trials(self, runs: Runs) -> list[Trial]:
-        """Every run that has ended, in the order of their starts."""
-        faults: dict[int, int] = {}
-        found = []
+    def trials(self, runs: Runs) -> list[list[Trial]]:
+        """Every run that has ended, by configuration and in the order of their starts."""
+        found: list[list[Trial]] = [[] for _ in self.arms]
+        faults = [0] * len(self.arms)
         for number, run in in_order(runs):
-            outcome = self.outcome(number, run, runs)
+            outcome = outcome_of(number, run, runs)
             if outcome == "no answer" and not run.record.state.startswith(CANCELLED):  # as a killed command's own are
-                faults[number] = faults.get(number, 0) + 1
-                outcome = "failed" if faults[number] >= _FAULTS else outcome
-            time = run.attempt.time if outcome == "timed" and run.attempt else None
-            found.append(Trial(number - 1, outcome, time, is_full(run, self.arms[number - 1]), run.hours))
+                faults[number - 1] += 1
+                outcome = "failed" if faults[number - 1] >= _FAULTS else outcome
+            time = run.attempt.time if run.attempt is not None else None
+            log = time.log if outcome == "timed" and time is not None else 0.0
+            found[number - 1].append(Trial(outcome, log, is_full(run)))
         return found
 
-    def outcome(self, number: int, run: Run, runs: Runs) -> Outcome:
-        """How a run ended. Whoever does other work than the base has failed, however fast."""
-        if run.attempt is not None and run.attempt.time is not None:
-            return "failed" if other_work(run, [base for base in runs[1] if number != 1]) else "timed"
-        if run.attempt is not None and run.attempt.fault:
-            return "no answer"
-        why = run.measured.why if run.measured is not None else None
-        short = run.record.state.startswith("OUT_OF_MEMORY") or (why is not None and why.kind in _MEMORY)
-        return "out of memory" if short else "failed"
+    def _price(self, runs: Runs) -> Price | None:
+        """By the first trial of the base that has a step time: so it stays the same while the tuning lasts."""
+        for run in runs[1]:
+            if is_full(run) or run.attempt is None or run.attempt.time is None:
+                continue
+            plan = self.arms[0].plan
+            more = (plan.max_steps - self.trial_steps) * run.attempt.time.seconds
+            return Price(run.hours, run.hours + more * plan.nodes * plan.gpus_per_node / 3600)
+        return None
+
+    def _candidates(self, price: Price | None, runs: Runs) -> int:
+        """How many candidates there is a budget for: the first of the space, which is in no order of merit.
+
+        No fewer than have run, should the budget be smaller now.
+        """
+        count = len(self.arms) - 1
+        begun = max((number - 1 for number, listed in runs.items() if listed), default=0)
+        if price is not None and math.isfinite(self.budget):
+            while count > begun and price.of_search(count) > self.budget:
+                count -= 1
+        return count
+
+    def _affordable(self, state: TuningState) -> list[int]:
+        """The next batch of trials: as much of it as the budget has room for beside the proof."""
+        batch = list(state.search.due[:_BATCH])
+        if state.price is None or math.isinf(self.budget):
+            return batch
+        left = self.budget - state.spent - state.price.proof
+        return [at for count, at in enumerate(batch, 1) if count * state.price.trial <= left]
+
+    def _proof(self, leader: int, runs: Runs) -> InTurns:
+        """The comparison of the leader with the base, with what the rest has left of the budget."""
+        others = sum(run.hours for listed in runs.values() for run in listed if not _is_of_proof(run, leader))
+        budget = self.budget - others if math.isfinite(self.budget) else None
+        return InTurns(f"{self.seed} {leader}", Rule(RESOLUTION, PAIRS // 2, budget))
+
+    def _pair(self, leader: int) -> list[Arm]:
+        return [self.arms[0], self.arms[leader]]
+
+    def _sides(self, leader: int, runs: Runs) -> Runs:
+        """The runs of the proof, numbered as a comparison does.
+
+        A crash that has not taken its side out is no answer here: the run is made up for like one that a node ended.
+        """
+        return {
+            side: [_of_comparison(run) for run in runs[number] if _is_of_proof(run, leader)]
+            for side, number in ((1, 1), (2, leader + 1))
+        }
+
+    def _due_in_proof(self, leader: int, runs: Runs) -> list[Due]:
+        pair = self._pair(leader)
+        found = []
+        for due in self._proof(leader, runs).due(pair, self._sides(leader, runs)):
+            number = 1 if due.arm == 1 else leader + 1
+            attempt = due.attempt + _PROOF * (leader + 1)
+            found.append(replace(due, arm=number, attempt=attempt, called=f"whole run {due.attempt}"))
+        return found
+
+    def _say_where(self, state: TuningState) -> None:
+        """Once the base has run, and whenever a round begins."""
+        search, price = state.search, state.price
+        if price is None or len(search.due) < len(search.remaining):
+            return
+        if search.round == 1:
+            cost = price.of_search(state.candidates)
+            self.say(
+                f"cost: {price.trial:.2g} GPU-hours a trial of the base, so about {cost:.3g} for"
+                f" {counted(state.candidates, 'candidate')} and the proof{self._said_of_budget(state)}"
+            )
+            return
+        first = search.order[0]
+        self.say(
+            f"round {search.round}: {counted(len(search.remaining), 'candidate')}; so far {self.arms[first].title}"
+            f" with {search.ratios[first] - 1:+.1%} a step; {state.spent:.3g} GPU-hours spent"
+        )
+
+    def _said_of_budget(self, state: TuningState) -> str:
+        if math.isinf(self.budget):
+            return ""
+        every = len(self.arms) - 1
+        if state.candidates < every:
+            return f"; the budget of {self.budget:.4g} has room for {state.candidates} of {every}"
+        return f"; budget {self.budget:.4g}"
 
 
-def other_work(run: Run, base: Sequence[Run]) -> str:
-    """Why a run cannot have done the base's work, by their losses; empty where nothing says so.
-
-    Other layouts round otherwise, and may begin with other random weights: half of the steps may differ by more than
-    repeats do (``SAME_LOSS``), none materially.
-    """
-    mine = _losses(run)
-    for other in base:
-        its = _losses(other)
-        shares = [abs(mine[step] / its[step] - 1) for step in mine.keys() & its.keys()]
-        if shares and (statistics.median(shares) > SAME_LOSS or max(shares) > MATERIAL):
-            worst = max(mine.keys() & its.keys(), key=lambda step: abs(mine[step] / its[step] - 1))
-            return f"other work than the base: its loss is {mine[worst]:.4g} at step {worst}, and not {its[worst]:.4g}"
-    return ""
+def _is_of_proof(run: Run, leader: int) -> bool:
+    """Whether it is a whole run of the comparison of this candidate with the base."""
+    return leader > 0 and run.number // _PROOF == leader + 1
 
 
-def _losses(run: Run) -> dict[int, float]:
-    if run.measured is None or run.attempt is None or run.attempt.time is None:
-        return {}
-    return {item.index: item.loss for item in run.measured.timing.iterations if item.loss}
+def _of_comparison(run: Run) -> Run:
+    attempt = run.attempt
+    if attempt is not None and attempt.failure:
+        attempt = SuiteAttempt(fault=attempt.failure)
+    return replace(run, number=run.number % _PROOF, attempt=attempt)
+
+
+def _wants_more(proof: ComparisonProgress) -> bool:
+    """Whether a larger budget would go on with it."""
+    return proof.stopped != "" and replace(proof, rule=replace(proof.rule, budget=None)).stopped == ""

@@ -8,13 +8,43 @@ from __future__ import annotations
 
 from llmb_common.errors import RequestError
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "accept sign": "ssh-keygen -Y sign -n llmb-accept -f KEY PACK",
+    "accept verify": (
+        "tar -xf PACK; in its folder sha256sum -c SHA256SUMS and llmb-run accept show .; its signature: ssh-keygen -Y "
+        "verify -n llmb-accept -f ALLOWED_SIGNERS -I NAME -s PACK.sig < PACK"
+    ),
+    "archive verify": "tar -xf PACK; in its folder sha256sum -c SHA256SUMS",
+    "repeat": "llmb-run retry RUN --exact; what has changed since: llmb-run retry RUN --check",
+}
 """A command, or a command and its verb (``archive verify``) -> the line that does its work."""
 
-OPTIONS: dict[str, dict[str, str]] = {}
+_ALONE = "leave it out: each run is a job of its own"
+_AB_LINES = "llmb-run why --slow RUN; beside each difference it prints the ab command that measures it"
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "install": {"--mpi": "leave it out: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all"},
+    "submit": {"--no-array": _ALONE},
+    "sweep": {"--no-array": _ALONE},
+    "bulk": {"--no-array": _ALONE},
+    "accept": {"--sign": "when the campaign is over: ssh-keygen -Y sign -n llmb-accept -f KEY PACK"},
+    "why": dict.fromkeys(("--test", "--resolution", "--pairs", "--budget", "--again", "--folder"), _AB_LINES),
+    "health": {
+        **dict.fromkeys(
+            ("--profile", "--max-steps", "--time-limit", "--megatron"), "leave it out: no check of nodes depends on it"
+        ),
+        **dict.fromkeys(("--force", "--preflight"), "leave it out: nodes are checked for jobs of any size"),
+    },
+    "watch": {"--once": "llmb-run jobs RUN; every live run: llmb-run jobs --live"},
+    "tune": {"--within": "leave it out: llmb-run tune ends when its last two candidates have been compared"},
+}
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 
-CONFIG_KEYS: dict[str, str] = {}
+CONFIG_KEYS: dict[str, str] = {
+    "price_per_gpu_hour": "llmb-run plan gives GPU-hours, and no money",
+    "currency": "llmb-run plan gives GPU-hours, and no money",
+    "watts_per_gpu": "llmb-run plan gives no energy",
+}
 """A key of ``cluster_config.yaml`` (``slurm.array_limit``) -> what became of it. Such a key is a note and no error: no
 site's jobs stop because LLMB was updated."""
 

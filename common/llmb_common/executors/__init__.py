@@ -166,16 +166,12 @@ class Executor(JobScript):
             CheckFailed: a run that was followed failed.
         """
 
-    def most_together(self) -> int:
-        """How many runs of the same job it takes as one array; below 2 each is submitted alone."""
-        return 1
-
     def apart(self, plans: Sequence[JobPlan]) -> str:
         """Why runs of these plans cannot take turns in one allocation; empty where they can."""
         return "there are no allocations here"
 
     def start_together(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """As ``start``, for the tasks 0, 1, ... of one array, or the turns of one series."""
+        """As ``start``, for the turns of one series."""
         raise NotImplementedError
 
     @abstractmethod

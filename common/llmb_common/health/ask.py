@@ -21,6 +21,7 @@ from llmb_common.health.facts import Needs, NodeFacts, read_facts
 from llmb_common.health.judge import NodeVerdict, drift, judge
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer
+from llmb_common.runs.hostlist import expand
 from llmb_common.runs.manifest import training_code
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 
@@ -135,16 +136,21 @@ class Health:
 
 
 def choose(
-    executor: Executor, install: Path, nodes: str | None, partition: str | None
+    executor: Executor, install: Path, nodes: str | None, partition: str | None, avoided: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """The nodes to ask, and why not the others: those that are named, or those of a partition that jobs may get.
+
+    ``avoided`` is a host list: nodes that the job in question excludes by itself.
 
     Raises:
         RequestError: none can be asked
         SchedulerError: the scheduler does not say
     """
     now = executor.nodes_now(nodes, partition)
-    excluded = {} if nodes else {item.node: item.reason for item in exclusions(install)}
+    excluded: dict[str, str] = {}
+    if not nodes:
+        excluded = {item.node: item.reason for item in exclusions(install)}
+        excluded |= dict.fromkeys(expand(avoided or ""), "by the job")
     left = {name: why for name, why in now.items() if why}
     left |= {name: f"excluded ({excluded[name]})" for name in now if name in excluded and name not in left}
     asked = [name for name in now if name not in left]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 BUSY_SECONDS = 10.0
 
-VERSION = 8
+VERSION = 9
 """Of the tables below: whoever changes them counts on."""
 
 _TABLES = (
@@ -42,7 +42,7 @@ _TABLES = (
     # what reading a log over a window gave, when everything that decides it had this stamp: see Kept
     """CREATE TABLE figures (
         log TEXT NOT NULL, window TEXT NOT NULL, folder TEXT NOT NULL, stamp TEXT NOT NULL, content BLOB NOT NULL,
-        configuration TEXT NOT NULL, step_seconds REAL, watts REAL, memory_key TEXT NOT NULL, memory_ratio REAL,
+        configuration TEXT NOT NULL, step_seconds REAL, memory_key TEXT NOT NULL, memory_ratio REAL,
         PRIMARY KEY (log, window)
     )""",
     *(
@@ -165,8 +165,8 @@ def _make(connection: sqlite3.Connection) -> None:
 _NEWEST = 2000
 """Runs that speak for a site: systems change."""
 
-_NEWEST_OF_MODEL = 200
-"""Runs of one model that speak for it."""
+_NEWEST_OF_KIND = 200
+"""Runs of one kind or configuration that speak for it."""
 
 _AT_ONCE = 200
 """Logs that are looked for one by one; for more, all figures are read."""
@@ -176,7 +176,7 @@ class CachedFigures(NamedTuple):
     """The figures of one log over one window. Paths are absolute; ``stamp`` is the caller's.
 
     ``configuration`` names what the run is a repeat of; empty where it says nothing of its speed. ``step_seconds``: the
-    mean of such a run; ``watts``: of one of its GPUs, None where they were not measured.
+    mean of such a run.
     """
 
     log: str
@@ -186,7 +186,6 @@ class CachedFigures(NamedTuple):
     content: bytes
     configuration: str = ""
     step_seconds: float | None = None
-    watts: float | None = None
     memory_key: str = ""
     """Kind of job and software that ``memory_ratio`` is of; empty where memory was not predicted or not measured."""
     memory_ratio: float | None = None
@@ -202,13 +201,10 @@ class Past(NamedTuple):
 
 
 class PastTime(NamedTuple):
-    """How fast a run was, and how much power a GPU took, None where nobody measured it."""
+    """How fast a run of a configuration was."""
 
     configuration: str
-    folder: Path
-    gpu_type: str
     step_seconds: float
-    watts: float | None
 
 
 def kept_figures(install: Path, logs: Collection[str]) -> dict[tuple[str, str], CachedFigures]:
@@ -226,7 +222,7 @@ def keep_figures(install: Path, figures: Iterable[CachedFigures]) -> bool:
         with open_index(install) as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content, :configuration,"
-                " :step_seconds, :watts, :memory_key, :memory_ratio"
+                " :step_seconds, :memory_key, :memory_ratio"
                 " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = :folder)",
                 (figure._asdict() for figure in figures),
             )
@@ -235,15 +231,15 @@ def keep_figures(install: Path, figures: Iterable[CachedFigures]) -> bool:
     return True
 
 
-def past_times(install: Path, workload: str, model_size: str) -> list[PastTime]:
-    """Of the newest runs of a model that have a configuration."""
+def past_times(install: Path, configuration: str) -> list[PastTime]:
+    """Of the newest runs whose configuration begins so, each once; the newest first."""
     query = (
-        "SELECT configuration, folder, gpu_type, step_seconds, watts FROM figures JOIN runs USING (folder)"
-        " WHERE configuration != '' AND step_seconds > 0 AND workload = ? AND model_size = ?"
-        " ORDER BY created DESC LIMIT ?"
+        "SELECT configuration, step_seconds FROM figures JOIN runs USING (folder)"
+        " WHERE configuration >= ? AND configuration < ? AND step_seconds > 0"
+        " GROUP BY folder ORDER BY created DESC LIMIT ?"
     )
-    rows = _ask(install, query, (workload, model_size, _NEWEST_OF_MODEL))
-    return [PastTime(key, Path(folder), *rest) for key, folder, *rest in rows]
+    behind_all = f"{configuration}\U0010ffff"
+    return [PastTime(*row) for row in _ask(install, query, (configuration, behind_all, _NEWEST_OF_KIND))]
 
 
 def past_memory(install: Path, key: str) -> list[float]:
@@ -252,7 +248,7 @@ def past_memory(install: Path, key: str) -> list[float]:
         "SELECT memory_ratio FROM figures JOIN runs USING (folder) WHERE memory_key = ? AND memory_ratio > 0"
         " GROUP BY folder ORDER BY created DESC LIMIT ?"
     )
-    return [ratio for (ratio,) in _ask(install, query, (key, _NEWEST_OF_MODEL))]
+    return [ratio for (ratio,) in _ask(install, query, (key, _NEWEST_OF_KIND))]
 
 
 def past_figures(install: Path, stamp: str) -> list[Past]:

@@ -18,6 +18,7 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout, broken_rules, of_memory_savers, of_numbers, of_ranks, refuse_first
 from llmb_common.planning.job_plan import PlannedFunction
+from llmb_common.planning.tensor_overlap import overlap_problems
 from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Function
 
@@ -233,7 +234,7 @@ def check_columns(case: Case, layout: Layout) -> None:
     """
     if case.function is None:
         rules = broken_rules(layout, case.shape, case.model.sequence_length, case.recipe.family)
-        refuse_first(chain(rules, _of_overlap(case, layout)))
+        refuse_first(chain(rules, overlap_problems(case, layout)))
     else:
         _check_function_layout(case, case.function, layout)
 
@@ -277,41 +278,10 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             code="refused-by-megatron",
         )
     check_combinations(case.row.function, function, layout)
-    refuse_first(_of_overlap(case, layout))
+    refuse_first(overlap_problems(case, layout))
     of_memory = ("recompute_layers", "offload_layers", "pp")
     if any(name in asked and asked[name] != getattr(function.columns, name) for name in of_memory):
         refuse_first(of_memory_savers(layout, case.shape))
-
-
-def _of_overlap(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
-    """What the overlap of tensor parallelism's exchange with matrix products (user buffers) cannot do.
-
-    Transformer Engine has it inside one NVLink domain only (``examples/pytorch/comm_gemm_overlap/README.md``;
-    ``common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp`` passes handles of memory inside a node, or through
-    NVL72's fabric; issue 1071). In MXFP8 it gathers scales of 128 tokens (2.8 to 2.18, ``pytorch/module/base.py``).
-    It is on where ``llmb_train.settings.comm_overlap`` or the function switches it on, and TP > 1.
-    """
-    function, name = case.function, "comm_overlap.tp_comm_overlap"
-    on = function.settings.get("tp_comm_overlap") if function is not None else case.dtype != "nvfp4"
-    if case.on_cpu or c.tp == 1 or not on or case.request.megatron.get(name, "").lower() == "false":
-        return
-    off = f"{case.request.say('MEGATRON_SETTINGS')} {name}=false"
-    gpu, node = GPUS[case.gpu_type], case.gpus_per_node
-    inside = c.tp <= node * gpu.nvlink_nodes and (gpu.nvlink_nodes > 1 or node % c.tp == 0 or c.gpus <= node)
-    if not inside:
-        here = f"{node * gpu.nvlink_nodes} GPUs"
-        yield (
-            f"TP={c.tp}: the overlap of its exchange works inside one NVLink domain only, here {here}",
-            f"choose a TP that divides {node * gpu.nvlink_nodes}, or set {off}",
-        )
-    scaling = case.row.fp8_recipe or case.request.fp8_recipe or case.variant.fp8_recipe
-    tokens = case.model.sequence_length * c.mbs // (c.cp * c.tp)
-    if case.dtype == "fp8" and scaling == "mx" and tokens % 128:
-        yield (
-            f"TP*CP = {c.tp}*{c.cp} leaves a rank {tokens} tokens, and the overlap of TP's exchange in MXFP8 needs a "
-            "multiple of 128",
-            f"choose a smaller TP or CP, or set {off}",
-        )
 
 
 def _refused(case: Case, function: Function) -> str | None:

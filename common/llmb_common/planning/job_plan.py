@@ -138,8 +138,37 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return "fits" if self.fits else "does not fit" if self.certain else "may not fit"
 
 
+class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing in which a planned job is not the published one, in the words of tables."""
+
+    name: str
+    published: str
+    planned: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.published} (here {self.planned})"
+
+
+class PublishedTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The published step time nearest to a plan, in seconds, and the job that it was measured on.
+
+    ``likeness``: *exact*, the same job, whatever the plan does beside training (checkpoints, profiles, traces); *weak
+    scaling*, the same layout and work for each GPU on another number of GPUs; *nearest*, another job of this model,
+    which says nothing of how long a step of this one takes. ``differs`` has all differences.
+    """
+
+    step_seconds: float
+    gpus: int
+    gpu_type: str
+    container: str | None
+    software: str
+    source: str
+    likeness: Literal["exact", "weak scaling", "nearest"]
+    differs: tuple[Difference, ...] = ()
+
+
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known before the job runs. Sizes in GiB, times in seconds; None: not predicted.
+    """What is known before the job runs. Sizes in GiB, times in seconds; None: not known.
 
     ``memory_gib``: peak of allocated memory on the fullest rank; ``memory_limit_gib``: what the device has; ``fits``:
     whether it holds that and a reserve; ``memory``: part by part.
@@ -150,14 +179,20 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fits: bool | None = None
     memory: MemoryEstimate | None = None
     predicted_step_seconds: float | None = None
+    """The mean of this site's own runs of the same job in the same software."""
     predicted_low: float | None = None
     predicted_high: float | None = None
-    """At least 90 of 100 such jobs are between the two, as long as the class of ``knowledge`` is what it was."""
+    """A further run is between the two in 9 of 10 cases."""
+    own_runs: int | None = None
+    """How many runs that is known from."""
     knowledge: str | None = None
-    """Where the prediction comes from: one of ``step_time.CLASSES``."""
+    """``own runs`` where a step time is predicted. Records of earlier releases have further words."""
     reference_step_seconds: float | None = None
+    """Of the published result of exactly this job: what its runs are compared with."""
     reference_software: str | None = None
     """What the published step time was measured with."""
+    published: PublishedTime | None = None
+    """The published result nearest to this job; None: nothing was published for its model."""
     warnings: tuple[str, ...] = ()
 
 

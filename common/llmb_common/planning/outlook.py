@@ -1,31 +1,16 @@
-"""What a planned job takes (time, GPU-hours, energy, saving), where its ranks run, and where its values come from.
-
-Megatron-core numbers ranks in the order tp-cp-ep-dp-pp, the first varying fastest (0.16.1 and 0.19,
-``parallel_state.initialize_model_parallel``); experts have a grid of their own, in which TP is ETP, DP that of the
-experts, and no CP. Megatron-Bridge 0.3 and 0.6 change that only where ``use_tp_pp_dp_mapping`` is set.
-"""
+"""How long a planned job takes and what that costs: steps, minutes, GPU-hours, saving."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
-from llmb_common.command.printable import as_written, counted
+from llmb_common.command.printable import counted
 from llmb_common.command.words import clock, span_seconds
 from llmb_common.errors import RequestError
-from llmb_common.planning.choose import PlanningInput, choose
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.planning.step_time import Band
+from llmb_common.planning.job_plan import JobPlan, PublishedTime
 from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
-from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.columns import Columns
-from llmb_common.request.read import Request
 from llmb_common.request.variables import FieldNames
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig
-from llmb_common.site.machine import Machine
 
 SAVE_BASE_SECONDS = 120
 """Beside the writing itself: the step that is under way, gathering what to write, and the way out."""
@@ -35,6 +20,14 @@ SLURM_LONGEST_SIGNAL = 65535
 
 START_SECONDS = 300
 """Assumed from the start of a job to its first step: containers, imports, communicators, the first compilation."""
+
+CPU_START_SECONDS = 30
+"""The same of a small model on CPUs, where there is little of that."""
+
+
+def start_seconds(plan: JobPlan) -> int:
+    """Seconds from the start of a job to its first step."""
+    return START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
 
 
 def save_seconds(parameters: int, gb_per_second: float) -> int:
@@ -50,8 +43,8 @@ def limit_seconds(time_limit: str) -> int:
     return seconds
 
 
-def check_time_limit(plan: JobPlan, step: Band | None, say: FieldNames) -> list[str]:
-    """A notice where the time limit is too short for the job's start, its steps and its save. ``step``: what one takes.
+def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
+    """A notice where the time limit is too short for the job's start, its steps and its save, as far as that is known.
 
     Raises:
         RequestError: the job would be told to save at its very start.
@@ -71,13 +64,17 @@ def check_time_limit(plan: JobPlan, step: Band | None, say: FieldNames) -> list[
                 remedy=f"set a {say('TIME_LIMIT')} above {_words(saving)}{slow}",
                 field="TIME_LIMIT",
             )
-    left, steps = limit - (saving or 0), plan.trained_steps
-    if step is not None and START_SECONDS + steps * step.seconds > left:
-        needed = START_SECONDS + steps * step.high + (saving or 0)
+    left = limit - (saving or 0)
+    steps = plan.trained_steps
+    start = start_seconds(plan)
+    step = step_seconds(plan)
+    likely = likely_seconds(plan)
+    if step is not None and likely is not None and start + steps * likely > left:
+        needed = start + steps * step.high + (saving or 0)
         enough = say("TIME_LIMIT", clock(math.ceil(needed / 60) * 60))
         return [
-            f"{facts}: what is left, {_words(left)}, is too short for {steps} steps of {step.seconds:.3g} s after "
-            f"{_words(START_SECONDS)} to start, and {ended}; {enough} would be enough{slow}"
+            f"{facts}: what is left, {_words(left)}, is too short for {steps} steps of {likely:.3g} s after "
+            f"{_words(start)} to start, and {ended}; {enough} would be enough{slow}"
         ]
     if step is None and saving is not None and left < saving:
         return [f"{facts}: what is left to train is {_words(left)}{slow}"]
@@ -98,12 +95,28 @@ class Span(NamedTuple):
         return Span(self.low * factor, self.high * factor)
 
 
-def step_seconds(plan: JobPlan) -> Span | None:
-    """One step; None where nobody knows how long it takes."""
+def by_own_runs(plan: JobPlan) -> bool:
+    """Whether its step time is known from runs here. Plans of earlier releases were told of other jobs' times, too."""
+    return plan.preflight.knowledge == "own runs"
+
+
+def likely_seconds(plan: JobPlan) -> float | None:
+    """What a step takes most likely. None as ``step_seconds``."""
     known = plan.preflight
-    if known.predicted_low is None or known.predicted_high is None:
-        return None
-    return Span(known.predicted_low, known.predicted_high)
+    if by_own_runs(plan):
+        return known.predicted_step_seconds
+    if known.published is not None and known.published.likeness != "nearest":
+        return known.published.step_seconds
+    return None
+
+
+def step_seconds(plan: JobPlan) -> Span | None:
+    """One step, by this site's own runs of the job, else as published for it: one number. None: nobody measured it."""
+    known = plan.preflight
+    if by_own_runs(plan) and known.predicted_low is not None and known.predicted_high is not None:
+        return Span(known.predicted_low, known.predicted_high)
+    likely = likely_seconds(plan)
+    return Span(likely, likely) if likely is not None else None
 
 
 def job_seconds(plan: JobPlan) -> Span | None:
@@ -112,36 +125,111 @@ def job_seconds(plan: JobPlan) -> Span | None:
     if step is None:
         return None
     saves = math.ceil(steps / (plan.checkpoint.interval or steps)) if plan.checkpoint.enabled else 0
-    besides = START_SECONDS + saves * plan.checkpoint.save_seconds
+    besides = start_seconds(plan) + saves * plan.checkpoint.save_seconds
     return Span(step.low * steps + besides, step.high * steps + besides)
 
 
 def gpu_hours(plan: JobPlan) -> Span | None:
-    """Hours of all GPUs that the job holds. None as ``step_seconds``."""
+    """Hours of all GPUs that the job holds. None as ``step_seconds``, and on CPUs."""
     whole = job_seconds(plan)
-    return whole.times(plan.nodes * plan.gpus_per_node / 3600) if whole is not None else None
+    if whole is None or plan.device != "cuda":
+        return None
+    return whole.times(plan.nodes * plan.gpus_per_node / 3600)
 
 
-def energy_kwh(plan: JobPlan, watts: float) -> Span | None:
-    """Energy of all GPUs while they train, at ``watts`` each; None if the step time is not predicted."""
-    step, steps = step_seconds(plan), plan.trained_steps
-    return step.times(steps * plan.gpus * watts / 3.6e6) if step is not None else None
+def most_gpu_hours(plan: JobPlan) -> float | None:
+    """Hours of all GPUs until the job is ended. None on CPUs, and where no scheduler ends it at the plan's limit."""
+    if plan.device != "cuda" or plan.scheduler is None or plan.scheduler.own_limit:
+        return None
+    return limit_seconds(plan.time_limit) * plan.nodes * plan.gpus_per_node / 3600
+
+
+def known_from(plan: JobPlan) -> str:
+    """Where the time of a step is known from, in a few words; empty where it is not."""
+    published = plan.preflight.published
+    if by_own_runs(plan):
+        return "own runs"
+    if published is None or published.likeness == "nearest":
+        return ""
+    return "published" if published.likeness == "exact" else f"published at {published.gpus} GPUs"
+
+
+_NO_ESTIMATE = "no estimate: nothing like it has been measured"
+
+
+def time_lines(plan: JobPlan) -> list[str]:
+    """How long a step and the job take and how that is known, or that it is not and what comes nearest."""
+    known, published = plan.preflight, plan.preflight.published
+    lines = []
+    likely, step = likely_seconds(plan), step_seconds(plan)
+    if by_own_runs(plan) and likely is not None and step is not None:
+        seconds, low, high = alike(likely, *step)
+        runs = counted(known.own_runs or 1, "run")
+        # How runs scatter is known of GPUs; CPUs have other work beside.
+        further = f"; 9 of 10 further runs take {low} to {high}" if plan.device == "cuda" else ""
+        lines.append(f"{seconds} s a step in {runs} of this job here{further}")
+    if published is not None and (published.likeness == "exact" or not lines):
+        lines += _published_lines(published)
+    elif not lines:
+        lines.append(f"{_NO_ESTIMATE}, and nothing was published for this model")
+    whole = job_seconds(plan)
+    if whole is not None:
+        steps = counted(plan.trained_steps, "step")
+        lines.append(f"{steps} and the start take about {_minutes(whole)}{_limit(plan, whole)}")
+    return lines
+
+
+def _published_lines(published: PublishedTime) -> list[str]:
+    seconds = f"{alike(published.step_seconds)[0]} s a step"
+    gpus = f"{published.gpus} {published.gpu_type.upper()}"
+    if published.likeness == "exact":
+        without = ", without " + ", ".join(item.name for item in published.differs) if published.differs else ""
+        return [f"{seconds} was published for it{without} ({gpus}, {published.software})"]
+    if published.likeness == "weak scaling":
+        same = "same layout and work for each GPU"
+        return [f"{seconds} was measured at {published.gpus} GPUs, {same} (published; {published.software})"]
+    differs = ", ".join(map(str, published.differs))
+    return [_NO_ESTIMATE, f"nearest published result: {seconds} on {gpus} ({published.software}): {differs}"]
+
+
+def _minutes(span: Span) -> str:
+    """``9 to 11 minutes``, to the minute."""
+    low, high = (max(1, round(seconds / 60)) for seconds in span)
+    return counted(high, "minute") if low == high else f"{low:,} to {counted(high, 'minute')}"
+
+
+def _limit(plan: JobPlan, whole: Span) -> str:
+    """The time limit beside what the job takes; empty where LLMB does not set it."""
+    if plan.scheduler is None or plan.scheduler.own_limit:
+        return ""
+    doubt = ", which may be too short" if whole.high > limit_seconds(plan.time_limit) else ""
+    return f", time limit {plan.time_limit}{doubt}"
+
+
+def cost_line(plan: JobPlan) -> str:
+    """GPU-hours: by the time that is known, else at most; empty where neither can be said."""
+    hours, most = gpu_hours(plan), most_gpu_hours(plan)
+    if hours is not None:
+        source = "runs here" if by_own_runs(plan) else "the published step time"
+        return f"{ranged(hours)} GPU-hours (by {source})"
+    if most is not None:
+        return f"at most {alike(most)[0]} GPU-hours (time limit {plan.time_limit})"
+    return ""
 
 
 def in_short(plan: JobPlan) -> list[str]:
-    """Memory, time and GPU-hours, a line each where they are known."""
-    known, lines = plan.preflight, []
-    if (memory := known.memory) is not None:
+    """Memory, time and GPU-hours, a line each where something is known."""
+    memory, lines = plan.preflight.memory, []
+    if memory is not None:
         lines.append(
             f"memory: {memory.peak:.1f} GiB and {memory.reserve:.0f} in reserve on the fullest rank, of "
             f"{memory.limit:.0f} ({memory.kind}: {memory.knowledge})"
         )
-    step, whole, hours = step_seconds(plan), job_seconds(plan), gpu_hours(plan)
-    if step is not None and whole is not None and hours is not None:
-        lines.append(
-            f"time: {ranged(step)} s a step ({known.knowledge}), {ranged(whole.times(1 / 60))} minutes for the job, "
-            f"time limit {plan.time_limit}; {ranged(hours)} GPU-hours"
-        )
+    if plan.device == "cuda" or step_seconds(plan) is not None:  # small models on CPUs: nobody asks
+        lines.append(f"time: {'; '.join(time_lines(plan))}")
+    cost = cost_line(plan)
+    if cost:
+        lines.append(f"cost: {cost}")
     return lines
 
 
@@ -154,102 +242,3 @@ def alike(*values: float) -> list[str]:
     """With as many decimals as give the largest three digits, or with all before the point: ``1,234``."""
     decimals = max(0, 2 - math.floor(math.log10(max(values))))
     return [f"{value:,.{decimals}f}" for value in values]
-
-
-ORDER = "tp-cp-ep-dp-pp"
-
-
-class RankGroup(NamedTuple):
-    """Ranks that work together: of ``size``, ``stride`` ranks apart, on so many ``nodes``."""
-
-    name: str
-    size: int
-    stride: int
-    nodes: int
-
-
-def groups(plan: JobPlan) -> list[RankGroup]:
-    """The kinds of groups that the job has, in the order of ranks; those of experts after the others."""
-    grid = [("TP", plan.tp), ("CP", plan.cp), ("DP", plan.dp), ("PP", plan.pp)]
-    experts = [("ETP", plan.etp or plan.tp), ("EP", plan.ep or 1), ("expert DP", plan.expert_dp or 1)]
-    found = []
-    for sizes in (grid, experts if plan.expert_dp is not None else []):
-        stride = 1
-        for name, size in sizes:
-            if size > 1:
-                nodes = {member * stride // plan.gpus_per_node for member in range(size)}
-                found.append(RankGroup(name, size, stride, len(nodes)))
-            stride *= size
-    return found
-
-
-def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
-    """The node of a rank, and its place in each group; ``ep`` and ``etp`` only where there are experts."""
-    found = {"rank": rank, "node": rank // plan.gpus_per_node}
-    rest = rank
-    for name in ("tp", "cp", "dp"):
-        rest, found[name] = divmod(rest, getattr(plan, name))
-    found["pp"] = rest
-    if plan.expert_dp is not None:
-        rest, found["etp"] = divmod(rank, plan.etp or plan.tp)
-        found["ep"] = rest % (plan.ep or 1)
-    return found
-
-
-class Source(NamedTuple):
-    """``value`` is for people; ``source`` is an option, a variable, a file, or the line of a document."""
-
-    name: str
-    value: str
-    source: str
-
-
-def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
-    """The values that decide ``plan``, which was made of the others."""
-    names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
-    resolved = replace(request, **{name: getattr(plan, name) for name in names}, force=True)
-    machine = Machine(cluster_type=plan.cluster_type)
-    row = choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
-    default, variant = f"default of {recipe.name}", f"variant {plan.variant}"
-    document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
-    site = FILE_NAME if cluster.gpu_type is not None else default
-    here = "this machine" if machine.traits.this_machine else site
-    limit = document if row.time_limit else variant
-    image = plan.image.rpartition("/")[2] if plan.image is not None else None
-    told = plan.scheduler or SchedulerPart()
-    image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
-    gpus = "GPUs" if plan.device == "cuda" else "ranks"
-    known = [
-        ("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, here),
-        (gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, "this machine"),
-        ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
-        ("dtype", plan.precision, "DTYPE", request.dtype, default),
-        ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
-        *((name, value, "set", asked or None, document) for name, value, asked in _columns(plan)),
-        *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
-        ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
-        ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
-        ("image", image, *image_from, recipe.name),
-        ("account", told.account, variable := told.account_variable, request.scheduler.get(variable), FILE_NAME),
-        (told.queue_word, told.queue, variable := told.queue_variable, request.scheduler.get(variable), FILE_NAME),
-    ]
-    return [
-        Source(name, str(value), request.say(variable) if asked is not None else otherwise)
-        for name, value, variable, asked, otherwise in known
-        if value is not None
-    ]
-
-
-def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
-    """Name and value of each column that says something, and whether the user chose it."""
-    for name in Columns.__struct_fields__:
-        value, asked = getattr(plan, name), name in plan.overridden
-        if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
-            yield name.upper(), _written(value), asked
-
-
-def _written(value: int | None) -> object:
-    """The value of a column as a user writes it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "NA" if value is None else value

@@ -28,10 +28,10 @@ from llmb_common.planning.functions import check_columns, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight
 from llmb_common.planning.memory import check_memory, estimate_of
 from llmb_common.planning.outlook import check_time_limit
-from llmb_common.planning.published import published_result
+from llmb_common.planning.own_runs import Look, OwnRuns
+from llmb_common.planning.published import published_result, published_time
 from llmb_common.planning.scheduler import SchedulerSettings
 from llmb_common.planning.settings import planned_settings
-from llmb_common.planning.step_time import Look, SiteTimes, expected
 from llmb_common.planning.switches import (
     checkpoint_plan,
     fp8_recipe_for,
@@ -41,6 +41,7 @@ from llmb_common.planning.switches import (
     routing_for,
     steps_for,
 )
+from llmb_common.planning.tensor_overlap import check_bootstrap, overlaps_tensors
 from llmb_common.platform.engines import image_file_name
 from llmb_common.recipes.loading import recipes_root
 from llmb_common.recipes.model import count_parameters
@@ -118,7 +119,7 @@ def make_plan(
     cluster: ClusterConfig,
     request: Request,
     machine: Machine,
-    measured: Look = lambda plan: SiteTimes(),
+    measured: Look = lambda plan: OwnRuns(),
 ) -> JobPlan:
     """The plan for ``request``; notices about choices made for the user are in ``preflight.warnings``.
 
@@ -151,11 +152,12 @@ def make_plan(
     refuse_on_cpu(case, layout)
     image = _image(case, engine, install)
     site: SchedulerSettings = cluster.scheduler(machine.cluster_type)
-    scheduler = site.plan(case, nodes, gpus_per_node)
+    scheduler = site.plan(case, nodes, gpus_per_node, may_start_mpi=overlaps_tensors(case, layout))
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
     variables = recipe_environment(case, layout, fp8_recipe, engine)
     settings = planned_settings(case, engine, layout)
+    check_bootstrap(case, settings, scheduler)
     plan = JobPlan(
         **msgspec.structs.asdict(layout),
         workload=recipe.workload,
@@ -205,31 +207,36 @@ def make_plan(
         preflight=Preflight(),
     )
     published = published_result(plan, recipe)
-    own = measured(plan) if request.preflight != "off" else SiteTimes()
+    own = measured(plan)
     memory = estimate_of(case, plan, own.memory)
-    band = expected(plan, recipe, own) if request.preflight != "off" else None
-    notices = [
-        *case.notices,
-        *engine_notices(recipe, case, engine, published),
-        *([f"published result of {published.source}: {note}" for note in published.notes] if published else []),
-        *check_time_limit(plan, band, request.say),
-        *check_memory(case, memory),
-    ]
-    seconds, low, high = (float(f"{value:.4g}") for value in band[:3]) if band is not None else (None, None, None)
+    time = own.time
     preflight = Preflight(
         memory_gib=round(memory.peak, 2) if memory is not None else None,
         memory_limit_gib=round(memory.limit, 1) if memory is not None else None,
         fits=memory.fits if memory is not None else None,
         memory=memory,
-        predicted_step_seconds=seconds,
-        predicted_low=low,
-        predicted_high=high,
-        knowledge=band.knowledge if band is not None else None,
+        predicted_step_seconds=_four_digits(time.seconds) if time is not None else None,
+        predicted_low=_four_digits(time.low) if time is not None else None,
+        predicted_high=_four_digits(time.high) if time is not None else None,
+        own_runs=time.runs if time is not None else None,
+        knowledge="own runs" if time is not None else None,
         reference_step_seconds=published.step_seconds if published is not None else None,
         reference_software=recipe.document(published).software if published is not None else None,
-        warnings=tuple(notices),
+        published=published_time(plan, recipe),
     )
-    return msgspec.structs.replace(plan, preflight=preflight)
+    plan = msgspec.structs.replace(plan, preflight=preflight)
+    notices = [
+        *case.notices,
+        *engine_notices(recipe, case, engine, published),
+        *([f"published result of {published.source}: {note}" for note in published.notes] if published else []),
+        *check_time_limit(plan, request.say),
+        *check_memory(case, memory),
+    ]
+    return msgspec.structs.replace(plan, preflight=msgspec.structs.replace(preflight, warnings=tuple(notices)))
+
+
+def _four_digits(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:

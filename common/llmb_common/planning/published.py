@@ -1,16 +1,32 @@
-"""Which published result a job is compared with: the one rule for plans, results and comparisons.
+"""Which published result a job is compared with, and which is nearest to it: the one rule for plans, results and
+comparisons.
 
 Only like is compared with like: the published GPU type, scale, dtype and FP8 scaling, no column changed, from
 random weights, with nothing besides training that costs time. The software is the one thing that may differ: whoever
 compares says so.
+
+A plan is also told of the nearest result of its model. In what two jobs are unlike is compared in this order, and the
+first that tells two results apart decides: GPU type, dtype, FP8 scaling, variant, how many columns and settings differ
+(the global batch as its share of each GPU), number of GPUs, container. Where only the number of GPUs is another, the
+layout and the work of each GPU are the same (weak scaling).
 """
 
 from __future__ import annotations
 
-from llmb_common.planning.job_plan import JobPlan
+import math
+from collections.abc import Iterator
+
+from llmb_common.command.printable import as_written
+from llmb_common.planning.job_plan import Difference, JobPlan, PublishedTime
 from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import PublishedResult
+from llmb_common.recipes.rows import PublishedResult, Row, precision
+from llmb_common.request.columns import Columns
+
+_GPUS = "GPUs"
+
+_BESIDE_TRAINING = ("checkpoints", "profile", "NCCL trace")
+"""Differences that cost time of their own, and leave the steps between them as they are."""
 
 
 def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
@@ -23,36 +39,165 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
 
     That is the plan's own container, then the newest; within one container the recipe's order.
     """
-    found = [result for result in recipe.results if _same(plan, recipe, result)]
-    own = container_release(plan.image)
-    found.sort(key=lambda result: release_order(recipe.document(result).container or "00.00"), reverse=True)
-    found.sort(key=lambda result: not same_release(own, recipe.document(result).container))
+    found = []
+    for result in recipe.results:
+        if result.gpus != plan.gpus or not _same_kind(plan, result):  # thousands of runs are compared with each result
+            continue
+        if differences(plan, recipe, result) == []:
+            found.append(result)
+    return sorted(found, key=lambda result: _software_apart(plan, recipe, result))
+
+
+def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
+    """The step time of the published result nearest to the plan, and how it differs; None if its model has none."""
+    of_model = [result for result in recipe.results if result.size == plan.model_size]
+    if not of_model:
+        return None
+    nearest_kind = min(_kind_apart(plan, recipe, result) for result in of_model)
+    compared: list[tuple[PublishedResult, list[Difference]]] = []
+    for result in of_model:
+        if _kind_apart(plan, recipe, result) != nearest_kind:
+            continue
+        differs = differences(plan, recipe, result)
+        if differs is not None:
+            compared.append((result, differs))
+    if not compared:
+        return None
+    result, differs = min(
+        compared,
+        key=lambda item: (
+            len(_of_the_steps(item[1])),
+            abs(math.log(item[0].gpus / plan.gpus)),
+            item[0].gpus,
+            _software_apart(plan, recipe, item[0]),
+        ),
+    )
+    other_scale = any(item.name == _GPUS for item in differs)
+    document = recipe.document(result)
+    return PublishedTime(
+        step_seconds=result.step_seconds,
+        gpus=result.gpus,
+        gpu_type=result.gpu,
+        container=document.container,
+        software=document.software,
+        source=result.source,
+        likeness="nearest" if _of_the_steps(differs) else "weak scaling" if other_scale else "exact",
+        differs=tuple(differs),
+    )
+
+
+def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[Difference] | None:
+    """How the plan's job differs from the published one; empty: in nothing. None: no row of the recipe is the latter.
+
+    The software is not compared.
+    """
+    row = find_row(recipe, result)
+    if row is None:
+        return None
+    compared = [
+        *_of_kind(plan, recipe, result),
+        *_of_columns(plan, result, row),
+        *_of_work(plan, result, row),
+        *_of_settings(plan),
+    ]
+    found = [
+        Difference(name, as_written(published), as_written(planned))
+        for name, published, planned in compared
+        if published != planned
+    ]
+    if not _of_the_steps(found):
+        found += _of_function(plan, recipe, result, row)
     return found
 
 
-def _same(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> bool:
-    """Whether the plan is what was published."""
-    if result.gpus != plan.gpus:  # tells most apart, and thousands of runs are compared with each result
-        return False
+_Compared = Iterator[tuple[str, object, object]]
+"""Name, the published value, the plan's."""
+
+
+def _of_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Compared:
+    yield "size", result.size, plan.model_size
+    yield "GPU type", result.gpu, plan.gpu_type
+    planned = plan.fp8_recipe if plan.dtype == "fp8" else None
+    yield "dtype", precision(result.dtype, _scaling(recipe, result)), precision(plan.dtype, planned)
+    yield "variant", result.variant, plan.variant
+
+
+def _of_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
+    """The layout. Where the plan is of this row at this scale, its columns are the row's but for those overridden."""
+    same_row = result.gpus == plan.gpus and _same_kind(plan, result)
+    for name in plan.overridden if same_row else Columns.__struct_fields__:
+        if name != "gbs":
+            yield name.upper(), getattr(row, name), getattr(plan, name)
+
+
+def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
+    """The scale, and the work of each GPU."""
+    published = row.global_batch_size(result.gpus)
+    if result.gpus == plan.gpus:
+        yield "GBS", published, plan.gbs
+    elif published * plan.gpus != plan.gbs * result.gpus:
+        yield "GBS", f"{published} on {result.gpus} GPUs", f"{plan.gbs} on {plan.gpus} GPUs"
+    yield _GPUS, result.gpus, plan.gpus
+    if result.gpus == plan.gpus and _same_kind(plan, result):
+        return  # else another row: its model may have other layers
+    yield "layers", row.layers or plan.layers, plan.layers
+    yield "sequence length", row.sequence_length or plan.seq_len, plan.seq_len
+    yield "wgrad deferral", row.wgrad_deferral if row.pp > 1 else None, plan.wgrad_deferral
+
+
+def _of_settings(plan: JobPlan) -> _Compared:
+    """What no published job has. Saving takes time and switches overlaps off, so does loading."""
+    checkpoint = plan.checkpoint
+    for name, value in plan.megatron.items():
+        yield name, "unset", value
+    yield "routing", plan.moe_routing if plan.moe_routing != "balanced" else None, plan.moe_routing
+    yield "checkpoints", False, checkpoint.enabled or checkpoint.load is not None or checkpoint.resume
+    yield "profile", False, plan.profile is not None
+    yield "NCCL trace", False, plan.nccl_trace
+
+
+def _of_function(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Row) -> list[Difference]:
+    """Another function, or one of another release with other columns: what else they set is not compared."""
+    measured = recipe.of_release(result.release).function(row)
+    if plan.function is None or measured is None:
+        return []
+    if row.function == plan.function.name and measured.columns == plan.function.columns:
+        return []
+    release = f" of {result.release}" if result.release else ""
+    return [Difference("function", f"{row.function}{release}", f"{plan.function.name} of {plan.function.release}")]
+
+
+def _of_the_steps(differs: list[Difference]) -> list[Difference]:
+    """Those that make the steps other steps."""
+    return [item for item in differs if item.name != _GPUS and item.name not in _BESIDE_TRAINING]
+
+
+def _same_kind(plan: JobPlan, result: PublishedResult) -> bool:
+    """Whether size, GPU type, dtype and variant are the same: what costs nothing to compare."""
     asked = (plan.variant, plan.model_size, plan.gpu_type, plan.dtype)
-    if (result.variant, result.size, result.gpu, result.dtype) != asked:
-        return False
-    row, checkpoint = find_row(recipe, result), plan.checkpoint
-    if row is None:
-        return False
-    function = recipe.of_release(result.release).function(row)  # as it was measured
-    fp8_recipe = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
-    return not (
-        (plan.function is not None and function is not None and plan.function.columns != function.columns)
-        or any(getattr(plan, name) != getattr(row, name) for name in plan.overridden if name != "gbs")
-        or bool(plan.megatron)
-        or plan.gbs != row.global_batch_size(plan.gpus)  # strong scaling
-        or (plan.dtype == "fp8" and plan.fp8_recipe != fp8_recipe)
-        or plan.moe_routing == "balanced"
-        or plan.profile is not None
-        or plan.nccl_trace
-        # The published runs neither saved nor loaded: saving takes time, and switches overlaps off.
-        or checkpoint.enabled
-        or checkpoint.load is not None
-        or checkpoint.resume
+    return (result.variant, result.size, result.gpu, result.dtype) == asked
+
+
+def _kind_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, ...]:
+    """In what the two are of different kinds, what counts most first."""
+    scaling = plan.fp8_recipe if plan.dtype == "fp8" else None
+    return (
+        result.gpu != plan.gpu_type,
+        result.dtype != plan.dtype,
+        _scaling(recipe, result) != scaling,
+        result.variant != plan.variant,
     )
+
+
+def _scaling(recipe: Recipe, result: PublishedResult) -> str | None:
+    """The FP8 scaling that was measured; None in other dtypes."""
+    if result.dtype != "fp8":
+        return None
+    return result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
+
+
+def _software_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, list[int]]:
+    """To sort by: the plan's own container, then the newest."""
+    container = recipe.document(result).container
+    newest_first = [-number for number in release_order(container or "00.00")]
+    return not same_release(container_release(plan.image), container), newest_first

@@ -41,6 +41,11 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return None
 
     @property
+    def excluded(self) -> str | None:
+        """The nodes that the job avoids, a host list."""
+        return None
+
+    @property
     def containers(self) -> bool:
         """Whether ranks run in the image."""
         return False
@@ -49,6 +54,11 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def nvlink_nodes(self) -> int | None:
         """How many nodes are to share an NVLink domain; None: it is not asked."""
         return None
+
+    @property
+    def starts_mpi(self) -> bool:
+        """Whether ranks are started so that MPI finds the others, by PMIx or the like."""
+        return False
 
     @property
     def own_limit(self) -> bool:
@@ -97,8 +107,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """What is wrong beyond the types: the key, what it is not, and what to do."""
         return ()
 
-    def plan(self, case: Case, nodes: int, gpus_per_node: int) -> SchedulerPart | None:
-        """The scheduler's part of a plan; notices are the case's.
+    def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SchedulerPart | None:
+        """The scheduler's part of a plan; notices are the case's. ``may_start_mpi``: its ranks may.
 
         Raises:
             RequestError: the scheduler cannot be asked for that.

@@ -80,6 +80,8 @@ class Traits:
     """The installer asks and looks for what Slurm must be told."""
     unheeded: tuple[str, ...] = ()
     """Documented variables of a request that have no effect here."""
+    mpi_types: str = ""
+    """``module:function`` that asks how the scheduler can start ranks; empty: nobody needs to know."""
     job_id: str = r"[0-9]+"
     """The form of a job's id, as a regular expression."""
     settings: str = "llmb_common.planning.scheduler:SchedulerSettings"

@@ -122,20 +122,14 @@ def look(blocks: int, most: int) -> int:
     return max((size for size in looks(most) if size <= blocks), default=0)
 
 
-def looks(most: int, rate: float = RATE) -> list[int]:
+def looks(most: int) -> list[int]:
     """The numbers of blocks after which somebody looks, where there are to be at most ``most``."""
-    earlier = itertools.takewhile(lambda size: size < most, doubling(LOOKS))
-    return [*(size for size in earlier if size >= fewest(rate)), most]
+    return [*itertools.takewhile(lambda size: size < most, doubling(LOOKS)), most]
 
 
-def fewest(rate: float) -> int:
-    """The blocks that ``rate`` takes: of fewer no draw is so rare."""
-    return math.ceil(-math.log(rate) / math.log(len(ORDERS)))
-
-
-def compare_blocks(blocks: Sequence[Block], rate: float = RATE) -> Comparison | None:
-    """The answer of a look, either bound of which is wrong at ``rate``; None where the blocks are too few for that."""
-    rate *= min(1.0, LOOKS[-1] / max(len(blocks), 1))
+def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
+    """The answer of a look, either bound of which is wrong at ``RATE``; None where the blocks are too few for that."""
+    rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
     design, steady = _Design(blocks), [block.steady for block in blocks]
     found = design.interval(steady, rate)
     if found is None:

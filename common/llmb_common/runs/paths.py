@@ -78,8 +78,8 @@ class RunPaths:
         """The Slurm job name: it holds the run id, by which a job is found again after a crash."""
         return f"{self.experiment_name}.{self.run_id}"
 
-    def array(self, array_id: str) -> SharedPaths:
-        """The job array ``array_id`` of runs of this experiment."""
+    def old_array(self, array_id: str) -> SharedPaths:
+        """A job array of runs of this experiment, as releases before 0.3 submitted them."""
         return SharedPaths(self.folder.parent, self.experiment_name, "array", array_id)
 
     def series(self, series_id: str) -> SharedPaths:
@@ -89,9 +89,9 @@ class RunPaths:
 
 @dataclass(frozen=True)
 class SharedPaths:
-    """A job of several runs: a hidden folder beside theirs, where a link leads to each by its number.
+    """A job of several runs: a hidden folder in ``parent``, where a link leads to each run by its number.
 
-    Beside them and not in one of them: removing a run must not harm the others.
+    It is in none of the runs' own folders: removing a run must not harm the others.
     """
 
     parent: Path
@@ -114,7 +114,7 @@ class SharedPaths:
 
     @property
     def job_name(self) -> str:
-        """The Slurm job name: of all tasks, where it is an array."""
+        """The Slurm job name."""
         return f"{self.title}.{self.kind}-{self.shared_id}"
 
 

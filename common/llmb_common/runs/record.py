@@ -10,7 +10,6 @@ creation goes through ``update_record``, which reads, changes and writes under a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 import time
@@ -23,7 +22,7 @@ import msgspec
 
 from llmb_common.command.words import is_experiment_name
 from llmb_common.decoding.structs import from_json, json_text
-from llmb_common.errors import LLMBError, RecordError
+from llmb_common.errors import RecordError
 from llmb_common.machine.files import read_plain, write_atomic
 from llmb_common.machine.processes import ProcessId
 from llmb_common.planning.job_plan import JobPlan
@@ -59,14 +58,14 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     detail: str
 
 
-class ArrayTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The run's place in a job that several runs share: our own id of that, which its name holds, and its number there.
+class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The run's place in a *series*: so many ``turns`` in one allocation, on the same nodes, of which this is number
+    ``index``, from 0. The series has an id of our own, which its job's name holds.
 
-    With ``turns`` it is a *series*: so many runs in one allocation, in turn, on the same nodes, and ``index``
-    is the run's turn, from 0. Else it is a job array, and ``index`` the number of the run's task.
+    With 0 ``turns`` it is a task of a job array, as releases before 0.3 submitted them, and ``index`` its number.
     """
 
-    array_id: str
+    series_id: str = msgspec.field(name="array_id")
     index: int
     turns: int = 0
 
@@ -75,28 +74,28 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How the run was submitted, beyond its plan.
 
     ``key`` is the caller's own name for it, ``options`` are ``sbatch``'s, ``chain`` is the run id of a chain's first
-    run and ``link`` this one's place in it, from 1. ``task`` is None for a job of its own.
+    run and ``link`` this one's place in it, from 1. ``turn`` is None for a job of its own.
     """
 
     key: str = ""
     options: tuple[str, ...] = ()
     chain: str = ""
     link: int = 0
-    task: ArrayTask | None = None
+    turn: Turn | None = msgspec.field(name="task", default=None)
 
     @property
     def array_index(self) -> int | None:
-        """The number of its task in a job array."""
-        return self.task.index if self.task is not None and not self.task.turns else None
+        """The number of its task in a job array of a release before 0.3 (``executors.slurm.old_arrays``)."""
+        return self.turn.index if self.turn is not None and not self.turn.turns else None
 
     @property
     def in_series(self) -> bool:
         """Whether its job runs others before it, or after it."""
-        return self.task is not None and self.task.turns > 0
+        return self.turn is not None and self.turn.turns > 0
 
     def alone(self) -> Submission:
-        """This submission as a job of its own, no array task."""
-        return msgspec.structs.replace(self, task=None)
+        """This submission as a job of its own."""
+        return msgspec.structs.replace(self, turn=None)
 
 
 @dataclass(frozen=True)
@@ -167,10 +166,10 @@ class RunRecord:
     @property
     def shared(self) -> SharedPaths | None:
         """The job that it shares with other runs; None: it has one of its own."""
-        task = self.submission.task
-        if task is None:
+        turn = self.submission.turn
+        if turn is None:
             return None
-        return self.paths.series(task.array_id) if task.turns else self.paths.array(task.array_id)
+        return self.paths.series(turn.series_id) if turn.turns else self.paths.old_array(turn.series_id)
 
     def with_state(self, state: str, detail: str = "", since: float | None = None) -> RunRecord:
         """A copy that is in ``state`` since Unix time ``since`` (default: now); the same twice adds nothing."""
@@ -290,16 +289,5 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
             raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}", remedy="move it back")
         changed = change(record)
         if changed != record:
-            if changed.job_id != record.job_id and changed.job_id is not None:
-                _write_nvidia_config(changed, changed.job_id)
             changed.save()
         return changed
-
-
-def _write_nvidia_config(record: RunRecord, job_id: str) -> None:
-    """Write the file that NVIDIA's tools read. Nothing here depends on it: a full disk is the record's to report."""
-    from llmb_common.runs.nvidia_config import config_name, config_text
-
-    with contextlib.suppress(LLMBError):
-        text = config_text(job_id, record.created, record.plan, record.manifest)
-        write_atomic(record.paths.folder / config_name(job_id), text, sync_folder=False)

@@ -105,13 +105,6 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     checkpoint_gb_per_second: Annotated[float, msgspec.Meta(gt=0)] = CHECKPOINT_GB_PER_SECOND
     """How fast all ranks of a job together write a checkpoint, in 10^9 bytes/s. It decides how long before its time
     limit a job is told to save."""
-    price_per_gpu_hour: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
-    """What an hour of one GPU costs, in ``currency``: ``llmb-run plan`` shows what a job costs."""
-    currency: str = "USD"
-    """The currency's three letters."""
-    watts_per_gpu: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
-    """The power of one GPU that trains, with its share of the node. ``llmb-run plan`` computes energy from it
-    as long as no run here has measured the power."""
     health: HealthSettings = HealthSettings()
     """What healthy nodes of this site give under load: see below."""
     mounts: tuple[str, ...] = ()
@@ -200,9 +193,6 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
     for kind in names():
         for key, problem, remedy in config.scheduler(kind).problems():
             yield f"{kind}.{key}", f" {problem}", remedy
-    if not re.fullmatch(r"[A-Z]{3}", config.currency):
-        remedy = "write its three capital letters, as in EUR"
-        yield "currency", f" {config.currency!r} is not a currency", remedy
     engine = config.engine or Engine()
     paths = [("engine.python", engine.python), ("image_folder", config.image_folder)]
     paths += [(f"engine.releases.{release}", python) for release, python in engine.releases.items()]

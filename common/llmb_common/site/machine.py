@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 
 from llmb_common.machine.processes import ask
 from llmb_common.platform import gpus
-from llmb_common.platform.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of, ways
+from llmb_common.platform.cluster_types import LOCAL, SLURM, ClusterType, Traits, named, traits_of, ways
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 
@@ -30,6 +31,9 @@ class Machine:
     gpus: int = 0
     has_nsys: bool = False
     release: tuple[int, int] = NEWEST
+    mpi_types: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    """Asks how the scheduler can start ranks (``none``, ``pmix``), for plans that need to know; nothing where nobody
+    says."""
 
     @property
     def traits(self) -> Traits:
@@ -65,7 +69,10 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
     traits = traits_of(wanted)
     if not traits.this_machine:
         program = shutil.which(traits.submits_with)
-        return Machine(cluster_type=wanted, release=_release(program) if program else NEWEST)
+        if program is None:
+            return Machine(cluster_type=wanted)
+        mpi_types = partial(_mpi_types, traits) if traits.mpi_types else tuple
+        return Machine(cluster_type=wanted, release=_release(program), mpi_types=mpi_types)
     if request.gpu_type == "cpu" or cluster.gpu_type == "cpu":
         return Machine(cluster_type=wanted, gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
     names = gpu_names()
@@ -75,6 +82,11 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
         gpus=len(names),
         has_nsys=shutil.which("nsys") is not None,
     )
+
+
+def _mpi_types(traits: Traits) -> tuple[str, ...]:
+    found: tuple[str, ...] = named(traits.mpi_types)()
+    return found
 
 
 def _release(program: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Submit plans, individually, as arrays, series or chains, and pick up interrupted submissions where they stopped.
+"""Submit plans, individually, as series or chains, and pick up interrupted submissions where they stopped.
 
 A submission first writes the run folder, with ``run.json`` in state SUBMITTING, and syncs it; then the executor starts
 the job (``sbatch``), the job id goes into ``run.json``, and the run into the index. Whenever the process may die,

@@ -1,4 +1,4 @@
-"""What to submit and how: options, jobs, which of them are identical, and what those of one command share."""
+"""What to submit and how: options, jobs, and what those of one command share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import RequestError
+from llmb_common.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.executors import executor_for
 from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
@@ -58,27 +58,6 @@ def experiments_of(jobs: Sequence[JobToSubmit]) -> set[Path]:
     return {experiments_folder(job.plan.workload_folder) for job in jobs}
 
 
-def alike(jobs: Sequence[JobToSubmit], most: int) -> list[list[int]]:
-    """Indices into ``jobs``, grouped by jobs that differ in nothing but their key, at most ``most`` in a group.
-
-    Ordered by the first of each group; with ``most`` below 2 every job is a group of its own.
-    """
-    groups: list[list[int]] = []
-    open_groups: dict[tuple[str, Path, Options], list[list[int]]] = {}
-    for number, job in enumerate(jobs):
-        near = open_groups.setdefault((job.plan.experiment_name, job.recipe_folder, replace(job.options, key="")), [])
-        for group in near:
-            plan = jobs[group[0]].plan
-            if len(group) < most and (plan is job.plan or plan == job.plan):
-                group.append(number)
-                break
-        else:
-            groups.append([number])
-            if most > 1:
-                near.insert(0, groups[-1])  # newest first: the others may be full
-    return groups
-
-
 def submission_of(plan: JobPlan, options: Options) -> Submission:
     """What goes on record and to the scheduler.
 
@@ -119,6 +98,10 @@ def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(jobs))
 
 
+def _without_key(job: JobToSubmit) -> JobToSubmit:
+    return replace(job, options=replace(job.options, key=""))
+
+
 LEFTOVER_SECONDS = 24 * 3600
 """For this long the same request continues an interrupted submission; after that it makes a new run."""
 
@@ -133,8 +116,7 @@ class SubmissionContext:
         self._checked: list[JobPlan] = []
         self._by_key: dict[str, RunRow] = {}
         self._interrupted: list[RunRecord] = []
-        self.arrays = True
-        """False once the cluster has refused a job array."""
+        self._refused: list[tuple[JobToSubmit, SchedulerError]] = []
         self.folder = training_code()
         self.code = pack_code(self.folder)
         keys, roots = {job.options.key for job in jobs if job.options.key}, experiments_of(jobs)
@@ -173,6 +155,28 @@ class SubmissionContext:
             if same not in self._checked:
                 check(plan)
                 self._checked.append(same)
+
+    def refused(self, job: JobToSubmit, error: SchedulerError) -> None:
+        """Remember that the scheduler has not taken ``job``."""
+        with self._lock:
+            self._refused.append((_without_key(job), error))
+
+    def refuse_like(self, job: JobToSubmit) -> None:
+        """Refuse what the scheduler has not taken before: where a queue is full, each try takes two minutes.
+
+        Raises:
+            SchedulerError: a job that differed in nothing but its key was refused, or its answer was lost
+        """
+        same = _without_key(job)
+        with self._lock:
+            error = next((error for known, error in self._refused if known == same), None)
+        if isinstance(error, AnswerLost):
+            raise SchedulerError(
+                "not submitted: nobody knows what became of an identical job before it",
+                remedy="run the same command again when the scheduler answers",
+            )
+        if error is not None:
+            raise SchedulerError(error.message, remedy=error.remedy, code=error.code)
 
     def origin(self, recipe_folder: Path) -> dict[str, Any]:
         with self._lock:

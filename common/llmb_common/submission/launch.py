@@ -11,20 +11,18 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as replaced
 
 from llmb_common import __version__
 from llmb_common.command.outcome import guarded
 from llmb_common.command.printable import exact
-from llmb_common.errors import LLMBError, RequestError
+from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import in_short
+from llmb_common.planning.own_runs import Look, OwnRuns, OwnTime
 from llmb_common.planning.plan import make_plan
-from llmb_common.planning.step_time import Band, Look, SiteTimes
 from llmb_common.platform.cluster_types import SLURM
 from llmb_common.platform.gpus import CPU
 from llmb_common.recipes.loading import load_recipe
@@ -36,54 +34,46 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.site.machine import look_at_machine
 
-if TYPE_CHECKING:
-    from llmb_common.index.database import PastTime
-
-
 _NEWEST = 40
 """Runs of a configuration that count: systems change."""
-
-_ALIKE = 8
-"""Other configurations that count, the newest run of each."""
 
 
 def measured_here(install: Path | None) -> Look:
     """Looks at the runs of the installation ``install``, of those whose logs ``results`` or ``show`` has read."""
 
-    def look(plan: JobPlan) -> SiteTimes:
-        if install is None or plan.gpu_type == CPU or not (install / ".llmb" / "index.db").is_file():
-            return SiteTimes()
-        from llmb_common.index.database import past_memory, past_times
-        from llmb_common.results.configuration import configuration_key, memory_key, software_of_plan
+    def look(plan: JobPlan) -> OwnRuns:
+        if install is None or not (install / ".llmb" / "index.db").is_file():
+            return OwnRuns()
+        from llmb_common.index.database import past_memory
+        from llmb_common.results.configuration import memory_key
 
-        rows = past_times(install, plan.workload, plan.model_size)
-        key = f"{configuration_key(plan)} {software_of_plan(plan)}"
-        same = [row for row in rows if row.configuration == key]
-        others: dict[str, PastTime] = {}
-        for row in rows:
-            if row.configuration != key:
-                others.setdefault(row.configuration, row)
-        newest = [row for row in (*same, *rows) if row.gpu_type == plan.gpu_type and row.watts is not None]
-        return SiteTimes(
-            same=_band([row.step_seconds for row in same[:_NEWEST]]) if same else None,
-            alike=((made, row.step_seconds) for row in islice(others.values(), _ALIKE) if (made := _plan_of(row))),
-            watts=newest[0].watts if newest else None,
+        seconds = _same_seconds(install, plan)
+        return OwnRuns(
+            time=_own_time(seconds) if seconds else None,
             memory=lambda kind: past_memory(install, memory_key(plan, kind)),
         )
 
     return look
 
 
-def _plan_of(row: PastTime) -> JobPlan | None:
-    from llmb_common.runs.record import load_record
+def _same_seconds(install: Path, plan: JobPlan) -> list[float]:
+    """Seconds of a step in the newest runs of the plan's configuration and software.
 
-    try:
-        return load_record(row.folder).plan
-    except LLMBError:
-        return None
+    Outside containers a plan names the engine's release and only runs name the packages: those of the newest run count.
+    """
+    from llmb_common.index.database import past_times
+    from llmb_common.results.configuration import configuration_key, software_of_plan
+
+    software = software_of_plan(plan)
+    wanted = f"{configuration_key(plan)} {software or f'Megatron-Bridge {plan.engine}.'}"
+    past = past_times(install, wanted)
+    if not past:
+        return []
+    same = wanted if software else past[0].configuration
+    return [item.step_seconds for item in past if item.configuration == same][:_NEWEST]
 
 
-def _band(seconds: Sequence[float]) -> Band:
+def _own_time(seconds: Sequence[float]) -> OwnTime:
     """Where a further run lies in 9 of 10 cases, if runs scatter as stated, or as these do.
 
     These may all be of one day: that many runs know it well says nothing of another.
@@ -96,7 +86,7 @@ def _band(seconds: Sequence[float]) -> Band:
     degrees = STATED.run_degrees + len(logs) - 1
     squares = STATED.run_degrees * STATED.total**2 + math.fsum((log - middle) ** 2 for log in logs)
     half = t_quantile(0.05, degrees) * math.sqrt(2 * squares / degrees)
-    return Band(math.exp(middle), math.exp(middle - half), math.exp(middle + half), "own runs")
+    return OwnTime(math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(logs))
 
 
 def plan_from_variables(
@@ -123,13 +113,13 @@ def plan_from_variables(
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     """The plan for this site; of a dry run for GPUs where there are none, for a cluster that has them."""
-    machine = look_at_machine(cluster, request)
+    machine, measured = look_at_machine(cluster, request), measured_here(request.install)
     if machine.gpu_type != CPU or request.cluster_type or request.gpu_type == CPU:
-        return make_plan(recipe, cluster, request, machine, measured_here(request.install))
+        return make_plan(recipe, cluster, request, machine, measured)
     if request.gpu_type and request.dry_run:
         return _plan_elsewhere(recipe, cluster, request)
     try:
-        return make_plan(recipe, cluster, request, machine)
+        return make_plan(recipe, cluster, request, machine, measured)
     except RequestError as error:
         if request.gpu_type:
             raise

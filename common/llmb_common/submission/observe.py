@@ -194,7 +194,7 @@ def _settled(item: Observation) -> RunRecord:
         unknown = ""
         if record.job_id is None:
             unknown = item.finding.unknown or f"it is not yet certain whether {record.paths.name} has a job"
-        elif record.submission.task is not None and (item.finding.unknown or record.missing_since):
+        elif record.submission.turn is not None and (item.finding.unknown or record.missing_since):
             unknown = item.finding.unknown or f"the scheduler does not show {record.paths.name} now"
         if unknown:
             raise AnswerLost(unknown, remedy="cancel it again in a few minutes")
@@ -227,9 +227,8 @@ def _settling(records: Sequence[RunRecord]) -> list[Observation]:
 
 
 def _forgotten(record: RunRecord) -> RunRecord:
-    """Slurm knows nothing of a cancelled task of an array that never started, nor of what its controller has lost."""
-    waited = record.submission.task is not None or record.state == "PENDING"
-    gone = waited and record.missing_since is not None and is_live(record.state)
+    """Cancelled, where Slurm knows nothing of a job that waited: its controller may have lost it."""
+    gone = record.state == "PENDING" and record.missing_since is not None
     return _cancelled(record) if gone and read_events(record.paths.events).started is None else record
 
 

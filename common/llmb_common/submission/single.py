@@ -213,6 +213,7 @@ def submit_job(
         return found
     if job.options.after and not job.plan.traits.dependencies:
         wait([load_record(find_run(Path(job.plan.install), word).folder) for word in job.options.after])
+    context.refuse_like(job)
     record = new_run(job, submission, context)
     on_record(record)
     return start(record, detach=job.options.detach)

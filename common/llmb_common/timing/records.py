@@ -46,12 +46,10 @@ _GRAD_NORM = (b"grad norm", b"grad_norm")
 _RATE = (b"learning rate", b"lr")
 SCALE = b"loss scale"
 _MTP_LOSS = b"mtp_1 loss"
-_JOULES = b"energy per GPU (J/iter/GPU)"
-_WATTS = b"power per GPU (W/GPU)"
 _SKIPPED = b"number of skipped iterations"
 _LAST_FIELD = b"number of nan iterations"  # Megatron-Bridge ends each record with it
 USUALLY_ZERO = {_SKIPPED, _LAST_FIELD}
-_NEEDED = (_TFLOPS, _LOSS, _GRAD_NORM, (_JOULES,), (_WATTS,), (_SKIPPED,), (_LAST_FIELD,))
+_NEEDED = (_TFLOPS, _LOSS, _GRAD_NORM, (_SKIPPED,), (_LAST_FIELD,))
 _HELPFUL = (_RATE, (_MTP_LOSS,), (SCALE,))
 FIGURES = (*_NEEDED, *_HELPFUL)
 """The names of each figure, in the order of ``iteration``'s; the first that a record has counts."""
@@ -59,7 +57,7 @@ WANTED = {*(name for name, _ in SECONDS.values()), *(name for names in _NEEDED f
 """Without a number for one of these that it has, a record is damaged."""
 _BY_VALUE = WANTED | {name for names in _HELPFUL for name in names}
 
-OF_SPEED = ("TFLOPS", "energy", "power")
+OF_SPEED = ("TFLOPS", "energy per GPU (J/iter/GPU)", "power per GPU (W/GPU)")
 """What ``not_finite`` calls the figures that say nothing of the training."""
 
 _LONGEST = 1e7  # seconds, four months: nobody has waited for a longer step
@@ -87,11 +85,6 @@ class Iteration(NamedTuple):
     """TFLOP/s per GPU, in the engine's own count of model FLOPs."""
     loss: float | None = None
     grad_norm: float | None = None
-    joules: float | None = None
-    """Energy of the step per GPU, as its own counter says; None where it says 0, which is what an image without NVML
-    prints."""
-    watts: float | None = None
-    """The power: energy over the step time."""
     skipped: bool = False
     """The optimizer took no step."""
     nan: bool = False
@@ -154,21 +147,19 @@ def iteration(
     None for a time that cannot be. ``figures`` names everything that it has, ``odd`` what of it is not finite and not
     among the figures of speed, the loss and the gradient norm.
     """
-    index, total, seconds, tflops, loss, grad_norm, joules, watts, skipped, nan, rate, mtp_loss, scale = numbers
+    index, total, seconds, tflops, loss, grad_norm, skipped, nan, rate, mtp_loss, scale = numbers
     seconds = (seconds or math.nan) / SECONDS[kind][1]
     if index is None or total is None or not 0 < seconds < _LONGEST:
         return None
-    if not math.isfinite((tflops or 0.0) + (joules or 0.0) + (watts or 0.0)):
-        named = dict(zip(OF_SPEED, (tflops, joules, watts), strict=True))
-        odd = (*(name for name, value in named.items() if not math.isfinite(value or 0.0)), *odd)
-        tflops, joules, watts = _finite(tflops), _finite(joules), _finite(watts)
+    if not math.isfinite(tflops or 0.0):
+        odd = ("TFLOPS", *odd)
+        tflops = None
     if odd:
         rate, scale, mtp_loss = _finite(rate), _finite(scale), _finite(mtp_loss)
-    joules, watts = joules or None, watts or None
     # A tuple straight away: the class's own constructor takes half as long again, by name three times as long.
     # fmt: off
     return tuple.__new__(Iteration, (
-        int(index), int(total), seconds, tflops, loss, grad_norm, joules, watts,
+        int(index), int(total), seconds, tflops, loss, grad_norm,
         bool(skipped), bool(nan), kind == "nemo", odd, rate, scale, mtp_loss, figures,
     ))
     # fmt: on

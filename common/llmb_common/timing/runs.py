@@ -216,9 +216,6 @@ class RunTiming:
     iterations: Sequence[Iteration] = ()
     seconds: Summary | None = None
     tflops: Summary | None = None
-    joules: Summary | None = None
-    """Energy of a step per GPU."""
-    watts: Summary | None = None
     notices: tuple[str, ...] = ()
     memory: MemoryPrints | None = None
     """What the log says of memory."""
@@ -291,8 +288,6 @@ def analyse(
         content.iterations,
         summarize([item.seconds for item in measured]),
         _of_all([item.tflops for item in measured]),
-        _of_all([item.joules for item in measured]),
-        _of_all([item.watts for item in measured]),
         notices + _remarks(content, window, events),
         content.memory,
         content.restarts,

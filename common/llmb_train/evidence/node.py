@@ -1,4 +1,4 @@
-"""What the ranks of a node record while they train: the node's file, the peak memory of every rank's GPU, and energy.
+"""What the ranks of a node record while they train: the node's file, and the peak memory of every rank's GPU.
 
 ``nodes/<host>.json`` is written when the ranks start, under load, and after training; each rank adds a line to
 ``nodes/<host>.memory.jsonl``.
@@ -17,7 +17,6 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from llmb_train.engine import importable
 from llmb_train.evidence import gpus, machine
 from llmb_train.ranks import Rank
 
@@ -157,32 +156,3 @@ class Node:
                 temporary.replace(self._file)
             except OSError:
                 temporary.unlink(missing_ok=True)
-
-
-def log_energy(config: Any) -> None:
-    """Make each iteration line report J and W per GPU, where the image can read them. Imports Megatron.
-
-    All ranks decide by what is in the image, so alike: core sums over them (energy_monitor.py, core 0.16.1), and one
-    that did not take part would hang the others. It reads a counter that the GPU keeps anyway, between two steps, where
-    the logger has just waited for all ranks.
-    """
-    if not importable("pynvml"):
-        return
-    try:
-        from megatron.core.energy_monitor import EnergyMonitor
-    except ImportError:
-        return
-    for name in ("setup", "shutdown"):
-        setattr(EnergyMonitor, name, _forgiving(getattr(EnergyMonitor, name)))
-    config.logger.log_energy = True
-
-
-def _forgiving(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The method, failing silently: without NVML in the container it would end the run. Then nothing is read, and the
-    sum is too small."""
-
-    def forgiving(self: Any) -> None:
-        with contextlib.suppress(Exception):
-            method(self)
-
-    return forgiving

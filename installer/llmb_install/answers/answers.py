@@ -42,6 +42,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     install_method: Literal["local", "srun"]
     runtime: Literal["pyxis", "enroot", "none"]
     mpi: str | None = None
+    """``slurm.mpi`` of ``cluster_config.yaml``, from files of release 0.2: nobody is asked any more."""
     container_writable: bool | None = None
     env_type: Literal["venv", "uv", "conda"]
     image_folder: str | None = None

@@ -35,8 +35,8 @@ from llmb_install.answers.questions import (
 from llmb_install.parts.files import Loader, read_settings
 from llmb_install.working.artefact import existing, raise_all
 
-FIELDS = frozenset({"schema", "space_check", *(question.field for question in QUESTIONS)})
-"""The keys of a file of answers."""
+FIELDS = frozenset({"schema", "space_check", "mpi", *(question.field for question in QUESTIONS)})
+"""The keys of a file of answers; ``mpi`` in those of release 0.2."""
 SECRETS = ("hf_token", "ngc_api_key")
 """Keys of a play file that are no answers."""
 

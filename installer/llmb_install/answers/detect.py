@@ -89,19 +89,6 @@ def container_options() -> tuple[str, ...]:
     return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", output("srun", "--help")))))
 
 
-def mpi_types() -> tuple[str, ...]:
-    """What ``srun --mpi=list`` shows; empty where nothing answers."""
-    answer = ask(["srun", "--mpi=list"], _SECONDS)
-    said = answer.output + answer.errors  # Slurm 22.05 lists them on standard error
-    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", said))))
-
-
-def mpi_type() -> str | None:
-    """How jobs start their ranks here: PMIx if Slurm has it, else none. None: unknown."""
-    types = mpi_types()
-    return next((name for name in types if name.startswith("pmix")), "none") if types else None
-
-
 def all_partitions() -> tuple[Partition, ...]:
     """Slurm's partitions; none where it does not answer."""
     return parse_sinfo(output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G"))
@@ -273,7 +260,6 @@ def suggestions(site: Site, given: Given) -> Given:
         "arch": site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", ""))),
         "runtime": "none" if given.get("gpu_type") == "cpu" else runtime,
         "install_method": "local" if has_enroot else "srun",
-        "mpi": "pmix",
         "container_writable": True,
         "env_type": "venv",
         "hugging_face": False,

@@ -61,7 +61,7 @@ class Question:
 
 
 PATHS = ("install_path", "image_folder", "engine_python")
-SLURM_NAMES = ("account", "gpu_partition", "cpu_partition", "mpi")
+SLURM_NAMES = ("account", "gpu_partition", "cpu_partition")
 _PREFIX = "pretrain_"
 
 _ON_ARM = ", ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host == "aarch64")
@@ -97,13 +97,6 @@ QUESTIONS = (
         "how jobs start their container (default: pyxis)",
         ("pyxis", "enroot", "none"),
         matters=on_slurm,
-    ),
-    Question(
-        "mpi",
-        "MPI plug-in of srun",
-        "value for srun --mpi; none if Slurm has no PMIx (default: pmix if srun --mpi=list shows it, else none)",
-        matters=on_slurm,
-        asked=lambda given: False,
     ),
     Question(
         "container_writable",

@@ -169,11 +169,23 @@ def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
         )
         return
     yield DoctorCheck("Slurm controller", "ok", "answers")
-    mpi = facts.slurm.mpi
-    remedy = "set slurm.mpi: none in cluster_config.yaml: ranks can find each other without PMIx"
-    lacks = mpi != "none" and mpi not in facts.mpi_types
-    yield _check(f"srun --mpi={mpi}", lacks, ", ".join(facts.mpi_types) or "nothing listed", remedy)
+    yield _mpi(facts)
     yield from _segments(facts)
+
+
+def _mpi(facts: SiteFacts) -> DoctorCheck:
+    """Whether Slurm starts ranks as the site says; without its word, whether it can start those that use MPI."""
+    mpi, listed = facts.slurm.mpi, ", ".join(facts.mpi_types) or "nothing listed"
+    if mpi is None:
+        lacks = not any(name.startswith("pmix") for name in facts.mpi_types)
+        remedy = (
+            "only jobs with TP above 1 that overlap its communication use it, and only if the image's Transformer "
+            "Engine was built with MPI: such a job ends at its start; all others need no PMIx"
+        )
+        return _check("PMIx", lacks, listed, remedy, "doubt")
+    lacks = mpi != "none" and mpi not in facts.mpi_types
+    remedy = "remove slurm.mpi from cluster_config.yaml: each job then gets what Slurm has and it needs"
+    return _check(f"srun --mpi={mpi}", lacks, listed, remedy)
 
 
 def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:

@@ -18,6 +18,7 @@ from llmb_common.errors import EnvironmentLacks, SchedulerError
 from llmb_common.executors import Container, Held, NodeRequest
 from llmb_common.executors.slurm.hold import hold
 from llmb_common.executors.slurm.options import parse_additional
+from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.ask import PYTHONS, command, parse_frames
 from llmb_common.health.checks import CHECKS
@@ -29,7 +30,7 @@ from llmb_common.platform.engines import image_file_name
 from llmb_common.runs.hostlist import expand
 from llmb_common.site.cluster import ClusterConfig
 from llmb_install.answers.answers import load_recipes
-from llmb_install.answers.detect import Site, container_options, detect_site, mpi_types, output
+from llmb_install.answers.detect import Site, container_options, detect_site, output
 from llmb_install.working.artefact import free_bytes
 
 _TOOL_SECONDS = 15

@@ -14,7 +14,9 @@ import msgspec
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, size
+from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.machine.files import write_output
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
@@ -73,7 +75,7 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     answers_module.require_engines(engines, [recipes[name] for name in new])
 
     def decide() -> Installation:
-        old = required_answers(path)
+        old = _own_answers(required_answers(path))
         workloads = tuple(sorted({*old.workloads, *new}))
         all_engines = tuple(sorted({*(old.engines or ()), *engines})) or None
         changed = msgspec.structs.replace(old, workloads=workloads, engines=all_engines)
@@ -113,7 +115,8 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Repair what is damaged, build what the clone asks for now, remove what that leaves over."""
 
     def decide() -> Installation:
-        return Installation(clone, _checked(options, required_answers(path)), credentials.from_environment())
+        answers = _own_answers(required_answers(path))
+        return Installation(clone, _checked(options, answers), credentials.from_environment())
 
     return carry_out(options, decide, repair=True)
 
@@ -206,13 +209,13 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
     found = credentials.from_environment()
     if options.play:
         play, secrets, lines = answers_module.read_play(Path(options.play))
-        given: Given = {**play, **flags}
+        given: Given = {**_without_found_mpi(play, options.play), **flags}
         # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
         given = {**_found_on(given), **given}
         return answers_module.complete(given, recipes, where=options.play, lines=lines), found.updated(secrets), False
     stored = stored_answers(path)
-    defaults: Given = _as_given(stored) if stored else {}
+    defaults: Given = _as_given(_own_answers(stored)) if stored else {}
     if stored is None:
         defaults |= _found_on(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
@@ -244,7 +247,7 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
     given = _as_given(answers)
     found = path_problems(given)
     stored = stored_answers(path)
-    if options.no_site_check or stored == msgspec.structs.replace(answers, space_check=True):
+    if options.no_site_check or (stored and _own_answers(stored) == msgspec.structs.replace(answers, space_check=True)):
         return found
     recipes = load_recipes(clone)
     if options.workloads or options.play or stored is None:
@@ -255,13 +258,43 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
 
 
 def _found_on(given: Given) -> Given:
-    """What Slurm tells, so that nobody is asked: how ``srun`` starts ranks here, whether GPUs are asked for."""
+    """What Slurm tells, so that nobody is asked: whether GPUs are asked for."""
+    name = given.get("gpu_partition")
     if given.get("cluster_type") is not None and not on_slurm(given):
         return {}
-    found: Given = {"mpi": detect.mpi_type()}
-    if str(given.get("gpu_type")).lower() != "cpu" and (name := given.get("gpu_partition")):
-        found["gres"] = any(one.gpus_per_node for one in detect.all_partitions() if one.name == name) or None
-    return {field: value for field, value in found.items() if value is not None}
+    if name is None or str(given.get("gpu_type")).lower() == "cpu":
+        return {}
+    has_gpus = any(one.gpus_per_node for one in detect.all_partitions() if one.name == name)
+    return {"gres": True} if has_gpus else {}
+
+
+def _own_mpi(mpi: str) -> str | None:
+    """``mpi`` where somebody chose it; None for what release 0.2 found by itself: PMIx if Slurm has it, else none."""
+    types = mpi_types()
+    found = next((name for name in types if name.startswith("pmix")), "none") if types else None
+    return None if mpi == found else mpi
+
+
+def _own_answers(answers: Answers) -> Answers:
+    """The answers without what release 0.2 found by itself, and wrote to ``cluster_config.yaml``."""
+    return answers if answers.mpi is None else msgspec.structs.replace(answers, mpi=_own_mpi(answers.mpi))
+
+
+def _without_found_mpi(play: Given, where: str) -> Given:
+    """The answers of a play file; there is a note if it has ``mpi``, as those of release 0.2 do.
+
+    Raises:
+        RequestError: that is not a type of MPI
+    """
+    mpi = play.get("mpi")
+    if mpi is None:
+        return play
+    if not isinstance(mpi, str) or not is_slurm_name(mpi):
+        raise RequestError(f"{where}: mpi is {mpi!r}, which is not a valid name in Slurm", remedy="remove mpi")
+    own = _own_mpi(mpi)
+    becomes = f"{mpi} is written as slurm.mpi to cluster_config.yaml, for every job" if own else "left out"
+    print(f"note: {where}: mpi is no longer asked for, as jobs get what they need: {becomes}", file=sys.stderr)
+    return {**play, "mpi": own}
 
 
 def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:

@@ -46,7 +46,7 @@ class PbsSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown_f
     def site_part(self, queue: str | None = None) -> PbsPlan:
         return PbsPlan(account=self.account, queue=queue or self.queue)
 
-    def plan(self, case: Case, nodes: int, gpus_per_node: int) -> PbsPlan:
+    def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> PbsPlan:
         said = case.request.scheduler
         usual = self.site_part(said.get("QSUB_QUEUE"))
         return msgspec.structs.replace(usual, account=said.get("QSUB_ACCOUNT") or usual.account)

@@ -41,7 +41,7 @@ function runFacts(run) {
     ["step time", known(result.step_seconds_mean) && `${fixed(result.step_seconds_mean, 4)} s \u00b1 ${fixed(result.step_seconds_std, 4)} s, mean and standard deviation of iterations ${window.first} to ${window.last}, of ${run.steps.total} in the log`],
     ["steady step time", known(result.steady_step_seconds) && `${fixed(result.steady_step_seconds, 4)} s, standard error ${fixed(result.steady_step_error_seconds, 4)} s`],
     ["against its reference", reference && known(result.difference) && `${signed(result.difference)} % of ${short(reference.seconds)} s (${reference.source}), between ${signed(result.difference_low)} and ${signed(result.difference_high)} %; up to ${signed(result.tolerance)} % passes`],
-    ["speed", parts(known(result.tokens_per_second) && `${whole(result.tokens_per_second)} tokens/s`, known(result.tflops_per_gpu) && `${fixed(result.tflops_per_gpu, 1)} TFLOP/s per GPU`, known(result.mfu_percent) && `MFU ${fixed(result.mfu_percent, 1)} %`, known(result.watts_per_gpu_mean) && `${fixed(result.watts_per_gpu_mean, 0)} W per GPU`)],
+    ["speed", parts(known(result.tokens_per_second) && `${whole(result.tokens_per_second)} tokens/s`, known(result.tflops_per_gpu) && `${fixed(result.tflops_per_gpu, 1)} TFLOP/s per GPU`, known(result.mfu_percent) && `MFU ${fixed(result.mfu_percent, 1)} %`)],
     ["remarks", remarksOf(run).length && lines(remarksOf(run))],
     ["besides", result.extras.lines.length && lines(result.extras.lines)],
     ["notes on nodes", notes.length && lines(notes)],

@@ -16,6 +16,7 @@ TRAITS = Traits(
     dependencies=True,
     containers=True,
     slurm_options=True,
+    mpi_types="llmb_common.executors.slurm.query:mpi_types",
     job_id=r"[0-9]+(_[0-9]+)?",
     settings="llmb_common.executors.slurm.words:SlurmSettings",
     variables={

@@ -1,10 +1,7 @@
 """``scancel``, in such a way that a reused job id does not hit somebody else's job.
 
-A job of its own is identified by id and name together. For a task of an array that would be wrong: given a name, Slurm
-22.05 cancels all waiting tasks instead of the one. So a task is identified by id alone, and only when the scheduler has
-just shown it under our name.
-
-A series is cancelled as a job where none of its runs is to go on; else single runs of it are ended, and not the others.
+A job is identified by id and name together. A series is cancelled as a job where none of its runs is to go on; else
+single runs of it are ended, and not the others.
 """
 
 from __future__ import annotations
@@ -107,23 +104,20 @@ def _write(record: RunRecord, name: str, flags: int, line: str) -> bool:
 _ENDED = r"Invalid job id|already completing"
 """What scancel says of jobs that have ended by themselves; not a failure."""
 
-TASKS_AT_ONCE = 200
-
 
 def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     """Cancel the jobs; by run id, why one was refused, and the record of a run that will certainly not begin."""
     told: dict[str, RunRecord | LLMBError] = {}
-    tasks = [record for record in records if record.submission.array_index is not None]
-    for start in range(0, len(tasks), TASKS_AT_ONCE):
-        told |= _end_tasks(tasks[start : start + TASKS_AT_ONCE])
     whole = _whole_jobs([record for record in records if record.submission.in_series])
     asked: dict[str, SchedulerError | None] = {}
     for record in records:
-        if record.submission.array_index is not None:
-            continue
         said: RunRecord | LLMBError | None
         if record.submission.in_series and record.job_id not in whole:
             said = attempt(_end_turn, record)
+        elif record.submission.array_index is not None:
+            # Given a name, Slurm 22.05 cancels all waiting tasks of an array instead of the one. The scheduler has just
+            # shown the task under our name.
+            said = _scancel(str(record.job_id))
         else:
             if record.job_name not in asked:
                 # Given both, scancel cancels only a job that matches both.
@@ -132,18 +126,6 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         if said is not None:
             told[record.paths.run_id] = said
     return told
-
-
-def _end_tasks(tasks: Sequence[RunRecord]) -> dict[str, SchedulerError]:
-    """Cancel tasks of arrays; by run id, why one was refused."""
-    problem = _scancel(*(str(record.job_id) for record in tasks))
-    if problem is None:
-        return {}
-    if len(tasks) == 1:
-        return {tasks[0].paths.run_id: problem}
-    # Its message does not always say which of them it is.
-    alone = ((record.paths.run_id, _scancel(str(record.job_id))) for record in tasks)
-    return {run_id: problem for run_id, problem in alone if problem is not None}
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:

@@ -23,7 +23,7 @@ from llmb_common.executors.slurm.hold import hold
 from llmb_common.executors.slurm.look import look_at_slurm
 from llmb_common.executors.slurm.query import limits_of, nodes_now, nodes_of_jobs, unfit_nodes
 from llmb_common.executors.slurm.script import SlurmScript
-from llmb_common.executors.slurm.submit import apart, largest_array, start, start_together
+from llmb_common.executors.slurm.submit import apart, start, start_together
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.machine.files import require_trusted
 from llmb_common.machine.processes import ask
@@ -36,7 +36,6 @@ class SlurmExecutor(SlurmScript, Executor):
     """Submits with ``sbatch --parsable``; the job's own script does the rest."""
 
     start = staticmethod(start)
-    most_together = staticmethod(largest_array)
     apart = staticmethod(apart)
     start_together = staticmethod(start_together)
     poll = staticmethod(look_at_slurm)

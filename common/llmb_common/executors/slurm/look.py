@@ -13,10 +13,10 @@ from dataclasses import replace
 import msgspec
 
 from llmb_common.errors import LLMBError, SchedulerError
+from llmb_common.executors.slurm.old_arrays import jobs_of_task
 from llmb_common.executors.slurm.query import (
     WRITTEN_OFF,
     JobInfo,
-    JobKey,
     in_accounting,
     in_queue,
     starts_in_accounting,
@@ -130,8 +130,8 @@ LOCAL_GRACE_SECONDS = 30
 
 def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """One finding per run id. Never raises because of the scheduler: what it does not answer is ``unknown``."""
-    queue: dict[JobKey, list[JobInfo]] = {}
-    accounting: dict[JobKey, list[JobInfo]] = {}
+    queue: dict[str, list[JobInfo]] = {}
+    accounting: dict[str, list[JobInfo]] = {}
     problem = ""
     # Before Slurm is asked: the job of an sbatch that ends meanwhile may be missing from the answer.
     unborn = {record.paths.run_id for record in records if record.state == SUBMITTING and may_still_be_born(record)}
@@ -139,7 +139,7 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
         queue = in_queue(record.job_name for record in records)
     except SchedulerError as error:
         problem = error.message
-    missing = [record for record in records if (record.job_name, record.submission.array_index) not in queue]
+    missing = [record for record in records if not _jobs_of(record, queue)]
     if missing:
         try:
             since = min(record.created for record in missing)
@@ -149,36 +149,36 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
 
     findings = {}
     for record in records:
-        own, whole = (record.job_name, record.submission.array_index), (record.job_name, None)
         findings[record.paths.run_id] = _judge(
             record,
-            queue.get(own, []) + accounting.get(own, []),
-            queue.get(whole, []) + accounting.get(whole, []),
+            _jobs_of(record, queue, accounting),
             problem,
             may_come=record.paths.run_id in unborn,
         )
     return _with_attempts(records, findings)
 
 
-def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
-    """``whole``: what Slurm says of the run's array as a whole; ``may_come``: its ``sbatch`` may not have ended."""
+def _jobs_of(record: RunRecord, *found: Mapping[str, list[JobInfo]]) -> list[JobInfo]:
+    """The jobs of the run's name in what was ``found``, by name."""
+    jobs = [job for by_name in found for job in by_name.get(record.job_name, [])]
+    return jobs if record.submission.array_index is None else jobs_of_task(record, jobs)
+
+
+def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
+    """``may_come``: the run's ``sbatch`` may not have ended."""
     events = read_events(record.paths.events)
-    index = record.submission.array_index
     shadows: list[JobInfo] = []
-    if not problem and (index is not None or record.job_id is not None):
-        # Accounting may show for ever what the queue knows no more: a waiting task that was cancelled, and all jobs of
-        # a controller that lost its state in a crash.
-        shadows = [job for job in jobs if _is_late(job)]
-        jobs = [job for job in jobs if not _is_late(job)]
-    if index is not None and not jobs and events.started is None:
-        # For tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
-        jobs = [replace(job, job_id=f"{job.job_id}_{index}") for job in whole if not is_live(job.state)]
+    if not problem and record.job_id is not None:
+        # Accounting may show for ever what the queue knows no more: all jobs of a controller that lost its state in a
+        # crash.
+        shadows = [job for job in jobs if job.is_late]
+        jobs = [job for job in jobs if not job.is_late]
     job = _ours(record, jobs, events)
     written_off = job is not None and job.reason == WRITTEN_OFF
     if job is not None and written_off and events.exit_code is None:
         detail = f"{WRITTEN_OFF}; llmb-run retry starts it again"
         return Finding(LOST, detail, since=job.ended, job_id=job.job_id, nodes=job.nodes or events.nodes)
-    if job is not None and not written_off and not (_is_late(job) and (problem or events.exit_code is not None)):
+    if job is not None and not written_off and not (job.is_late and (problem or events.exit_code is not None)):
         return _in_turn(record, job, events) if record.submission.in_series else _from_job(record, job, events)
     succeeded = events.over if record.submission.in_series else events.exit_code == 0
     if events.exit_code is not None and (succeeded or not problem):
@@ -202,8 +202,6 @@ def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> s
     """How it is known that there is no such job any more."""
     if events.started is not None:
         how = "the scheduler has forgotten the job, and it left no end record"
-    elif record.submission.array_index is not None:
-        how = "the scheduler has forgotten the job: Slurm does so when a task of an array is cancelled while it waits"
     else:
         how = f"squeue no longer knows job {record.job_id}, which never started: the controller may have lost its jobs"
     kept = f"; accounting still shows it as {shadows[0].state}, and no longer learns of it" if shadows else ""
@@ -217,11 +215,6 @@ def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo 
         if job_id is not None and job_id in by_id:
             return by_id[job_id]
     return jobs[0] if jobs and record.job_id is None else None
-
-
-def _is_late(job: JobInfo) -> bool:
-    """Whether this is accounting that still shows a live job: slurmdbd learns of an end later than the job itself."""
-    return bool(job.exit_code) and is_live(job.state)
 
 
 def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
@@ -267,8 +260,8 @@ def _what_to_do(reason: str) -> str:
 
 def _in_turn(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     """A run of a series: what its job says holds for the run whose turn it is, and for all while there are no nodes."""
-    task, whole = record.submission.task, _from_job(record, job, events)
-    assert task is not None
+    place, whole = record.submission.turn, _from_job(record, job, events)
+    assert place is not None
     if events.over:
         return end_of(events, cancelled=events.cancelled)
     if job.state == COMPLETED:
@@ -276,7 +269,7 @@ def _in_turn(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     if events.started is not None or is_waiting(job.state):
         return replace(whole, start=events.started or whole.start)
     if is_live(job.state):
-        turn = f"turn {task.index + 1} of {task.turns} in job {job.job_id}"
+        turn = f"turn {place.index + 1} of {place.turns} in job {job.job_id}"
         return Finding("PENDING", turn, since=job.submitted, job_id=job.job_id, reason=turn)
     if job.state in _CUT_SHORT:
         return Finding(NOT_SUBMITTED, f"job {job.job_id} ended ({job.state}) before the run's turn", since=job.ended)

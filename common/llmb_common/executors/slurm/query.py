@@ -1,22 +1,24 @@
 """What Slurm says of jobs and nodes, and how its commands are run: with a timeout, in a clean environment.
 
 Jobs are looked for by name: ``squeue`` first, ``sacct`` for what the controller has forgotten. Ids are reused, and a
-run's job name contains its run id (or that of its array). An incomplete answer, or one with an unreadable line, raises
+run's job name contains its run id (or that of its series). An incomplete answer, or one with an unreadable line, raises
 SchedulerError: it says nothing about any job.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 from llmb_common.command.words import span_seconds
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.machine.processes import Answer, ask, clean_environment
-from llmb_common.platform.run_states import STATES
+from llmb_common.platform.run_states import STATES, is_live
 from llmb_common.runs.hostlist import compress, expand
 
 CANCEL_SECONDS = 60
@@ -52,10 +54,6 @@ _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as Unix seconds, whatever the time zone, and unabbreviated task numbers. Set for queries only, or every job
 would inherit it."""
 
-JobKey = tuple[str, int | None]
-"""A job's name and its array task number. None: not an array task, or the row that stands for all tasks without one of
-their own (those cancelled before they started)."""
-
 _UNKNOWN_FIELD = "Invalid field"
 """What sacct says of a field that a newer release has."""
 
@@ -84,20 +82,20 @@ class JobInfo:
     """The nodes whose failure ended it, where accounting says so (sacct's FailedNode, which 22.05 does not have)."""
 
     @property
-    def key(self) -> JobKey:
-        found = re.fullmatch(r"[0-9]+_([0-9]+)", self.job_id)
-        return self.name, int(found[1]) if found else None
+    def is_late(self) -> bool:
+        """Whether this is accounting that shows a live job: slurmdbd learns of an end later than the job itself."""
+        return bool(self.exit_code) and is_live(self.state)
 
 
-def in_queue(names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
-    """The jobs with these names that the controller knows, including recently ended ones, by name and task.
+def in_queue(names: Iterable[str]) -> dict[str, list[JobInfo]]:
+    """The jobs with these names that the controller knows, including recently ended ones, by name.
 
     Raises:
         SchedulerError: the controller cannot be reached.
     """
     jobs: list[JobInfo] = []
     for chunk in _chunks(names):
-        command = ["squeue", "--noheader", "--all", "--states=all", "--array", f"--name={','.join(chunk)}"]
+        command = ["squeue", "--noheader", "--all", "--states=all", f"--name={','.join(chunk)}"]
         answer = _ask([*command, "--format=%i|%T|%V|%S|%e|%N|%j|%r"])
         for job_id, state, submitted, started, ended, nodes, name, reason in _rows(answer, "squeue", 8):
             # Of a held job, squeue gives the earliest time that it could start.
@@ -105,17 +103,17 @@ def in_queue(names: Iterable[str]) -> dict[JobKey, list[JobInfo]]:
             why = "" if reason == "None" else reason
             base = _state(state, "squeue")
             jobs.append(JobInfo(job_id, name, base, _time(submitted), began, _time(ended), nodes, reason=why))
-    return _by_key(jobs)
+    return _by_name(jobs)
 
 
-def in_accounting(names: Iterable[str], since: float) -> dict[JobKey, list[JobInfo]] | None:
+def in_accounting(names: Iterable[str], since: float) -> dict[str, list[JobInfo]] | None:
     """The jobs with these names in accounting, submitted after ``since`` (Unix time); None if there is no accounting.
 
     Raises:
         SchedulerError: accounting cannot be reached.
     """
     try:
-        return _by_key([job for chunk in _chunks(names) for job in _accounting(chunk, since)])
+        return _by_name([job for chunk in _chunks(names) for job in _accounting(chunk, since)])
     except SchedulerError as error:
         if error.code == "no-program" or "accounting storage is disabled" in error.message:
             return None
@@ -207,6 +205,25 @@ def limits_of(partition: str | None) -> tuple[int | None, int | None]:
     return _largest(spans), _largest(sizes)
 
 
+_MPI_SECONDS = 10.0
+
+
+def mpi_types() -> tuple[str, ...]:
+    """How ``srun`` can start ranks here, in order: ``none``, ``pmix``, ``pmix_v4``; nothing where it does not say.
+
+    It is asked once by each process, and given up after 10 s.
+    """
+    program = shutil.which("srun")
+    return _listed_mpi_types(program) if program else ()
+
+
+@lru_cache(maxsize=4)
+def _listed_mpi_types(program: str) -> tuple[str, ...]:
+    answer = ask([program, "--mpi=list"], _MPI_SECONDS)
+    said = answer.output + answer.errors  # Slurm 22.05 lists them on standard error
+    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", said))))
+
+
 def _largest(limits: Sequence[int | None]) -> int | None:
     """None: one of them has no limit, or there are none."""
     known = [limit for limit in limits if limit is not None]
@@ -287,7 +304,7 @@ def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
 
 
 def _tasks(job_id: str) -> list[str]:
-    """``7_[0-2,5%4]``: pending tasks share a row; %4 is the number that may run at once."""
+    """``7_[0-2,5%4]``: waiting tasks of an array share a row; %4 is the number that may run at once."""
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:
         return [job_id]
@@ -321,13 +338,13 @@ def _time(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None
 
 
-def _by_key(jobs: Iterable[JobInfo]) -> dict[JobKey, list[JobInfo]]:
-    """Jobs by name and task, each one once (the last line counts), ordered by id."""
-    found: dict[JobKey, dict[str, JobInfo]] = {}
+def _by_name(jobs: Iterable[JobInfo]) -> dict[str, list[JobInfo]]:
+    """Jobs by name, each one once (the last line counts), ordered by id."""
+    found: dict[str, dict[str, JobInfo]] = {}
     for job in jobs:
-        found.setdefault(job.key, {})[job.job_id] = job
+        found.setdefault(job.name, {})[job.job_id] = job
     number: Callable[[JobInfo], int] = lambda job: int(re.split(r"[_+]", job.job_id)[0])  # noqa: E731
-    return {key: sorted(by_id.values(), key=number) for key, by_id in found.items()}
+    return {name: sorted(by_id.values(), key=number) for name, by_id in found.items()}
 
 
 def _chunks(names: Iterable[str]) -> Iterator[list[str]]:

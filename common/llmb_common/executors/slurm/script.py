@@ -1,4 +1,4 @@
-"""Slurm's parts of a batch script: ``#SBATCH`` lines, ``srun``, mounts, and the script of a job array.
+"""Slurm's parts of a batch script: ``#SBATCH`` lines, ``srun``, and mounts.
 
 Where Slurm has no Pyxis a rank enters its image by ``enroot start``, with the environment passed by name. That drops
 the caller's environment (``runtime.sh`` and ``enroot-switchroot.c`` of 4.1.2: ``clearenv``, then the image's variables
@@ -21,7 +21,7 @@ from llmb_common.executors.slurm.words import SlurmPlan, slurm_of
 from llmb_common.machine.files import shell_part
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import TUNING_PREFIXES
-from llmb_common.runs.paths import RunPaths, SharedPaths
+from llmb_common.runs.paths import RunPaths
 
 _NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)
 _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
@@ -75,21 +75,6 @@ def for_enroot(mount: str) -> str:
     if len(rest) < 2:
         return mount
     return f"{source}:{rest[0]}:x-create=auto,rbind,{rest[1].replace('+', ',')}"
-
-
-def render_array(plan: JobPlan, array: SharedPaths, size: int) -> str:
-    """The script of a job array: its task N runs the script in the run folder to which the link N leads.
-
-    Raises:
-        RequestError: a path cannot be said to Slurm.
-    """
-    name = plan.experiment_name
-    # Through the link: what Slurm itself says of a task (time limit, memory) goes into that run's log, too.
-    output = f"{output_pattern(str(array.folder))}/%a/{output_pattern(f'{name}/sbatch_{name}.out')}"
-    lines = ["#!/bin/bash", *directives(plan, array.job_name, output)]
-    lines += [sbatch_line("array", f"0-{size - 1}"), ""]
-    lines += [f'exec bash {quote(str(array.folder))}/"$SLURM_ARRAY_TASK_ID"/{quote(f"{name}.sbatch")}']
-    return "\n".join(lines) + "\n"
 
 
 def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:

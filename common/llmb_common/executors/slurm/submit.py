@@ -1,9 +1,8 @@
 """``sbatch`` of one run or of several: it was accepted, or refused, or nobody knows.
 
-Identical runs share a job as an *array*. Any others that fit the same allocation share one as a *series*: one after the
-other on the same nodes, so that node, neighbours and day are the same for all of them. Each run keeps its folder, its
-own script and its logs; the shared script only finds the run folders. In a series each run's script is the one that it
-would have as a job of its own; the series bounds it by the run's own time limit.
+Runs that fit the same allocation can share a job as a *series*: one after the other on the same nodes, so that node,
+neighbours and day are the same for all of them. Each run keeps its folder, its logs, and the script that it would have
+as a job of its own; the script of the series only finds the run folders, and bounds each run by its own time limit.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ import msgspec
 from llmb_common.command.words import clock
 from llmb_common.errors import AnswerLost, RecordError, SchedulerError
 from llmb_common.executors.slurm.options import output_pattern
-from llmb_common.executors.slurm.query import ASK_SECONDS, limits_of, run_slurm
-from llmb_common.executors.slurm.script import directives, render_array
+from llmb_common.executors.slurm.query import limits_of, run_slurm
+from llmb_common.executors.slurm.script import directives
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.machine.files import shell_part, write_atomic
 from llmb_common.planning.job_plan import JobPlan
@@ -86,6 +85,7 @@ def _unknown(job_name: str, message: str) -> AnswerLost:
 _ADVICE = (
     (r"invalid account", "set SBATCH_ACCOUNT; sacctmgr show assoc user=$USER lists yours"),
     (r"invalid partition", "set SBATCH_PARTITION; sinfo lists the partitions"),
+    (r"SubmitJob", "this is a limit of the site; run the same command again when some of your jobs have ended"),
     (r"time limit|PartitionTimeLimit", "lower TIME_LIMIT, or choose a partition that allows it (sinfo -o '%P %l')"),
     (r"node count|more processors than|configuration is not available", "fewer GPUs, or another partition"),
     (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
@@ -173,65 +173,53 @@ FRESH_SECONDS = 60
 """Older records are confirmed before ``sbatch``, lest others take the runs for abandoned."""
 
 
-def largest_array() -> int:
-    """How many tasks a job array of this cluster may have; 0 where it has none or does not say."""
-    try:
-        answer = run_slurm(["scontrol", "show", "config"], ASK_SECONDS)
-    except SchedulerError:
-        return 0
-    limits = re.findall(r"^MaxArraySize\s*=\s*([0-9]+)$|\bmax_array_tasks=([0-9]+)", answer.output, re.MULTILINE)
-    # Task numbers must be below MaxArraySize, and ours begin at 0.
-    return min((int(size or tasks) for size, tasks in limits), default=0) if answer.status == 0 else 0
-
-
 def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """As ``Executor.start``."""
     return _accepted(record, *sbatch(record.submission.options, record.paths.script, record.job_name))
 
 
 def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array or the turns of a series; their records, saved.
+    """Submit runs in state SUBMITTING, the turns of a series; their records, saved.
 
     Raises:
-        AnswerLost: nobody knows whether there are jobs. The records stay SUBMITTING.
-        SchedulerError: there is no job. The caller removes the runs, or submits them individually.
+        AnswerLost: nobody knows whether there is a job. The records stay SUBMITTING.
+        SchedulerError: there is no job. The caller removes the runs.
     """
     first = records[0]
-    array = first.shared
-    assert array is not None
-    _make_folder(array, records)
+    series = first.shared
+    assert series is not None
+    _make_folder(series, records)
     if time.time() - first.created > FRESH_SECONDS:
         for record in records:
             update_record(record.paths.folder, _confirmed)
     try:
-        job_id, remark = sbatch(first.submission.options, array.script, array.job_name)
+        job_id, remark = sbatch(first.submission.options, series.script, series.job_name)
     except AnswerLost as error:
         for record in records:
             stay_submitting(record, error)
         raise
     except SchedulerError:
-        shutil.rmtree(array.folder, ignore_errors=True)
+        shutil.rmtree(series.folder, ignore_errors=True)
         raise
     with ThreadPoolExecutor(AT_ONCE, "accepted") as pool:  # the disk, not Python, takes the time
         return list(pool.map(lambda record: _accepted(record, job_id, remark), records))
 
 
-def _make_folder(array: SharedPaths, records: Sequence[RunRecord]) -> None:
-    """Make the folder of the array or series, with its script and a link to each run."""
-    plan = records[0].plan
-    text = render_array(plan, array, len(records)) if array.kind == "array" else render_series(records, array)
+def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
+    """Make the folder of the series, with its script and a link to each run."""
+    text = render_series(records, series)
     try:
-        array.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
-        for index, record in enumerate(records):
-            (array.folder / str(index)).symlink_to(os.path.relpath(record.paths.folder, array.folder))
+        series.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
+        for turn, record in enumerate(records):
+            (series.folder / str(turn)).symlink_to(os.path.relpath(record.paths.folder, series.folder))
     except OSError as error:
         with contextlib.suppress(OSError):
-            shutil.rmtree(array.folder)
+            shutil.rmtree(series.folder)
         raise RecordError(
-            f"cannot write {array.folder}: {error.strerror or error}",
-            remedy="check free space, quota and permissions there; or submit without job arrays (--no-array)",
+            f"cannot write {series.folder}: {error.strerror or error}",
+            remedy="check free space, quota and permissions there; then run the same command again",
         ) from error
-    write_atomic(array.script, text, mode=0o755)
+    write_atomic(series.script, text, mode=0o755)
 
 
 def _confirmed(found: RunRecord) -> RunRecord:
@@ -244,8 +232,6 @@ def _confirmed(found: RunRecord) -> RunRecord:
 
 
 def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
-    if (index := record.submission.array_index) is not None:
-        job_id = f"{job_id}_{index}"
     try:
         return update_record(
             record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)

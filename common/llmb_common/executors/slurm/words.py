@@ -79,6 +79,7 @@ def choose_segment(
 
 
 _OPTIONS = "ADDITIONAL_SLURM_PARAMS"
+_PMIX, _NO_MPI = "pmix", "none"
 
 Runtime = Literal["pyxis", "enroot", "none"]
 
@@ -100,10 +101,11 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     runtime: Runtime
     container_writable: bool = True
     mpi: str = "pmix"
+    """The value of ``srun --mpi``; records from before there was a choice have none."""
 
     @property
     def queue(self) -> str | None:
-        return self.partition
+        return self.effective_partition
 
     @property
     def effective_partition(self) -> str | None:
@@ -113,6 +115,11 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def nodelist(self) -> str | None:
         return dict(self.additional).get("nodelist")
+
+    @property
+    def excluded(self) -> str | None:
+        listed = dict(self.additional).get("exclude")
+        return None if listed and "/" in listed else listed  # with one it is a file that has the list
 
     @property
     def containers(self) -> bool:
@@ -125,6 +132,10 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def nvlink_nodes(self) -> int | None:
         return self.segment
+
+    @property
+    def starts_mpi(self) -> bool:
+        return self.mpi != _NO_MPI
 
     @property
     def own_limit(self) -> bool:
@@ -164,9 +175,10 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     """How jobs start their container."""
     container_writable: bool = True
     """Jobs may write to their image's files; the changes end with the job. Enroot's own default is no."""
-    mpi: str = "pmix"
-    """The value for ``srun --mpi``, one of those that ``srun --mpi=list`` shows. ``none`` if Slurm was built without
-    PMIx: ranks find each other without it."""
+    mpi: str | None = None
+    """The value for ``srun --mpi``, one of those that ``srun --mpi=list`` shows, for every job. Default: ``pmix`` for
+    jobs with TP above 1 that overlap its communication, where this Slurm has it, because only those may start MPI;
+    ``none`` for all others."""
     additional_params: str = ""
     """Like ``ADDITIONAL_SLURM_PARAMS`` (``key=value`` or flags, separated by semicolons), for every job."""
 
@@ -183,7 +195,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             word = getattr(self, key)
             if word is not None and not is_slurm_name(word):
                 yield key, f"{word!r} is not a valid Slurm name", "correct it"
-        if not re.fullmatch(r"[a-z0-9_]+", self.mpi):
+        if self.mpi is not None and not re.fullmatch(r"[a-z0-9_]+", self.mpi):
             yield "mpi", f"{self.mpi!r} is not a type of MPI", "one of those that srun --mpi=list shows"
 
     def site_part(self, queue: str | None = None) -> SlurmPlan:
@@ -195,10 +207,10 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             additional=parse_additional(self.additional_params, "cluster_config.yaml: slurm.additional_params"),
             runtime=self.runtime,
             container_writable=self.container_writable,
-            mpi=self.mpi,
+            mpi=self.mpi or _NO_MPI,
         )
 
-    def plan(self, case: Case, nodes: int, gpus_per_node: int) -> SlurmPlan:
+    def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:
         request, said = case.request, case.request.scheduler
         usual = self.site_part(said.get("SBATCH_PARTITION"))
         for name in request.ignored:
@@ -221,7 +233,22 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             gres_type=gres_type(said.get("SBATCH_GPUS_PER_NODE")),
             segment=segment.nodes,
             additional=tuple(additional.items()),
+            mpi=self._mpi(case) if may_start_mpi else usual.mpi,
         )
+
+    def _mpi(self, case: Case) -> str:
+        """The value of ``srun --mpi`` for ranks that may start MPI; PMIx where nobody says what this Slurm has."""
+        if self.mpi is not None:
+            return self.mpi
+        types = case.machine.mpi_types() or (_PMIX,)
+        found = next((name for name in sorted(types) if name.startswith(_PMIX)), _NO_MPI)
+        if found == _NO_MPI:
+            case.note(
+                "this Slurm has no PMIx (srun --mpi=list): the job starts without, and ends at once if the image's "
+                f"Transformer Engine was built with MPI; {case.request.say('MEGATRON_SETTINGS')} "
+                "comm_overlap.tp_comm_overlap=false needs none"
+            )
+        return found
 
 
 def slurm_of(plan: JobPlan) -> SlurmPlan:

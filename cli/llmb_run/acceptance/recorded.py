@@ -1,0 +1,133 @@
+"""A campaign that somebody has carried out, on disk: its own folder, or its evidence pack, unpacked.
+
+A pack comes from anybody. What only ``tar`` can have made of it, such as links, is refused before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from llmb_common.errors import RecordError, RequestError
+from llmb_common.machine.files import read_plain
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.paths import RunPaths, experiments_folder
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_run.campaigns.campaign import Campaign
+
+MOST_BYTES = 4 << 30
+MOST_FILES = 200_000
+"""More than the logs and records of a campaign have."""
+
+
+@dataclass(frozen=True)
+class CampaignFiles:
+    """Where the parts of a campaign lie. ``verdicts`` does not exist while it is under way.
+
+    ``is_pack``: its runs lie beside ``campaign``, else in the installation where they ran.
+    """
+
+    campaign: Path
+    verdicts: Path
+    is_pack: bool
+
+
+def files_of(folder: Path) -> CampaignFiles:
+    """Those of ``folder``: an unpacked evidence pack, or a campaign's own folder.
+
+    Raises:
+        RequestError: it is neither
+        RecordError: it is a pack with something in it that ``accept`` never packs
+    """
+    if folder.is_file():
+        raise RequestError(
+            f"{folder} is a file; accept show reads the folder that is in it",
+            remedy=f"tar -xf {folder}, then llmb-run accept show and the folder that this makes",
+        )
+    if (folder / "campaign" / "campaign.json").exists():
+        _refuse_unsafe(folder)
+        return CampaignFiles(folder / "campaign", folder / "campaign" / "verdicts.json", is_pack=True)
+    if (folder / "campaign.json").exists() and not (folder / "verdicts.json").exists():
+        return CampaignFiles(folder, folder / "result.json", is_pack=False)
+    raise RequestError(
+        f"{folder} is neither an unpacked evidence pack nor the folder of a campaign",
+        remedy="name the folder that has campaign/campaign.json or campaign.json in it",
+    )
+
+
+def _refuse_unsafe(folder: Path) -> None:
+    """Raise RecordError where a pack holds what ``accept`` never packs: it comes from somebody else."""
+    size = count = 0
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+                raise RecordError(
+                    f"{path} is a link or a device, which no evidence pack has",
+                    remedy="ask whoever made it for the original",
+                )
+            size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+            count += 1
+    if size > MOST_BYTES or count > MOST_FILES:
+        raise RecordError(f"{folder} is no evidence pack: over {MOST_BYTES >> 30} GiB or {MOST_FILES} files")
+
+
+@dataclass(frozen=True)
+class _PackedPaths(RunPaths):
+    """The files of a run whose folder lies directly in the pack."""
+
+    @property
+    def folder(self) -> Path:
+        return self.experiments / self.name
+
+
+@dataclass(frozen=True)
+class RecordedCampaign(Campaign):
+    """A campaign of anybody, whose runs are only read. ``folder`` is ``CampaignFiles.campaign``."""
+
+    is_pack: bool = False
+
+    def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
+        """As of every campaign, but of whoever it belongs to.
+
+        Raises:
+            RecordError: a record cannot be read, or two are of the same run
+        """
+        found: dict[tuple[int, int], RunRecord] = {}
+        for folder in self._folders(plans):
+            record = load_record(folder)
+            number = self.numbers(record.submission.key)
+            if number is None or number[0] > len(plans):
+                continue  # a run of something else
+            if number in found:
+                raise RecordError(f"{folder.name} and {found[number].paths.name} are one and the same run")
+            if self.is_pack:
+                paths = record.paths
+                here = _PackedPaths(folder.parent, paths.experiment_name, paths.stamp, paths.run_id)
+                record = replace(record, paths=here)
+            found[number] = record
+        return found
+
+    def _folders(self, plans: Sequence[JobPlan]) -> Iterator[Path]:
+        """The folders that may be runs of it."""
+        if self.is_pack:
+            yield from (file.parent for file in sorted(self.folder.parent.glob("*/run.json")))
+            return
+        owner = self.frozen_file.stat().st_uid
+        homes = {experiments_folder(plan.workload_folder) / plan.experiment_name for plan in plans}
+        for home in sorted(homes):
+            for file in sorted(home.glob(f"{home.name}_*/run.json")):
+                # Anybody may put a folder into a shared installation.
+                if file.lstat().st_uid == owner and self._names(file):
+                    yield file.parent
+
+    def _names(self, record: Path) -> bool:
+        """Whether a file, which may be a damaged record of another run, has the campaign's id in it."""
+        try:
+            return self.id.encode() in read_plain(record)
+        except OSError:
+            return False

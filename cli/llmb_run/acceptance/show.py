@@ -1,0 +1,289 @@
+"""``llmb-run accept show``: what a campaign demanded, and its verdict, judged again from its own logs.
+
+Whoever can write a pack can write hashes that fit. What is harder to forge is that all parts agree: every run is judged
+again by the code that conducts campaigns, by what the suite demands and with the references that the campaign began
+with, and what comes of it must be what the pack says.
+
+Whether the files are those that somebody wrote is for ``sha256sum`` and ``ssh-keygen`` (``docs/acceptance.md``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmb_common import __version__
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted
+from llmb_common.decoding.structs import from_plain
+from llmb_common.errors import CheckFailed, RecordError
+from llmb_common.machine.files import read_json, read_plain
+from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.results.references import published_references
+from llmb_common.timing.job_events import read_events
+from llmb_run.acceptance.outcome import STATUS, as_text, headline, outcome
+from llmb_run.acceptance.recorded import CampaignFiles, RecordedCampaign, files_of
+from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
+from llmb_run.acceptance.workloads import FrozenSuite, Judged, SuiteWorkload, WorkloadProgress
+from llmb_run.campaigns.campaign import important, unlike
+from llmb_run.campaigns.conduct import Conduct
+from llmb_run.workspace import Workspace
+
+UNDER_WAY = 4
+"""Exit status where a campaign has no verdict yet: as where it ends without one."""
+
+SAME = 0.01
+"""Step times that two releases of LLMB take from one log differ by less, relatively. Bounds are not compared: how sure
+a figure is has changed from release to release."""
+
+_WORKLOAD = ("title", "prescreen", "gpus", "verdict", "indication", "required", "step_seconds", "performance")
+_REFERENCE = ("kind", "seconds", "software", "source")
+_RUN = ("run_id", "state", "step_seconds")
+
+
+def show_campaign(folder: Path) -> Result:
+    """Show the campaign in ``folder``: an unpacked evidence pack, or a campaign's own folder.
+
+    The exit status is that of the verdict, as of ``accept``; 1 also where the campaign contradicts itself.
+
+    Raises:
+        RequestError: ``folder`` is neither
+        RecordError: the campaign cannot be judged again
+    """
+    files = files_of(folder)
+    try:
+        shown = _Shown(files)
+        found = shown.found
+        text = shown.text()
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        # A forged file may have any shape.
+        raise RecordError(
+            f"the campaign in {folder} cannot be judged again: {type(error).__name__}: {error}",
+            remedy="ask whoever made it for the original",
+        ) from error
+    data = {
+        "folder": str(folder.absolute()),
+        "said": shown.said,
+        "outcome": found["outcome"],
+        "problems": shown.problems,
+        "notes": shown.notes,
+        "demanded": [_demanded(item) for item in shown.workloads],
+        "judged": found,
+    }
+    if not shown.problems:
+        return Result(data, text, status=STATUS.get(found["outcome"], UNDER_WAY))
+    refuted = CheckFailed(
+        f"{folder} does not prove what it says: {shown.problems[0]}",
+        remedy="ask whoever made it for the original, or for its logs",
+        code="pack-refuted",
+    )
+    return Result(data, text, error=refuted)
+
+
+class _Nowhere(Workspace):
+    """No installation: neither its index nor its baselines have a say in what a campaign shows."""
+
+    def __init__(self) -> None:
+        self.install_or_none = None
+
+
+class _Shown:
+    """A campaign, judged again. ``found`` is the outcome as ``accept`` gives it.
+
+    ``problems``: where it contradicts itself, a sentence each. ``notes``: what could not be checked. ``said``: its own
+    conclusion; empty while it is under way.
+    """
+
+    def __init__(self, files: CampaignFiles) -> None:
+        self._files = files
+        self._workspace = _Nowhere()
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self.frozen: FrozenSuite = from_plain(read_json(files.campaign / "campaign.json"), FrozenSuite)
+        self.workloads = self._workloads()
+        standings = self._standings()
+        self.found = outcome(self.frozen, standings)
+        self.said = self._compare()
+        self._check_runs(standings)
+        if self.frozen.llmb != __version__:
+            self.notes.append(f"made by LLMB {self.frozen.llmb}, judged again by {__version__}")
+        self.problems = list(dict.fromkeys(self.problems))
+        self.notes = list(dict.fromkeys(self.notes))
+
+    def text(self) -> str:
+        """For people: the verdict with its table, what was demanded, and what is wrong or unknown."""
+        lines = [as_text(self.found).rstrip("\n"), "", "demanded:"]
+        lines += [f"  {_demand(item)}" for item in self.workloads]
+        lines += ["", *(f"problem: {text}" for text in self.problems)]
+        lines += [f"note: {text}" for text in self.notes]
+        if not self.said:
+            lines.append("the campaign is under way: it says nothing yet")
+        elif not self.problems:
+            lines.append(f"judged again from the logs, and the same: {self.said}")
+        return "".join(f"{line}\n" for line in lines)
+
+    def _standings(self) -> list[WorkloadProgress]:
+        campaign = RecordedCampaign(
+            self._files.campaign, self.frozen.id, "accept", self.frozen.began, is_pack=self._files.is_pack
+        )
+        judged = Judged(self.workloads)
+        arms = [item.arm for item in self.workloads]
+        return judged.standings(Conduct(campaign, arms, judged, self._workspace, lambda text: None).look())
+
+    def _compare(self) -> str:
+        """The campaign's own conclusion; where the logs say something else is a problem."""
+        file = self._files.verdicts
+        if not self._files.is_pack and not file.exists():
+            return ""
+        said = read_json(file)
+        self.problems += [f"{file.name} -> its logs: {text}" for text in disagreements(said, self.found)]
+        text = self._files.campaign / "verdicts.txt"
+        if self._files.is_pack:
+            last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
+            if f": {headline(self.found)}: " not in last:
+                self.problems.append(f"verdicts.txt ends otherwise than its logs do: {last[:200]}")
+        return f"{headline(said)}: {said['why']}"
+
+    def _workloads(self) -> list[SuiteWorkload]:
+        entries = self._entries()
+        planned = [
+            SuiteWorkload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, kept.reference)
+            for kept in self.frozen.arms
+        ]
+        workloads = self.frozen.frozen(planned)
+        for item in workloads:
+            if item.scatter.learned:
+                about = (
+                    f"how runs of that site differ ({item.scatter.total:.1%}, by {item.scatter.runs} runs on record)"
+                )
+                self.notes.append(f"{about}: those runs are not in the campaign")
+            if why := self._other_reference(item):
+                self.problems.append(f"{item.title}: {why}")
+        return workloads
+
+    def _entries(self) -> dict[int, SuiteEntry]:
+        """What the suite demands, by the line of the test."""
+        content = read_plain(self._files.campaign / "suite.yaml")
+        masked = b"****" in content
+        if hashlib.sha256(content).hexdigest() != self.frozen.suite_sha256 and not masked:
+            self.problems.append("suite.yaml is not the suite that the campaign began with")
+        entries = {_line(entry.where): entry for entry in terms(content.decode(), "suite.yaml")}
+        if list(entries) != list(dict.fromkeys(_line(kept.where) for kept in self.frozen.arms)):
+            self.problems.append("campaign.json and suite.yaml do not name the same tests")
+        return entries
+
+    def _other_reference(self, item: SuiteWorkload) -> str:
+        """Why the reference is none that the suite allows; empty where it is, or nobody can tell."""
+        wanted, reference = item.entry.reference, item.reference
+        if isinstance(wanted, Stated):
+            same = reference is not None and (reference.kind, reference.seconds) == ("stated", wanted.seconds)
+            return "" if same else "its reference is not the one that the suite states"
+        if reference is None:
+            return "it has no reference, and the suite requires one" if wanted == "required" else ""
+        if wanted == "none" or reference.kind == "stated":
+            return "it has a reference that the suite does not ask for"
+        if reference.kind == "baseline":
+            self.notes.append(
+                f"a baseline of the site, {reference.seconds:g} s, whose own runs are not in the campaign"
+            )
+            return ""
+        recipe = self._workspace.workload(item.plan.workload).recipe
+        for known in published_references(item.plan, recipe):
+            if (known.seconds, known.same_software) == (reference.seconds, reference.same_software):
+                return ""
+        return f"no result that LLMB {__version__} knows as published for it is {reference.seconds:g} s"
+
+    def _check_runs(self, standings: Sequence[WorkloadProgress]) -> None:
+        """Every run has the plan and the training code of its workload, and was replaced only where it ended badly.
+
+        A slow run that is made out to be one that a node ended would be replaced by a faster one.
+        """
+        for item in standings:
+            planned = work_of(important(plan_as_dict(item.workload.plan)))
+            for run in item.runs:
+                about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
+                changed = list(unlike(planned, work_of(important(plan_as_dict(run.record.plan)))))
+                if run.record.manifest.get("code_sha256") != self.frozen.code_sha256:
+                    changed.append("the training code")
+                if changed:
+                    self.problems.append(f"{about} is not the job that was planned: {'; '.join(changed[:3])}")
+                fault = run.attempt.fault if run.attempt is not None else ""
+                if fault and read_events(run.record.paths.events).exit_code == 0:
+                    self.problems.append(f"{about} was replaced ({fault}), but its job ended well")
+
+
+def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """Where two outcomes, of which one may have any shape, do not rest on the same, a line each."""
+    before, after = _facts(said), _facts(found)
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
+        if isinstance(one, float) and isinstance(other, float):
+            same = math.isclose(one, other, rel_tol=SAME)
+        else:
+            same = one == other
+        if not same:
+            yield f"{name}: {_said(one)} -> {_said(other)}"
+
+
+def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a verdict rests on, by names that say where to look."""
+    found: dict[str, Any] = {"outcome": headline({**result})}
+    for number, workload in enumerate(result["workloads"], 1):
+        about = f"workload {number}"
+        found |= {f"{about} {name}": workload.get(name) for name in _WORKLOAD}
+        reference = workload.get("reference") or {}
+        found |= {f"{about} reference {name}": reference.get(name) for name in _REFERENCE}
+        for run in workload["runs"]:
+            found |= {f"{about} run {run['run']} {name}": run.get(name) for name in _RUN}
+            found[f"{about} run {run['run']} was lost to a fault"] = bool(run.get("fault"))
+            found[f"{about} run {run['run']} failed"] = bool(run.get("failure"))
+        found[f"{about} reruns"] = [rerun["run"] for rerun in workload["reruns"]]
+    return found
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:200]
+
+
+def work_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan without when its job may begin: a rerun may be for another day."""
+    slurm = plan.get("slurm")
+    if not slurm:
+        return plan
+    additional = [item for item in slurm.get("additional", ()) if item[0] != "begin"]
+    return {**plan, "slurm": {**slurm, "additional": additional}}
+
+
+def _line(where: str) -> int:
+    return int(where.rpartition(":")[2])
+
+
+def _demanded(item: SuiteWorkload) -> dict[str, Any]:
+    """What the suite demands of a workload, as JSON."""
+    wanted = item.entry.reference
+    return {
+        "title": item.title,
+        "where": item.entry.where,
+        "repeats": item.entry.repeats,
+        "reruns": item.entry.reruns,
+        "required": item.entry.required,
+        "reference": "stated" if isinstance(wanted, Stated) else wanted,
+        "limit_seconds": item.limit,
+    }
+
+
+def _demand(item: SuiteWorkload) -> str:
+    """The same in words."""
+    entry, reference, limit = item.entry, item.reference, item.limit
+    runs = f"{counted(entry.repeats, 'run')}, up to {entry.reruns} more"
+    if reference is None or limit is None:
+        only = "it only has to complete" if entry.reference == "none" else "no reference was known: not judged"
+        return f"{item.title}: {runs}; {only}"
+    share = f"more than {100 * entry.required:g} % of the performance of {reference}"
+    return f"{item.title}: {runs}; {share}: a step below {limit:.4g} s"

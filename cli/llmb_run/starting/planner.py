@@ -1,0 +1,207 @@
+"""From the options of ``submit`` and ``sweep``, or a task of a file, to the jobs that they ask for, and their plans."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from llmb_common.errors import RequestError
+from llmb_common.planning.choose import PlanningInput, documented_scales
+from llmb_common.planning.engine import choose_functions
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.cluster_types import ClusterType, traits_of
+from llmb_common.request.read import read_request
+from llmb_common.runs.record import RunRecord
+from llmb_common.site.machine import look_at_machine
+from llmb_run.starting.requests import Asked, JobSpec, job_spec, names_for, plan_each, variables_for
+from llmb_run.starting.submitting import StartOptions
+from llmb_run.starting.sweeps import Dimensions, changed, combinations, dimensions_of, once_each
+from llmb_run.terminal import split
+from llmb_run.workspace import Workspace
+
+
+def plan_options(
+    workspace: Workspace,
+    how: StartOptions,
+    *,
+    workload: Sequence[str],
+    size: Sequence[str],
+    dtype: Sequence[str],
+    scale: Sequence[str],
+    min_scale: int | None,
+    max_scale: int | None,
+    vary: Sequence[str],
+    zipped: Sequence[str],
+    repeats: int,
+    spread: int,
+    **settings: Any,
+) -> Asked:
+    """Every job that the options of ``options.planned_jobs`` ask for, planned or refused.
+
+    Raises:
+        RequestError: an option has a wrong value, or nothing can be planned here
+    """
+    check_apart(repeats, how.apart)
+    base = job_spec(**settings)
+    listed = {"workload": split(workload), "size": split(size), "dtype": split(dtype), "scale": split(scale)}
+    varied = dimensions_of(vary, "--vary")
+    groups = [dimensions_of(text.split(), "--zip") for text in zipped]
+    for name in (name for group in (varied, *groups) for name in group):
+        value = ",".join(listed.get(name, [])) or base.settings.get(name)
+        if value is not None:
+            raise RequestError(f"{name} is varied, and set to {value}", remedy="leave one of them out")
+    if how.chain > 1:
+        base = base.having({"ENABLE_CHECKPOINT": "true", **base.settings})
+    specs = combined(
+        base,
+        workspace,
+        {**listed, **varied},
+        groups,
+        min_scale=min_scale,
+        max_scale=max_scale,
+        repeats=repeats,
+        spread=spread,
+    )
+    planned, refused = once_each(plan_each([replace(spec, dry_run=how.dry_run) for spec in specs], workspace))
+    return Asked(specs, planned, refused)
+
+
+def combined(
+    base: JobSpec,
+    workspace: Workspace,
+    dimensions: Dimensions,
+    zipped: Sequence[Dimensions] = (),
+    *,
+    min_scale: int | None = None,
+    max_scale: int | None = None,
+    repeats: int = 1,
+    spread: int = 1,
+) -> list[JobSpec]:
+    """One spec per combination and repeat; a dimension without values leaves the choice to the recipe.
+
+    The ``workload`` is among the dimensions. Scales are those given, or the documented ones where ``all`` or a bound is
+    given. Repeats are spread evenly over ``spread`` days, beginning today.
+
+    Raises:
+        RequestError: a name or a number is wrong, or no scale is within the bounds
+    """
+    scales = dimensions.get("scale", [])
+    bounded = bool(min_scale or max_scale)
+    _check_scales(scales, bounded=bounded)
+    kind = workspace.cluster.cluster_type
+    if spread > 1 and kind is not None:
+        _require_queue(kind)
+    assert workspace.install  # without one nothing can be planned: say so once
+    given = _check_names(base, workspace, {name: values for name, values in dimensions.items() if values})
+    for name in sorted(set(given) & {name for group in zipped for name in group}):
+        raise RequestError(f"{name} is given, and zipped", remedy="give its values once")
+    given.pop("scale", None)
+    base = replace(changed(base, {name: values[0] for name, values in given.items()}), varied={})
+    several = {name: values for name, values in given.items() if len(values) > 1}
+    scale_varies = bounded or len(scales) > 1 or _is_all(scales)
+    specs: list[JobSpec] = []
+    for combination in combinations(several, zipped):
+        spec = changed(base, combination)
+        for gpus in _scales(spec, workspace, scales, min_scale, max_scale):
+            at = changed(spec, {"scale": gpus}) if scale_varies and gpus else spec.having({"scale": gpus})
+            for number in range(1, repeats + 1):
+                day = (number - 1) * spread // repeats
+                specs.append(replace(at, repeat=number, days=day))
+    if not specs:
+        raise RequestError(
+            "the recipe has no number of GPUs within the bounds", remedy="llmb-run list shows its numbers of GPUs"
+        )
+    return specs
+
+
+def check_apart(repeats: int, apart: bool) -> None:
+    """Raise RequestError where one run is to keep from the nodes of others."""
+    if apart and repeats == 1:
+        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
+
+
+def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
+    """``plan`` for each repeat of the run of ``record``, on so many days on which that did not run: from today on, or
+    from tomorrow.
+
+    Raises:
+        RequestError: its jobs start at once
+    """
+    _require_queue(plan.cluster_type)
+    first = int(record.day == record.day_of(time.time()))
+    begins = (first + number * days // repeats for number in range(repeats))
+    return [plan.after_days(day) if day else plan for day in begins]
+
+
+def _require_queue(kind: ClusterType) -> None:
+    if not traits_of(kind).queued:
+        raise RequestError(
+            "--spread: jobs on this machine start at once",
+            remedy="repeat the command on other days; results counts all repeats",
+        )
+
+
+def _is_all(scales: Sequence[str]) -> bool:
+    return any(scale.lower() == "all" for scale in scales)
+
+
+def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
+    every = _is_all(scales)
+    if bounded and scales and not (every and len(scales) == 1):
+        raise RequestError(
+            f"--scale {','.join(scales)} and bounds cannot be combined",
+            remedy="give the numbers of GPUs, or --min-scale and --max-scale (in a file min_scale and max_scale)",
+        )
+    if len(scales) > 1 and every:
+        raise RequestError(
+            f"--scale {','.join(scales)}: all includes the others", remedy="give all, or the numbers of GPUs"
+        )
+    for scale in scales:
+        if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
+            raise RequestError(
+                f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the recipe's; or --scale all"
+            )
+
+
+def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
+    """``given`` with workloads by their names, where none of its sizes and dtypes is a slip."""
+    if "workload" not in given and not base.workload:
+        raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
+    names = given.get("workload") or [base.workload]
+    recipes = [_given(base.having({"workload": name}), workspace).recipe for name in names]
+    for size in given.get("size", ()):
+        # A size of one of several workloads is a combination; a size of none is a slip.
+        if not any(size.lower() in recipe.sizes for recipe in recipes):
+            recipes[0].model(size)
+    for wanted in given.get("dtype", ()):
+        known = sorted({configuration.dtype for recipe in recipes for configuration in recipe.configurations})
+        if wanted.lower() not in known:
+            raise RequestError(f"--dtype {wanted}: no configuration has it", remedy=f"it is one of {', '.join(known)}")
+    return {"workload": [recipe.workload for recipe in recipes]} | {k: v for k, v in given.items() if k != "workload"}
+
+
+def _scales(
+    spec: JobSpec, workspace: Workspace, scales: Sequence[str], min_scale: int | None, max_scale: int | None
+) -> list[str | None]:
+    """The scales of one combination. One that cannot be planned keeps its own: planning says why, or leaves it out."""
+    if scales and not _is_all(scales):
+        return [*scales]
+    found: list[int] = []
+    if scales or min_scale is not None or max_scale is not None:
+        with suppress(RequestError):
+            found = documented_scales(_given(spec, workspace))
+    if not found:
+        return [spec.settings.get("scale")]
+    return [str(n) for n in found if (min_scale or 1) <= n and (max_scale is None or n <= max_scale)]
+
+
+def _given(spec: JobSpec, workspace: Workspace) -> PlanningInput:
+    """What there is to plan ``spec`` with, at any scale: the recipe has the functions of its release."""
+    recipe = workspace.workload(spec.workload).recipe
+    request = read_request(variables_for(spec.having({"scale": None}), workspace), names_for(spec))
+    machine = look_at_machine(workspace.cluster, request)
+    return choose_functions(PlanningInput(recipe=recipe, cluster=workspace.cluster, request=request, machine=machine))

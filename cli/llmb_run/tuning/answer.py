@@ -1,0 +1,237 @@
+"""What a tuning has found: as data, and in words."""
+
+from __future__ import annotations
+
+import math
+from itertools import takewhile
+from typing import Any
+
+from llmb_common.command.printable import counted
+from llmb_run.campaigns.conduct import Run, Runs
+from llmb_run.columns import Column, Form, item, table
+from llmb_run.comparing.ab import outcome as comparison_outcome
+from llmb_run.comparing.strategy import ComparisonProgress
+from llmb_run.tuning.halving import CRASHED
+from llmb_run.tuning.outcomes import outcome_of, why_not
+from llmb_run.tuning.preview import SCHEMA, FrozenSpace, hours_said
+from llmb_run.tuning.space import MOST
+from llmb_run.tuning.strategy import Tuning, TuningState, in_order, is_full
+
+
+def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
+    """What a tuning that is over has found."""
+    state = tuning.state(runs)
+    search, proof = state.search, state.proof
+    leader = search.leader
+    found = proof is not None and proof.answer == "faster"
+    gains = _gains(proof)
+    proved = _whole_runs(tuning, runs, leader) if leader else []
+    result = {
+        "schema": SCHEMA,
+        "campaign": id,
+        "base": {"title": kept.space["base"], "command": kept.arms[0].command},
+        "winner": {
+            "title": tuning.arms[leader].title,
+            "changes": kept.arms[leader].changes,
+            "command": kept.arms[leader].command,
+            "run_ids": [run.record.paths.run_id for run in proved],
+        },
+        "ended": _ended(state, found=found),
+        "found": found,
+        **gains,
+        "in_trials": 1 - search.ratios[leader] if leader else 0.0,
+        "proof": comparison_outcome(proof, kept.arms[leader].changes) if proof is not None else None,
+        "spent_hours": state.spent,
+        "budget": tuning.budget if math.isfinite(tuning.budget) else None,
+        "short_of_budget": state.short,
+        "tried": sum(bool(runs[number]) for number in range(2, len(tuning.arms) + 1)),
+        "space": kept.space,
+        "arms": _arms(kept, tuning, runs, state),
+        "crashed": crashed(tuning, runs, state),
+        "trials": _trials(tuning, runs),
+        "baseline": None,
+    }
+    failures = [run for run in runs[1] if not run.live and outcome_of(1, run, runs) != "timed"]
+    why = why_not(1, failures[-1], runs) if failures else ""
+    return {**result, "conclusion": _conclusion(result, why), "next": _next(result)}
+
+
+def _ended(state: TuningState, *, found: bool) -> str:
+    if state.search.base_fails:
+        return "base failed"
+    if found:
+        return "found"
+    if state.short:
+        return "budget"
+    return "unproved" if state.proof is not None else "nothing faster"
+
+
+def _gains(proof: ComparisonProgress | None) -> dict[str, float | None]:
+    """By which share the leader is faster, by whole runs, with the bounds of the comparison's interval."""
+    found = proof.comparison if proof is not None else None
+    if found is None:
+        return {"gain": None, "gain_low": None, "gain_high": None}
+    return {
+        "gain": math.expm1(-found.difference),
+        "gain_low": math.expm1(-found.high),
+        "gain_high": math.expm1(-found.low),
+    }
+
+
+def _whole_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
+    """The whole runs of the leader that have a step time, and did the work."""
+    number = leader + 1
+    return [run for run in runs[number] if is_full(run) and outcome_of(number, run, runs) == "timed"]
+
+
+def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
+    """Every configuration that was tried: who leads first, the base behind those that were faster, who is out last."""
+    search = state.search
+    faster = [*takewhile(lambda at: search.ratios[at] < 1, search.order)]
+    ranked = [*faster, 0, *search.order[len(faster) :]]
+    rows = []
+    for at in (*ranked, *search.out):
+        listed = [run for run in runs[at + 1] if not run.live]
+        if not listed:
+            continue
+        choice = kept.arms[at]
+        rows.append(
+            {
+                "title": choice.title,
+                "changes": choice.changes,
+                "command": choice.command,
+                "runs": len(listed),
+                "ratio": search.ratios.get(at),
+                "what": _why_out(tuning, at, runs, search.out[at]) if at in search.out else "",
+            }
+        )
+    return rows
+
+
+def _why_out(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
+    last = why_not(at + 1, _failures(tuning, at, runs)[-1], runs)
+    return f"{why}: {last}" if why in CRASHED else last
+
+
+def _failures(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
+    """Runs of a configuration that have ended without a step time that counts."""
+    return [run for run in runs[at + 1] if not run.live and outcome_of(at + 1, run, runs) != "timed"]
+
+
+def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
+    """Who is out, and was faster than who is chosen; and who crashed before it had a step time. The fastest first."""
+    search = state.search
+    chosen = search.ratios.get(search.leader, 1.0)
+    rows = []
+    for at, why in search.out.items():
+        ratio = search.ratios.get(at)
+        faster = ratio is not None and ratio < min(chosen, 1.0)
+        if why == "other work" or not (faster or (ratio is None and why in CRASHED)):
+            continue
+        last = _failures(tuning, at, runs)[-1]
+        rows.append({"title": tuning.arms[at].title, "why": why, "ratio": ratio, "run_id": last.record.paths.run_id})
+    return sorted(rows, key=lambda row: (row["ratio"] is None, row["ratio"] or 0.0))
+
+
+def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
+    """Every run, in the order of their starts: the trajectory."""
+    rows = []
+    for number, run in in_order(runs):
+        ended = outcome_of(number, run, runs)
+        time = run.attempt.time if run.attempt is not None and ended == "timed" else None
+        rows.append(
+            {
+                "run_id": run.record.paths.run_id,
+                "configuration": tuning.arms[number - 1].title,
+                "full": is_full(run),
+                "started": run.began,
+                "outcome": ended,
+                "step_seconds": time.seconds if time is not None else None,
+                "hours": run.hours,
+            }
+        )
+    return rows
+
+
+def _conclusion(result: dict[str, Any], why_base: str) -> str:
+    spent = f"{result['spent_hours']:.3g} GPU-hours, budget {hours_said(result['budget'])}"
+    known = f"{counted(len(result['trials']), 'run')}, {spent}"
+    if result["ended"] == "base failed":
+        return f"the base itself does not run: {why_base} ({known})"
+    return f"{_answer(result)}; {_tried(result)} ({known})"
+
+
+def _answer(result: dict[str, Any]) -> str:
+    title = result["winner"]["title"]
+    whole = ""
+    if result["gain"] is not None:
+        whole = f"{result['gain']:.1%} faster than the base ({result['gain_low']:.1%} to {result['gain_high']:.1%})"
+    if result["found"]:
+        return f"{title} is {whole}"
+    leads = f"{title} leads the trials with {-result['in_trials']:+.1%} a step"
+    if result["ended"] == "budget":
+        if not result["winner"]["changes"]:
+            return "the budget ended first, and nothing that was tried is faster than the base"
+        return f"the budget ended first: {leads}, and whole runs do not prove it{f': {whole}' if whole else ''}"
+    if result["ended"] == "unproved":
+        why = whole or (result["proof"] or {}).get("why", "")
+        return f"keep the base: {leads}, and whole runs do not prove it: {why}"
+    others = [arm for arm in result["arms"] if arm["changes"] and arm["ratio"] is not None and not arm["what"]]
+    if not others:
+        return "keep the base: nothing else that was tried runs here"
+    best = f"{others[0]['title']}, takes {others[0]['ratio'] - 1:+.1%} a step"
+    return f"keep the base: nothing that was tried is faster in the trials; the best of it, {best}"
+
+
+def _tried(result: dict[str, Any]) -> str:
+    """What was tried and what was not."""
+    space, tried = result["space"], result["tried"]
+    every = counted(space["combinations"], "combination")
+    if tried < space["candidates"]:
+        return f"the budget had room for {tried} of {space['candidates']} candidates, and any other may be faster"
+    if result["short_of_budget"]:
+        return f"all {tried} candidates were tried, and a larger budget would go on"
+    if space["looked_at"] < space["combinations"] and space["combinations"] > MOST:
+        return f"{tried} of {every} were tried, an even sample, and another one may be faster"
+    return f"all {tried} that can run were tried" if tried > 1 else "it was the only candidate"
+
+
+def _next(result: dict[str, Any]) -> str:
+    if result["ended"] == "base failed":
+        return (
+            f"next: begin with a job that runs (--set, --variant, more GPUs); alone, it is {result['base']['command']}"
+        )
+    if result["ended"] == "budget":
+        return "next: the same command with a larger --budget goes on"
+    if not result["found"]:
+        return ""
+    return f"next: llmb-run baseline set {' '.join(result['winner']['run_ids'])}"
+
+
+_TEXT = Form.JSON | Form.TABLE
+ARM: tuple[Column[dict[str, Any]], ...] = (
+    Column("title", item("title"), _TEXT, "what differs from the base", "configuration"),
+    Column("runs", item("runs"), _TEXT, "trials and whole runs", "runs", spec="d"),
+    Column("ratio", item("ratio"), _TEXT, "step time over the base's, by the trials", "of the base", "%", ".1%"),
+    Column("what", item("what"), _TEXT, "why it is out", "outcome"),
+)
+"""Of a configuration that was tried."""
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """For people: what was tried, the conclusion, and the winner's command."""
+    lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
+    lines += [_crash_said(row) for row in result.get("crashed", [])]
+    if result["found"]:
+        lines.append(result["winner"]["command"])
+    if result["baseline"]:
+        lines.append(f"baseline set: {result['baseline']}")
+    return "\n".join(lines) + "\n"
+
+
+def _crash_said(row: dict[str, Any]) -> str:
+    look = f"llmb-run why {row['run_id']}"
+    if row["ratio"] is None:
+        return f"{row['title']} crashed before it had a step time and is out: {look}"
+    how = row["why"] if row["why"] in CRASHED else f"was {row['why']} later"
+    return f"{row['title']} led with {row['ratio'] - 1:+.1%} a step and {how}: {look}"

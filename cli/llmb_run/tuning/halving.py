@@ -1,0 +1,162 @@
+"""Successive halving: which of many candidates to try next, and which one leads. Pure, from the trials on record.
+
+In each round every remaining candidate runs once more, and the base with them. The better half by the mean of all its
+trials goes on; the base always does. The last two run until each has three trials. All who remain have been in the same
+rounds, so that what changes from day to day is the same for all of them; within a round the order is drawn by chance,
+and every second round turns it round.
+
+A crash of unknown cause is tried again. A candidate is out that crashes again then, or three times in all: of the dozen
+runs that a leader has, two crash by chance in one of fifty tunings where one run of a hundred does. A known cause, such
+as a lack of memory, takes it out at once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+FEWEST = 3
+"""Trials of whoever leads in the end."""
+
+CRASHES = 3
+"""Of unknown cause, after which a candidate is out though it has run in between."""
+
+CRASHED = ("crashed twice", f"crashed {CRASHES} times")
+"""Why a candidate is out: it crashed when it was tried again, or too often."""
+
+Outcome: TypeAlias = Literal["timed", "out of memory", "other work", "failed", "no answer"]
+"""``failed``: it crashed, and nobody knows why; ``no answer``: a machine's fault, or it was cancelled."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a run ended. ``log``: natural logarithm of its step time; ``full``: it was a whole run, and no trial."""
+
+    outcome: Outcome
+    log: float = 0.0
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a search stands.
+
+    Args:
+        round: the number of the round, from 1; the last one where nothing is ``due``
+        due: who has no trial of this round yet, in the order in which to run them; 0 is the base
+        remaining: candidates in this round
+        order: candidates with a step time that are not out, the best first: those of later rounds before others
+        out: why candidates are out, by their numbers
+        base_fails: the base does not run; then nothing is due
+        ratios: step time over the base's, of every candidate that was timed: by the trials of their common rounds
+    """
+
+    round: int
+    due: tuple[int, ...]
+    remaining: tuple[int, ...]
+    order: tuple[int, ...]
+    out: dict[int, str]
+    base_fails: bool
+    ratios: dict[int, float]
+
+    @property
+    def leader(self) -> int:
+        """The best candidate where it is faster than the base in their common rounds; else the base, 0."""
+        if not self.order or self.ratios[self.order[0]] >= 1:
+            return 0
+        return self.order[0]
+
+
+def look(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
+    """Where the search stands after ``runs``: of the base and of each candidate, in the order of their starts.
+
+    ``seed`` decides the order within the rounds.
+    """
+    times = [[trial.log for trial in known if trial.outcome == "timed" and not trial.full] for known in runs]
+    out = {at: why for at, known in enumerate(runs) if at and (why := _why_out(known))}
+    base_fails = _base_fails(runs[0])
+    remaining = list(range(1, len(runs)))
+    eliminated: list[int] = []
+    number = 0
+    while True:
+        number += 1
+        remaining = [at for at in remaining if at not in out or len(times[at]) >= number]
+        due = [at for at in (0, *remaining) if len(times[at]) < number] if remaining else []
+        ranked = sorted((at for at in remaining if times[at]), key=lambda at: statistics.fmean(times[at][:number]))
+        if due or base_fails or not remaining or (len(remaining) <= 2 and number >= FEWEST):
+            break
+        kept = kept_of(len(remaining))
+        eliminated = [*ranked[kept:], *eliminated]
+        remaining = sorted(ranked[:kept])
+    return Standing(
+        number,
+        () if base_fails else tuple(_in_turn(due, number, seed, runs)),
+        tuple(remaining),
+        tuple(at for at in (*ranked, *eliminated) if at not in out),
+        out,
+        base_fails,
+        _ratios(times),
+    )
+
+
+def kept_of(count: int) -> int:
+    """How many of so many go on: the half, and never less than two."""
+    return max(math.ceil(count / 2), min(count, 2))
+
+
+def trials_of(candidates: int) -> int:
+    """The trials of a search among so many candidates where none fails, the base's among them."""
+    total = number = 0
+    while True:
+        number += 1
+        total += candidates + 1
+        if candidates <= 2 and number >= FEWEST:
+            return total
+        candidates = kept_of(candidates)
+
+
+def _in_turn(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequence[Trial]]) -> list[int]:
+    """The order of a round: drawn by chance, and turned round in every second one.
+
+    The very first run is the base's, and those that are tried again come last.
+    """
+    if 0 in due and number == 1:
+        return [0]
+    keys = {at: random.Random(f"{seed} {at}").random() for at in due}
+    drawn = sorted(due, key=lambda at: keys[at], reverse=number % 2 == 0)
+    again = [at for at in drawn if runs[at] and runs[at][-1].outcome != "timed"]
+    return [at for at in drawn if at not in again] + again
+
+
+def _why_out(known: Sequence[Trial]) -> str:
+    """Why a candidate is not tried again; empty where it is."""
+    for trial in known:
+        if trial.outcome in ("out of memory", "other work"):
+            return trial.outcome
+    answers = [trial.outcome for trial in known if trial.outcome != "no answer"]
+    if ("failed", "failed") in pairwise(answers):
+        return CRASHED[0]
+    if answers.count("failed") >= CRASHES:
+        return CRASHED[1]
+    return ""
+
+
+def _base_fails(known: Sequence[Trial]) -> bool:
+    """Whether the base does not run: more crashes than runs, and one more, since a single crash says nothing."""
+    failed = [trial.outcome for trial in known if trial.outcome in ("failed", "out of memory")]
+    timed = sum(trial.outcome == "timed" for trial in known)
+    return len(failed) > timed + 1 or ("out of memory" in failed and not timed)
+
+
+def _ratios(times: Sequence[Sequence[float]]) -> dict[int, float]:
+    ratios: dict[int, float] = {}
+    for at, own in enumerate(times):
+        common = min(len(own), len(times[0]))
+        if common:
+            ratios[at] = math.exp(statistics.fmean(own[:common]) - statistics.fmean(times[0][:common]))
+    return ratios

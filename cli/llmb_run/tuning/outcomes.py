@@ -1,0 +1,56 @@
+"""How a run of a tuning ended, and whether it did the base's work."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from llmb_common.results.comparison import SAME_LOSS
+from llmb_common.results.training import MATERIAL
+from llmb_run.campaigns.conduct import Run, Runs
+from llmb_run.tuning.halving import Outcome
+
+_MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
+"""Causes of failures."""
+
+
+def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
+    """How a run of the arm ``number`` ended. Whoever does other work than the base is out, however fast."""
+    if run.attempt is not None and run.attempt.time is not None:
+        return "other work" if number != 1 and other_work(run, runs[1]) else "timed"
+    if run.attempt is not None and run.attempt.fault:
+        return "no answer"
+    why = run.measured.why if run.measured is not None else None
+    short = run.record.state.startswith("OUT_OF_MEMORY") or (why is not None and why.kind in _MEMORY)
+    return "out of memory" if short else "failed"
+
+
+def why_not(number: int, run: Run, runs: Runs) -> str:
+    """Why a run of the arm ``number`` has no step time that counts, in words."""
+    ended = outcome_of(number, run, runs)
+    if ended == "out of memory":
+        return ended
+    attempt = run.attempt
+    return other_work(run, runs[1]) or (attempt.failure or attempt.fault if attempt else "") or ended
+
+
+def other_work(run: Run, base: Sequence[Run]) -> str:
+    """Why a run cannot have done the base's work, by their losses; empty where nothing says so.
+
+    Other layouts round otherwise, and may begin with other random weights: half of the steps may differ by more than
+    repeats do (``SAME_LOSS``), none materially.
+    """
+    mine = _losses(run)
+    for other in base:
+        its = _losses(other)
+        shares = [abs(mine[step] / its[step] - 1) for step in mine.keys() & its.keys()]
+        if shares and (statistics.median(shares) > SAME_LOSS or max(shares) > MATERIAL):
+            worst = max(mine.keys() & its.keys(), key=lambda step: abs(mine[step] / its[step] - 1))
+            return f"other work than the base: its loss is {mine[worst]:.4g} at step {worst}, and not {its[worst]:.4g}"
+    return ""
+
+
+def _losses(run: Run) -> dict[int, float]:
+    if run.measured is None or run.attempt is None or run.attempt.time is None:
+        return {}
+    return {item.index: item.loss for item in run.measured.timing.iterations if item.loss}

@@ -1,0 +1,87 @@
+"""What a tuning is to try: as data, in words, and as its campaign keeps it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llmb_common.command.printable import counted
+from llmb_common.results.configuration import title_of
+from llmb_run.campaigns.campaign import Frozen, FrozenArm
+from llmb_run.starting.command_line import command_for
+from llmb_run.tuning.halving import trials_of
+from llmb_run.tuning.space import MOST, Space
+from llmb_run.tuning.strategy import LEAST_PROOF, PAIRS
+
+SCHEMA = 2
+"""Of what a tuning keeps: the first searched by predictions."""
+
+
+class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A configuration of the space: its command, and what it changes of the base."""
+
+    command: str
+    changes: dict[str, str]
+
+
+class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tuning chooses from, found once: another release, or other documented rows, would find others.
+
+    ``space``: what ``preview`` says of it.
+    """
+
+    arm_kind = FrozenChoice
+    schema: int = SCHEMA
+    space: dict[str, Any]
+    arms: tuple[FrozenChoice, ...]
+
+
+def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
+    """The plan, before anything starts."""
+    candidates = len(space.arms) - 1
+    return {
+        "base": title_of(space.base.plan),
+        "values": {name: list(values) for name, values in space.values.items()},
+        "combinations": space.combinations,
+        "looked_at": space.drawn,
+        "candidates": candidates,
+        "may_not_fit": sum(item.plan.preflight.fits is False for item in space.arms[1:]),
+        "refused": space.reasons,
+        "example": space.example,
+        "trials": trials_of(candidates),
+        "trial_steps": trial_steps,
+        "whole_runs": [LEAST_PROOF, 2 * PAIRS],
+        "budget": budget if math.isfinite(budget) else None,
+        "first": [command_for(item.plan, item.entry.recipe) for item in space.arms[:5]],
+    }
+
+
+def foreseen(said: dict[str, Any]) -> str:
+    """``preview`` for people."""
+    values = ", ".join(f"{name} {'/'.join(values)}" for name, values in said["values"].items())
+    refused = ", ".join(f"{count} {why}" for why, count in said["refused"].items())
+    doubtful = f"; {said['may_not_fit']} of them may not fit the memory" if said["may_not_fit"] else ""
+    least, most = said["whole_runs"]
+    lines = [
+        f"base: {said['base']}",
+        f"settings: {values}",
+        f"candidates: {_candidates_said(said)}{doubtful}",
+        f"refused: {refused or 'none'}",
+        f"cost: {said['trials']} trials of {said['trial_steps']} steps, then {least} to {most} whole runs;"
+        f" GPU-hours are known after the base's first run; budget {hours_said(said['budget'])}",
+    ]
+    if said["example"]:
+        lines.append(f"for example {said['example']}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _candidates_said(said: dict[str, Any]) -> str:
+    """How many of how many there are, and how they were chosen."""
+    every = counted(said["combinations"], "combination")
+    if said["looked_at"] < said["combinations"] and said["combinations"] > MOST:
+        return f"{said['candidates']}, an even sample of {every}: {said['looked_at']} were looked at"
+    return f"{said['candidates']}, all that can run of {every}"
+
+
+def hours_said(budget: float | None) -> str:
+    return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"

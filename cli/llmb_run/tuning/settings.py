@@ -1,0 +1,94 @@
+"""Settings that have no column: how experts exchange tokens, what is recomputed, what overlaps; and their values.
+
+Those that go together are one value, ``flex;model.moe_flex_dispatcher_backend=deepep``: further ones after a semicolon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmb_common.planning.settings import own_settings
+from llmb_common.recipes.catalogue import Function
+from llmb_common.recipes.rows import Row
+from llmb_common.request.columns import Columns
+from llmb_common.request.values import is_setting, settings_in
+from llmb_run.starting.command_line import setting_said
+from llmb_run.starting.requests import PlannedJob
+
+DISPATCHER, _BACKEND = "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend"
+RECOMPUTED, _MODULES = "model.recompute_granularity", "model.recompute_modules"
+EXPERTS, _DELAYED = "comm_overlap.overlap_moe_expert_parallel_comm", "comm_overlap.delay_wgrad_compute"
+TENSORS = "comm_overlap.tp_comm_overlap"
+
+
+def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Values of each: the function's own, those of the documented rows, and what else the model may have.
+
+    Empty where no catalogue knows them, and on a CPU. Which values go together is for planning to say.
+    """
+    mine = _function(base)
+    if mine is None or base.plan.device == "cpu":
+        return {}
+    experts = mine.architecture.moe is not None
+    module = "mla_up_proj" if mine.layers and mine.layers.latent else "moe_act" if experts else "mlp"
+    found = {TENSORS: ["true", "false"]}
+    if not base.plan.recompute_layers:
+        found[RECOMPUTED] = ["none", f"selective;{_MODULES}=[{module}]"]
+    if experts:
+        found[DISPATCHER] = ["alltoall", *(f"flex;{_BACKEND}={backend}" for backend in ("deepep", "hybridep"))]
+        found[EXPERTS] = ["true", f"false;{_DELAYED}=false"]
+    said = [own_said(base), *(row_said(base, row) for row in rows)]
+    return {
+        name: list(dict.fromkeys([*values, *(each[name] for each in said if name in each)]))
+        for name, values in found.items()
+    }
+
+
+def own_said(base: PlannedJob) -> dict[str, str]:
+    """The base's own values; empty where nobody knows them."""
+    function = _function(base)
+    return _said(function, base.plan, base.plan.megatron) if function else {}
+
+
+def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
+    """Those of a documented row."""
+    function = _function(base, row)
+    return _said(function, function.columns, {}) if function else {}
+
+
+def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
+    """Those that the base's function leaves no choice in: it places its layers itself, or has no CUDA graphs."""
+    if (function := _function(base)) is None or base.plan.device == "cpu":
+        return ()
+    return (*(("pp", "vp") if function.stages else ()), *(() if function.columns.cuda_graph else ("cuda_graph",)))
+
+
+def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
+    """That of the base, or of a row."""
+    catalogue, own = base.entry.recipe.catalogue, base.plan.function
+    name = row.function if row is not None else own.name if own is not None else None
+    return catalogue.function(name) if catalogue is not None and name is not None else None
+
+
+def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
+    known = own_settings(function, columns) | dict(settings)
+    backend, modules = (setting_said(known.get(name)) for name in (_BACKEND, _MODULES))
+    found = {
+        TENSORS: "true" if known[TENSORS] else "false",
+        RECOMPUTED: f"selective;{_MODULES}={modules}" if known.get(RECOMPUTED) == "selective" else "none",
+    }
+    if function.architecture.moe is not None:
+        flex = known[DISPATCHER] == "flex"
+        found[DISPATCHER] = f"flex;{_BACKEND}={backend}" if flex else setting_said(known[DISPATCHER])
+        found[EXPERTS] = "true" if known[EXPERTS] else f"false;{_DELAYED}=false"
+    return found
+
+
+def each_apart(changes: Mapping[str, str]) -> dict[str, str]:
+    """Changes with one setting each."""
+    return {
+        key: value
+        for name, said in changes.items()
+        for key, value in (settings_in(f"{name}={said}", name) if is_setting(name) else {name: said}).items()
+    }

@@ -1,0 +1,30 @@
+"""Tasks of job arrays, as releases before 0.3 submitted identical runs: looked at and cancelled until release 0.4.
+
+Then this module goes, with what only serves it: ``Submission.array_index`` and what asks for it,
+``RunPaths.old_array``, ``query._tasks``, and the lines on arrays in ``job.sh``. Those stay meanwhile so that the script
+of an interrupted run is still what its plan gives.
+
+All tasks of an array have its name, and the id of task 4 of array 123 is ``123_4``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmb_common.executors.slurm.query import JobInfo
+from llmb_common.platform.run_states import is_live
+from llmb_common.runs.record import RunRecord
+from llmb_common.timing.job_events import read_events
+
+
+def jobs_of_task(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
+    """Those among ``jobs``, all of which have the name of the run's array, that tell of the run's own task."""
+    index = record.submission.array_index
+    own = [job for job in jobs if re.fullmatch(rf"[0-9]+_{index}", job.job_id)]
+    if any(not job.is_late for job in own) or read_events(record.paths.events).started is not None:
+        return own
+    # Of tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
+    whole = [job for job in jobs if "_" not in job.job_id and not is_live(job.state)]
+    return [replace(job, job_id=f"{job.job_id}_{index}") for job in whole] or own

@@ -1,0 +1,32 @@
+"""What this site's own runs say of a planned job. Plans read no file themselves: who plans passes a ``Look``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from llmb_common.planning.job_plan import JobPlan
+
+
+class OwnTime(NamedTuple):
+    """Seconds of a step in ``runs`` runs of exactly a job: a further one is between the two in 9 of 10 cases."""
+
+    seconds: float
+    low: float
+    high: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class OwnRuns:
+    """What this site's runs say of a job."""
+
+    time: OwnTime | None = None
+    """Of runs of exactly this job, with this software; None: there are none."""
+    memory: Callable[[str], Sequence[float]] = lambda kind: ()
+    """Of runs of a kind (``memory.kind_of``) in this software: peak of memory over the predicted one."""
+
+
+Look = Callable[[JobPlan], OwnRuns]
+"""Looks for what was measured here."""

@@ -1,0 +1,51 @@
+"""Where the ranks of a job are: its groups, and the place of each rank in them.
+
+Megatron-core numbers ranks in the order tp-cp-ep-dp-pp, the first varying fastest (0.16.1 and 0.19,
+``parallel_state.initialize_model_parallel``); experts have a grid of their own, in which TP is ETP, DP that of the
+experts, and no CP. Megatron-Bridge 0.3 and 0.6 change that only where ``use_tp_pp_dp_mapping`` is set.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llmb_common.planning.job_plan import JobPlan
+
+ORDER = "tp-cp-ep-dp-pp"
+
+
+class RankGroup(NamedTuple):
+    """Ranks that work together: of ``size``, ``stride`` ranks apart, on so many ``nodes``."""
+
+    name: str
+    size: int
+    stride: int
+    nodes: int
+
+
+def groups(plan: JobPlan) -> list[RankGroup]:
+    """The kinds of groups that the job has, in the order of ranks; those of experts after the others."""
+    grid = [("TP", plan.tp), ("CP", plan.cp), ("DP", plan.dp), ("PP", plan.pp)]
+    experts = [("ETP", plan.etp or plan.tp), ("EP", plan.ep or 1), ("expert DP", plan.expert_dp or 1)]
+    found = []
+    for sizes in (grid, experts if plan.expert_dp is not None else []):
+        stride = 1
+        for name, size in sizes:
+            if size > 1:
+                nodes = {member * stride // plan.gpus_per_node for member in range(size)}
+                found.append(RankGroup(name, size, stride, len(nodes)))
+            stride *= size
+    return found
+
+
+def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
+    """The node of a rank, and its place in each group; ``ep`` and ``etp`` only where there are experts."""
+    found = {"rank": rank, "node": rank // plan.gpus_per_node}
+    rest = rank
+    for name in ("tp", "cp", "dp"):
+        rest, found[name] = divmod(rest, getattr(plan, name))
+    found["pp"] = rest
+    if plan.expert_dp is not None:
+        rest, found["etp"] = divmod(rank, plan.etp or plan.tp)
+        found["ep"] = rest % (plan.ep or 1)
+    return found

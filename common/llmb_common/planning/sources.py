@@ -1,0 +1,76 @@
+"""Where the values of a plan come from: the user, the site, the recipe, or the line of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from llmb_common.command.printable import as_written
+from llmb_common.planning.choose import PlanningInput, choose
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.scheduler import SchedulerPart
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.request.columns import Columns
+from llmb_common.request.read import Request
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig
+from llmb_common.site.machine import Machine
+
+
+class Source(NamedTuple):
+    """``value`` is for people; ``source`` is an option, a variable, a file, or the line of a document."""
+
+    name: str
+    value: str
+    source: str
+
+
+def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
+    """The values that decide ``plan``, which was made of the others."""
+    names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
+    resolved = replace(request, **{name: getattr(plan, name) for name in names}, force=True)
+    machine = Machine(cluster_type=plan.cluster_type)
+    row = choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
+    default, variant = f"default of {recipe.name}", f"variant {plan.variant}"
+    document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
+    site = FILE_NAME if cluster.gpu_type is not None else default
+    here = "this machine" if machine.traits.this_machine else site
+    limit = document if row.time_limit else variant
+    image = plan.image.rpartition("/")[2] if plan.image is not None else None
+    told = plan.scheduler or SchedulerPart()
+    image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
+    gpus = "GPUs" if plan.device == "cuda" else "ranks"
+    known = [
+        ("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, here),
+        (gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, "this machine"),
+        ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
+        ("dtype", plan.precision, "DTYPE", request.dtype, default),
+        ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
+        *((name, value, "set", asked or None, document) for name, value, asked in _columns(plan)),
+        *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
+        ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
+        ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
+        ("image", image, *image_from, recipe.name),
+        ("account", told.account, variable := told.account_variable, request.scheduler.get(variable), FILE_NAME),
+        (told.queue_word, told.queue, variable := told.queue_variable, request.scheduler.get(variable), FILE_NAME),
+    ]
+    return [
+        Source(name, str(value), request.say(variable) if asked is not None else otherwise)
+        for name, value, variable, asked, otherwise in known
+        if value is not None
+    ]
+
+
+def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
+    """Name and value of each column that says something, and whether the user chose it."""
+    for name in Columns.__struct_fields__:
+        value, asked = getattr(plan, name), name in plan.overridden
+        if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
+            yield name.upper(), _written(value), asked
+
+
+def _written(value: int | None) -> object:
+    """The value of a column as a user writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "NA" if value is None else value

@@ -1,0 +1,90 @@
+"""The overlap of tensor parallelism's exchange with matrix products, which Transformer Engine calls user buffers.
+
+It works inside one NVLink domain only (Transformer Engine: ``examples/pytorch/comm_gemm_overlap/README.md``;
+``common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp`` passes handles of memory inside a node, or through NVL72's
+fabric; issue 1071). In MXFP8 it gathers scales of 128 tokens (2.8 to 2.18, ``pytorch/module/base.py``).
+
+It is also all that may start MPI. Megatron-Bridge passes ``tp_comm_bootstrap_backend``, which is nccl unless somebody
+sets it, to ``initialize_ub`` of Transformer Engine (0.3.1 and 0.6.2, ``training/initialize.py``), and that starts MPI
+
+* for the backend mpi;
+* without a backend, where PyTorch has MPI;
+* for any backend, if it was built with ``NVTE_UB_WITH_MPI=1`` (2.x, ``pytorch/module/base.py``). NVIDIA's images were
+  not looked into, so a plan cannot know; the ranks ask (``llmb_train.mpi``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from llmb_common.errors import RequestError
+from llmb_common.platform.gpus import GPUS
+
+if TYPE_CHECKING:
+    from llmb_common.planning.choose import Case
+    from llmb_common.planning.divisibility import Layout
+    from llmb_common.planning.scheduler import SchedulerPart
+
+_SWITCH = "comm_overlap.tp_comm_overlap"
+_BACKENDS = ("comm_overlap.tp_comm_bootstrap_backend", "model.tp_comm_bootstrap_backend")
+
+
+def overlaps_tensors(case: Case, c: Layout) -> bool:
+    """Whether ranks of such a layout overlap the exchange; also True where that cannot be known.
+
+    ``llmb_train.settings.comm_overlap``, the function or the user switches it on, and Megatron-Bridge switches it off
+    where TP is 1.
+    """
+    if case.on_cpu or c.tp == 1:
+        return False
+    asked = case.request.megatron
+    if _SWITCH in asked:
+        return asked[_SWITCH].lower() != "false"
+    if asked.get("model.tp_comm_overlap", "").lower() == "true":
+        return True
+    if case.function is not None:
+        return bool(case.function.settings.get("tp_comm_overlap"))
+    return case.dtype != "nvfp4"
+
+
+def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
+    """What the overlap cannot do: the problem and its remedy."""
+    if not overlaps_tensors(case, c):
+        return
+    off = f"{case.request.say('MEGATRON_SETTINGS')} {_SWITCH}=false"
+    gpu, node = GPUS[case.gpu_type], case.gpus_per_node
+    inside = c.tp <= node * gpu.nvlink_nodes and (gpu.nvlink_nodes > 1 or node % c.tp == 0 or c.gpus <= node)
+    if not inside:
+        here = f"{node * gpu.nvlink_nodes} GPUs"
+        yield (
+            f"TP={c.tp}: the overlap of its exchange works inside one NVLink domain only, here {here}",
+            f"choose a TP that divides {node * gpu.nvlink_nodes}, or set {off}",
+        )
+    scaling = case.row.fp8_recipe or case.request.fp8_recipe or case.variant.fp8_recipe
+    tokens = case.model.sequence_length * c.mbs // (c.cp * c.tp)
+    if case.dtype == "fp8" and scaling == "mx" and tokens % 128:
+        yield (
+            f"TP*CP = {c.tp}*{c.cp} leaves a rank {tokens} tokens, and the overlap of TP's exchange in MXFP8 needs a "
+            "multiple of 128",
+            f"choose a smaller TP or CP, or set {off}",
+        )
+
+
+def check_bootstrap(case: Case, settings: Mapping[str, Any], scheduler: SchedulerPart | None) -> None:
+    """Refuse a setting of the framework that starts MPI in a job whose ranks cannot.
+
+    Raises:
+        RequestError: there is one
+    """
+    if scheduler is not None and scheduler.starts_mpi:
+        return
+    for name in _BACKENDS:
+        if name in settings and settings[name] in ("mpi", None):
+            raise RequestError(
+                f"{case.request.say('MEGATRON_SETTINGS')}: {name}={case.request.megatron[name]} starts MPI, and "
+                "nothing here starts ranks for that",
+                remedy="leave it out: the default, nccl, needs no MPI; under Slurm, slurm.mpi: pmix in "
+                "cluster_config.yaml starts ranks for MPI",
+                field="MEGATRON_SETTINGS",
+            )

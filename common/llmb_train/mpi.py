@@ -1,0 +1,56 @@
+"""Ends a rank that is about to start MPI where nothing would tell MPI of the other ranks.
+
+Of all that runs here only the overlap of tensor parallelism's exchange can start MPI, and mostly does not:
+Megatron-Bridge passes ``tp_comm_bootstrap_backend``, nccl by default, to ``initialize_ub`` of Transformer Engine (0.3.1
+and 0.6.2, ``training/initialize.py``). That starts MPI for the backend mpi; without a backend, where PyTorch has MPI;
+and for any backend if it was built with ``NVTE_UB_WITH_MPI=1``, which it tells (2.x, ``pytorch/module/base.py``).
+An MPI that cannot find the other ranks may wait for them for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmb_train.errors import WrongEngine
+from llmb_train.job import FunctionJob, Job
+
+_RANK_VARIABLES = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+"""Who starts ranks for MPI gives each of them one of these. Other names of the families are settings, for anybody."""
+
+
+def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, str]) -> None:
+    """Check that MPI, if Transformer Engine is going to start it, can find the ranks. ``config``: the framework's.
+
+    Raises:
+        WrongEngine: it cannot
+    """
+    if job.parallelism.tp < 2 or any(environ.get(name) for name in _RANK_VARIABLES):
+        return
+    # What the section has replaces what the model has; without the section the model's own counts.
+    section = config.model if config.comm_overlap is None else config.comm_overlap
+    if not getattr(section, "tp_comm_overlap", False):
+        return
+    reason = _why_mpi(getattr(section, "tp_comm_bootstrap_backend", "nccl"))
+    if reason:
+        raise WrongEngine(
+            f"the overlap of tensor parallelism's exchange starts MPI ({reason}), and these ranks were not started for "
+            f"it: none of {', '.join(_RANK_VARIABLES)} is set",
+            remedy="set slurm.mpi: pmix in cluster_config.yaml (with runtime: enroot also Enroot's hook "
+            "50-slurm-pmi.sh), or switch it off with --megatron comm_overlap.tp_comm_overlap=false",
+        )
+
+
+def _why_mpi(backend: str | None) -> str:
+    """Why Transformer Engine would start MPI; empty if it would not. Imports Transformer Engine."""
+    import torch
+    import transformer_engine_torch
+
+    built_with_mpi = getattr(transformer_engine_torch, "ubuf_built_with_mpi", None)
+    if built_with_mpi is not None and built_with_mpi():
+        return "this Transformer Engine was built with NVTE_UB_WITH_MPI"
+    if backend == "mpi":
+        return "tp_comm_bootstrap_backend is mpi"
+    if backend is None and torch.distributed.is_mpi_available():
+        return "tp_comm_bootstrap_backend is not set"
+    return ""
