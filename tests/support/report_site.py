@@ -41,7 +41,7 @@ def noisy_log(
         warm = 1 + 1.5 * math.exp(-index / 1.5)
         factor = warm * (1 + noise.gauss(0, 0.01)) * (4 if index in set(spikes) else 1)
         loss = 11.8 - 4.2 * (1 - math.exp(-index / 18)) + noise.gauss(0, 0.02)
-        noise.gauss()  # one number more for each step, as when pages got their figures
+        noise.gauss(0, 1)  # one number more for each step, as when pages got their figures
         line = mbridge_line(
             index,
             steps,
