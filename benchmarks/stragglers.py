@@ -23,7 +23,7 @@ WINDOWS = (3, 6, 20)
 def named(waits: Waits) -> int | None:
     """The rank that is named, of data-parallel ranks of one node."""
     ranks = len(waits.waited)
-    plan: Any = SimpleNamespace(gpus=ranks, nodes=1, gpus_per_node=ranks, pp=1, tp=1)
+    plan: Any = SimpleNamespace(gpus=ranks, nodes=1, gpus_per_node=ranks, pp=1, tp=1, has_experts=False)
     found = straggler_of(plan, waits)
     return found.ranks[0] if found else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,3 +130,15 @@ def test_what_a_run_is_compared_with_says_how_many_runs_and_when(tmp_path: Path)
 def replace_software(item: Baseline, software: str) -> Baseline:
 
     return msgspec.structs.replace(item, software=software)
+
+
+def test_processes_that_set_baselines_at_once_lose_none(tmp_path: Path) -> None:
+    records = [make_run(tmp_path, variables=PUBLISHED | {"GBS": str(batch)}) for batch in (64, 128, 192, 256)]
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=set_baselines, args=(tmp_path, [(record, took(9.0))])) for record in records]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 4
+    assert len(baselines(tmp_path)) == 4

@@ -218,6 +218,48 @@ def test_a_node_is_kept_out_only_where_others_do_not_say_the_same(tmp_path: Path
     assert not alone.cause.keep_out, "the only node of a job"
 
 
+BUS_ERROR = "srun: error: gpu4: tasks 2-3: killed by signal: Bus error\n"
+PREEMPTED = "slurmstepd: error: *** JOB 7 ON gpu3 CANCELLED AT 2026-11-28T05:34:01 DUE TO PREEMPTION ***\n"
+OTHERS = "srun: error: gpu3: tasks 0-1: Terminated\nsrun: error: gpu4: tasks 2-3: Exited with exit code 1\n"
+CPU_BIND = "srun: error: Task launch for StepId=7.0 failed on node gpu4: Unable to satisfy cpu bind request\n"
+PEER_GONE = (
+    "gpu4:20:30 [0] NCCL WARN NET/IB: Got completion from peer 10.1.0.3<45678> with status=12 opcode=0 vendor err 129\n"
+)
+LIBRARY = "gpu4: [rank2]: ImportError: libibverbs.so.1: cannot open shared object file: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "batch", "kind", "keep_out"),
+    [
+        pytest.param("", CPU_BIND + OTHERS, "cpu-bind", False, id="the partition's fault"),
+        pytest.param("", BUS_ERROR + OTHERS, "shared-memory", True, id="a bus error"),
+        pytest.param("", PREEMPTED + BUS_ERROR + OTHERS, "preempted", False, id="a bus error of a job that was ended"),
+        pytest.param(PEER_GONE, OTHERS, "ib-retry", False, id="whoever reports a broken link"),
+        pytest.param(LIBRARY, OTHERS, "library-missing", True, id="a library that one node of several lacks"),
+        pytest.param(
+            LIBRARY + LIBRARY.replace("gpu4: [rank2]", "gpu3: [rank0]"),
+            OTHERS,
+            "library-missing",
+            False,
+            id="a library that the image lacks",
+        ),
+    ],
+)
+def test_only_a_line_about_the_nodes_own_parts_speaks_against_it(
+    tmp_path: Path, log: str, batch: str, kind: str, keep_out: bool
+) -> None:
+    found = why(tmp_path, log, batch)
+    assert found.cause is not None
+    assert (found.kind, found.cause.keep_out) == (kind, keep_out)
+
+
+def test_a_link_that_failed_has_two_ends(tmp_path: Path) -> None:
+    found = why(tmp_path, PEER_GONE, OTHERS)
+    assert found.cause is not None
+    assert (found.cause.node, found.cause.peer) == ("gpu4", "10.1.0.3")
+    assert "on gpu4 to 10.1.0.3" in found.summary
+
+
 def test_where_a_rank_is_follows_from_the_first_of_its_node() -> None:
     places = Places(per_node=8, first={"a": 0, "b": 8, "d": 24})
     assert [places.host_of(rank) for rank in (0, 7, 8, 15, 16, 24, 32)] == ["a", "a", "b", "b", None, "d", None]

@@ -88,6 +88,15 @@ def test_one_bad_day_is_no_change_of_level() -> None:
     assert edges([0.0] * 20 + [-0.3, -0.3], Prior(0.01, 6.0)) == [20]
 
 
+@pytest.mark.parametrize("days", [2, 3, 4, 5])
+@pytest.mark.parametrize("shift", [0.3, -0.3])
+def test_a_change_is_seen_from_either_end(days: int, shift: float) -> None:
+    """One within the first four days was never reported, whatever followed."""
+    series = [0.0] * 20 + [shift] * days
+    assert edges(series, Prior(0.01, 6.0)) == [20]
+    assert edges(series[::-1], Prior(0.01, 6.0)) == [days]
+
+
 def test_days_that_follow_each_other_show_less() -> None:
     drifting = [0.01 * math.sin(day / 5) for day in range(30)]
     moved = [value + 0.008 * (day >= 15) for day, value in enumerate(drifting)]

@@ -121,6 +121,44 @@ def test_the_node_of_the_first_rank_is_no_bad_one(cli: Cli) -> None:
     assert (data["nodes"], data["keep_out"]) == ({"gpu1": 3}, "")
 
 
+SIGNAL = '{"event":"signal","time":9,"job_id":"101","pid":1,"restart":0,"exit_code":null}\n'
+START = '{"event":"start","time":1,"job_id":"101","pid":1,"restart":0,"nodes":"gpu[1-2]","exit_code":null}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "signalled", "keep_out"),
+    [
+        ("srun: error: gpu2: task 9: killed by signal: Bus error", False, "gpu2"),
+        ("srun: error: gpu2: task 9: killed by signal: Bus error", True, ""),
+        ("gpu2 kernel: NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.", True, "gpu2"),
+    ],
+)
+def test_what_fails_after_the_jobs_own_signal_is_no_nodes_fault(
+    cli: Cli, line: str, signalled: bool, keep_out: str
+) -> None:
+    """But no signal makes a GPU fall off the bus."""
+    for _ in range(2):
+        record = make_run(cli.install, state="FAILED", log=steady_log(50.0, 5))
+        record.paths.batch_log.write_text(f"{line}\n")
+        record.paths.events.write_text(START + (SIGNAL if signalled else ""))
+    assert cli("why", "--since", "7d", "--json").data["keep_out"] == keep_out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu4:20:30 [0] NCCL WARN NET/IB: Got completion from peer 10.1.0.3<45678> with status=12 opcode=0",
+        "[rank0]: OSError: [Errno 122] Disk quota exceeded: '/lustre/x'",
+    ],
+)
+def test_a_node_that_only_reports_is_not_counted_against(cli: Cli, line: str) -> None:
+    for _ in range(3):
+        record = make_run(cli.install, state="FAILED", log=f"{line}\n")
+        record.paths.batch_log.write_text("srun: error: gpu4: task 0: Exited with exit code 1\n")
+    data = cli("why", "--since", "7d", "--json").data
+    assert (data["nodes"], data["keep_out"]) == ({"gpu4": 3}, "")
+
+
 def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
     record = make_run(cli.install, state="FAILED", log=RANK_OUT_OF_MEMORY + "ValueError: of the second start\n")
     start = '{"event":"start","time":1,"job_id":"101","pid":1,"restart":1,"nodes":"gpu1","exit_code":null,"log":%d}\n'

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import multiprocessing
 from pathlib import Path
 
 import pytest
 
+from llmb_common.decoding import structs
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.submission import excluded_nodes
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions, include_nodes
@@ -82,3 +85,31 @@ def test_a_list_of_another_version_or_shape_is_not_overwritten(tmp_path: Path, t
     with pytest.raises(RecordError, match=says):
         exclude_nodes(tmp_path, "n1", "fan")
     assert file.read_text() == text
+
+
+def _exclude_many(install: Path, name: str) -> None:
+    for number in range(12):
+        exclude_nodes(install, f"{name}{number}", "fan")
+
+
+def test_processes_that_change_the_list_at_once_lose_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=_exclude_many, args=(tmp_path, name)) for name in "abcd"]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 4
+    assert len(exclusions(tmp_path)) == 48
+
+
+def test_a_process_that_never_finishes_its_change_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exclude_nodes(tmp_path, "n1", "fan")
+    monkeypatch.setattr(structs, "_PATIENCE_SECONDS", 0.0)
+    lock = tmp_path / ".llmb" / ".exclude.json.lock"
+    with lock.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(RecordError, match="another process") as raised:
+            include_nodes(tmp_path, "n1")
+    assert str(lock) in raised.value.remedy
+    assert include_nodes(tmp_path, "n1") == ["n1"]

@@ -265,6 +265,16 @@ def test_one_of_another_day_or_of_the_future_is_not_continued(job: JobToSubmit, 
     assert begin(job)[1] is False
 
 
+@pytest.mark.parametrize("seconds", [-60, -2, 2, 60, 240])
+def test_one_that_another_machine_began_is_continued_whatever_its_clock(
+    job: JobToSubmit, folder: Path, seconds: float
+) -> None:
+    """With a clock that was two seconds ahead, a killed submission of 10 jobs ended with 18."""
+    first, _ = begin(job)
+    (folder / "abc").write_text(json.dumps({"round": first, "begun": time.time() + seconds}))
+    assert begin(job) == (first, True)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"round": "a"}', '{"round": "a", "begun": "noon"}', "null"])
 def test_half_a_file_is_a_new_round(job: JobToSubmit, folder: Path, text: str) -> None:
     """Killed while it wrote that, the command had submitted nothing."""

@@ -128,7 +128,7 @@ def test_accounting_is_asked_from_a_little_before_the_submission(commands, monke
     }
     (call,) = commands.calls("sacct")
     assert call == [
-        *("--allocations", "--parsable2", "--noheader", "--allusers", "--starttime=2001-09-09T01:46:40"),
+        *("--allocations", "--parsable2", "--noheader", "--allusers", "--starttime=2001-09-09T00:46:40"),
         *("--name=llmb.a", "--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode"),
     ]
 

@@ -59,6 +59,27 @@ def test_a_node_whose_ranks_are_all_slow() -> None:
     assert named(plan(64), recorded(64, all_but(*range(8, 16)))) == ("node", tuple(range(8, 16)))
 
 
+@pytest.mark.parametrize("gpus", [8, 64])
+def test_two_slow_ranks_are_both_named(gpus: int) -> None:
+    """Each was compared with the other, and neither was ever found."""
+    assert named(plan(gpus), recorded(gpus, all_but(1, 6))) == ("rank", (1, 6))
+
+
+def test_of_many_slow_ranks_the_others_are_fast() -> None:
+    assert named(plan(8), recorded(8, all_but(1, 3, 6))) is None
+
+
+def test_in_a_mixture_of_experts_it_may_be_the_load() -> None:
+    plans = [plan_of(*row) for row in documented_rows()]
+    for experts in (False, True):
+        kind = next(made for made in plans if made.has_experts == experts)
+        layout = msgspec.structs.replace(kind, gpus=8, tp=1, pp=1, nodes=1, gpus_per_node=8)
+        found = straggler_of(layout, recorded(8, all_but(1, 6)))
+        assert found is not None
+        assert found.text.startswith("ranks 1, 6: the others waited for them")
+        assert ("may be their load" in found.text) == experts
+
+
 def test_stages_of_a_pipeline_are_compared_each_with_itself() -> None:
     later = lambda rank, step: 0.8 if rank >= 8 else 0.1 + 0.001 * rank  # noqa: E731
     assert named(plan(16, pp=2), recorded(16, later)) is None, "the second stage waits for the first by design"
@@ -82,10 +103,12 @@ def test_nobody_is_named_where_it_may_be_chance(wait: Callable[[int, int], float
     assert named(plan(4), recorded(4, wait)) is None
 
 
-def at_work(dice: random.Random, gpus: int, noise: float, slow: float = 0.0, pause: float = 0.0) -> Waits:
-    """Six steps whose length is that of the slowest rank's work: rank 1 takes ``slow`` longer, and in one step another
-    one pauses."""
-    work = [[dice.lognormvariate(0, noise) + slow * (rank == 1) for rank in range(gpus)] for _ in range(6)]
+def at_work(
+    dice: random.Random, gpus: int, noise: float, slow: float = 0.0, pause: float = 0.0, who: tuple[int, ...] = (1,)
+) -> Waits:
+    """Six steps whose length is that of the slowest rank's work: ranks ``who`` take ``slow`` longer, and in one step
+    another one pauses."""
+    work = [[dice.lognormvariate(0, noise) + slow * (rank in who) for rank in range(gpus)] for _ in range(6)]
     work[dice.randrange(6)][0] += pause
     seconds = tuple(0.1 + max(step) for step in work)
     waited = tuple(tuple(max(step) - step[rank] + dice.uniform(0.05, 0.06) for step in work) for rank in range(gpus))
@@ -107,6 +130,13 @@ def test_a_rank_slower_by_a_fifth_is_named_though_another_one_pauses_in_a_step(g
     found = [named(planned, at_work(dice, gpus, 0.01, slow=0.2, pause=pause)) for _ in range(50)]
     assert set(found) <= {("rank", (1,)), None}
     assert found.count(("rank", (1,))) >= 45
+
+
+@pytest.mark.parametrize("gpus", [8, 64])
+def test_two_ranks_slower_by_a_fifth_are_named(gpus: int) -> None:
+    dice, planned = random.Random(9), plan(gpus)
+    found = [named(planned, at_work(dice, gpus, 0.01, slow=0.2, who=(1, 5))) for _ in range(50)]
+    assert found.count(("rank", (1, 5))) >= 45
 
 
 def test_too_few_steps_and_other_numbers_of_ranks_say_nothing() -> None:
@@ -158,5 +188,5 @@ def test_show_and_why_name_whom_the_others_waited_for(site: Site) -> None:
     assert site("why", "--slow", word, "--json").data["runs"][0]["straggler"]["ranks"] == [1]
     assert site("show", word, "--json").data["straggler"]["what"] == "rank"
     (folder / "waits.json").write_text(json.dumps(msgspec.to_builtins(recorded(2, all_but(0, 1)))))
-    assert "no rank kept the others waiting" in site("why", "--slow").out
+    assert "no rank stands out" in site("why", "--slow").out
     assert "waited for it" not in site("show", word).out

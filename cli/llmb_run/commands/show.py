@@ -166,8 +166,9 @@ def cause_lines(found: Diagnosis) -> list[str]:
         remedy = next((known.remedy for known in signatures() if known.id == found.suspect.signature), "")
         return [found.summary, _witness(found.suspect), *([f"next: {remedy}"] if remedy else [])]
     sure = "" if cause.sure == "certain" else f" ({cause.sure})"
-    step = f"; the last iteration before it is {cause.step}" if cause.step is not None else ""
-    lines = [f"{found.summary}{sure}{step}", cause.cause]
+    step = f"; the last iteration before it is {cause.step}" if cause.step is not None and not found.trained else ""
+    trained = "every step was trained, and the figures count; after the last one: " if found.trained else ""
+    lines = [f"{trained}{found.summary}{sure}{step}", cause.cause]
     lines += [f"{_where(cause.file, cause.number)}{cause.line}"] if cause.line else []
     return [*lines, f"next: {cause.remedy}"]
 
@@ -250,7 +251,7 @@ def _slow(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -
     for record in load_rows(_chosen(workspace, names, filters))[0]:
         folder = record.paths.folder
         item = straggler_in(folder, record.plan)
-        nobody = "no rank kept the others waiting" if (folder / FILE).exists() else "its ranks recorded no waits"
+        nobody = "no rank stands out, which is not to say that none is slow" if (folder / FILE).exists() else "its ranks recorded no waits"
         text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
         text += labelled("slow", [item.text if item else nobody])
         gap = find_gap(record, workspace)

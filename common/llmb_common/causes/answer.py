@@ -56,8 +56,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     line: str = ""
     file: str = ""
     number: int | None = None
+    peer: str | None = None
+    """The other end of a link that failed, as the line names it."""
     keep_out: bool = False
-    """The node is bad, if it is one."""
+    """Whether the line speaks for keeping jobs off ``node``: it is about that node's own hardware, daemon or files."""
+    interrupted: bool = False
+    """Whether a signal, preemption or the time limit came first: what fails then is no node's fault."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +73,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     witnesses: tuple[Symptom, ...] = ()
     suspect: Symptom | None = None
     """Where there is no cause: what ended first, such as a rank that was killed by somebody."""
+    trained: bool = False
+    """Whether every step was trained, so that only what came after them failed: the figures count."""
 
     @property
     def kind(self) -> str:
@@ -119,8 +125,9 @@ class Counts(msgspec.Struct, frozen=True):
 def count(found: Sequence[Diagnosis]) -> Counts:
     """What the diagnoses of failed runs have in common.
 
-    A node is proposed where a line says that it is bad, or where it was the root's in ``FEW`` failures that hardware
-    may cause and in more than half of those.
+    A node is proposed where a line says that it is bad, or where it was the root's in ``FEW`` failures that its
+    hardware may cause and in more than half of those. What is only possibly the cause, or came after a signal, does not
+    count against a node, nor does a link, which has two ends.
     """
     causes = [item.cause for item in found if item.cause is not None]
     nodes = Counter(cause.node for cause in causes if cause.node)
@@ -133,7 +140,8 @@ def count(found: Sequence[Diagnosis]) -> Counts:
     bad = {cause.node for cause in causes if cause.keep_out and cause.node}
     # No node is kept out for a setting that its rank, often the first, was the first to refuse.
     hardware = {"hang", *(item.id for item in signatures() if "hardware" in item.traits)}
-    suspects = [cause for cause in causes if cause.fault in ("node", "network", "storage") or cause.kind in hardware]
+    believed = [cause for cause in causes if cause.sure != "possible" and not cause.interrupted]
+    suspects = [cause for cause in believed if cause.fault == "node" or cause.kind in hardware]
     times = Counter(cause.node for cause in suspects if cause.node)
     often = {node for node, number in times.items() if number >= FEW and 2 * number > len(suspects)}
     advice = [

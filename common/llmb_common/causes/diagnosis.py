@@ -87,7 +87,7 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
         disk = next((path for path in (paths.folder, *paths.folder.parents) if os.path.ismount(path)), paths.folder)
         outcome = Outcome("disk-full", f"{events.problem}; it is on {disk}")
     outcome = Outcome("nan", not_finite) if not_finite else outcome
-    return _diagnose(readings, outcome, places, paths.folder, ranks)
+    return _diagnose(readings, outcome, places, paths.folder, ranks, signalled=events.signalled, steps=plan.max_steps)
 
 
 def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
@@ -122,16 +122,34 @@ def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
         yield reading
 
 
+_NO_STEP = "the job reached its time limit before its first step"
+_NO_STEP_REMEDY = (
+    "the last lines of the ranks say what they waited for: the import of the image, an address that cannot be reached, "
+    "a folder that hangs"
+)
+
+
 def _diagnose(
-    readings: Sequence[Reading], outcome: Outcome, places: Places, folder: Path | None, ranks: Sequence[RankFile]
+    readings: Sequence[Reading],
+    outcome: Outcome,
+    places: Places,
+    folder: Path | None,
+    ranks: Sequence[RankFile],
+    *,
+    signalled: bool = False,
+    steps: int | None = None,
 ) -> Diagnosis:
-    """The cause with rank, node and remedy, or unknown. ``readings``: the logs, the ranks' own first."""
+    """The cause with rank, node and remedy, or unknown.
+
+    ``readings``: the logs, the ranks' own first. ``signalled``: the job was told to end. ``steps``: how many it was to
+    train, where the logs need not say it.
+    """
     for reading in readings:
         places.add_complaints(reading.complaints)
     if readings and (places.world is None or not places.hosts):
         places.add_log(readings[0].log)
     hang = find_stuck(folder, ranks, readings, places)
-    first = _earliest(readings)
+    first = _earliest(readings, places)
     said = _by_state(outcome, places)
     chosen: Cause | None = None
     if first is not None and (said is None or _strength(first) >= _STRENGTH[said.sure]):
@@ -143,10 +161,37 @@ def _diagnose(
     if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
         chosen = hang
     step = next((reading.step for reading in readings if reading.step is not None), None)
-    chosen = chosen and msgspec.structs.replace(chosen, step=step)
+    if chosen is not None:
+        # A rank that never came is why the job was ended, not what comes of that.
+        interrupted = chosen.kind != "hang" and (signalled or _is_interrupted(chosen, readings, outcome))
+        keep_out = chosen.keep_out and (not interrupted or _is_word_of_kernel(chosen.kind))
+        chosen = msgspec.structs.replace(chosen, step=step, interrupted=interrupted, keep_out=keep_out)
+        if chosen.kind == "time-limit" and step is None:
+            chosen = msgspec.structs.replace(chosen, what=_NO_STEP, remedy=_NO_STEP_REMEDY)
     witnesses = _witnesses(readings, places, chosen)
     suspect = None if chosen else _suspect(witnesses)
-    return Diagnosis(cause=chosen, summary=_summary(chosen, suspect, outcome), witnesses=witnesses, suspect=suspect)
+    summary = _summary(chosen, suspect, outcome)
+    last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
+    trained = step is not None and step == last
+    if trained and chosen is None:
+        summary = f"every step was trained; after the last one, {summary.removeprefix('unknown: ')}"
+    return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
+
+
+_INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
+
+
+def _is_interrupted(chosen: Cause, readings: Sequence[Reading], outcome: Outcome) -> bool:
+    """Whether the scheduler had ended the job before the line of ``chosen``, or may have: two files have no order."""
+    ends = [item for item in _all(readings) if item.signature.id in _INTERRUPTIONS]
+    if not ends:
+        return outcome.kind in _INTERRUPTIONS
+    return any(str(end.log) != chosen.file or (number_of(end) or 0) <= (chosen.number or 0) for end in ends)
+
+
+def _is_word_of_kernel(kind: str) -> bool:
+    """Whether a cause of this kind is the kernel's word about hardware, which no signal to a job brings about."""
+    return kind.startswith(("xid-", "sxid-")) or any(item.id == kind and item.kernel for item in signatures())
 
 
 def _all(readings: Sequence[Reading]) -> Iterator[Complaint]:
@@ -161,16 +206,19 @@ def _strength(item: Complaint) -> int:
     return _STRENGTH[item.signature.sure]
 
 
-def _earliest(readings: Sequence[Reading]) -> Complaint | None:
+def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
     """The root that counts: the surest kind first, then the order of files, lines and, where printed, of times."""
     roots = [item for item in _all(readings) if item.signature.role == "root"]
     believed = [item for item in roots if (not item.survived or _strength(item) == 3) and not _caught(item, roots)]
     for strength in (3, 2, 1):
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
         kept = [item for item in kept if not _outlived(item, believed, readings)]
+        if any("start" in item.signature.traits for item in kept):
+            # Its first message took longer than the job had: no longer limit would have helped.
+            kept = [item for item in kept if item.signature.id != "time-limit"]
         if strength == 1:  # nobody is killed because of a mere complaint
             specific = [item for item in kept if "vague" not in item.signature.traits] or kept
-            kept = [item for item in kept if item.raised] or ([] if _lost_in_silence(readings) else specific)
+            kept = [item for item in kept if item.raised] or ([] if _lost_in_silence(readings, places) else specific)
         if kept:
             return _with_node(_more_specific(_first_by_time(kept), kept), kept)
     return None
@@ -199,17 +247,20 @@ def _outlived(item: Complaint, believed: Sequence[Complaint], readings: Sequence
     )
 
 
-def _lost_in_silence(readings: Sequence[Reading]) -> bool:
+def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
     """Whether a rank was killed before any ended otherwise, for what is left of a job that fails is killed, too; or the
     rank that ended first has said nothing, where others' complaints have their ranks: they lost it."""
     roles = ("ended", "killed")
     ends = ([item for item in reading.complaints if item.signature.role in roles] for reading in readings)
     if any(items[0].signature.role == "killed" for items in ends if items):
         return True
-    rank, _ = _ended_first(readings, Places())
-    known = {item.signature.id for item in _all(readings) if item.signature.role not in roles}
+    rank, host = _ended_first(readings, places)
+    complaints = [item for item in _all(readings) if item.signature.role not in roles]
+    known = {item.signature.id for item in complaints}
     spoken = {one for reading in readings for kind, ranks in reading.ranks.items() if kind in known for one in ranks}
-    return rank is not None and len(spoken) > 1 and rank not in spoken
+    # NCCL's own lines have a host and a GPU, and no rank.
+    by_host = any(item.line.rank is None and host is not None and item.line.host == host for item in complaints)
+    return rank is not None and len(spoken) > 1 and rank not in spoken and not by_host
 
 
 def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
@@ -292,8 +343,18 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
         line=printable(item.raw),
         file=str(item.log),
         number=number_of(item),
-        keep_out=found.keep_out and node is not None and not everywhere,
+        peer=_peer(item) if found.fault == "network" else None,
+        keep_out=found.keep_out and node is not None and not everywhere and found.sure != "possible",
     )
+
+
+_PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")
+
+
+def _peer(item: Complaint) -> str | None:
+    """The address of the other end, where a line about a link names it."""
+    found = _PEER.search(item.line.text)
+    return found[1] if found else None
 
 
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
@@ -388,6 +449,7 @@ def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) ->
         names_rank, more = chosen.rank is not None and chosen.kind != "hang", len(chosen.ranks) - 1
         where = [f"rank {chosen.rank}"] if names_rank else []
         where += [f"on {chosen.node}"] if chosen.node else []
+        where += [f"to {chosen.peer}"] if chosen.peer else []
         if names_rank and more > 0:
             where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"]
         return f"{chosen.what} ({' '.join(where)})" if where else chosen.what

@@ -270,5 +270,5 @@ def _cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
         rank=first,
         ranks=found.ranks[:64],
         node=node,
-        keep_out=node is not None and len(found.ranks) > 1,
+        keep_out=node is not None and len(found.ranks) > 1 and sure != "possible",
     )

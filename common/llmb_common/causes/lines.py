@@ -112,6 +112,8 @@ _ON = re.compile(
 )
 _STEPD = re.compile(r"^slurmstepd-(?P<host>[\w.-]+): (?!.*CANCELLED)")
 _PMIX = re.compile(r"^slurmstepd: error: +mpi/pmix\w*: \w+: (?P<host>[\w.-]+) \[\d+\]: ")
+_CONTRIBUTOR = re.compile(r"\bwait contrib: (?P<host>[A-Za-z][\w.-]*)")
+"""The node that PMIx waits for, in a line of another."""
 _BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
 _DEVICE = re.compile(r"\b(?:GPU|[Dd]evice:?|cudaDev)[ #]*(\d{1,2})\b")
 _LOCAL = re.compile(r"\blocal_rank: (\d{1,4})\b")
@@ -141,7 +143,7 @@ def location_of(text: str) -> Location:
     else:
         named = _first(_RANK, text)
         ranks = () if named is None or _GROUP_RANK.search(text) else (named,)
-    where = tasks or _STEPD.match(text) or _PMIX.match(text) or on
+    where = tasks or _CONTRIBUTOR.search(text) or _STEPD.match(text) or _PMIX.match(text) or on
     host = where["host"] if where else None
     return Location(ranks, host, bus[1].lower() if bus else None, *numbers)
 

@@ -53,7 +53,7 @@ _MORE = (
         b"Too many",
     ),
     *(b"No devices", b"Stale", b"endpoint", b"uplicate GPU", b"double free", b"alloc(): ", b"what():"),
-    b"log settings",
+    *(b"log settings", b"unrecognized", b"wait contrib"),
 )
 _PASSED = b"] datetime: "
 """Megatron prints it after a barrier of all ranks: none of them is dead."""
@@ -73,11 +73,13 @@ _TRACEBACK, _FRAMES = 32 << 10, 200
 """Bytes and lines above the last line of a traceback in which it begins."""
 
 _TRACEBACK_BEGINS = "Traceback (most recent call last)"
+_OF_WORKER = "Original Traceback (most recent call last)"
+"""What PyTorch prints of the process whose exception it raises again."""
 _OF_RANK = re.compile(r"last\): \(RANK (\d{1,6})\)$")
 
 Above: TypeAlias = Literal["none", "caught", "logged", "uncaught"]
 
-_HEADER = re.compile(rb"iteration +(\d{1,9})/ *\d{1,9}")
+_HEADER = re.compile(rb"iteration +(\d{1,9})/ *(\d{1,9})")
 _RETRIES = re.compile(
     r"(?i)\bretry|\bre-try|\bwill (?:try|fall)|\btrying again\b|\bfall(?:ing)? ?back\b|\bignor(?:ed|ing)\b"
     r"|\bstart(?:ing)? from (?:scratch|random)|\bdisabling\b|\bwill (?:be|use|not)\b|\bcontinu(?:e|ing)\b"
@@ -85,7 +87,8 @@ _RETRIES = re.compile(
     r"|\bskipp(?:ed|ing)\b|\boptional\b|\bdeprecat|\bnon-?fatal\b|\bnot (?:critical|fatal)\b|warning\b|\bharmless\b"
 )
 _HEDGED = re.compile(
-    r"(?i)\b(?:may|might|could|can) (?:be|have|cause|lead)\b|\bpossibly\b|\bif (?:you|this)\b|\bplease\b"
+    r"(?i)\b(?:may|might|could|can) (?:be|have|cause|lead)\b|\bpossibly\b|\bif (?:you|this)\b"
+    r"|\bplease\b(?! report a bug)"
 )
 _COMPLAINS = re.compile(r"(?i)error|fatal|fail|assert|exception|\||\bnan\b")
 """What a line of everyday words has when something is wrong."""
@@ -133,6 +136,8 @@ class Reading:
     waits: TimedOutCollectives = field(default_factory=TimedOutCollectives)
     step: int | None = None
     """The last iteration."""
+    steps: int | None = None
+    """How many there were to be, as that line says."""
     step_time: str | None = None
     """The time of the last iteration before it, as printed."""
     last: str = ""
@@ -164,7 +169,7 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
     with contextlib.suppress(OSError), open_log(log) as file:
         last_two = deque(_iterations(file, start), maxlen=2)
         if last_two:
-            reading.step, reading.step_time = last_two[-1][1:]
+            _, reading.step, reading.steps, reading.step_time = last_two[-1]
         begin = last_two[0][0] if len(last_two) == 2 else start
         for complaint in _complaints(file, max(start, begin - _BUFFERED), reading):
             if complaint.offset >= begin:
@@ -194,8 +199,8 @@ def _revive(reading: Reading) -> None:
         reading.complaints.append(item._replace(survived=item.survived and not dead))
 
 
-def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, str | None]]:
-    """Offset, number and time of the last iterations that the log has; of the others only that they are there."""
+def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int, str | None]]:
+    """Of the last iterations that the log has: offset, number, how many there were to be, and time."""
     found = deque((offset for offset, _ in find_markers(file, list(MARKERS), start=start)), maxlen=4)
     for offset in found:
         begin = max(0, offset - 300)
@@ -203,7 +208,7 @@ def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, str | None
         header = list(_HEADER.finditer(before))
         if header:
             time = re.findall(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", before)
-            yield offset, int(header[-1][1]), time[-1].decode() if time else None
+            yield offset, int(header[-1][1]), int(header[-1][2]), time[-1].decode() if time else None
 
 
 def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
@@ -237,6 +242,8 @@ def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Compla
     found = signature_of(line.text)
     if found is None or found.role == "noise":
         return None
+    if "start" in found.traits and reading.step is not None:
+        found = msgspec.structs.replace(found, role="cascade")
     looks = found.role == "root" and reading.counts[found.id] < _EACH and _PYTHON.match(line.text)
     above, of = _above(file, start, text) if looks else (None, None)
     if of is not None:
@@ -305,6 +312,8 @@ def _above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
     who = printer_of(text)[0]
     own = [rest for printer, rest in map(printer_of, reversed(before)) if printer == who]
     for number, line in enumerate(own[:_FRAMES]):
+        if _OF_WORKER in line:
+            return "uncaught", None
         if _TRACEBACK_BEGINS in line:
             alone = (
                 parse(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from llmb_common.errors import RecipeError, RecordError
-from llmb_common.machine.files import read_json, write_json
+from llmb_common.machine.files import read_json, try_lock, write_json
 
 _one_at_a_time = threading.RLock()  # a plan converts a part of itself while it is converted
 
@@ -94,9 +97,54 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
     return found
 
 
-def write_list(file: Path, name: str, items: Iterable[Any]) -> None:
-    """Write ``items`` to ``file`` in place of the list that is there."""
+def change_list(file: Path, name: str, kind: type[T], what: str, change: Callable[[list[T]], Iterable[T]]) -> None:
+    """Replace the list that ``read_list`` reads by what ``change`` makes of it.
+
+    One process at a time, from the reading to the writing: what another has added meanwhile would be lost otherwise.
+
+    Raises:
+        RecordError: as ``read_list``; it cannot be written; another process does not finish its own change
+    """
     import msgspec
 
     file.parent.mkdir(exist_ok=True)
-    write_json(file, {"schema": SCHEMA, name: [msgspec.to_builtins(item) for item in items]})
+    with _locked(file):
+        items = change(read_list(file, name, kind, what))
+        write_json(file, {"schema": SCHEMA, name: [msgspec.to_builtins(item) for item in items]})
+
+
+_PATIENCE_SECONDS = 20.0
+"""For another process's change, which takes milliseconds; one that was stopped may never go on."""
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold the lock of ``file``: a file beside it, since ``file`` itself is replaced with each change."""
+    lock = file.with_name(f".{file.name}.lock")
+    try:
+        descriptor = _open_lock(lock)
+    except OSError as error:
+        raise RecordError(
+            f"cannot open {lock}: {error.strerror or error}", remedy="check the folder's permissions and free space"
+        ) from error
+    try:
+        give_up = time.monotonic() + _PATIENCE_SECONDS
+        while not try_lock(descriptor):
+            if time.monotonic() > give_up:
+                raise RecordError(
+                    f"another process has been changing {file} for {_PATIENCE_SECONDS:.0f} s",
+                    remedy=f"fuser {lock} shows it; run the same command again when it has ended",
+                )
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(lock: Path) -> int:
+    flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        # To lock a file on NFS, it must be open for writing.
+        return os.open(lock, flags | os.O_RDWR, 0o664)
+    except PermissionError:  # another user's, who shares the folder
+        return os.open(lock, flags | os.O_RDONLY)

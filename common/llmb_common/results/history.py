@@ -179,8 +179,11 @@ def _agrees(values: Sequence[float], split: _Split) -> bool:
     short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
     if len(short) > _FEW:
         return True
-    level, way = fmean(other), math.copysign(-1 if early else 1, split.shift)
-    return min((value - level) * way for value in short) >= abs(split.shift) / 2
+    level = fmean(other)
+    # The days after a rise lie above the others, those before it below.
+    way = -1 if early else 1
+    side = way if split.shift > 0 else -way
+    return min((value - level) * side for value in short) >= abs(split.shift) / 2
 
 
 def _widening(values: Sequence[float], at: int) -> float:

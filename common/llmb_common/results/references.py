@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from llmb_common.command.printable import counted
-from llmb_common.decoding.structs import read_list, write_list
+from llmb_common.decoding.structs import change_list, read_list
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
@@ -164,12 +164,19 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return steady_error(self.times, past.scatter(configuration), others)
 
 
+_LIST = ("baselines", Baseline, "a list of baselines")
+
+
 def baselines(install: Path) -> list[Baseline]:
     """All of the installation, by title. Raises RecordError when the file cannot be read."""
-    found = read_list(_file(install), "baselines", Baseline, "a list of baselines")
+    found = read_list(_file(install), *_LIST)
+    _check_baselines(found, install)
+    return sorted(found, key=_order)
+
+
+def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
     if not all(item.runs and all(run.seconds > 0 for run in item.runs) for item in found):
         raise RecordError(f"{_file(install)} has a baseline without runs or times", remedy="correct or remove the file")
-    return sorted(found, key=_order)
 
 
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
@@ -185,8 +192,13 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
         key = configuration_key(record.plan), software_of(record)
         together.setdefault(key, []).append((record, measured, mark))
     new = {key: _baseline(*key, repeats) for key, repeats in together.items()}
-    kept = {(item.key, item.software): item for item in baselines(install)}
-    _write(install, (kept | new).values())
+
+    def replaced(found: list[Baseline]) -> list[Baseline]:
+        _check_baselines(found, install)
+        kept = {(item.key, item.software): item for item in found}
+        return sorted((kept | new).values(), key=_order)
+
+    change_list(_file(install), *_LIST, replaced)
     return sorted(new.values(), key=_order)
 
 
@@ -211,12 +223,18 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
     Raises:
         RequestError: a key that no baseline has
     """
-    found = baselines(install)
-    for key in keys:
-        if all(item.key != key for item in found):
-            raise RequestError(f"no baseline {key}", remedy="llmb-run baseline list shows their keys")
-    _write(install, [item for item in found if item.key not in keys])
-    return [item for item in found if item.key in keys]
+    removed: list[Baseline] = []
+
+    def others(found: list[Baseline]) -> list[Baseline]:
+        _check_baselines(found, install)
+        for key in keys:
+            if all(item.key != key for item in found):
+                raise RequestError(f"no baseline {key}", remedy="llmb-run baseline list shows their keys")
+        removed.extend(item for item in found if item.key in keys)
+        return sorted((item for item in found if item.key not in keys), key=_order)
+
+    change_list(_file(install), *_LIST, others)
+    return sorted(removed, key=_order)
 
 
 def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
@@ -265,10 +283,6 @@ def _file(install: Path) -> Path:
 
 def _order(item: Baseline) -> tuple[str, str]:
     return item.title, item.software
-
-
-def _write(install: Path, items: Iterable[Baseline]) -> None:
-    write_list(_file(install), "baselines", sorted(items, key=_order))
 
 
 Facts: TypeAlias = Mapping[str, object]

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from llmb_common.command.words import is_node_name
-from llmb_common.decoding.structs import read_list, write_list
+from llmb_common.decoding.structs import change_list, read_list
 from llmb_common.errors import RequestError
 from llmb_common.runs.hostlist import expand
 
@@ -22,14 +22,21 @@ class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires: float | None
 
 
+_LIST = ("nodes", Exclusion, "an exclusion list")
+
+
 def exclusions(install: Path) -> list[Exclusion]:
     """The exclusions in force now, by node.
 
     Raises:
         RecordError: the file cannot be read.
     """
-    found, now = read_list(_file(install), "nodes", Exclusion, "an exclusion list"), time.time()
-    in_force = [item for item in found if item.expires is None or item.expires > now]
+    return _in_force(read_list(_file(install), *_LIST))
+
+
+def _in_force(items: list[Exclusion]) -> list[Exclusion]:
+    now = time.time()
+    in_force = [item for item in items if item.expires is None or item.expires > now]
     return sorted(in_force, key=lambda item: item.node)
 
 
@@ -48,9 +55,13 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
         raise RequestError(f"{days} days is not a period to exclude a node for", remedy="a positive number of days")
     now = time.time()
     expires = None if days is None else now + days * 86400
-    kept = {item.node: item for item in exclusions(install)}
-    kept |= {name: Exclusion(name, reason.strip(), now, expires) for name in names}
-    _write(install, kept)
+    new = [Exclusion(name, reason.strip(), now, expires) for name in names]
+
+    def added(items: list[Exclusion]) -> list[Exclusion]:
+        others = [item for item in _in_force(items) if item.node not in names]
+        return _in_force([*others, *new])
+
+    change_list(_file(install), *_LIST, added)
     return exclusions(install)
 
 
@@ -60,9 +71,16 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
     Raises:
         RequestError: the host list cannot be read.
     """
-    kept = {item.node: item for item in exclusions(install)}
-    removed = [name for name in _names(nodes) if kept.pop(name, None) is not None]
-    _write(install, kept)
+    names = _names(nodes)
+    removed: list[str] = []
+
+    def others(items: list[Exclusion]) -> list[Exclusion]:
+        in_force = _in_force(items)
+        excluded = {item.node for item in in_force}
+        removed.extend(name for name in names if name in excluded)
+        return [item for item in in_force if item.node not in names]
+
+    change_list(_file(install), *_LIST, others)
     return removed
 
 
@@ -78,7 +96,3 @@ def _names(nodes: str) -> list[str]:
 
 def _file(install: Path) -> Path:
     return install / ".llmb" / "exclude.json"
-
-
-def _write(install: Path, items: dict[str, Exclusion]) -> None:
-    write_list(_file(install), "nodes", [items[name] for name in sorted(items)])

@@ -30,6 +30,10 @@ from llmb_common.submission.jobs import JobToSubmit
 LEFTOVER_SECONDS = 24 * 3600
 """For this long an interrupted round is continued; after that the same command begins another."""
 
+_CLOCKS_DIFFER_SECONDS = 300
+"""By so much, at most, is another login node's clock ahead of ours. A round that began later than that is one of before
+the clock was set back, and is not continued."""
+
 _FOLDER = ".submitting"
 
 
@@ -128,7 +132,8 @@ def _state(descriptor: int, *, again: bool) -> Invocation:
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
         name, begun = str(found["round"]), float(found["begun"])
-        if not again and 0 <= time.time() - begun < LEFTOVER_SECONDS:
+        age = time.time() - begun
+        if not again and -_CLOCKS_DIFFER_SECONDS <= age < LEFTOVER_SECONDS:
             return Invocation(name, begun)
     except (ValueError, KeyError, TypeError):
         pass  # new, or killed while writing it: nothing had been submitted

@@ -58,8 +58,9 @@ _UNKNOWN_FIELD = "Invalid field"
 """What sacct says of a field that a newer release has."""
 
 _NAMES_AT_ONCE = 400
-_EARLIER = 300
-"""Clocks differ, so accounting is queried from this many seconds before the submission."""
+_EARLIER = 300 + 3600
+"""Accounting is queried from this many seconds before the submission: clocks differ by minutes, and sacct reads local
+time, in which an hour of autumn comes twice."""
 
 
 @dataclass(frozen=True)
