@@ -106,7 +106,10 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     from megatron.bridge.training.pretrain import pretrain
 
     from llmb_train.callbacks import callbacks
+    from llmb_train.helpers import shield_managers
 
+    if job.checkpoint.save is not None:
+        shield_managers()
     if not on_gpu:
         gc.freeze()  # so do the collections to come; on a GPU they stay as NVIDIA's launchers have them
     gc.enable()
@@ -115,9 +118,16 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
         pretrain(config, forward_step, callbacks=callbacks(job, node, folder))
     except SystemExit as end:
         if not end.code:
-            node.finish()
-            reporter.finish()
+            _finish(job, node, reporter)
         raise
+    _finish(job, node, reporter)
+
+
+def _finish(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
+    """Write down how a run that trained has ended."""
+    if job.checkpoint.save is not None:
+        # All is saved. Python gives signals their defaults back when it exits, and this one is sent until it has.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     node.finish()
     reporter.finish()
 

@@ -18,7 +18,6 @@ import logging
 import multiprocessing
 import os
 import resource
-import signal
 import time
 import types
 from collections.abc import Sequence
@@ -300,8 +299,7 @@ def _patch_results_queue() -> None:
     @functools.cache
     def results_queue() -> Any:
         manager = SyncManager(ctx=multiprocessing.get_context("fork"))
-        # A signal that ends the rank must end it, too, whatever handler the rank has.
-        manager.start(signal.signal, (signal.SIGTERM, signal.SIG_DFL))
+        manager.start()
         return manager.Queue()
 
     setattr(filesystem_async, name, lambda *_: results_queue())  # callers may ask for the way to start it

@@ -87,7 +87,7 @@ def test_an_image_that_does_not(place: Place, runtime: str) -> None:
     check = place.ask(damaged, runtime=runtime)["the image on the node"]
     assert check.level == "blocks"
     assert "damaged.sqsh did not start: " in check.found
-    assert ("pyxis: " if runtime == "pyxis" else "[ERROR] Invalid image format") in check.found
+    assert ("pyxis: " if runtime == "pyxis" else "[ERROR] Invalid argument") in check.found
 
 
 def test_a_container_without_gpus_and_with_a_folder_that_is_read_only(place: Place) -> None:

@@ -126,6 +126,30 @@ def test_start_runs_in_the_image(enroot: Runner, container_image: Path, tmp_path
 
 
 @needs_root
+def test_roots_are_made_listed_started_and_removed(enroot: Runner, container_image: Path, tmp_path: Path) -> None:
+    """Messages and exit codes as seen with 4.1.2."""
+    own = {"ENROOT_DATA_PATH": str(tmp_path / "data")}
+    assert f"  ENROOT_DATA_PATH={tmp_path}/data\n" in enroot("info", **own).stdout
+    made = enroot("create", "--name", "one", "--", container_image, **own)
+    assert (made.returncode, made.stderr.splitlines()[0]) == (0, "[INFO] Extracting squashfs filesystem...")
+    assert enroot("list", **own).stdout == "one\n"
+    again = enroot("create", "--name", "one", container_image, **own)
+    assert (again.returncode, again.stderr) == (1, f"[ERROR] File already exists: {tmp_path}/data/one\n")
+    wrong = enroot("create", "--name", "a/b", container_image, **own)
+    assert (wrong.returncode, wrong.stderr) == (1, "[ERROR] Invalid argument: a/b\n")
+    assert enroot("start", "--rw", "one", "touch", "/new", **own).returncode == 0
+    assert (tmp_path / "data/one/new").exists(), "every start has the same files"
+    assert "Read-only file system" in enroot("start", "one", "touch", "/newer", **own).stderr
+    for command in (("start", "two", "true"), ("remove", "-f", "two")):
+        gone = enroot(*command, **own)
+        assert (gone.returncode, gone.stderr) == (1, f"[ERROR] No such file or directory: {tmp_path}/data/two\n")
+    assert enroot("remove", "-f", "one", **own).returncode == 0
+    assert enroot("list", **own).stdout == ""
+    nowhere = enroot("start", tmp_path / "no.sqsh", "true", **own)
+    assert (nowhere.returncode, nowhere.stderr) == (1, f"[ERROR] Invalid argument: {tmp_path}/no.sqsh\n")
+
+
+@needs_root
 def test_start_drops_the_environment_but_for_what_is_named(enroot: Runner, container_image: Path) -> None:
     given = {"PASSED": "p", "QUOTED": '"q r"', "HIDDEN": "h", "SLURM_PROCID": "3", "ENROOT_X": "x", "LINES": "1\n2"}
     names = ["GIVEN=a b", "PASSED", "QUOTED", "UNSET", "ENROOT_X", "LINES"]

@@ -31,8 +31,8 @@ _DIRECTION = re.compile(r"[0-9.]+|[A-Z_]+|spiky|diverging|unlike|nan|brief")
 
 class InstantExecutor(Executor):
     def job_script(self) -> str:
-        functions = 'step_status() { echo "$1"; }\nend_step() { :; }'
-        return f"job=${{JOB_ID:-0}} nodes=$HOSTNAME restarts=0 late_signals=0\n{functions}"
+        functions = 'step_status() { echo "$1"; }\nend_step() { :; }\npreempted() { false; }'
+        return f"job=${{JOB_ID:-0}} nodes=$HOSTNAME restarts=0 late_signals=0 tell_seconds=0\n{functions}"
 
     def launch(self, plan: JobPlan) -> list[str]:
         return ["true"]

@@ -44,9 +44,10 @@ def _wait_for_step(log: Path, number: int, process: subprocess.Popen[str]) -> No
 
 
 @pytest.fixture
-def saving(engine: Engine, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of 100000 steps that saves, at its second step or later; it is never left behind."""
-    checkpoint = {"save": str(tmp_path / "checkpoints")}
+def saving(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of 100000 steps that saves, at its second step or later; it is never left behind. The parameter: how often,
+    or nothing."""
+    checkpoint = {"save": str(tmp_path / "checkpoints"), **getattr(request, "param", {})}
     job = make_job(steps={"train": 100_000}, batch={"gbs": 1}, checkpoint=checkpoint, data_workers=2)
     process = _start(engine, tmp_path, job)
     try:
@@ -77,6 +78,21 @@ def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine, tmp_path, sa
     resumed = engine.train(tmp_path / "resumed", job)
     assert list(resumed.steps) == [last + 1]
     assert_documented_lines(resumed.log, "load", checkpoints, last)
+
+
+@pytest.mark.parametrize("saving", [{"interval": 2}], indirect=True)
+def test_one_that_has_saved_before_saves_again_and_is_told_until_it_has_ended(tmp_path, saving):
+    """The signal ends what serves megatron-core's queue, and Python gives it its default back when it exits."""
+    while not list((tmp_path / "checkpoints").glob("iter_*/metadata.json")):
+        assert saving.poll() is None
+        time.sleep(0.1)
+    while saving.poll() is None:
+        os.killpg(saving.pid, signal.SIGTERM)
+        time.sleep(0.05)
+    said = (tmp_path / "log.out").read_text(encoding="utf-8")
+    assert saving.returncode == 0, said[-3000:]
+    last = max(TrainingRun(0, said).steps)
+    assert (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == str(last)
 
 
 def assert_documented_lines(log: str, of: str, checkpoints: Path, step: int) -> None:

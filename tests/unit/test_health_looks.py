@@ -75,6 +75,7 @@ def test_what_is_asked_of_a_node_without_anything(tmp_path: Path, monkeypatch: p
         "journalctl -k --since=-24h -o short-unix --no-pager",
         "dmesg",
         "enroot version",
+        "enroot info",
     ]
     assert said["imex"] == {"missing": None, "domain": None, "channels": 0}
     assert said["services"] == {"fabric_manager": {}, "time": {}}
@@ -124,6 +125,7 @@ def test_the_software_of_a_node_and_how_enroot_is_set(tmp_path: Path, monkeypatc
     found = looks.software(["good", "bad", "missing"])
     unpacked = found.pop("unpacked")
     assert (unpacked["path"], unpacked["there"]) == (str(tmp_path), True)
+    assert found.pop("roots") is None, "this Enroot has not answered to that"
     assert found == {
         **{"os": "Rocky 9", "ofed": "24.10", "enroot": "4.1.2", "starts": ["good"]},
         "enroot_settings": {
@@ -132,6 +134,13 @@ def test_the_software_of_a_node_and_how_enroot_is_set(tmp_path: Path, monkeypatc
             "MELLANOX_VISIBLE_DEVICES": "none",
         },
     }
+
+
+def test_where_enroot_keeps_roots_is_asked_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = f"Enroot version: 4.1.2\n\nEnvironment variables:\n  ENROOT_CACHE_PATH=/c\n  ENROOT_DATA_PATH={tmp_path}\n"
+    Tools(monkeypatch, tmp_path, enroot=said, stat="nfs\n")
+    roots = looks.software()["roots"]
+    assert (roots["path"], roots["there"], roots["kind"], roots["free"] > 0) == (str(tmp_path), True, "nfs", True)
 
 
 NOW = 99_990

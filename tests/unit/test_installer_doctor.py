@@ -39,7 +39,11 @@ NODE = NodeReport(
         "gpu1",
         machine=HostFacts(architecture="x86_64", adapters=(Adapter(name="mlx5_0"), Adapter(name="mlx5_1"))),
         gpus=smi(H100, H100),
-        software=Software(enroot="4.1.2", unpacked=Folder("/raid", there=True, free=4096000000)),
+        software=Software(
+            enroot="4.1.2",
+            unpacked=Folder("/raid", there=True, free=4096000000),
+            roots=Folder("/raid", there=True, free=4096000000, kind="xfs"),
+        ),
         folders=dict.fromkeys(("installation", "images", "workload"), Folder(there=True)),
     ),
     inside=ContainerProbe(
@@ -294,6 +298,30 @@ def test_room_to_unpack_an_image(tmp_path: Path) -> None:
     assert (found.level, "ENROOT_DATA_PATH" in found.remedy, "/raid" in found.found) == ("blocks", True, True)
     mounted = replace(facts, node=replace(short, inside=ContainerProbe({"root": ["overlayfs"]})))
     assert "room to unpack the image" not in {check.name for check in all_checks(mounted)}
+
+
+@pytest.mark.parametrize(
+    ("roots", "why"),
+    [
+        (None, "Enroot does not say where it keeps roots"),
+        (Folder("/home/u", there=True, free=10**12, kind="nfs"), "/home/u is on nfs, which nodes may share"),
+        (Folder("/home/u", there=True, free=10**12), "/home/u is on a file system of an unknown kind"),
+        (Folder("/raid", there=True, free=16385, kind="xfs"), "16 kB free at /raid of the node, for 16 kB"),
+    ],
+)
+def test_an_image_that_enroot_mounts_is_lost_with_a_preemption(tmp_path: Path, roots: Folder | None, why: str) -> None:
+    image = tmp_path / "nemo.sqsh"
+    image.write_bytes(b"x" * 8193)
+    facts = replace(
+        settings(runtime="enroot"), image=image, node=looked(software=Software(enroot="4.1.2", roots=roots))
+    )
+    assert bad(facts) == {}, "nobody preempts here"
+    found = bad(replace(facts, slurm_config=_preempting(300).slurm_config, limits=replace(GOOD.limits, grace=300)))
+    assert {name: check.level for name, check in found.items()} == {"saving when preempted": "doubt"}
+    (check,) = found.values()
+    assert check.found.startswith(why)
+    assert check.found.endswith(": jobs mount the image")
+    assert "loses up to one checkpoint interval" in check.remedy
 
 
 def test_without_containers_the_engine_is_started_on_the_node() -> None:

@@ -152,6 +152,8 @@ def test_what_the_runtime_does_not_need_is_not_checked(runtime: str, gone: set[s
     )
     assert bad(facts) == {}
     assert set(GOOD_REPORT) - set(report(facts)) == gone
+    unpacked = "jobs unpack the image at /raid of the node"
+    assert report(facts).get("saving when preempted") == (unpacked if runtime == "enroot" else None)
 
 
 def test_a_machine_without_slurm_is_described() -> None:

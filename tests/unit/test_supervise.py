@@ -29,18 +29,25 @@ Ended: TypeAlias = tuple[int, list[tuple[str, int | None]]]
 """The exit code of a script, and its events."""
 
 
-def run_script(folder: Path, srun: str, log: str = "", *, on_nodes: str = "exit 0", **given: str) -> Ended:
+def run_script(
+    folder: Path, srun: str, log: str = "", *, on_nodes: str = "exit 0", show_job: str = "exit 1", **given: str
+) -> Ended:
     """The exit code of a Slurm job script whose step runs ``srun`` (bash), and its record of events.
 
-    ``on_nodes`` is what srun does when the nodes' kernels are to be asked.
+    ``on_nodes`` is what srun does when the nodes' kernels are to be asked, ``show_job`` what scontrol says of the job.
+    A step that is told to end is told again every second.
     """
     install = folder / "install"
     install.mkdir()
     record = make_run(install, state="SUBMITTED", log=log)
     programs = folder / "bin"
     programs.mkdir()
+    script_text = record.paths.script.read_text()
+    assert "\ntell_seconds=10\n" in script_text
+    record.paths.script.write_text(script_text.replace("\ntell_seconds=10\n", "\ntell_seconds=1\n"))
     step = f"if [[ $1 == --overlap ]]; then {on_nodes}; fi\n{srun}"
-    for name, text in (("srun", step), ("scontrol", "echo NodeAddr=localhost"), ("scancel", SCANCEL)):
+    scontrol = f"if [[ $* == 'show job 7 --oneliner' ]]; then {show_job}; fi\necho NodeAddr=localhost"
+    for name, text in (("srun", step), ("scontrol", scontrol), ("scancel", SCANCEL)):
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", **given}
@@ -106,11 +113,21 @@ NO_STEP = f"echo 'srun: error: Unable to create step for job 7: Invalid\n{ENDED}
 LATE = 'script=$PPID; (sleep 1; kill -TERM "$script") > /dev/null 2>&1 & exit 143'
 SIGNALLED = """
 trap 'exit 9' TERM
-bash -c 'trap "sleep 2; touch $LLMB_RUN_DIR/saved; exit 0" TERM; for ((i = 0; i < 300; i++)); do sleep 0.1; done' &
+bash -c 'trap "trap : TERM; sleep 2; touch $LLMB_RUN_DIR/saved; exit 0" TERM
+for ((i = 0; i < 300; i++)); do sleep 0.1; done' &
 echo $! > "$LLMB_RUN_DIR/rank"
 (sleep 1; kill -TERM "$PPID") > /dev/null 2>&1 &
 wait %1
 """
+STARTING = """
+trap 'exit 9' TERM
+bash -c 'trap "" TERM; sleep 3; trap "touch $LLMB_RUN_DIR/saved; exit 0" TERM
+for ((i = 0; i < 300; i++)); do sleep 0.1; done' &
+echo $! > "$LLMB_RUN_DIR/rank"
+(sleep 0.5; kill -TERM "$PPID") > /dev/null 2>&1 &
+wait %1
+"""
+"""A rank that ignores the signal while it starts."""
 EARLIER = mbridge_line(4, 5) + mbridge_line(5, 5)
 """What an earlier start has left in the log, its last iteration too."""
 ASKED = """
@@ -136,6 +153,7 @@ WAITING: dict[str, tuple[str, dict[str, str], int, tuple[tuple[str, int | None],
     "saving": (SIGNALLED, {}, 0, (("signal", None),)),
     # By its number alone, the last task of an array would stand for all.
     "saving, of an array": (SIGNALLED, ARRAY, 0, (("signal", None),)),
+    "saving, told while it started": (STARTING, {}, 0, (("signal", None),)),
     "asked where they are": (printing(1, 2) + ASKED, SOON, 124, (("hang", 2),)),
 }
 """Steps (bash), variables, the exit code of the script, and its events between start and end."""
@@ -162,6 +180,43 @@ def test_a_step_that_takes_its_time_to_end(waited: dict[str, tuple[Path, Ended]]
     if name == "asked where they are":
         (answer,) = folder.rglob("before")
         assert answer.read_text() == "stack\n", "before the step is ended"
+
+
+RUNS = (
+    "echo asked >> $LLMB_RUN_DIR/asked; echo JobId=7 JobState=RUNNING Reason=None PreemptTime=2026-11-28T20:35:00 X=1"
+)
+GONE = "echo JobId=7 JobState=PENDING Reason=BeginTime PreemptTime=None X"
+PREEMPTED = f"if [[ -e $LLMB_RUN_DIR/gone ]]; then {GONE}; else {RUNS}; fi; exit 0"
+"""What scontrol says of a job that is preempted, until Slurm has taken its nodes."""
+SOON_GONE = """
+(until grep -q '"preempted"' "$LLMB_RUN_DIR/events.jsonl"; do sleep 0.1; done
+sleep 1; kill -TERM "$PPID"; sleep 1; touch "$LLMB_RUN_DIR/gone"; kill -TERM "$PPID") > /dev/null 2>&1 &
+"""
+"""A signal that is a warning, and one that is the end."""
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_preempted_job_leaves_its_end_to_slurm(tmp_path: Path, status: int) -> None:
+    """It asks once after the step, and once for each signal. Had it ended by itself, it would not be queued again."""
+    step = f"{printing(1, 2)}{SOON_GONE}exit {status}"
+    ended = run_script(tmp_path, step, EARLIER, show_job=PREEMPTED)
+    assert ended == (status, [("start", None), ("preempted", None), ("end", status)])
+    (asked,) = tmp_path.rglob("asked")
+    assert asked.read_text().split() == ["asked"] * 2, "and a third time, when it was gone"
+
+
+@pytest.mark.parametrize(
+    ("log", "show_job"),
+    [
+        (printing(4, 5), PREEMPTED),
+        (printing(1, 2), f"{RUNS.replace('2026-11-28T20:35:00', 'None')}; exit 0"),
+        (printing(1, 2), f"{GONE}; exit 0"),
+        (printing(1, 2), "exit 1"),
+    ],
+    ids=["all steps are trained", "not preempted", "already taken", "no answer"],
+)
+def test_what_does_not_wait_for_slurm(tmp_path: Path, log: str, show_job: str) -> None:
+    assert run_script(tmp_path, f"{log}exit 0", show_job=show_job) == (0, [("start", None), ("end", 0)])
 
 
 def test_a_second_job_of_the_same_run_does_nothing(tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(Health
 PRELUDE = r"""
 set -euo pipefail
 export LLMB_RUN_DIR=$PWD
-job=1 nodes=n1 restarts=0 late_signals=0 limit_seconds=0 log=$PWD/log
+job=1 nodes=n1 restarts=0 late_signals=0 tell_seconds=0 limit_seconds=0 log=$PWD/log
 step_status() { echo "$1"; }
+preempted() { false; }
 touch "$log"
 source "$1"
 """

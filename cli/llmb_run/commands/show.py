@@ -251,7 +251,11 @@ def _slow(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -
     for record in load_rows(_chosen(workspace, names, filters))[0]:
         folder = record.paths.folder
         item = straggler_in(folder, record.plan)
-        nobody = "no rank stands out, which is not to say that none is slow" if (folder / FILE).exists() else "its ranks recorded no waits"
+        nobody = (
+            "no rank stands out, which is not to say that none is slow"
+            if (folder / FILE).exists()
+            else "its ranks recorded no waits"
+        )
         text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
         text += labelled("slow", [item.text if item else nobody])
         gap = find_gap(record, workspace)

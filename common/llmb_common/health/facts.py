@@ -93,23 +93,27 @@ class System(msgspec.Struct, frozen=True):
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A folder as a node sees it. ``free``, ``size``: bytes. ``problem``: why nothing can be written there."""
+    """A folder as a node sees it. ``free``, ``size``: bytes. ``problem``: why nothing can be written there. ``kind``:
+    of its file system, in the word of ``stat``, where that is asked."""
 
     path: str = ""
     there: bool = False
     free: int | None = None
     size: int | None = None
     problem: str | None = None
+    kind: str | None = None
 
 
 class Software(msgspec.Struct, frozen=True):
-    """``unpacked``: where Enroot unpacks images. ``starts``: the programs that were to start, and did."""
+    """``unpacked``: where Enroot unpacks images for Pyxis. ``roots``: where it does for a job of this user. ``starts``:
+    the programs that were to start, and did."""
 
     os: str | None = None
     ofed: str | None = None
     enroot: str | None = None
     enroot_settings: dict[str, str] = {}
     unpacked: Folder | None = None
+    roots: Folder | None = None
     starts: tuple[str, ...] = ()
 
 

@@ -11,6 +11,8 @@
 # batch_first       the first byte of the batch log that is of this start, where there is such a log
 # late_signals      1 where a signal can reach this script seconds after the step that it ended
 # end_step          a function that is given the PID of the step and tells its ranks to end
+# tell_seconds      after which a step that has not ended is told again, 0 where once is enough
+# preempted         a function: whether the scheduler is about to take the nodes away and end this job itself
 # ask_step          the same, and asks its ranks where they are: SIGURG, which does nothing to other processes
 # on_nodes          a function that runs its arguments once on every node, outside containers, for 30 s at most
 # kernel            what each node runs then, given the time of the start and the folder nodes/
@@ -191,19 +193,56 @@ kernel_logs() {
   within 40 on_nodes bash -c "$kernel" bash "$began" "$LLMB_RUN_DIR/nodes"
 }
 
+# Tells the step to end, and again while it has not: ranks that are still starting ignore it.
+# shellcheck disable=SC2329  # follow calls it in a trap
+tell() {  # PID of the step
+  ((signals)) || event signal null
+  signals=1
+  [[ -z $timer ]] || kill "$timer" 2> /dev/null || true
+  end_step "$1"
+  if ((tell_seconds > 0)); then
+    { sleep "$tell_seconds"; kill -TERM "$$"; } > /dev/null 2>&1 &
+    timer=$!
+  fi
+}
+
+# Whether the log has the last iteration of all.
+has_trained() {
+  local last=0 steps=0 idle=0 times=() offset=$first
+  look
+  ((last > 0 && last == steps))
+}
+
+# Stays until the scheduler ends this job: then it queues it again, if its site wants that; not what ended by itself.
+# It is asked again only after a signal, which may be that end, or the warning of a limit that has become as near.
+stay_preempted() {
+  local told=0
+  trap 'told=1' TERM INT
+  event preempted null
+  while true; do
+    if ((told)); then
+      told=0
+      preempted || break
+    fi
+    sleep 60 > /dev/null 2>&1 &
+    ((told)) || wait "$!" || true
+  done
+}
+
 # Waits for the step, judges it, and ends this script with the training's exit code.
 follow() {  # PID of the step
-  local step=$1 supervisor status verdict='' signals=0
+  local step=$1 supervisor status verdict='' signals=0 timer=''
   trap 'verdict=$hung' USR1
   trap 'verdict=$lingered' USR2
   supervise "$step" &
   supervisor=$!
   # Only now: a subshell that is killed at its very start would still have this trap.
-  trap 'signals=1; event signal null; end_step "$step"' TERM INT
+  trap 'tell "$step"' TERM INT
   while true; do
     wait "$step" && status=0 || status=$?
     if [[ -n $verdict ]] || ! kill -0 "$step" 2> /dev/null; then break; fi  # else a signal ended only the waiting
   done
+  [[ -z $timer ]] || kill "$timer" 2> /dev/null || true
   ((status == 0)) || [[ -n $verdict ]] || status=$(step_status "$status")
   # A step and this script are signalled one after the other; the record has the signal before the end.
   if ((status == 143 && late_signals && ! signals)); then sleep 5 & wait "$!" || true; fi
@@ -217,5 +256,6 @@ follow() {  # PID of the step
     "$hung") status=124 ;;
     "$full") status=28 ;;  # ENOSPC, where nothing but the scheduler can keep it
   esac
+  if preempted && ! has_trained; then stay_preempted; fi
   exit "$status"
 }

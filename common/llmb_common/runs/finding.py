@@ -26,6 +26,7 @@ from llmb_common.runs.record import (
     FAILED,
     LOST,
     NOT_SUBMITTED,
+    PREEMPTED,
     SUBMITTING,
     TIMEOUT,
     RunRecord,
@@ -108,9 +109,12 @@ class Finding:
 def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
     """How a job has ended by its own record; ``cancelled``: where it failed, somebody wanted that."""
     stopped = CANCELLED if cancelled else TIMEOUT if events.timed_out else FAILED
+    state = COMPLETED if events.exit_code == 0 else stopped
+    if events.preempted and not events.over:
+        state = PREEMPTED
     code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
     return Finding(
-        state=COMPLETED if events.exit_code == 0 else stopped,
+        state=state,
         detail="; ".join(part for part in (code, events.problem, remark) if part),
         since=events.ended,
         job_id=events.job_id,

@@ -22,6 +22,8 @@ class Start:
 
     nodes: str
     time: float | None
+    preempted: bool = False
+    """It ended because its scheduler took the nodes away."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class JobEvents:
     """In a series: somebody asked for its end, and not for the others'."""
     timed_out: bool = False
     """In a series: it was ended at its own time limit."""
+    preempted: bool = False
+    """Its scheduler was about to take the nodes away, and to queue it again or not: it has not ended by itself."""
     problem: str = ""
     earlier: tuple[Start, ...] = ()
     """The starts before the last, of a job that its scheduler queued again."""
@@ -63,13 +67,16 @@ def read_events(path: Path) -> JobEvents:
     """The job's own account; all None where it has not started."""
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []
+    preempted: list[bool] = []
     later: list[dict[str, Any]] = []
     for event in _events(path):
         if event["event"] == "start":
             start, later = event, []
             starts.append(event)
+            preempted.append(False)
         elif start is not None and event.get("job_id") == start.get("job_id"):
             later.append(event)
+            preempted[-1] = preempted[-1] or event["event"] == "preempted"
     if start is None:
         return JobEvents()
     spare = [event for event in _events(path.with_suffix(".spare")) if _is_of(event, start)]
@@ -93,12 +100,13 @@ def read_events(path: Path) -> JobEvents:
         cancelled="cancel" in kinds,
         timed_out="limit" in kinds,
         full=full,
+        preempted=preempted[-1],
         log_from=_integer(start.get("log")) or 0,
         batch_from=_integer(start.get("batch")) or 0,
         problem=_problem(began, later) or ("the disk was full" if full else ""),
         earlier=tuple(
-            Start(str(one.get("nodes", "")), _number(one.get("time")))
-            for one in starts[:-1]
+            Start(str(one.get("nodes", "")), _number(one.get("time")), taken)
+            for one, taken in zip(starts[:-1], preempted, strict=False)
             if one.get("job_id") == start.get("job_id")
         ),
     )
@@ -138,6 +146,8 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
             return f"hung before its first iteration: none came{waited}, the job was ended (LLMB_START_SECONDS)"
         if event["event"] == "hang":
             return f"hung after iteration {last}: no further one came, the job was ended"
+        if event["event"] == "preempted":
+            return "preempted: it left the end to the scheduler"
         if event["event"] == "no-checkpoint":
             return "the jobs before it saved no checkpoint to continue from: no rank was started"
         if event["event"] == "teardown":

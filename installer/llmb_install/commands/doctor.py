@@ -19,7 +19,9 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import size
 from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import RequestError
+from llmb_common.executors.slurm.script import LOCAL_FILE_SYSTEMS, ROOT_ROOM
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
+from llmb_common.health.facts import Folder
 from llmb_common.machine.files import require_trusted
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import LOCAL, SLURM, Traits, traits_of
@@ -390,10 +392,32 @@ def _image_on(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[Docto
         found = f"{size(room.free)} free at {room.path} of the node, for about {size(needed)}"
         remedy = "Pyxis unpacks it there: set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
         yield _check("room to unpack the image", room.free < needed and not started, found, remedy)
+    if facts.slurm.runtime == "enroot":
+        yield _root_for(facts, node.facts.software.roots or Folder(), needed)
     outside, shown = len(node.facts.gpus.gpus), len(inside.values.get("gpu", []))
     if started and outside:
         remedy = "Enroot needs its hook 98-nvidia.sh, and libnvidia-container on the node"
         yield _check("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)
+
+
+def _root_for(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
+    """Whether a job unpacks its image on the node, ``needed`` bytes: what Enroot mounts does not outlive the SIGCONT
+    with which Slurm announces a preemption."""
+    wanted = ROOT_ROOM * needed
+    if not roots.there:
+        why = "Enroot does not say where it keeps roots (4.0 and later do)"
+    elif roots.kind not in LOCAL_FILE_SYSTEMS:
+        why = f"{roots.path} is on {roots.kind or 'a file system of an unknown kind'}, which nodes may share"
+    elif (roots.free or 0) < wanted:
+        why = f"{size(roots.free or 0)} free at {roots.path} of the node, for {size(wanted)}"
+    else:
+        return DoctorCheck("saving when preempted", "ok", f"jobs unpack the image at {roots.path} of the node")
+    preempts = facts.slurm_config.get("PreemptMode", "OFF") != "OFF"
+    remedy = (
+        "a job that is preempted with grace loses up to one checkpoint interval: set ENROOT_DATA_PATH in "
+        "/etc/enroot/enroot.conf to a local disk of the nodes with room for twice the image"
+    )
+    return _check("saving when preempted", preempts, f"{why}: jobs mount the image", remedy, "doubt")
 
 
 def _node_hardware(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:

@@ -5,6 +5,8 @@ restarts=0
 late_signals=0
 # shellcheck disable=SC2329  # supervise.sh calls it in a trap
 end_step() { kill -TERM "$1" 2> /dev/null || true; }
+tell_seconds=0
+preempted() { false; }
 # shellcheck disable=SC2329  # supervise.sh calls it
 ask_step() { :; }
 # shellcheck disable=SC2329  # supervise.sh calls it

@@ -6,6 +6,8 @@ restarts=${SLURM_RESTART_COUNT:-0}
 late_signals=0
 # shellcheck disable=SC2329  # supervise.sh calls it in a trap
 end_step() { kill -TERM "$1" 2> /dev/null || true; }
+tell_seconds=0  # torchrun would stop waiting for its ranks
+preempted() { false; }
 # shellcheck disable=SC2329  # supervise.sh calls it
 ask_step() { cat "/proc/$1/task"/*/children | xargs -r kill -URG; }
 # shellcheck disable=SC2329  # supervise.sh calls it

@@ -14,8 +14,17 @@ batch_first=$(($({ wc -c < "$batch"; } 2> /dev/null || echo 0) + 1))
 # stopped keeper of the image's mount wakes up and kills it. scancel sends SIGTERM alone, and to no other task's step.
 # shellcheck disable=SC2329  # supervise.sh calls it in a trap
 end_step() { timeout 60 scancel --signal=TERM "$job" || true; }
+tell_seconds=10
 # shellcheck disable=SC2329  # supervise.sh calls it
 ask_step() { timeout 60 scancel --signal=URG "$job"; }
+
+# Until the grace is over Slurm says nothing of a preemption to this script, but it answers.
+# shellcheck disable=SC2329  # supervise.sh calls it
+preempted() {
+  local said
+  said=$(timeout 60 scontrol show job "$job" --oneliner 2> /dev/null) || return 1
+  [[ $said == *" JobState=RUNNING "* && $said == *" PreemptTime="[0-9]* ]]
+}
 
 # shellcheck disable=SC2329  # supervise.sh calls it
 on_nodes() { timeout 30 srun --overlap --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" --mpi=none "$@" 2> /dev/null; }

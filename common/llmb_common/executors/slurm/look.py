@@ -32,6 +32,7 @@ from llmb_common.runs.record import (
     FAILED,
     LOST,
     NOT_SUBMITTED,
+    PREEMPTED,
     RUNNING,
     SUBMITTED,
     SUBMITTING,
@@ -51,7 +52,7 @@ def _with_attempts(records: Sequence[RunRecord], findings: Mapping[str, Finding]
         state, events = found[record.paths.run_id].state, read_events(record.paths.events)
         # The starts that are over, of a job that has not ended with them.
         waits = events.started is not None and is_waiting(state or "")
-        starts = [*events.earlier, *([Start(events.nodes, events.started)] if waits else [])]
+        starts = [*events.earlier, *([Start(events.nodes, events.started, events.preempted)] if waits else [])]
         if starts and (len(starts) > len(attempts_of(record)) or state not in (None, record.state)):
             asked.append((record, starts))
     if not asked:
@@ -81,7 +82,7 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
         if own is not None:
             left.remove(own)
         attempts.append(Attempt(row.state, own.nodes if own else row.nodes, row.failed, row.started, row.ended))
-    attempts += [Attempt("", start.nodes, "", start.time) for start in left]
+    attempts += [Attempt(PREEMPTED if start.preempted else "", start.nodes, "", start.time) for start in left]
     return sorted(attempts, key=lambda attempt: attempt.started or 0.0)
 
 
@@ -180,7 +181,8 @@ def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bo
         return Finding(LOST, detail, since=job.ended, job_id=job.job_id, nodes=job.nodes or events.nodes)
     if job is not None and not written_off and not (job.is_late and (problem or events.exit_code is not None)):
         return _in_turn(record, job, events) if record.submission.in_series else _from_job(record, job, events)
-    succeeded = events.over if record.submission.in_series else events.exit_code == 0
+    # A job that is preempted leaves its end to Slurm, which may queue it again whatever its exit code.
+    succeeded = events.over if record.submission.in_series else events.exit_code == 0 and not events.preempted
     if events.exit_code is not None and (succeeded or not problem):
         # The job has ended by its own account. While nobody can be asked, only success counts: Slurm may be about to
         # requeue a job that failed with its node.

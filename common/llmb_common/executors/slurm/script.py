@@ -4,6 +4,10 @@ Where Slurm has no Pyxis a rank enters its image by ``enroot start``, with the e
 the caller's environment (``runtime.sh`` and ``enroot-switchroot.c`` of 4.1.2: ``clearenv``, then the image's variables
 and those of ``--env``). Its hooks for Slurm and PyTorch, which would bring some of it back, are optional. ``--env`` of
 a variable that is not set makes an empty one, so it is decided on the node which to name.
+
+Slurm (22.05) announces a preemption with SIGCONT and SIGTERM to every process of the step, and says nothing to the
+batch script. What Enroot mounts from an image is served by FUSE, kept by a stopped process that takes the mount away
+when it wakes up: so each node's ranks start in one root that is unpacked for them (``enroot.sh``).
 """
 
 from __future__ import annotations
@@ -27,6 +31,14 @@ _NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)
 _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
 """SLURM_* is for ranks, file names and NUMA binding; the others can also come from a site's prolog."""
 
+LOCAL_FILE_SYSTEMS = (
+    *("bcachefs", "btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"),
+)
+"""File systems that nodes do not share, in the words of ``stat -f -c %T`` (coreutils)."""
+
+ROOT_ROOM = 2
+"""Free space for an unpacked image, in sizes of the image. Enroot's own do not compress files; others may."""
+
 
 def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str]) -> str:
     """The bash text that each task runs on the host, with the task's own text as its only argument."""
@@ -35,17 +47,21 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
         "set -euo pipefail",
         f"names=({' '.join(dict.fromkeys((*_NAMES, *variables)))})",
         f"prefixes=({' '.join(_PREFIXES)})",
-        shell_part(__file__, "enroot.sh"),
+        f"local_kinds=({' '.join(LOCAL_FILE_SYSTEMS)}) room={ROOT_ROOM}",
+        f"image={quote(plan.image or '')}",
+        f"start=(enroot start{' --rw' if writable else ''}",
+        *(f"  --mount {quote(mount)}" for mount in mounts),
+        ")",
     ]
     if plan.checkpoint.enabled:
         lines += [
-            "# Slurm signals every process of the step, but those that serve the image must live until all is saved.",
-            "# An ignored signal stays ignored in child processes; ranks install a handler of their own.",
+            "# Slurm signals every process of the step, but these must live until all is saved. An ignored signal",
+            "# stays ignored in child processes; ranks install a handler of their own.",
             "trap '' TERM",
         ]
-    lines.append(f"exec enroot start{' --rw' if writable else ''} \\")
-    lines += [f"  --mount {quote(mount)} \\" for mount in mounts]
-    lines.append(f'  "${{options[@]}}" {quote(plan.image or "")} bash -c "$1"')
+    else:
+        lines.append("trap : TERM  # it ends the rank, and then this")
+    lines.append(shell_part(__file__, "enroot.sh"))
     return "\n".join(lines)
 
 
@@ -175,6 +191,12 @@ class SlurmScript(JobScript):
             f"export MASTER_PORT=${{MASTER_PORT:-$(({PORT_BASE} + SLURM_JOB_ID % {PORT_COUNT}))}}",
             "",
         ]
+        if plan.checkpoint.enabled:
+            lines += [
+                "# A rank that cannot save yet, or has saved, ignores what tells it to, and is told again.",
+                "task=\"trap '' TERM\"$'\\n'$task",
+                "",
+            ]
         if slurm.runtime == "enroot":
             lines += ["# How each rank enters its image, which gets no variable but those named here."]
             lines += ["IFS= read -r -d '' enter << 'ENTER' || true"]

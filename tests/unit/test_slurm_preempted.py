@@ -1,0 +1,88 @@
+"""What is made of a job that Slurm preempts: it has left its end to Slurm, which may queue it again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from llmb_common.errors import SchedulerError
+from llmb_common.executors.slurm import look as slurm_look
+from llmb_common.executors.slurm.query import JobInfo, JobKey
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.finding import Attempt, Finding
+from llmb_common.runs.record import RunRecord
+from llmb_common.submission.single import create_run
+
+
+@dataclass
+class Queue:
+    """What squeue answers, None: nothing. There is no accounting, and node n2 is down."""
+
+    jobs: list[JobInfo] | None = field(default_factory=list)
+
+    def ask(self) -> dict[JobKey, list[JobInfo]]:
+        if self.jobs is None:
+            raise SchedulerError("squeue did not answer")
+        return {job.key: [job] for job in self.jobs}
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
+    queue = Queue()
+    monkeypatch.setattr(slurm_look, "in_queue", lambda names: queue.ask())
+    monkeypatch.setattr(slurm_look, "in_accounting", lambda names, since: None)
+    monkeypatch.setattr(slurm_look, "starts_in_accounting", lambda names, since: [])
+    monkeypatch.setattr(slurm_look, "unfit_nodes", lambda nodes: ["n2"])
+    return queue
+
+
+@pytest.fixture
+def record(plan: JobPlan) -> RunRecord:
+    return replace(create_run(plan, b"", {}), job_id="7").with_state("RUNNING")
+
+
+def job(record: RunRecord, state: str, nodes: str, started: float | None, reason: str = "") -> JobInfo:
+    return JobInfo("7", record.job_name, state, 100.0, started, None, nodes, reason=reason)
+
+
+def look(record: RunRecord) -> Finding:
+    return slurm_look.look_at_slurm([record])[record.paths.run_id]
+
+
+def say(record: RunRecord, *events: dict[str, object]) -> None:
+    record.paths.events.write_text("".join(json.dumps({"job_id": "7", **event}) + "\n" for event in events))
+
+
+START = {"event": "start", "time": 210.0, "nodes": "n[1-2]"}
+PREEMPTED = {"event": "preempted", "time": 250.0, "exit_code": None}
+END = {"event": "end", "time": 290.0, "exit_code": 0}
+AGAIN = {"event": "start", "time": 1210.0, "nodes": "n[3-4]", "restart": 1}
+
+
+def test_its_end_is_no_success_while_slurm_does_not_answer(record: RunRecord, queue: Queue) -> None:
+    queue.jobs = None
+    say(record, START, PREEMPTED, END)
+    assert look(record) == Finding(unknown="squeue did not answer")
+    say(record, START, PREEMPTED, END, AGAIN, END)
+    assert look(record).state == "COMPLETED", "that was another start"
+
+
+def test_where_slurm_has_forgotten_it_it_was_not_queued_again(record: RunRecord, queue: Queue) -> None:
+    say(record, START, PREEMPTED, END)
+    found = look(record)
+    assert (found.state, found.detail) == (
+        "PREEMPTED",
+        "preempted: it left the end to the scheduler; by the job's own record",
+    )
+
+
+def test_queued_again_it_says_where_it_was_preempted_and_blames_no_node(record: RunRecord, queue: Queue) -> None:
+    queue.jobs = [job(record, "PENDING", "", None, "BeginTime")]
+    say(record, START, PREEMPTED, END)
+    waiting = look(record)
+    assert (waiting.state, waiting.detail) == ("PENDING", "BeginTime; PREEMPTED on n[1-2]")
+    queue.jobs = [job(record, "RUNNING", "n[3-4]", 1200.0)]
+    say(record, START, PREEMPTED, END, AGAIN)
+    assert look(record).attempts == (Attempt("PREEMPTED", "n[1-2]", "", 210.0),)
