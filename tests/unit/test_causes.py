@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from llmb_common.causes.answer import Diagnosis
-from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.lines import location_of, parse
 from llmb_common.causes.places import short_bus
 from llmb_common.causes.reading import LONGEST
@@ -418,12 +417,6 @@ def test_prefixes_are_taken_off_in_any_order() -> None:
 def test_an_endless_line_is_cut_and_what_a_terminal_would_act_on_is_escaped(tmp_path: Path) -> None:
     assert named(why(tmp_path, "RuntimeError: " + "x" * 10**6)) == ("RuntimeError: " + "x" * LONGEST)[:LONGEST]
     assert named(why(tmp_path, "ValueError: \x1b]0;owned\x07 \u202e\n")) == "ValueError: \\x1b]0;owned\\x07 \\u202e"
-
-
-def test_without_any_complaint_the_last_line_is_a_witness(tmp_path: Path) -> None:
-    assert why(tmp_path, f"{NCCL}\nthe end\n \n").summary == "unknown: the last line is the end"
-    assert why(tmp_path, "\n \n").summary == "unknown: no output"
-    assert diagnose_logs([tmp_path / "nowhere"]).summary == "unknown: no output"
 
 
 def test_a_huge_log_is_read_in_little_memory(tmp_path: Path) -> None:

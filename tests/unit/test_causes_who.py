@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import read_complaints
 from support.failed_logs import TORCHRUN_KILLED, FailedLog, why
@@ -258,6 +259,13 @@ def test_a_link_that_failed_has_two_ends(tmp_path: Path) -> None:
     assert found.cause is not None
     assert (found.cause.node, found.cause.peer) == ("gpu4", "10.1.0.3")
     assert "on gpu4 to 10.1.0.3" in found.summary
+
+
+def test_without_any_complaint_the_last_line_is_a_witness(tmp_path: Path) -> None:
+    harmless = "gpu12:4711:4735 [3] NCCL INFO Channel 07/0 : 12[4] -> 13[5] via P2P/CUMEM/read\n"
+    assert why(tmp_path, f"{harmless}\nthe end\n \n").summary == "unknown: the last line is the end"
+    assert why(tmp_path, "\n \n").summary == "unknown: no output"
+    assert diagnose_logs([tmp_path / "nowhere"]).summary == "unknown: no output"
 
 
 def test_where_a_rank_is_follows_from_the_first_of_its_node() -> None:

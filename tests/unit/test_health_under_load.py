@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,6 @@ from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.judge import judge
 from llmb_common.health.stress import measured_lines, stressed
 from llmb_common.machine.processes import Answer
-from llmb_common.results import references as kept
 from llmb_common.results.references import Baseline, BaselineRun
 from llmb_train.evidence.ask import frames
 from support.health_fleets import fleet, needs
@@ -246,7 +246,10 @@ def test_what_the_site_expects_is_said_where_it_is_not_so(tmp_path: Path) -> Non
         "power_limit": "650 W",
     }
     (tmp_path / ".llmb").mkdir()
-    kept._write(tmp_path, [Baseline("abc", "a title", "0.3", 1.0, (run,), setup)])
+    baseline = Baseline("abc", "a title", "0.3", 1.0, (run,), setup)
+    (tmp_path / ".llmb" / "baselines.json").write_text(
+        json.dumps({"schema": 1, "baselines": [msgspec.to_builtins(baseline)]})
+    )
     found = found_by(Bench(), tmp_path)
     assert {status for status, _ in found.values()} == {"warn"}
     assert found["n1"][1] == ["power limit 700 W, and 650 W in this site's baseline abc"]

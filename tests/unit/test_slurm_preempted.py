@@ -9,7 +9,7 @@ import pytest
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_look
-from llmb_common.executors.slurm.query import JobInfo, JobKey
+from llmb_common.executors.slurm.query import JobInfo
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Attempt, Finding
 from llmb_common.runs.record import RunRecord
@@ -22,10 +22,10 @@ class Queue:
 
     jobs: list[JobInfo] | None = field(default_factory=list)
 
-    def ask(self) -> dict[JobKey, list[JobInfo]]:
+    def ask(self) -> dict[str, list[JobInfo]]:
         if self.jobs is None:
             raise SchedulerError("squeue did not answer")
-        return {job.key: [job] for job in self.jobs}
+        return {job.name: [job] for job in self.jobs}
 
 
 @pytest.fixture

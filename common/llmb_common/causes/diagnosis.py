@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmb_common.causes.answer import Cause, Diagnosis, Symptom
+from llmb_common.causes.blame import is_interrupted, is_word_of_kernel, peer_of
 from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
 from llmb_common.causes.lines import LogLine
 from llmb_common.causes.places import Places
@@ -163,8 +164,8 @@ def _diagnose(
     step = next((reading.step for reading in readings if reading.step is not None), None)
     if chosen is not None:
         # A rank that never came is why the job was ended, not what comes of that.
-        interrupted = chosen.kind != "hang" and (signalled or _is_interrupted(chosen, readings, outcome))
-        keep_out = chosen.keep_out and (not interrupted or _is_word_of_kernel(chosen.kind))
+        interrupted = chosen.kind != "hang" and (signalled or is_interrupted(chosen, readings, outcome.kind))
+        keep_out = chosen.keep_out and (not interrupted or is_word_of_kernel(chosen.kind))
         chosen = msgspec.structs.replace(chosen, step=step, interrupted=interrupted, keep_out=keep_out)
         if chosen.kind == "time-limit" and step is None:
             chosen = msgspec.structs.replace(chosen, what=_NO_STEP, remedy=_NO_STEP_REMEDY)
@@ -176,22 +177,6 @@ def _diagnose(
     if trained and chosen is None:
         summary = f"every step was trained; after the last one, {summary.removeprefix('unknown: ')}"
     return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
-
-
-_INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
-
-
-def _is_interrupted(chosen: Cause, readings: Sequence[Reading], outcome: Outcome) -> bool:
-    """Whether the scheduler had ended the job before the line of ``chosen``, or may have: two files have no order."""
-    ends = [item for item in _all(readings) if item.signature.id in _INTERRUPTIONS]
-    if not ends:
-        return outcome.kind in _INTERRUPTIONS
-    return any(str(end.log) != chosen.file or (number_of(end) or 0) <= (chosen.number or 0) for end in ends)
-
-
-def _is_word_of_kernel(kind: str) -> bool:
-    """Whether a cause of this kind is the kernel's word about hardware, which no signal to a job brings about."""
-    return kind.startswith(("xid-", "sxid-")) or any(item.id == kind and item.kernel for item in signatures())
 
 
 def _all(readings: Sequence[Reading]) -> Iterator[Complaint]:
@@ -343,18 +328,9 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
         line=printable(item.raw),
         file=str(item.log),
         number=number_of(item),
-        peer=_peer(item) if found.fault == "network" else None,
+        peer=peer_of(item) if found.fault == "network" else None,
         keep_out=found.keep_out and node is not None and not everywhere and found.sure != "possible",
     )
-
-
-_PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")
-
-
-def _peer(item: Complaint) -> str | None:
-    """The address of the other end, where a line about a link names it."""
-    found = _PEER.search(item.line.text)
-    return found[1] if found else None
 
 
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
