@@ -138,6 +138,34 @@ def test_cancelled_while_it_runs(either_site: Lifecycle) -> None:
     assert events_of(record) == ["start", "signal", "end"]
 
 
+def test_a_job_that_somebody_renamed_is_followed_to_its_end_and_cancelled(either_site: Lifecycle) -> None:
+    """As a site's job_submit script does. It was LOST after ten minutes, and cancelling it did nothing."""
+
+    def rename(record: RunRecord) -> None:
+        either_site.cluster.run(["scontrol", "update", f"JobId={record.job_id}", "JobName=bench_0001"])
+
+    record = either_site.training(STANDIN_SECONDS="300")
+    rename(record)
+    assert either_site.until(record, "RUNNING").record.job_id == record.job_id
+    (record,) = cancel([record])
+    assert either_site.end_of(record).state == "CANCELLED"
+    assert events_of(record) == ["start", "signal", "end"]
+    short = either_site.training(STANDIN_SECONDS="2")
+    rename(short)
+    assert either_site.end_of(short).state == "COMPLETED"
+
+
+def test_a_job_whose_id_was_lost_and_whose_name_was_changed_is_not_started_twice(site: Lifecycle) -> None:
+    record = site.training(STANDIN_SECONDS="300")
+    site.cluster.run(["scontrol", "update", f"JobId={record.job_id}", "JobName=bench_0001"])
+    forgotten = update_record(
+        record.paths.folder, lambda found: replace(found, job_id=None, states=found.states[:1]).with_state("SUBMITTING")
+    )
+    (seen,) = observe([forgotten])
+    assert (seen.record.state, seen.record.job_id) == ("RUNNING", record.job_id)
+    cancel([seen.record])
+
+
 def test_cancelled_while_it_waits(either_site: Lifecycle) -> None:
     everything = {"JOB_TOTAL_GPUS": "4", "GPUS_PER_NODE": "1"}
     blocker = either_site.submit(plan=everything, STANDIN_SECONDS="300", STANDIN_OTHERS="300")

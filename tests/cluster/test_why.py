@@ -44,7 +44,7 @@ KINDS = {
     "bad_data": "data",
     "unknown_argument": "arguments",
     "wrong_layout": "layout",
-    "missing_library": "mixed-libraries",
+    "missing_library": "library-missing",
     "missing_program": "missing-program",
     "recursion": "exception",
     "stuck_in_python": "hang",

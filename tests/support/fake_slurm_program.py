@@ -16,6 +16,7 @@ SEPARATOR = "\x1f"
 """Between the words of a call in the file ``calls``."""
 
 _TIMED_OUT = "Socket timed out on send/recv operation"
+_MOST_JOBS = 3
 _LIMIT = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
 
@@ -76,16 +77,17 @@ def _submit(folder: str, how: str, words: tuple[str, ...]) -> list[str]:
     options = [line[len("#SBATCH --") :] for line in _read(words[-1]).splitlines() if line.startswith("#SBATCH --")]
     values = dict(option.partition("=")[::2] for option in options)
     last = values["array"].removeprefix("0-") if "array" in values else ""
-    if how == "limit" and len([name for name in os.listdir(folder) if name.isdigit()]) >= 3:
-        _fail(f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: {_LIMIT}")
     for number in range(1, 10**6):
         try:
             os.close(os.open(os.path.join(folder, str(number)), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             continue
         break
+    if how == "limit" and number > _MOST_JOBS:  # its number is taken first: several are submitted at once
+        os.unlink(os.path.join(folder, str(number)))
+        _fail(f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: {_LIMIT}")
     job: Job = {"name": values["job-name"], "state": "PENDING", "submitted": int(time.time())}
-    job |= {"options": list(words[:-1]), "known": ["squeue", "sacct"]}
+    job |= {"options": list(words[:-1]), "known": ["squeue", "sacct"], "script": words[-1]}
     ids = [f"{number}_{index}" for index in range(int(last) + 1)] if last else [str(number)]
     write_jobs(os.path.join(folder, str(number)), [{**job, "id": job_id} for job_id in ids])
     if how == "lost":
@@ -96,6 +98,7 @@ def _submit(folder: str, how: str, words: tuple[str, ...]) -> list[str]:
 def _answer(folder: str, command: str, words: tuple[str, ...]) -> list[str]:
     names = next((word[7:].split(",") for word in words if word.startswith("--name=")), None)
     ids = [word for word in words if word.replace("_", "").isdigit()]
+    ids += [job_id for word in words if word.startswith("--jobs=") for job_id in word[7:].split(",")]
     numbers = sorted((name for name in os.listdir(folder) if name.isdigit()), key=int)
     jobs = [job for number in numbers for job in read_jobs(os.path.join(folder, number))]
     chosen = [job for job in jobs if names is None or job["name"] in names]
@@ -104,7 +107,9 @@ def _answer(folder: str, command: str, words: tuple[str, ...]) -> list[str]:
         _cancel(folder, chosen, ids)
         return []
     rows = _rows([job for job in chosen if command in job["known"]])
-    return [_line(command, row_id, jobs) for row_id, jobs in rows.items()]
+    with_script = any(word.endswith(("|%o", ",SubmitLine")) for word in words)
+    lines = [(_line(command, row_id, jobs), jobs[0]) for row_id, jobs in rows.items()]
+    return [f"{line}|{job.get('script', '')}" if with_script else line for line, job in lines]
 
 
 def _cancel(folder: str, chosen: list[Job], ids: list[str]) -> None:

@@ -17,7 +17,7 @@ def named(folder: Path, **layout: int) -> tuple[str, tuple[int, ...]] | None:
     waits = read_waits(folder)
     assert waits is not None
     plan: Any = SimpleNamespace(
-        **{"gpus": len(waits.waited), "nodes": 1, "gpus_per_node": 8, "pp": 1, "tp": 1, **layout}
+        has_experts=False, **{"gpus": len(waits.waited), "nodes": 1, "gpus_per_node": 8, "pp": 1, "tp": 1, **layout}
     )
     found = straggler_of(plan, waits)
     return (found.what, found.ranks) if found else None

@@ -72,6 +72,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setattr(slurm_look, "in_accounting", slurm.in_accounting)
     monkeypatch.setattr(slurm_look, "starts_in_accounting", slurm.starts_in_accounting)
     monkeypatch.setattr(slurm_look, "unfit_nodes", slurm.unfit_nodes)
+    monkeypatch.setattr(slurm_look, "renamed_in_queue", lambda records: {})
+    monkeypatch.setattr(slurm_look, "renamed_in_accounting", lambda records: {})
     return slurm
 
 
@@ -268,6 +270,7 @@ def test_tasks_cancelled_together_are_one_row(record: RunRecord, slurm: Slurm) -
     assert look(task(record)) == Finding(missing=True), "only an end is one for all of them"
     slurm.accounting = [job(task(record), "CANCELLED")]
     say(record, {**START, "job_id": "7_2"})
+    os.utime(record.paths.events, (1.0, 1.0))
     assert look(task(record)) == Finding(missing=True), "and not for one that had started"
 
 

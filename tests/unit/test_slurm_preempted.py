@@ -34,6 +34,8 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     monkeypatch.setattr(slurm_look, "in_queue", lambda names: queue.ask())
     monkeypatch.setattr(slurm_look, "in_accounting", lambda names, since: None)
     monkeypatch.setattr(slurm_look, "starts_in_accounting", lambda names, since: [])
+    monkeypatch.setattr(slurm_look, "renamed_in_queue", lambda records: {})
+    monkeypatch.setattr(slurm_look, "renamed_in_accounting", lambda records: {})
     monkeypatch.setattr(slurm_look, "unfit_nodes", lambda nodes: ["n2"])
     return queue
 

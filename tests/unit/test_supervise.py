@@ -114,9 +114,10 @@ LATE = 'script=$PPID; (sleep 1; kill -TERM "$script") > /dev/null 2>&1 & exit 14
 SIGNALLED = """
 trap 'exit 9' TERM
 bash -c 'trap "trap : TERM; sleep 2; touch $LLMB_RUN_DIR/saved; exit 0" TERM
+touch "$LLMB_RUN_DIR/trains"
 for ((i = 0; i < 300; i++)); do sleep 0.1; done' &
 echo $! > "$LLMB_RUN_DIR/rank"
-(sleep 1; kill -TERM "$PPID") > /dev/null 2>&1 &
+(until [[ -e $LLMB_RUN_DIR/trains ]]; do sleep 0.1; done; sleep 1; kill -TERM "$PPID") > /dev/null 2>&1 &
 wait %1
 """
 STARTING = """

@@ -26,9 +26,14 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
     return any(str(end.log) != cause.file or (number_of(end) or 0) <= (cause.number or 0) for end in ends)
 
 
-def is_word_of_kernel(kind: str) -> bool:
-    """Whether a cause of this kind is the kernel's word about hardware, which no signal to a job brings about."""
-    return kind.startswith(("xid-", "sxid-")) or any(item.id == kind and item.kernel for item in signatures())
+def is_certain_of_node(kind: str) -> bool:
+    """Whether a cause of this kind is the word of the kernel or of the scheduler about a node that failed: no signal to
+    a job brings that about, though one may come of it."""
+    return (
+        kind == "node-failed"
+        or kind.startswith(("xid-", "sxid-"))
+        or any(item.id == kind and item.kernel for item in signatures())
+    )
 
 
 _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmb_common.causes.answer import Cause, Diagnosis, Symptom
-from llmb_common.causes.blame import is_interrupted, is_word_of_kernel, peer_of
+from llmb_common.causes.blame import is_certain_of_node, is_interrupted, peer_of
 from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
 from llmb_common.causes.lines import LogLine
 from llmb_common.causes.places import Places
@@ -164,8 +164,9 @@ def _diagnose(
     step = next((reading.step for reading in readings if reading.step is not None), None)
     if chosen is not None:
         # A rank that never came is why the job was ended, not what comes of that.
-        interrupted = chosen.kind != "hang" and (signalled or is_interrupted(chosen, readings, outcome.kind))
-        keep_out = chosen.keep_out and (not interrupted or is_word_of_kernel(chosen.kind))
+        by_itself = chosen.kind == "hang" or is_certain_of_node(chosen.kind)
+        interrupted = not by_itself and (signalled or is_interrupted(chosen, readings, outcome.kind))
+        keep_out = chosen.keep_out and not interrupted
         chosen = msgspec.structs.replace(chosen, step=step, interrupted=interrupted, keep_out=keep_out)
         if chosen.kind == "time-limit" and step is None:
             chosen = msgspec.structs.replace(chosen, what=_NO_STEP, remedy=_NO_STEP_REMEDY)

@@ -231,7 +231,7 @@ stay_preempted() {
 
 # Waits for the step, judges it, and ends this script with the training's exit code.
 follow() {  # PID of the step
-  local step=$1 supervisor status verdict='' signals=0 timer=''
+  local step=$1 supervisor status told verdict='' signals=0 timer=''
   trap 'verdict=$hung' USR1
   trap 'verdict=$lingered' USR2
   supervise "$step" &
@@ -242,6 +242,11 @@ follow() {  # PID of the step
     wait "$step" && status=0 || status=$?
     if [[ -n $verdict ]] || ! kill -0 "$step" 2> /dev/null; then break; fi  # else a signal ended only the waiting
   done
+  # A signal may have ended the waiting just before the step did; the status of a child that is known already is 127.
+  if [[ -z $verdict ]]; then
+    wait "$step" 2> /dev/null && told=0 || told=$?
+    ((told == 127)) || status=$told
+  fi
   [[ -z $timer ]] || kill "$timer" 2> /dev/null || true
   ((status == 0)) || [[ -n $verdict ]] || status=$(step_status "$status")
   # A step and this script are signalled one after the other; the record has the signal before the end.

@@ -1,7 +1,7 @@
 """``scancel``, in such a way that a reused job id does not hit somebody else's job.
 
-A job is identified by id and name together. A series is cancelled as a job where none of its runs is to go on; else
-single runs of it are ended, and not the others.
+A job is identified by id and name together; by the name that it has now, where somebody has changed that. A series is
+cancelled as a job where none of its runs is to go on; else single runs of it are ended, and not the others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llmb_common.errors import LLMBError, RecordError, SchedulerError, attempt
 from llmb_common.executors.slurm.query import CANCEL_SECONDS, run_slurm, steps_of
+from llmb_common.executors.slurm.renamed import renamed_in_queue
 from llmb_common.platform.run_states import is_waiting
 from llmb_common.runs.finding import give_up
 from llmb_common.runs.folders import own_run
@@ -109,6 +110,7 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     """Cancel the jobs; by run id, why one was refused, and the record of a run that will certainly not begin."""
     told: dict[str, RunRecord | LLMBError] = {}
     whole = _whole_jobs([record for record in records if record.submission.in_series])
+    names = _names_now(records)
     asked: dict[str, SchedulerError | None] = {}
     for record in records:
         said: RunRecord | LLMBError | None
@@ -121,11 +123,21 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         else:
             if record.job_name not in asked:
                 # Given both, scancel cancels only a job that matches both.
-                asked[record.job_name] = _scancel(f"--name={record.job_name}", str(record.job_id))
+                name = names.get(record.paths.run_id, record.job_name)
+                asked[record.job_name] = _scancel(f"--name={name}", str(record.job_id))
             said = asked[record.job_name]
         if said is not None:
             told[record.paths.run_id] = said
     return told
+
+
+def _names_now(records: Sequence[RunRecord]) -> dict[str, str]:
+    """By run id, the names of those jobs that were renamed, as far as their scripts prove that they are ours."""
+    try:
+        found = renamed_in_queue(records)
+    except SchedulerError:
+        return {}
+    return {run_id: jobs[0].name for run_id, jobs in found.items() if jobs[0].script}
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:

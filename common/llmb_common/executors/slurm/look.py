@@ -1,6 +1,7 @@
 """The state of runs by Slurm and by the jobs' own records: queue first, then accounting, then ``events.jsonl``.
 
-Of jobs that Slurm queued again also the earlier starts, and which node failed in each.
+A job that its name does not find is asked for by its id: sites rename jobs (``renamed``). Of jobs that Slurm queued
+again also the earlier starts, and which node failed in each.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from llmb_common.executors.slurm.query import (
     starts_in_accounting,
     unfit_nodes,
 )
+from llmb_common.executors.slurm.renamed import renamed_in_accounting, renamed_in_queue
 from llmb_common.machine.processes import identify, is_alive, runs_with
 from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.runs.finding import Attempt, Finding, attempts_of, end_of
@@ -121,6 +123,9 @@ def _expanded(nodes: str) -> list[str]:
 LOST_SECONDS = 600
 """How long a responding scheduler may not know a job before it counts as lost: accounting can lag behind."""
 
+WRITES_SECONDS = 300
+"""A job that has written within so long has not gone, whatever the scheduler says."""
+
 GRACE_SECONDS = 300
 """An interrupted submission that has left no trace for so long never reached the controller: sbatch itself is killed
 after 120 s."""
@@ -133,18 +138,21 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """One finding per run id. Never raises because of the scheduler: what it does not answer is ``unknown``."""
     queue: dict[str, list[JobInfo]] = {}
     accounting: dict[str, list[JobInfo]] = {}
+    renamed: dict[str, list[JobInfo]] = {}
     problem = ""
     # Before Slurm is asked: the job of an sbatch that ends meanwhile may be missing from the answer.
     unborn = {record.paths.run_id for record in records if record.state == SUBMITTING and may_still_be_born(record)}
     try:
         queue = in_queue(record.job_name for record in records)
+        renamed = renamed_in_queue([record for record in records if not _jobs_of(record, queue)])
     except SchedulerError as error:
         problem = error.message
-    missing = [record for record in records if not _jobs_of(record, queue)]
+    missing = [record for record in records if not _jobs_of(record, queue, renamed=renamed)]
     if missing:
         try:
             since = min(record.created for record in missing)
             accounting = in_accounting((record.job_name for record in missing), since) or {}
+            renamed |= renamed_in_accounting([record for record in missing if not _jobs_of(record, accounting)])
         except SchedulerError as error:
             problem = problem or error.message
 
@@ -152,17 +160,21 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     for record in records:
         findings[record.paths.run_id] = _judge(
             record,
-            _jobs_of(record, queue, accounting),
+            _jobs_of(record, queue, accounting, renamed=renamed),
             problem,
             may_come=record.paths.run_id in unborn,
         )
     return _with_attempts(records, findings)
 
 
-def _jobs_of(record: RunRecord, *found: Mapping[str, list[JobInfo]]) -> list[JobInfo]:
-    """The jobs of the run's name in what was ``found``, by name."""
+def _jobs_of(
+    record: RunRecord, *found: Mapping[str, list[JobInfo]], renamed: Mapping[str, list[JobInfo]] | None = None
+) -> list[JobInfo]:
+    """The jobs of the run's name in what was ``found``, by name; and those that were ``renamed``, by run id."""
     jobs = [job for by_name in found for job in by_name.get(record.job_name, [])]
-    return jobs if record.submission.array_index is None else jobs_of_task(record, jobs)
+    if record.submission.array_index is not None:
+        return jobs_of_task(record, jobs)
+    return [*jobs, *(renamed or {}).get(record.paths.run_id, [])]
 
 
 def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
@@ -195,9 +207,24 @@ def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bo
         # An interrupted submission and no trace of a job: is it certain that there will be none?
         never = Finding(state=NOT_SUBMITTED, detail="the submission was interrupted and no job came of it")
         return Finding() if may_come else never
+    if events.started is not None and _still_writes(record):
+        detail = f"Slurm does not know job {record.job_id}, but its log grows"
+        return Finding(RUNNING, detail, since=events.started, job_id=record.job_id, nodes=events.nodes)
     if record.state == LOST or time.time() - (record.missing_since or time.time()) > LOST_SECONDS:
         return Finding(LOST, _lost(record, events, shadows), missing=True)
     return Finding(missing=True)
+
+
+def _still_writes(record: RunRecord) -> bool:
+    """Whether the job's log or its events have changed in the last minutes, by a clock that may differ from ours."""
+    for file in (record.paths.log, record.paths.events):
+        try:
+            changed = file.stat().st_mtime
+        except OSError:
+            continue
+        if abs(time.time() - changed) < WRITES_SECONDS:
+            return True
+    return False
 
 
 def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:

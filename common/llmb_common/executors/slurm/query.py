@@ -1,8 +1,9 @@
 """What Slurm says of jobs and nodes, and how its commands are run: with a timeout, in a clean environment.
 
 Jobs are looked for by name: ``squeue`` first, ``sacct`` for what the controller has forgotten. Ids are reused, and a
-run's job name contains its run id (or that of its series). An incomplete answer, or one with an unreadable line, raises
-SchedulerError: it says nothing about any job.
+run's job name contains its run id (or that of its series). A site's script or ``scontrol`` may have changed the name:
+then the id on record finds the job, and the path of its script proves that it is the run's. An incomplete answer, or
+one with an unreadable line, raises SchedulerError: it says nothing about any job.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
@@ -80,6 +81,8 @@ class JobInfo:
     exit_code: str = ""
     failed: str = ""
     """The nodes whose failure ended it, where accounting says so (sacct's FailedNode, which 22.05 does not have)."""
+    script: str = ""
+    """The command that was submitted, with the script's path; asked only where the name may be another."""
 
     @property
     def is_late(self) -> bool:
@@ -95,15 +98,62 @@ def in_queue(names: Iterable[str]) -> dict[str, list[JobInfo]]:
     """
     jobs: list[JobInfo] = []
     for chunk in _chunks(names):
-        command = ["squeue", "--noheader", "--all", "--states=all", f"--name={','.join(chunk)}"]
-        answer = _ask([*command, "--format=%i|%T|%V|%S|%e|%N|%j|%r"])
-        for job_id, state, submitted, started, ended, nodes, name, reason in _rows(answer, "squeue", 8):
-            # Of a held job, squeue gives the earliest time that it could start.
-            began = None if "held" in reason.lower() else _time(started)
-            why = "" if reason == "None" else reason
-            base = _state(state, "squeue")
-            jobs.append(JobInfo(job_id, name, base, _time(submitted), began, _time(ended), nodes, reason=why))
+        answer = _ask([*_SQUEUE, f"--name={','.join(chunk)}", f"--format={_QUEUED}"])
+        jobs += [_queued(row) for row in _rows(answer, "squeue", 8)]
     return _by_name(jobs)
+
+
+_SQUEUE = ["squeue", "--noheader", "--all", "--states=all"]
+_QUEUED = "%i|%T|%V|%S|%e|%N|%j|%r"
+
+
+def _queued(row: Sequence[str], script: str = "") -> JobInfo:
+    job_id, state, submitted, started, ended, nodes, name, reason = row
+    # Of a held job, squeue gives the earliest time that it could start.
+    began = None if "held" in reason.lower() else _time(started)
+    return JobInfo(
+        job_id,
+        name,
+        _state(state, "squeue"),
+        _time(submitted),
+        began,
+        _time(ended),
+        nodes,
+        reason="" if reason == "None" else reason,
+        script=script,
+    )
+
+
+def in_queue_by_id(ids: Sequence[str]) -> list[JobInfo]:
+    """The jobs with these ids that the controller knows, whatever their names; they may be somebody else's.
+
+    Raises:
+        SchedulerError: the controller cannot be reached.
+    """
+    return [job for chunk in _chunks(ids) for job in _queued_with_script(f"--jobs={','.join(chunk)}")]
+
+
+def in_queue_of(user: int) -> list[JobInfo]:
+    """All jobs of a user that the controller knows.
+
+    Raises:
+        SchedulerError: the controller cannot be reached.
+    """
+    return _queued_with_script(f"--user={user}")
+
+
+def _queued_with_script(which: str) -> list[JobInfo]:
+    try:
+        answer = _ask([*_SQUEUE, which, f"--format={_QUEUED}|%o"])
+    except SchedulerError as error:
+        if _UNKNOWN_ID in error.message:
+            return []  # an answer about that job, and no outage
+        raise
+    return [_queued(row[:8], row[8]) for row in _rows(answer, "squeue", 9)]
+
+
+_UNKNOWN_ID = "Invalid job id specified"
+"""What squeue says of a single id that it does not know; unknown ones among several are left out."""
 
 
 def in_accounting(names: Iterable[str], since: float) -> dict[str, list[JobInfo]] | None:
@@ -113,17 +163,37 @@ def in_accounting(names: Iterable[str], since: float) -> dict[str, list[JobInfo]
         SchedulerError: accounting cannot be reached.
     """
     try:
-        return _by_name([job for chunk in _chunks(names) for job in _accounting(chunk, since)])
+        return _by_name([job for chunk in _chunks(names) for job in _accounting(_named(chunk), since)])
     except SchedulerError as error:
         if error.code == "no-program" or "accounting storage is disabled" in error.message:
             return None
         raise
 
 
+def in_accounting_by_id(ids: Sequence[str], since: float) -> list[JobInfo]:
+    """The jobs with these ids in accounting, whatever their names; nothing where there is no accounting.
+
+    Raises:
+        SchedulerError: accounting cannot be reached.
+    """
+    found: list[JobInfo] = []
+    for chunk in _chunks(ids):
+        which = f"--jobs={','.join(chunk)}"
+        try:
+            found += _accounting(which, since, "--duplicates", more=",SubmitLine")
+        except SchedulerError as error:
+            if error.code == "no-program" or "accounting storage is disabled" in error.message:
+                return []
+            if _UNKNOWN_FIELD not in error.message:  # before 21.08
+                raise
+            found += _accounting(which, since, "--duplicates")
+    return found
+
+
 def starts_in_accounting(names: Sequence[str], since: float, more: str = ",FailedNode") -> list[JobInfo]:
     """The same with every start of jobs that were queued again, in no order; nothing where accounting does not say."""
     try:
-        return [job for chunk in _chunks(names) for job in _accounting(chunk, since, "--duplicates", more=more)]
+        return [job for chunk in _chunks(names) for job in _accounting(_named(chunk), since, "--duplicates", more=more)]
     except SchedulerError as error:
         return starts_in_accounting(names, since, "") if more and _UNKNOWN_FIELD in error.message else []
 
@@ -252,11 +322,19 @@ def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[li
     return [row for line in answer.output.splitlines() if len(row := line.strip().split("|", more)) == more + 1]
 
 
-def _accounting(names: Sequence[str], since: float, *options: str, more: str = "") -> list[JobInfo]:
+def _named(names: Sequence[str]) -> str:
+    return f"--name={','.join(names)}"
+
+
+def _accounting(which: str, since: float, *options: str, more: str = "") -> list[JobInfo]:
+    """``which``: the option that chooses jobs. ``more``: one more field, ``FailedNode`` or ``SubmitLine``."""
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
     command = ["sacct", "--allocations", "--parsable2", "--noheader", "--allusers", f"--starttime={start}", *options]
-    command += [f"--name={','.join(names)}", f"--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode{more}"]
-    return [_accounted(row) for row in _rows(_ask(command), "sacct", 8 + bool(more))]
+    command += [which, f"--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode{more}"]
+    rows = _rows(_ask(command), "sacct", 8 + bool(more))
+    if more == ",SubmitLine":
+        return [replace(_accounted(row[:8]), script=row[8]) for row in rows]
+    return [_accounted(row) for row in rows]
 
 
 def _accounted(row: list[str]) -> JobInfo:
@@ -293,7 +371,7 @@ def _ask(command: Sequence[str]) -> Answer:
 
 def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
     for line in answer.output.splitlines():
-        row = line.split("|")
+        row = line.split("|", fields - 1 if fields > 8 else -1)  # a command may hold the character itself
         if len(row) != fields or not re.fullmatch(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?", row[0]):
             raise AnswerLost(
                 f"cannot parse a line of {program}'s output: {line[:200]!r}",
