@@ -122,7 +122,7 @@ def test_an_empty_answer_is_not_yet_a_lost_job(record, fake, monkeypatch):
 
 
 def test_another_jobs_row_under_our_id_is_not_ours(record: RunRecord, fake: FakeSlurm) -> None:
-    fake.change("1", name="someone-elses", state="FAILED")
+    fake.change("1", name="someone-elses", script="/home/bob/train.sh", state="FAILED")
     seen = look(record)
     assert (seen.record.state, seen.finding.unknown) == ("SUBMITTED", "")
     cancel([record])
