@@ -106,21 +106,45 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+_reserved: list[socket.socket] = []
+"""What holds the ports that this process has been given; closing one would free its port."""
+
+
 def free_ports(count: int) -> list[int]:
-    """``count`` free TCP ports: below those from which the kernel picks ports for outgoing connections, and below those
-    at which jobs meet (``llmb_common.executors.slurm.script.PORT_BASE``)."""
+    """``count`` TCP ports on which nobody listens, reserved until this process ends.
+
+    They lie below those from which the kernel picks ports for outgoing connections, and below those at which jobs meet
+    (``llmb_common.executors.slurm.script.PORT_BASE``). A daemon binds its port some seconds later: the reservation
+    keeps other test processes of this machine, also of another checkout, from choosing the same one.
+    """
     found: list[int] = []
-    with contextlib.ExitStack() as held:
-        for port in random.sample(range(10000, 20000), 2000):
-            probe = held.enter_context(socket.socket())
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+    for port in random.sample(range(10000, 20000), 2000):
+        if len(found) == count:
+            return found
+        if _is_free(port) and _reserve(port):
             found.append(port)
-            if len(found) == count:
-                return found
     raise RuntimeError(f"no {count} free ports between 10000 and 20000")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _reserve(port: int) -> bool:
+    """Whether no other process has reserved it: by a name in Linux's abstract namespace, which ends with its socket."""
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0llmb-test-port-{port}")
+    except OSError:
+        name.close()
+        return False
+    _reserved.append(name)
+    return True
 
 
 def processes_that_mention(folder: Path) -> Iterator[int]:
