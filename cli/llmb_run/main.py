@@ -89,7 +89,6 @@ _HERE = {
     **dict.fromkeys(("steps", "num-steps", "iterations"), "--max-steps N"),
     **dict.fromkeys(("model", "recipe"), "-w WORKLOAD -s SIZE"),
     "time": "--time-limit TIME",
-    "job-name": "nothing: a job's name holds the run's id",
     "array": "llmb-run submit --repeats N",
 }
 _STARTING = "--slurm-arg"

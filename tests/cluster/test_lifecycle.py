@@ -155,6 +155,18 @@ def test_a_job_that_somebody_renamed_is_followed_to_its_end_and_cancelled(either
     assert either_site.end_of(short).state == "COMPLETED"
 
 
+def test_where_the_site_prescribes_one_name_each_run_has_its_own_job(either_site: Lifecycle) -> None:
+    prescribed = {"ADDITIONAL_SLURM_PARAMS": "job-name=bench"}
+    first, second = (either_site.training(plan=prescribed, STANDIN_SECONDS="300") for _ in range(2))
+    name = either_site.cluster.run(["squeue", "-h", f"--jobs={second.job_id}", "-o", "%j"]).stdout.strip()
+    assert name == "bench"
+    (first,) = cancel([first])
+    assert either_site.end_of(first).state == "CANCELLED"
+    (seen,) = observe([second])
+    assert seen.record.state == "RUNNING"
+    cancel([seen.record])
+
+
 def test_a_job_whose_id_was_lost_and_whose_name_was_changed_is_not_started_twice(site: Lifecycle) -> None:
     record = site.training(STANDIN_SECONDS="300")
     site.cluster.run(["scontrol", "update", f"JobId={record.job_id}", "JobName=bench_0001"])

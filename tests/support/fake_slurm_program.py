@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
     Job = dict[str, Any]
 
-SEPARATOR = "\x1f"
+SEPARATOR = "\x02"
 """Between the words of a call in the file ``calls``."""
+
+_FIELD = "\x1f"
+"""Between the fields of a row, as squeue and sacct are asked for them."""
 
 _TIMED_OUT = "Socket timed out on send/recv operation"
 _MOST_JOBS = 3
@@ -107,9 +110,9 @@ def _answer(folder: str, command: str, words: tuple[str, ...]) -> list[str]:
         _cancel(folder, chosen, ids)
         return []
     rows = _rows([job for job in chosen if command in job["known"]])
-    with_script = any(word.endswith(("|%o", ",SubmitLine")) for word in words)
-    lines = [(_line(command, row_id, jobs), jobs[0]) for row_id, jobs in rows.items()]
-    return [f"{line}|{job.get('script', '')}" if with_script else line for line, job in lines]
+    if command == "squeue" and len(ids) == 1 and not rows:
+        _fail("slurm_load_jobs error: Invalid job id specified")
+    return [_line(command, row_id, jobs) for row_id, jobs in rows.items()]
 
 
 def _cancel(folder: str, chosen: list[Job], ids: list[str]) -> None:
@@ -143,6 +146,7 @@ def _line(command: str, row_id: str, jobs: list[Job]) -> str:
     ended = str(job["submitted"] + 9) if job["state"] not in ("PENDING", "RUNNING") else "N/A"
     head = [row_id, job["state"], str(job["submitted"]), "N/A", ended]
     if command == "squeue":
-        return "|".join([*head, "", job["name"], job.get("reason", "None")])
+        return _FIELD.join([*head, "", job["name"], job.get("reason", "None"), job.get("script", "(null)")])
     head[1] += f" by {os.getuid()}" * (job["state"] == "CANCELLED")  # accounting knows who it was
-    return "|".join([*head, "None assigned", job["name"], job.get("exit_code", "0:0")])
+    rest = ["None assigned", job["name"], job.get("exit_code", "0:0"), "None", job.get("script", "")]
+    return _FIELD.join([*head, *rest])

@@ -76,6 +76,21 @@ def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int) -> None:
     assert len(fake.jobs()) == 10, "all are submitted: the same command is a new request"
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("at", "seconds"), [(12, -60), (30, -2), (50, 2), (75, 60)])
+def test_killed_and_run_again_on_a_login_node_with_another_clock(
+    cluster: Cli, fake: FakeSlurm, at: int, seconds: float
+) -> None:
+    assert run_and_crash(lambda: main(list(FIVE)), at, cluster.install)
+    now = time.time
+    with cluster.patch.context() as patch:
+        patch.setattr(time, "time", lambda: now() + seconds)
+        done = cluster(*FIVE)
+    assert (done.status, len(fake.jobs())) == (0, 5), done.err
+    assert len(find_runs(cluster.install)) == 5
+    assert left_behind(cluster) == []
+
+
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_killed_with_its_runs_outside_the_installation(repeats, tmp_path, monkeypatch, capsys):
     """The index learns of such a folder by the first run that is noted there: killed before, it knows of no job."""

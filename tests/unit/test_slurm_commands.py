@@ -15,11 +15,10 @@ from llmb_common.executors.slurm import query
 from llmb_common.executors.slurm.query import (
     WRITTEN_OFF,
     JobInfo,
+    accounted,
     base_state,
-    in_accounting,
-    in_queue,
+    queued,
     run_slurm,
-    starts_in_accounting,
     unfit_nodes,
 )
 from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES, is_live, is_waiting
@@ -36,7 +35,7 @@ class Commands:
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     def answer(self, program: str, text: str = "", errors: str = "", status: int = 0) -> None:
-        (self.folder / f"{program}.out").write_text(text)
+        (self.folder / f"{program}.out").write_text(text.replace("|", query.SEPARATOR))
         (self.folder / f"{program}.err").write_text(errors)
         path = self.folder / program
         path.write_text(
@@ -74,86 +73,89 @@ def test_so_is_one_that_is_not_there() -> None:
     assert (caught.value.code, caught.value.remedy) == ("no-program", "run this on a login node of the cluster")
 
 
-ROW = "7|RUNNING|100|200|N/A|gpu[1-2]|llmb.a|None"
+SCRIPT = "sbatch --parsable /runs/a.sbatch"
+ROW = f"7|RUNNING|100|200|N/A|gpu[1-2]|llmb.a|None|{SCRIPT}"
+ROW_END = "|FAILED|200|200|300|n1|a|1:0|None|/c.sh"
+A = "--name=llmb.a"
 
 
 def test_a_complaint_is_one_line(commands: Commands) -> None:
     commands.answer("squeue", "out", "  first\nsecond\n", status=9)
     with pytest.raises(SchedulerError, match=r"^squeue: first\n  ->"):
-        in_queue(["a"])
+        queued(A)
 
 
-def test_the_queue_is_asked_once_for_all_names_and_for_ended_jobs_too(commands: Commands) -> None:
+def test_the_queue_is_asked_for_ended_jobs_too(commands: Commands) -> None:
     commands.answer(
-        "squeue", f"{ROW}\n9|PENDING|300|N/A|N/A||llmb.b|Priority\n8|PENDING|300|900|N/A||llmb.c|JobHeldUser\n"
+        "squeue",
+        f"{ROW}\n9|PENDING|300|N/A|N/A||llmb.b|Priority|(null)\n8|PENDING|300|900|N/A||llmb.c|JobHeldUser|/c.sh\n",
     )
-    assert in_queue(["llmb.b", "llmb.a", "llmb.b"]) == {
-        "llmb.a": [JobInfo("7", "llmb.a", "RUNNING", 100.0, 200.0, None, "gpu[1-2]")],
-        "llmb.b": [JobInfo("9", "llmb.b", "PENDING", 300.0, None, None, "", reason="Priority")],
-        "llmb.c": [JobInfo("8", "llmb.c", "PENDING", 300.0, None, None, "", reason="JobHeldUser")],
-    }
+    assert queued("--jobs=7,8,9") == [
+        JobInfo("7", "llmb.a", "RUNNING", 100.0, 200.0, None, "gpu[1-2]", script=SCRIPT),
+        JobInfo("9", "llmb.b", "PENDING", 300.0, None, None, "", reason="Priority", script="(null)"),
+        JobInfo("8", "llmb.c", "PENDING", 300.0, None, None, "", reason="JobHeldUser", script="/c.sh"),
+    ]
     (call,) = commands.calls("squeue")
     assert call == [
-        *("--noheader", "--all", "--states=all", "--name=llmb.a,llmb.b"),
-        "--format=%i|%T|%V|%S|%e|%N|%j|%r",
+        *("--noheader", "--all", "--states=all", "--jobs=7,8,9"),
+        "--format=%i|%T|%V|%S|%e|%N|%j|%r|%o".replace("|", query.SEPARATOR),
     ]
     seen = commands.environment("squeue")
     assert (seen["SLURM_TIME_FORMAT"], seen["SLURM_BITSTR_LEN"], seen["LC_ALL"]) == ("%s", "0", "C")
 
 
-def test_many_names_are_several_questions(commands: Commands) -> None:
-    commands.answer("squeue")
-    in_queue(f"llmb.{number:04d}" for number in range(401))
-    asked = [call[3].removeprefix("--name=").split(",") for call in commands.calls("squeue")]
-    assert [len(names) for names in asked] == [400, 1]
-    assert asked[1] == ["llmb.0400"]
-    assert in_queue([]) == {}
-    assert len(commands.calls("squeue")) == 2
+def test_an_id_that_the_controller_does_not_know_is_an_answer(commands: Commands) -> None:
+    commands.answer("squeue", errors="slurm_load_jobs error: Invalid job id specified\n", status=1)
+    assert queued("--jobs=7") == []
+    assert len(commands.calls("squeue")) == 1, "asking again would say the same"
 
 
 @pytest.mark.parametrize(("state", "said"), [("CANCELLED", True), ("CANCELLED by 1000", False), ("FAILED", False)])
 def test_a_job_that_nobody_cancelled_was_written_off(commands: Commands, state: str, said: bool) -> None:
     """What slurmdbd does to all jobs of a controller that starts without its state."""
-    commands.answer("sacct", f"7|{state}|100|None|500|None assigned|llmb.a|0:0\n")
-    ((info,),) = (in_accounting(["llmb.a"], since=100) or {}).values()
+    commands.answer("sacct", f"7|{state}|100|None|500|None assigned|llmb.a|0:0|None|{SCRIPT}\n")
+    (info,) = accounted(A, since=100)
     assert (info.state, info.reason == WRITTEN_OFF) == (state.partition(" ")[0], said)
 
 
 def test_accounting_is_asked_from_a_little_before_the_submission(commands, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     query.time.tzset()
-    commands.answer("sacct", "7|CANCELLED by 0|100|Unknown|500|None assigned|llmb.a|0:15\n")
-    assert in_accounting(["llmb.a"], since=1_000_000_300) == {
-        "llmb.a": [JobInfo("7", "llmb.a", "CANCELLED", 100.0, None, 500.0, "", exit_code="0:15")]
-    }
+    commands.answer("sacct", f"7|CANCELLED by 0|100|Unknown|500|None assigned|llmb.a|0:15|None|{SCRIPT}\n")
+    assert accounted(A, since=1_000_000_300) == [
+        JobInfo("7", "llmb.a", "CANCELLED", 100.0, None, 500.0, "", exit_code="0:15", script=SCRIPT)
+    ]
     (call,) = commands.calls("sacct")
     assert call == [
-        *("--allocations", "--parsable2", "--noheader", "--allusers", "--starttime=2001-09-09T00:46:40"),
-        *("--name=llmb.a", "--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode"),
+        *("--allocations", "--duplicates", "--parsable2", "--delimiter=\x1f", "--noheader", "--allusers"),
+        *("--starttime=2001-09-09T00:46:40", A),
+        "--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode,FailedNode,SubmitLine",
     ]
 
 
 def test_every_start_of_a_job_with_the_node_that_failed(commands: Commands) -> None:
-    row = "7|NODE_FAIL|100|200|300|n[1-2]|llmb.a|0:0"
-    commands.answer("sacct", f"{row}|n2\n7|RUNNING|300|400|Unknown|n[3-4]|llmb.a|0:0|\n")
-    first, second = starts_in_accounting(["llmb.a"], 0)
-    assert (first.state, first.started, first.ended, first.failed) == ("NODE_FAIL", 200.0, 300.0, "n2")
+    again = f"7|RUNNING|250|300|Unknown|n[3-4]|llmb.a|0:0||{SCRIPT}"
+    commands.answer("sacct", f"{again}\n7|NODE_FAIL|100|200|240|n[1-2]|llmb.a|0:0|n2|{SCRIPT}\n")
+    first, second = accounted(A, 0)
+    assert (first.state, first.started, first.ended, first.failed) == ("NODE_FAIL", 200.0, 240.0, "n2")
     assert (second.state, second.ended, second.failed) == ("RUNNING", None, "")
-    assert {"--duplicates"} < set(commands.calls("sacct")[0])
-    commands.answer("sacct", errors="Slurm accounting storage is disabled", status=1)
-    assert starts_in_accounting(["llmb.a"], 0) == []
 
 
-def test_a_release_that_does_not_name_failed_nodes_is_asked_without_them(commands: Commands) -> None:
-    complaint = 'sacct: error: Invalid field requested: "FailedNode"'  # 22.05
+@pytest.mark.parametrize("lacking", [["FailedNode"], ["SubmitLine", "FailedNode"]], ids=["22.05", "20.11"])
+def test_a_release_is_asked_without_the_fields_that_it_lacks(commands: Commands, lacking: list[str]) -> None:
+    refuse = "".join(
+        f"[[ $* == *{field}* ]] && {{ echo 'sacct: error: Invalid field requested: \"{field}\"' >&2; exit 1; }}\n"
+        for field in lacking
+    )
+    has_script = "SubmitLine" not in lacking
     program = commands.folder / "sacct"
     program.write_text(
-        f"{SHELL}[[ $* == *FailedNode* ]] && {{ echo '{complaint}' >&2; exit 1; }}\n"
-        f"echo call >> $0.asked\necho '7|NODE_FAIL|100|200|300|n1|llmb.a|0:0'\n"
+        f"{SHELL}{refuse}echo call >> $0.asked\n"
+        f"tr '|' '\\037' <<< '7|NODE_FAIL|100|200|300|n1|llmb.a|0:0{f'|{SCRIPT}' if has_script else ''}'\n"
     )
     program.chmod(0o755)
-    (start,) = starts_in_accounting(["llmb.a"], 0)
-    assert (start.nodes, start.failed) == ("n1", "")
+    (start,) = accounted(A, 0)
+    assert (start.nodes, start.failed, start.script) == ("n1", "", SCRIPT if has_script else "")
     assert (commands.folder / "sacct.asked").read_text() == "call\n"
 
 
@@ -167,15 +169,15 @@ def test_nodes_that_are_down_are_named_once(commands: Commands) -> None:
 
 def test_a_site_without_accounting_says_so_once(commands: Commands) -> None:
     commands.answer("sacct", errors="Slurm accounting storage is disabled", status=1)
-    assert in_accounting(["a"], 0) is None
+    assert accounted(A, 0) == []
     assert len(commands.calls("sacct")) == 1
 
 
 def test_so_does_one_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert in_accounting(["a"], 0) is None
+    assert accounted(A, 0) == []
     with pytest.raises(SchedulerError, match="cannot run squeue"):
-        in_queue(["a"])
+        queued(A)
 
 
 def test_a_question_is_asked_three_times_with_growing_delay(commands, monkeypatch):
@@ -184,7 +186,7 @@ def test_a_question_is_asked_three_times_with_growing_delay(commands, monkeypatc
     monkeypatch.setattr(query, "FIRST_DELAY", 1.5)
     commands.answer("squeue", errors="slurm_load_jobs error: Socket timed out\nmore", status=1)
     with pytest.raises(SchedulerError, match=r"^squeue: slurm_load_jobs error: Socket timed out\n") as caught:
-        in_queue(["a"])
+        queued(A)
     assert caught.value.code == "unknown"
     assert "the jobs are not affected" in caught.value.remedy
     assert (len(commands.calls("squeue")), waited) == (3, [1.5, 3.0])
@@ -192,9 +194,11 @@ def test_a_question_is_asked_three_times_with_growing_delay(commands, monkeypatc
 
 def test_an_answer_at_the_second_try_is_an_answer(commands: Commands) -> None:
     once = commands.folder / "once"
-    (commands.folder / "squeue").write_text(f'{SHELL}[[ -e {once} ]] || {{ touch {once}; exit 1; }}\necho "{ROW}"\n')
+    (commands.folder / "squeue").write_text(
+        f'{SHELL}[[ -e {once} ]] || {{ touch {once}; exit 1; }}\ntr "|" "\\037" <<< "{ROW}"\n'
+    )
     (commands.folder / "squeue").chmod(0o755)
-    assert "llmb.a" in in_queue(["llmb.a"])
+    assert [job.name for job in queued(A)] == ["llmb.a"]
 
 
 def test_who_waited_long_already_is_not_asked_again(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,34 +207,55 @@ def test_who_waited_long_already_is_not_asked_again(commands: Commands, monkeypa
     monkeypatch.setattr(query.time, "monotonic", lambda: next(times))
     commands.answer("squeue", status=1)
     with pytest.raises(SchedulerError, match="exit status 1"):
-        in_queue(["a"])
+        queued(A)
     assert len(commands.calls("squeue")) == 1
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "7|RUNNING|1|1|1|n|name",
-        "7|RUNNING|1|1|1|n|name|None|more",
-        "x7|RUNNING|1|1|1|n|name|None",
-        "7_x|RUNNING|1|1|1|n|name|None",
-        "7|not a state|1|1|1|n|name|None",
-        "7|R|1|1|1|n|name|None",
-        "<html>",
-        "",
+        "7|RUNNING|1|1|1|n|name|None",
+        "x7|RUNNING|1|1|1|n|name|None|script",
+        "7_x|RUNNING|1|1|1|n|name|None|script",
+        "7|not a state|1|1|1|n|name|None|script",
+        "7|R|1|1|1|n|name|None|script",
+        "7|RUNNING|1|1|1|n|name|None|script|more",
     ],
 )
 def test_a_line_that_cannot_be_read_makes_the_whole_answer_none(commands: Commands, line: str) -> None:
     commands.answer("squeue", f"{ROW}\n{line}\n{ROW}\n")
     with pytest.raises(SchedulerError, match=r"cannot parse a line|unreadable state") as caught:
-        in_queue(["llmb.a"])
+        queued(A)
     assert caught.value.code == "unknown"
-    assert repr(line.split("|")[1] if "state" in caught.value.message else line) in caught.value.message
+    said = line.split("|")[1] if "state" in caught.value.message else line.replace("|", query.SEPARATOR)
+    assert repr(said) in caught.value.message
+
+
+def test_a_command_of_several_lines_is_one_field(commands: Commands) -> None:
+    """Of another job of the user: ``sbatch --wrap`` is recorded as it was typed."""
+    commands.answer("sacct", f"7|FAILED|100|200|300|n1|a|1:0|None|sbatch --wrap cd /x\n12\n\n8{ROW_END}\n")
+    first, second = accounted(A, 0)
+    assert (first.script, second.job_id) == ("sbatch --wrap cd /x\n12\n", "8")
+
+
+@pytest.mark.parametrize("text", [f"{ROW}\n{ROW[:-3]}", "<html>502 Bad Gateway</html>\n", "NOTICE: closed\n"])
+def test_an_answer_that_is_cut_off_or_has_no_row_at_all_is_none(commands: Commands, text: str) -> None:
+    """It would say that there are no such jobs."""
+    commands.answer("squeue", text)
+    with pytest.raises(SchedulerError, match="cannot parse a line"):
+        queued(A)
+
+
+def test_what_a_sites_wrapper_remarks_is_left_out_and_said_once(commands: Commands, capsys) -> None:
+    commands.answer("squeue", f"NOTICE: maintenance on Sunday\n\n{ROW}\n")
+    query._note.cache_clear()
+    assert [job.job_id for job in queued(A) + queued(A)] == ["7", "7"]
+    assert capsys.readouterr().err.count("maintenance on Sunday") == 1
 
 
 def ids_of(commands: Commands, job: str) -> list[str]:
-    commands.answer("squeue", f"{job}|PENDING|1|0|0||a|None\n")
-    return [info.job_id for found in in_queue(["a"]).values() for info in found]
+    commands.answer("squeue", f"{job}|PENDING|1|0|0||a|None|script\n")
+    return [info.job_id for info in queued(A)]
 
 
 def test_tasks_of_an_array_that_wait_together_are_told_apart(commands: Commands) -> None:
@@ -241,19 +266,9 @@ def test_tasks_of_an_array_that_wait_together_are_told_apart(commands: Commands)
     assert ids_of(commands, "7+1") == ["7+1"]
 
 
-def test_jobs_of_one_name_are_in_the_order_of_their_ids_and_the_last_line_counts(commands: Commands) -> None:
-    commands.answer("squeue", "".join(f"{job}|{state}|1|0|5||a|None\n" for job, state in (
-        ("100", "PENDING"), ("9", "FAILED"), ("20+1", "PENDING"), ("100", "RUNNING"),
-    )))  # fmt: skip
-    (found,) = in_queue(["a"]).values()
-    assert [(info.job_id, info.state, info.started) for info in found] == [
-        *(("9", "FAILED", None), ("20+1", "PENDING", None), ("100", "RUNNING", None))
-    ]
-
-
 def test_a_state_of_a_newer_slurm_is_kept_and_counts_as_alive(commands: Commands) -> None:
-    commands.answer("squeue", "7|HYPER_RUNNING|1|1|0||a|None\n")
-    ((info,),) = in_queue(["a"]).values()
+    commands.answer("squeue", "7|HYPER_RUNNING|1|1|0||a|None|script\n")
+    (info,) = queued(A)
     assert info.state == "HYPER_RUNNING"
     assert is_live(info.state)
     assert not is_waiting(info.state)

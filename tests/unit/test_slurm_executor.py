@@ -12,11 +12,13 @@ import pytest
 
 from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
 from llmb_common.executors import Executor, executor_for
-from llmb_common.executors.slurm import cancel, submit
+from llmb_common.executors.slurm import cancel, own_jobs, submit
+from llmb_common.executors.slurm.query import JobInfo
 from llmb_common.machine.processes import Answer
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, Submission, Turn, load_record, update_record
 from llmb_common.submission.single import create_run
+from support.slurm_answers import chosen
 
 
 class Slurm:
@@ -25,6 +27,12 @@ class Slurm:
     def __init__(self) -> None:
         self.answers: list[Answer | SchedulerError] = []
         self.called: list[list[str]] = []
+        self.queue: list[JobInfo] | None = []
+
+    def queued(self, which: str) -> list[JobInfo]:
+        if self.queue is None:
+            raise SchedulerError("squeue did not answer")
+        return chosen(self.queue, which)
 
     def run(self, command: Sequence[str], timeout: float) -> Answer:
         self.called.append(list(command))
@@ -39,6 +47,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
     for module in (submit, cancel):
         monkeypatch.setattr(module, "run_slurm", slurm.run)
+    monkeypatch.setattr(own_jobs, "queued", slurm.queued)
     return slurm
 
 
@@ -221,6 +230,32 @@ def with_job(record: RunRecord, job: str) -> RunRecord:
 def test_a_job_is_named_by_id_and_name(record: RunRecord, slurm: Slurm) -> None:
     assert cancel.end_jobs([with_job(record, "6")]) == {}
     assert slurm.called == [["scancel", f"--name={record.job_name}", "6"]]
+
+
+def queued(record: RunRecord, name: str, script: str = "") -> JobInfo:
+    known = script or f"sbatch --parsable {record.submitted_script}"
+    return JobInfo(str(record.job_id), name, "RUNNING", record.created, None, None, "n1", script=known)
+
+
+def test_a_renamed_job_is_ended_by_its_new_name(record: RunRecord, slurm: Slurm) -> None:
+    record = with_job(record, "6")
+    slurm.queue = [queued(record, "bench_0001")]
+    assert cancel.end_jobs([record]) == {}
+    assert slurm.called == [["scancel", "--name=bench_0001", "6"]]
+
+
+def test_where_jobs_share_a_name_only_the_proven_one_is_ended(plan: JobPlan, slurm: Slurm) -> None:
+    """The site prescribes the name, and the id may have come round to somebody else's job."""
+    record = with_job(create_run(with_params(plan, ("job-name", "bench")), b"", {}), "6")
+    slurm.queue = [queued(record, "bench", script="/home/bob/train.sh")]
+    assert cancel.end_jobs([record]) == {}
+    slurm.queue = None
+    (problem,) = cancel.end_jobs([record]).values()
+    assert isinstance(problem, SchedulerError)
+    assert slurm.called == [], "nothing was cancelled"
+    slurm.queue = [queued(record, "bench")]
+    assert cancel.end_jobs([record]) == {}
+    assert slurm.called == [["scancel", "--name=bench", "6"]]
 
 
 def test_tasks_of_old_arrays_are_named_by_their_ids_alone(plan: JobPlan, slurm: Slurm) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -13,6 +12,7 @@ import pytest
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_look
+from llmb_common.executors.slurm import own_jobs
 from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
@@ -22,6 +22,7 @@ from llmb_common.runs.finding import Attempt, Finding, attempts_of
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord, Submission, Turn
 from llmb_common.submission.single import create_run
+from support.slurm_answers import chosen
 
 
 @dataclass
@@ -30,50 +31,34 @@ class Slurm:
 
     queue: list[JobInfo] | None = field(default_factory=list)
     accounting: list[JobInfo] | None = field(default_factory=list)
-    asked: list[tuple[list[str], float]] = field(default_factory=list)
-    """The names that accounting was asked for, and since when."""
+    asked: list[tuple[str, float]] = field(default_factory=list)
+    """What accounting was asked for, and since when."""
     starts: list[JobInfo] = field(default_factory=list)
-    """All starts that accounting knows of."""
+    """Earlier starts that accounting knows of."""
     unfit: list[str] = field(default_factory=list)
     """The nodes that are down or drained."""
-    asked_for_starts: int = 0
 
-    def in_queue(self, names: Iterable[str]) -> dict[str, list[JobInfo]]:
+    def queued(self, which: str) -> list[JobInfo]:
         if self.queue is None:
             raise SchedulerError("squeue did not answer")
-        return by_name(self.queue, set(names))
+        return chosen(self.queue, which)
 
-    def in_accounting(self, names: Iterable[str], since: float) -> dict[str, list[JobInfo]]:
-        self.asked.append((list(names), since))
+    def accounted(self, which: str, since: float) -> list[JobInfo]:
+        self.asked.append((which, since))
         if self.accounting is None:
             raise SchedulerError("sacct did not answer")
-        return by_name(self.accounting, set(self.asked[-1][0]))
-
-    def starts_in_accounting(self, names: Sequence[str], since: float) -> list[JobInfo]:
-        self.asked_for_starts += 1
-        return [start for start in self.starts if start.name in names]
+        return chosen([*self.starts, *self.accounting], which)
 
     def unfit_nodes(self, nodes: str) -> list[str]:
         return sorted({*expand(nodes)} & {*self.unfit})
 
 
-def by_name(jobs: list[JobInfo], names: set[str]) -> dict[str, list[JobInfo]]:
-    found: dict[str, list[JobInfo]] = {}
-    for job in jobs:
-        if job.name in names:
-            found.setdefault(job.name, []).append(job)
-    return found
-
-
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    monkeypatch.setattr(slurm_look, "in_queue", slurm.in_queue)
-    monkeypatch.setattr(slurm_look, "in_accounting", slurm.in_accounting)
-    monkeypatch.setattr(slurm_look, "starts_in_accounting", slurm.starts_in_accounting)
+    monkeypatch.setattr(own_jobs, "queued", slurm.queued)
+    monkeypatch.setattr(own_jobs, "accounted", slurm.accounted)
     monkeypatch.setattr(slurm_look, "unfit_nodes", slurm.unfit_nodes)
-    monkeypatch.setattr(slurm_look, "renamed_in_queue", lambda records: {})
-    monkeypatch.setattr(slurm_look, "renamed_in_accounting", lambda records: {})
     return slurm
 
 
@@ -135,8 +120,8 @@ def test_accounting_is_asked_for_the_others_since_the_oldest(record: RunRecord, 
     states = (msgspec.structs.replace(other.states[0], time=50.0),)
     other = replace(other, states=states)
     slurm.queue = [job(record, "RUNNING")]
-    look_at_slurm([record, other, task(record)])
-    assert slurm.asked == [([other.job_name, task(record).job_name], 50.0)]
+    look_at_slurm([record, other])
+    assert slurm.asked == [(f"--name={other.job_name}", 50.0), (f"--user={os.getuid()}", 50.0)]
 
 
 # By accounting
@@ -320,11 +305,11 @@ def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(record, slurm, mon
     """Its job may have come just after the queue was read."""
     running = [True]
 
-    def in_queue(names: Iterable[str]) -> dict[str, list[JobInfo]]:
+    def queued(which: str) -> list[JobInfo]:
         running.clear()
-        return {}
+        return []
 
-    monkeypatch.setattr(slurm_look, "in_queue", in_queue)
+    monkeypatch.setattr(own_jobs, "queued", queued)
     monkeypatch.setattr(slurm_look, "runs_with", lambda script: bool(running))
     begun = old(replace(record, job_id=None, states=record.states[:1], submitter=me(start="1")), GRACE_SECONDS - 60)
     assert look(begun) == Finding()
@@ -354,16 +339,16 @@ def test_a_node_that_failed_before_a_requeue_is_named_at_once_and_kept(record: R
     assert found.detail == "BeginTime; NODE_FAIL on n[1-2], n2 failed"
     waiting = found.apply(running)
     assert (waiting.detail, attempts_of(waiting)) == (found.detail, [failed])
-    asked = slurm.asked_for_starts
+    asked = len(slurm.asked)
     assert look(waiting).apply(waiting) == waiting
-    assert slurm.asked_for_starts == asked, "only where there is news"
+    assert len(slurm.asked) == asked, "only where there is news"
 
 
 def test_what_nobody_saw_is_found_out_in_the_end(record: RunRecord, slurm: Slurm) -> None:
     say(record, START, AGAIN, END)
     last = job(record, "COMPLETED", nodes="n[3-4]", started=1200.0, ended=1300.0, exit_code="0:0")
     slurm.accounting = [last]
-    slurm.starts = [last, job(record, "NODE_FAIL", exit_code="0:0", failed="n1")]
+    slurm.starts = [job(record, "NODE_FAIL", exit_code="0:0", failed="n1")]
     slurm.unfit = ["n2"]
     found = look(record.with_state("RUNNING"))
     assert (found.state, found.detail) == ("COMPLETED", "")
@@ -425,14 +410,14 @@ def test_a_job_that_was_not_queued_again_costs_no_question(record: RunRecord, sl
     say(record, START, END)
     slurm.queue = [job(record, "COMPLETED")]
     assert look(record.with_state("RUNNING")).attempts == ()
-    assert slurm.asked_for_starts == 0
+    assert len(slurm.asked) == 0
 
 
 def test_a_suspended_job_was_not_queued_again(record: RunRecord, slurm: Slurm) -> None:
     say(record, {"event": "start", "time": 210.0, "job_id": record.job_id, "nodes": "n1"})
     slurm.queue = [job(record, "SUSPENDED", nodes="n1", started=200.0)]
     found = look(record)
-    assert (found.state, found.attempts, found.nodes, slurm.asked_for_starts) == ("SUSPENDED", (), "n1", 0)
+    assert (found.state, found.attempts, found.nodes, len(slurm.asked)) == ("SUSPENDED", (), "n1", 0)
 
 
 def test_what_accounting_has_written_off_is_lost_unless_the_job_has_ended_by_its_own_word(record, slurm):

@@ -12,7 +12,6 @@ OWNED = {
     "nodes": "JOB_TOTAL_GPUS",
     "ntasks": "JOB_TOTAL_GPUS",
     "ntasks-per-node": "GPUS_PER_NODE",
-    "job-name": "nothing",
     "output": "nothing",
     "error": "nothing",
     "wrap": "nothing",
@@ -43,9 +42,7 @@ def test_an_option_of_the_job_script_is_refused_with_what_to_use(option: str, in
         assert error.remedy.startswith(f"use {instead}")
 
 
-@pytest.mark.parametrize(
-    "short", ["outp", "job-nam", "arr", "er", "nod", "node", "n", "o", "wra", "ntasks-per-no", "e"]
-)
+@pytest.mark.parametrize("short", ["outp", "arr", "er", "nod", "node", "n", "o", "wra", "ntasks-per-no", "e"])
 def test_an_abbreviation_of_such_an_option_is_refused_too(short: str) -> None:
     """sbatch accepts the abbreviation (seen with 22.05); real options that start the same are not affected."""
     error = refusal(f"{short}=2")
@@ -53,10 +50,18 @@ def test_an_abbreviation_of_such_an_option_is_refused_too(short: str) -> None:
     parse("nodelist=n1;nodefile=/f;open-mode=truncate;exclusive;nice=5;no-kill;oversubscribe")
 
 
-@pytest.mark.parametrize("letter", "NnJoeaWhV")
+@pytest.mark.parametrize(
+    ("short", "meant"), [("job-nam", "job-name"), ("tim", "time"), ("nodel", "nodelist"), ("parti", "partition")]
+)
+def test_an_abbreviation_of_what_is_read_here_must_be_written_out(short: str, meant: str) -> None:
+    """The limit, the nodes and the name would be overlooked."""
+    assert meant in refusal(f"{short}=2").remedy
+
+
+@pytest.mark.parametrize("letter", "NnoeaWhV")
 def test_short_options_do_not_get_round_it_either(letter: str) -> None:
-    options = ("nodes", "ntasks", "job-name", "output", "error", "array", "wait", "help", "version")
-    option = dict(zip("NnJoeaWhV", options, strict=True))[letter]
+    options = ("nodes", "ntasks", "output", "error", "array", "wait", "help", "version")
+    option = dict(zip("NnoeaWhV", options, strict=True))[letter]
     assert refusal(f"-{letter}=2").message == f"here: --{option} is set by the job script"
 
 

@@ -9,11 +9,13 @@ import pytest
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_look
+from llmb_common.executors.slurm import own_jobs
 from llmb_common.executors.slurm.query import JobInfo
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Attempt, Finding
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.single import create_run
+from support.slurm_answers import chosen
 
 
 @dataclass
@@ -22,20 +24,17 @@ class Queue:
 
     jobs: list[JobInfo] | None = field(default_factory=list)
 
-    def ask(self) -> dict[str, list[JobInfo]]:
+    def queued(self, which: str) -> list[JobInfo]:
         if self.jobs is None:
             raise SchedulerError("squeue did not answer")
-        return {job.name: [job] for job in self.jobs}
+        return chosen(self.jobs, which)
 
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     queue = Queue()
-    monkeypatch.setattr(slurm_look, "in_queue", lambda names: queue.ask())
-    monkeypatch.setattr(slurm_look, "in_accounting", lambda names, since: None)
-    monkeypatch.setattr(slurm_look, "starts_in_accounting", lambda names, since: [])
-    monkeypatch.setattr(slurm_look, "renamed_in_queue", lambda records: {})
-    monkeypatch.setattr(slurm_look, "renamed_in_accounting", lambda records: {})
+    monkeypatch.setattr(own_jobs, "queued", queue.queued)
+    monkeypatch.setattr(own_jobs, "accounted", lambda which, since: [])
     monkeypatch.setattr(slurm_look, "unfit_nodes", lambda nodes: ["n2"])
     return queue
 

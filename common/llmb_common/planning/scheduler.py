@@ -35,6 +35,10 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Where the job waits, and whose nodes it gets."""
         return None
 
+    def job_name(self, usual: str) -> str:
+        """The job's name, where ``usual`` is the one that holds the run's id; a site may prescribe another."""
+        return usual
+
     @property
     def nodelist(self) -> str | None:
         """The nodes that are asked for by name, a host list."""

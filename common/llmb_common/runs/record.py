@@ -156,8 +156,9 @@ class RunRecord:
 
     @property
     def job_name(self) -> str:
-        """The name of the run's job in Slurm, which it may share with others."""
-        return self.paths.job_name if self.shared is None else self.shared.job_name
+        """The name that the run's job is given, which it may share with others."""
+        usual = self.paths.job_name if self.shared is None else self.shared.job_name
+        return usual if self.plan.scheduler is None else self.plan.scheduler.job_name(usual)
 
     @property
     def submitted_script(self) -> Path:

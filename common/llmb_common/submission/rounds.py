@@ -24,15 +24,12 @@ from pathlib import Path
 from llmb_common.errors import RecordError
 from llmb_common.machine.files import try_lock
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.platform.clocks import CLOCKS_SECONDS
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.submission.jobs import JobToSubmit
 
 LEFTOVER_SECONDS = 24 * 3600
 """For this long an interrupted round is continued; after that the same command begins another."""
-
-_CLOCKS_DIFFER_SECONDS = 300
-"""By so much, at most, is another login node's clock ahead of ours. A round that began later than that is one of before
-the clock was set back, and is not continued."""
 
 _FOLDER = ".submitting"
 
@@ -133,7 +130,8 @@ def _state(descriptor: int, *, again: bool) -> Invocation:
         found = json.loads(os.pread(descriptor, 4096, 0))
         name, begun = str(found["round"]), float(found["begun"])
         age = time.time() - begun
-        if not again and -_CLOCKS_DIFFER_SECONDS <= age < LEFTOVER_SECONDS:
+        # One that began in the future, by more than clocks differ, is from before this clock was set back.
+        if not again and -CLOCKS_SECONDS <= age < LEFTOVER_SECONDS:
             return Invocation(name, begun)
     except (ValueError, KeyError, TypeError):
         pass  # new, or killed while writing it: nothing had been submitted

@@ -1,7 +1,7 @@
 """``scancel``, in such a way that a reused job id does not hit somebody else's job.
 
-A job is identified by id and name together; by the name that it has now, where somebody has changed that. A series is
-cancelled as a job where none of its runs is to go on; else single runs of it are ended, and not the others.
+A job is identified by its id and the name that it has now together. A series is cancelled as a job where none of its
+runs is to go on; else single runs of it are ended, and not the others.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.errors import LLMBError, RecordError, SchedulerError, attempt
-from llmb_common.executors.slurm.query import CANCEL_SECONDS, run_slurm, steps_of
-from llmb_common.executors.slurm.renamed import renamed_in_queue
+from llmb_common.executors.slurm.own_jobs import has_own_name, jobs_in_queue
+from llmb_common.executors.slurm.query import CANCEL_SECONDS, JobInfo, run_slurm, steps_of
 from llmb_common.platform.run_states import is_waiting
 from llmb_common.runs.finding import give_up
 from llmb_common.runs.folders import own_run
@@ -114,30 +114,43 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     asked: dict[str, SchedulerError | None] = {}
     for record in records:
         said: RunRecord | LLMBError | None
-        if record.submission.in_series and record.job_id not in whole:
+        job_id, name = str(record.job_id), names[record.paths.run_id]
+        if record.submission.in_series and job_id not in whole:
             said = attempt(_end_turn, record)
         elif record.submission.array_index is not None:
             # Given a name, Slurm 22.05 cancels all waiting tasks of an array instead of the one. The scheduler has just
             # shown the task under our name.
-            said = _scancel(str(record.job_id))
+            said = _scancel(job_id)
+        elif not isinstance(name, str):
+            said = name
         else:
-            if record.job_name not in asked:
+            if job_id not in asked:
                 # Given both, scancel cancels only a job that matches both.
-                name = names.get(record.paths.run_id, record.job_name)
-                asked[record.job_name] = _scancel(f"--name={name}", str(record.job_id))
-            said = asked[record.job_name]
+                asked[job_id] = _scancel(f"--name={name}", job_id)
+            said = asked[job_id]
         if said is not None:
             told[record.paths.run_id] = said
     return told
 
 
-def _names_now(records: Sequence[RunRecord]) -> dict[str, str]:
-    """By run id, the names of those jobs that were renamed, as far as their scripts prove that they are ours."""
+def _names_now(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError | None]:
+    """By run id, the name by which the job goes now; else None where it has ended, and an error where nobody knows."""
+    problem: SchedulerError | None = None
+    found: dict[str, list[JobInfo]] = {}
     try:
-        found = renamed_in_queue(records)
-    except SchedulerError:
-        return {}
-    return {run_id: jobs[0].name for run_id, jobs in found.items() if jobs[0].script}
+        found = jobs_in_queue(records)
+    except SchedulerError as error:
+        problem = error
+    names: dict[str, str | SchedulerError | None] = {}
+    for record in records:
+        jobs = [job for job in found.get(record.paths.run_id, []) if job.job_id == record.job_id]
+        if jobs:
+            names[record.paths.run_id] = jobs[0].name
+        elif has_own_name(record):
+            names[record.paths.run_id] = record.job_name
+        else:  # a later job of that id may have the same name
+            names[record.paths.run_id] = problem
+    return names
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:

@@ -109,7 +109,7 @@ def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
     """The command line of ``salloc``."""
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]
-    argv += [f"--job-name={wanted.name}", "--quiet", "--no-kill", f"--immediate={wanted.wait}"]
+    argv += [f"--job-name={slurm.job_name(wanted.name)}", "--quiet", "--no-kill", f"--immediate={wanted.wait}"]
     argv += ["--exclusive", "--mem=0"] if wanted.whole else []
     argv += [f"--nodelist={compress(wanted.nodes)}"] if wanted.nodes else []
     argv += [f"--account={slurm.account}"] if slurm.account else []

@@ -1,7 +1,6 @@
 """The state of runs by Slurm and by the jobs' own records: queue first, then accounting, then ``events.jsonl``.
 
-A job that its name does not find is asked for by its id: sites rename jobs (``renamed``). Of jobs that Slurm queued
-again also the earlier starts, and which node failed in each.
+Of jobs that Slurm queued again also the earlier starts, and which node failed in each.
 """
 
 from __future__ import annotations
@@ -14,17 +13,10 @@ from dataclasses import replace
 import msgspec
 
 from llmb_common.errors import LLMBError, SchedulerError
-from llmb_common.executors.slurm.old_arrays import jobs_of_task
-from llmb_common.executors.slurm.query import (
-    WRITTEN_OFF,
-    JobInfo,
-    in_accounting,
-    in_queue,
-    starts_in_accounting,
-    unfit_nodes,
-)
-from llmb_common.executors.slurm.renamed import renamed_in_accounting, renamed_in_queue
+from llmb_common.executors.slurm.own_jobs import jobs_in_accounting, jobs_in_queue, latest
+from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, unfit_nodes
 from llmb_common.machine.processes import identify, is_alive, runs_with
+from llmb_common.platform.clocks import CLOCKS_SECONDS
 from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.runs.finding import Attempt, Finding, attempts_of, end_of
 from llmb_common.runs.hostlist import compress, expand
@@ -42,12 +34,17 @@ from llmb_common.runs.record import (
 )
 from llmb_common.timing.job_events import JobEvents, Start, read_events
 
-CLOCKS_SECONDS = 60.0
-"""How far the clocks of a node and of the controller may differ."""
+_START_SECONDS = 60.0
+"""Between a job's start by the controller's clock, and the first line of its script by the node's."""
 
 
-def _with_attempts(records: Sequence[RunRecord], findings: Mapping[str, Finding]) -> dict[str, Finding]:
-    """``findings`` by run id, with the earlier starts of runs of which there is news. Never raises."""
+def _with_attempts(
+    records: Sequence[RunRecord], findings: Mapping[str, Finding], accounting: Mapping[str, list[JobInfo]]
+) -> dict[str, Finding]:
+    """``findings`` by run id, with the earlier starts of runs of which there is news. Never raises.
+
+    ``accounting`` has, by run id, all starts of those runs for which it was asked already.
+    """
     found = dict(findings)
     asked: list[tuple[RunRecord, list[Start]]] = []
     for record in records:
@@ -59,11 +56,13 @@ def _with_attempts(records: Sequence[RunRecord], findings: Mapping[str, Finding]
             asked.append((record, starts))
     if not asked:
         return found
-    since = min(record.created for record, _ in asked)
-    rows = starts_in_accounting([record.job_name for record, _ in asked], since)
+    try:
+        rows = {**accounting, **jobs_in_accounting([one for one, _ in asked if one.paths.run_id not in accounting])}
+    except SchedulerError:
+        rows = dict(accounting)
     for record, starts in asked:
         finding = found[record.paths.run_id]
-        attempts = _attempts(finding, starts, [row for row in rows if row.job_id == record.job_id])
+        attempts = _attempts(finding, starts, rows.get(record.paths.run_id, []))
         attempts = _with_failed_nodes(attempts, attempts_of(record))
         waits = is_waiting(finding.state or "") and bool(attempts)
         detail = "; ".join(filter(None, (finding.detail, str(attempts[-1])))) if waits else finding.detail
@@ -79,7 +78,7 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
     for row in rows:
         if row.started is None or row.ended is None or row.started >= last:
             continue
-        begin, end = row.started - CLOCKS_SECONDS, row.ended + CLOCKS_SECONDS
+        begin, end = row.started - _START_SECONDS, row.ended + _START_SECONDS
         own = next((start for start in left if start.time is not None and begin <= start.time <= end), None)
         if own is not None:
             left.remove(own)
@@ -126,9 +125,9 @@ LOST_SECONDS = 600
 WRITES_SECONDS = 300
 """A job that has written within so long has not gone, whatever the scheduler says."""
 
-GRACE_SECONDS = 300
+GRACE_SECONDS = 150 + CLOCKS_SECONDS
 """An interrupted submission that has left no trace for so long never reached the controller: sbatch itself is killed
-after 120 s."""
+after 120 s, and another login node may have written when it began."""
 
 LOCAL_GRACE_SECONDS = 30
 """The grace period if certainly no sbatch is running: its process was on this machine and is gone."""
@@ -138,43 +137,24 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """One finding per run id. Never raises because of the scheduler: what it does not answer is ``unknown``."""
     queue: dict[str, list[JobInfo]] = {}
     accounting: dict[str, list[JobInfo]] = {}
-    renamed: dict[str, list[JobInfo]] = {}
     problem = ""
     # Before Slurm is asked: the job of an sbatch that ends meanwhile may be missing from the answer.
     unborn = {record.paths.run_id for record in records if record.state == SUBMITTING and may_still_be_born(record)}
     try:
-        queue = in_queue(record.job_name for record in records)
-        renamed = renamed_in_queue([record for record in records if not _jobs_of(record, queue)])
+        queue = jobs_in_queue(records)
     except SchedulerError as error:
         problem = error.message
-    missing = [record for record in records if not _jobs_of(record, queue, renamed=renamed)]
-    if missing:
-        try:
-            since = min(record.created for record in missing)
-            accounting = in_accounting((record.job_name for record in missing), since) or {}
-            renamed |= renamed_in_accounting([record for record in missing if not _jobs_of(record, accounting)])
-        except SchedulerError as error:
-            problem = problem or error.message
+    try:
+        accounting = jobs_in_accounting([record for record in records if record.paths.run_id not in queue])
+    except SchedulerError as error:
+        problem = problem or error.message
 
     findings = {}
     for record in records:
-        findings[record.paths.run_id] = _judge(
-            record,
-            _jobs_of(record, queue, accounting, renamed=renamed),
-            problem,
-            may_come=record.paths.run_id in unborn,
-        )
-    return _with_attempts(records, findings)
-
-
-def _jobs_of(
-    record: RunRecord, *found: Mapping[str, list[JobInfo]], renamed: Mapping[str, list[JobInfo]] | None = None
-) -> list[JobInfo]:
-    """The jobs of the run's name in what was ``found``, by name; and those that were ``renamed``, by run id."""
-    jobs = [job for by_name in found for job in by_name.get(record.job_name, [])]
-    if record.submission.array_index is not None:
-        return jobs_of_task(record, jobs)
-    return [*jobs, *(renamed or {}).get(record.paths.run_id, [])]
+        run_id = record.paths.run_id
+        jobs = queue.get(run_id) or latest(accounting.get(run_id, []))
+        findings[run_id] = _judge(record, jobs, problem, may_come=run_id in unborn)
+    return _with_attempts(records, findings, accounting)
 
 
 def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
@@ -238,7 +218,7 @@ def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> s
 
 
 def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
-    """The run's job among those of its name: the one on record, else the one that started, else the first."""
+    """The run's job among its own: the one on record, else the one that started, else the first."""
     by_id = {job.job_id: job for job in jobs}
     for job_id in (record.job_id, events.job_id):
         if job_id is not None and job_id in by_id:

@@ -12,7 +12,6 @@ _OURS = {
     "nodes": "JOB_TOTAL_GPUS (llmb-run: --scale)",
     "ntasks": "JOB_TOTAL_GPUS (llmb-run: --scale)",
     "ntasks-per-node": "GPUS_PER_NODE",
-    "job-name": "nothing: it contains the run's id",
     "output": "nothing: the paths of logs are fixed",
     "error": "nothing: the paths of logs are fixed",
     "wrap": "nothing",
@@ -24,18 +23,18 @@ _OURS = {
     "version": "nothing",
 }
 # Options that need a value. Without one it is a mistake, and sbatch would take the next word as the value.
-_WITH_VALUE = {
-    *("account", "acctg-freq", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment"),
-    *("constraint", "container", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task"),
-    *("deadline", "delay-boot", "dependency", "distribution", "exclude", "export", "export-file", "extra"),
-    *("extra-node-info", "gid", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"),
-    *("gres", "gres-flags", "hint", "input", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind"),
-    *("mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nodefile", "nodelist", "ntasks-per-core", "ntasks-per-gpu"),
-    *("ntasks-per-socket", "open-mode", "partition", "power", "prefer", "priority", "profile", "qos", "reservation"),
-    *("segment", "signal", "sockets-per-node", "switches", "thread-spec", "threads-per-core", "time", "time-min"),
-    *("tmp", "tres-bind", "tres-per-task", "uid", "wckey"),
-    *("container-env", "container-image", "container-mounts", "container-name", "container-save", "container-workdir"),
-}
+_WITH_VALUE = set(
+    """
+    account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-env
+    container-image container-mounts container-name container-save container-workdir core-spec cores-per-socket
+    cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude export export-file
+    extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags
+    hint input job-name licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus
+    network nodefile nodelist ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode partition power prefer
+    priority profile qos reservation segment signal sockets-per-node switches thread-spec threads-per-core time
+    time-min tmp tres-bind tres-per-task uid wckey
+    """.split()
+)
 _SHORT = {
     **{"A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus"},
     **{"H": "hold", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes", "O": "overcommit", "Q": "quiet"},
@@ -75,6 +74,8 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
         if owned := next((name for name in _OURS if name.startswith(key)), None):
             also = "" if owned == key else f", and sbatch reads --{key} as an abbreviation of it"
             raise RequestError(f"{where}: --{owned} is set by the job script{also}", remedy=f"use {_OURS[owned]}")
+        if written_out := _abbreviated(key):
+            raise RequestError(f"{where}: --{key} is an abbreviation", remedy=f"write {' or '.join(written_out)}")
         if equals and not value.strip():
             raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or just the flag")
         if key in _WITH_VALUE and not equals:
@@ -96,6 +97,13 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
             )
         options[key] = said
     return tuple(options.items())
+
+
+def _abbreviated(key: str) -> list[str]:
+    """The options with a value that sbatch may read ``key`` as; empty where it is written out, or another option."""
+    if key in _WITH_VALUE or len(key) < 3:
+        return []
+    return sorted(option for option in _WITH_VALUE if option.startswith(key))
 
 
 def _apart(where: str, *options: str) -> str:

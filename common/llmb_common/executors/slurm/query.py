@@ -1,24 +1,23 @@
 """What Slurm says of jobs and nodes, and how its commands are run: with a timeout, in a clean environment.
 
-Jobs are looked for by name: ``squeue`` first, ``sacct`` for what the controller has forgotten. Ids are reused, and a
-run's job name contains its run id (or that of its series). A site's script or ``scontrol`` may have changed the name:
-then the id on record finds the job, and the path of its script proves that it is the run's. An incomplete answer, or
-one with an unreadable line, raises SchedulerError: it says nothing about any job.
+Which job is which run's, ``own_jobs`` decides. An incomplete answer, or one with an unreadable line, raises
+SchedulerError: it says nothing about any job.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 
 from llmb_common.command.words import span_seconds
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.machine.processes import Answer, ask, clean_environment
+from llmb_common.platform.clocks import CLOCKS_SECONDS
 from llmb_common.platform.run_states import STATES, is_live
 from llmb_common.runs.hostlist import compress, expand
 
@@ -58,10 +57,9 @@ would inherit it."""
 _UNKNOWN_FIELD = "Invalid field"
 """What sacct says of a field that a newer release has."""
 
-_NAMES_AT_ONCE = 400
-_EARLIER = 300 + 3600
-"""Accounting is queried from this many seconds before the submission: clocks differ by minutes, and sacct reads local
-time, in which an hour of autumn comes twice."""
+_EARLIER = CLOCKS_SECONDS + 3600
+"""Accounting is queried from this many seconds before the submission: sacct reads local time, in which an hour of
+autumn comes twice."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class JobInfo:
     failed: str = ""
     """The nodes whose failure ended it, where accounting says so (sacct's FailedNode, which 22.05 does not have)."""
     script: str = ""
-    """The command that was submitted, with the script's path; asked only where the name may be another."""
+    """What was submitted, with the script's path: ``(null)`` if that was no file, empty where Slurm does not tell."""
 
     @property
     def is_late(self) -> bool:
@@ -90,25 +88,34 @@ class JobInfo:
         return bool(self.exit_code) and is_live(self.state)
 
 
-def in_queue(names: Iterable[str]) -> dict[str, list[JobInfo]]:
-    """The jobs with these names that the controller knows, including recently ended ones, by name.
+def queued(which: str) -> list[JobInfo]:
+    """The jobs that the controller knows, including recently ended ones.
+
+    ``which`` chooses them, as an option of squeue: ``--jobs=7,8``, ``--name=a,b`` or ``--user=1000``.
 
     Raises:
         SchedulerError: the controller cannot be reached.
     """
-    jobs: list[JobInfo] = []
-    for chunk in _chunks(names):
-        answer = _ask([*_SQUEUE, f"--name={','.join(chunk)}", f"--format={_QUEUED}"])
-        jobs += [_queued(row) for row in _rows(answer, "squeue", 8)]
-    return _by_name(jobs)
+    try:
+        answer = _ask(["squeue", "--noheader", "--all", "--states=all", which, f"--format={SEPARATOR.join(_QUEUED)}"])
+    except SchedulerError as error:
+        if _UNKNOWN_ID in error.message:
+            return []  # an answer about that job, and no outage
+        raise
+    return [_queued(row) for row in _rows(answer, "squeue", len(_QUEUED))]
 
 
-_SQUEUE = ["squeue", "--noheader", "--all", "--states=all"]
-_QUEUED = "%i|%T|%V|%S|%e|%N|%j|%r"
+SEPARATOR = "\x1f"
+"""Between the fields of a row: no name or command of a job holds it."""
+
+_QUEUED = ["%i", "%T", "%V", "%S", "%e", "%N", "%j", "%r", "%o"]
+
+_UNKNOWN_ID = "Invalid job id specified"
+"""What squeue says of a single id that it does not know; unknown ones among several are left out."""
 
 
-def _queued(row: Sequence[str], script: str = "") -> JobInfo:
-    job_id, state, submitted, started, ended, nodes, name, reason = row
+def _queued(row: Sequence[str]) -> JobInfo:
+    job_id, state, submitted, started, ended, nodes, name, reason, script = row
     # Of a held job, squeue gives the earliest time that it could start.
     began = None if "held" in reason.lower() else _time(started)
     return JobInfo(
@@ -124,78 +131,55 @@ def _queued(row: Sequence[str], script: str = "") -> JobInfo:
     )
 
 
-def in_queue_by_id(ids: Sequence[str]) -> list[JobInfo]:
-    """The jobs with these ids that the controller knows, whatever their names; they may be somebody else's.
+def accounted(which: str, since: float) -> list[JobInfo]:
+    """Every start of the jobs in accounting that were submitted after ``since`` (Unix time), the oldest first.
 
-    Raises:
-        SchedulerError: the controller cannot be reached.
-    """
-    return [job for chunk in _chunks(ids) for job in _queued_with_script(f"--jobs={','.join(chunk)}")]
-
-
-def in_queue_of(user: int) -> list[JobInfo]:
-    """All jobs of a user that the controller knows.
-
-    Raises:
-        SchedulerError: the controller cannot be reached.
-    """
-    return _queued_with_script(f"--user={user}")
-
-
-def _queued_with_script(which: str) -> list[JobInfo]:
-    try:
-        answer = _ask([*_SQUEUE, which, f"--format={_QUEUED}|%o"])
-    except SchedulerError as error:
-        if _UNKNOWN_ID in error.message:
-            return []  # an answer about that job, and no outage
-        raise
-    return [_queued(row[:8], row[8]) for row in _rows(answer, "squeue", 9)]
-
-
-_UNKNOWN_ID = "Invalid job id specified"
-"""What squeue says of a single id that it does not know; unknown ones among several are left out."""
-
-
-def in_accounting(names: Iterable[str], since: float) -> dict[str, list[JobInfo]] | None:
-    """The jobs with these names in accounting, submitted after ``since`` (Unix time); None if there is no accounting.
+    ``which`` as in ``queued``. A job that was queued again has a row for each start. Empty where there is no
+    accounting.
 
     Raises:
         SchedulerError: accounting cannot be reached.
     """
-    try:
-        return _by_name([job for chunk in _chunks(names) for job in _accounting(_named(chunk), since)])
-    except SchedulerError as error:
-        if error.code == "no-program" or "accounting storage is disabled" in error.message:
-            return None
-        raise
-
-
-def in_accounting_by_id(ids: Sequence[str], since: float) -> list[JobInfo]:
-    """The jobs with these ids in accounting, whatever their names; nothing where there is no accounting.
-
-    Raises:
-        SchedulerError: accounting cannot be reached.
-    """
-    found: list[JobInfo] = []
-    for chunk in _chunks(ids):
-        which = f"--jobs={','.join(chunk)}"
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
+    command = ["sacct", "--allocations", "--duplicates", "--parsable2", f"--delimiter={SEPARATOR}", "--noheader"]
+    command += ["--allusers", f"--starttime={start}", which]
+    optional = ["FailedNode", "SubmitLine"]
+    while True:
         try:
-            found += _accounting(which, since, "--duplicates", more=",SubmitLine")
+            answer = _ask([*command, f"--format={','.join([*_ACCOUNTED, *optional])}"])
+            break
         except SchedulerError as error:
             if error.code == "no-program" or "accounting storage is disabled" in error.message:
                 return []
-            if _UNKNOWN_FIELD not in error.message:  # before 21.08
+            unknown = [field for field in optional if f'{_UNKNOWN_FIELD} requested: "{field}"' in error.message]
+            if not unknown:
                 raise
-            found += _accounting(which, since, "--duplicates")
-    return found
+            optional.remove(unknown[0])
+    rows = _rows(answer, "sacct", len(_ACCOUNTED) + len(optional))
+    found = [_accounted(dict(zip([*_ACCOUNTED, *optional], row, strict=True))) for row in rows]
+    return sorted(found, key=lambda job: job.submitted or 0.0)
 
 
-def starts_in_accounting(names: Sequence[str], since: float, more: str = ",FailedNode") -> list[JobInfo]:
-    """The same with every start of jobs that were queued again, in no order; nothing where accounting does not say."""
-    try:
-        return [job for chunk in _chunks(names) for job in _accounting(_named(chunk), since, "--duplicates", more=more)]
-    except SchedulerError as error:
-        return starts_in_accounting(names, since, "") if more and _UNKNOWN_FIELD in error.message else []
+_ACCOUNTED = ["JobID", "State", "Submit", "Start", "End", "NodeList", "JobName", "ExitCode"]
+"""The fields of accounting that every release has. ``SubmitLine`` came with 21.08, ``FailedNode`` after 22.05."""
+
+
+def _accounted(row: Mapping[str, str]) -> JobInfo:
+    written_off = (row["State"].strip(), row["ExitCode"]) == ("CANCELLED", "0:0")
+    failed = row.get("FailedNode", "")
+    return JobInfo(
+        row["JobID"],
+        row["JobName"],
+        _state(row["State"], "sacct"),
+        _time(row["Submit"]),
+        _time(row["Start"]),
+        _time(row["End"]),
+        nodes="" if row["NodeList"] == "None assigned" else row["NodeList"],
+        reason=WRITTEN_OFF if written_off else "",
+        exit_code=row["ExitCode"],
+        failed="" if failed in ("None", "(null)") else failed,
+        script=row.get("SubmitLine", ""),
+    )
 
 
 def unfit_nodes(nodes: str) -> list[str]:
@@ -322,38 +306,6 @@ def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[li
     return [row for line in answer.output.splitlines() if len(row := line.strip().split("|", more)) == more + 1]
 
 
-def _named(names: Sequence[str]) -> str:
-    return f"--name={','.join(names)}"
-
-
-def _accounting(which: str, since: float, *options: str, more: str = "") -> list[JobInfo]:
-    """``which``: the option that chooses jobs. ``more``: one more field, ``FailedNode`` or ``SubmitLine``."""
-    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
-    command = ["sacct", "--allocations", "--parsable2", "--noheader", "--allusers", f"--starttime={start}", *options]
-    command += [which, f"--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode{more}"]
-    rows = _rows(_ask(command), "sacct", 8 + bool(more))
-    if more == ",SubmitLine":
-        return [replace(_accounted(row[:8]), script=row[8]) for row in rows]
-    return [_accounted(row) for row in rows]
-
-
-def _accounted(row: list[str]) -> JobInfo:
-    job_id, state, submitted, started, ended, nodes, name, exit_code, *failed = row
-    written_off = (state.strip(), exit_code) == ("CANCELLED", "0:0")
-    return JobInfo(
-        job_id,
-        name,
-        _state(state, "sacct"),
-        _time(submitted),
-        _time(started),
-        _time(ended),
-        nodes="" if nodes == "None assigned" else nodes,
-        reason=WRITTEN_OFF if written_off else "",
-        exit_code=exit_code,
-        failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
-    )
-
-
 def _ask(command: Sequence[str]) -> Answer:
     """The answer to a read-only command; a failure, but not silence, is retried a few times with growing delays."""
     delay, begun = FIRST_DELAY, time.monotonic()
@@ -361,7 +313,7 @@ def _ask(command: Sequence[str]) -> Answer:
         answer = run_slurm(command, ASK_SECONDS, _ENVIRONMENT)
         if answer.status == 0:
             return answer
-        final = any(word in answer.complaint for word in ("disabled", _UNKNOWN_FIELD))
+        final = any(word in answer.complaint for word in ("disabled", _UNKNOWN_FIELD, _UNKNOWN_ID))
         if final or not tries_left or time.monotonic() - begun >= RETRY_SECONDS:
             break
         time.sleep(delay)
@@ -369,16 +321,48 @@ def _ask(command: Sequence[str]) -> Answer:
     raise AnswerLost(f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later")
 
 
-def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
-    for line in answer.output.splitlines():
-        row = line.split("|", fields - 1 if fields > 8 else -1)  # a command may hold the character itself
-        if len(row) != fields or not re.fullmatch(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?", row[0]):
-            raise AnswerLost(
-                f"cannot parse a line of {program}'s output: {line[:200]!r}",
-                remedy="the jobs are not affected; ask again later",
-            )
-        for job_id in _tasks(row[0]):
-            yield [job_id, *row[1:]]
+def _rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
+    """The rows of an answer, each of so many ``fields``. The last one may go on for several lines: a command does.
+
+    Raises:
+        AnswerLost: it is cut off, or has a line that cannot be read.
+    """
+    *lines, rest = answer.output.split("\n")
+    if rest:
+        raise _unreadable(program, rest)  # every row ends with a newline
+    rows: list[list[str]] = []
+    remarks: list[str] = []
+    for line in lines:
+        row = line.split(SEPARATOR)
+        if len(row) == fields and _JOB_ID.fullmatch(row[0]):
+            rows.append(row)
+        elif len(row) > 1:
+            raise _unreadable(program, line)
+        elif rows:
+            rows[-1][-1] += f"\n{line}"
+        elif line.strip():
+            remarks.append(line.strip())  # of the site's own wrapper of the command
+    if remarks and not rows:
+        raise _unreadable(program, remarks[0])  # nobody knows whether there was an answer at all
+    for remark in remarks:
+        _note(program, remark[:100])
+    return [[job_id, *row[1:]] for row in rows for job_id in _tasks(row[0])]
+
+
+def _unreadable(program: str, line: str) -> AnswerLost:
+    return AnswerLost(
+        f"cannot parse a line of {program}'s output: {line.rstrip()[:200]!r}",
+        remedy="the jobs are not affected; ask again later",
+    )
+
+
+_JOB_ID = re.compile(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?")
+
+
+@lru_cache(maxsize=100)
+def _note(program: str, line: str) -> None:
+    """Say it once in each process."""
+    print(f"note: {program} printed a line that is no job, which is left out: {line}", file=sys.stderr)
 
 
 def _tasks(job_id: str) -> list[str]:
@@ -414,18 +398,3 @@ def _state(text: str, program: str) -> str:
 
 def _time(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None
-
-
-def _by_name(jobs: Iterable[JobInfo]) -> dict[str, list[JobInfo]]:
-    """Jobs by name, each one once (the last line counts), ordered by id."""
-    found: dict[str, dict[str, JobInfo]] = {}
-    for job in jobs:
-        found.setdefault(job.name, {})[job.job_id] = job
-    number: Callable[[JobInfo], int] = lambda job: int(re.split(r"[_+]", job.job_id)[0])  # noqa: E731
-    return {name: sorted(by_id.values(), key=number) for name, by_id in found.items()}
-
-
-def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
-    iterator = iter(sorted(set(names)))
-    while chunk := list(islice(iterator, _NAMES_AT_ONCE)):
-        yield chunk

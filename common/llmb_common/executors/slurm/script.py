@@ -94,7 +94,7 @@ def for_enroot(mount: str) -> str:
 
 
 def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
-    """The ``#SBATCH`` lines; ``output`` is Slurm's pattern for the batch log.
+    """The ``#SBATCH`` lines; ``output`` is Slurm's pattern for the batch log, ``job_name`` the usual name.
 
     Raises:
         RequestError: a value cannot be said to Slurm, or the image to Enroot.
@@ -106,7 +106,7 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
             f"Enroot cannot be given the image {plan.image}", remedy="rename it: no quotes, no leading dash"
         )
     options: dict[str, str | int | None] = {
-        "job-name": job_name,
+        "job-name": slurm.job_name(job_name),
         "nodes": plan.nodes,
         "ntasks-per-node": plan.gpus_per_node,
         "time": plan.time_limit,

@@ -102,10 +102,14 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     container_writable: bool = True
     mpi: str = "pmix"
     """The value of ``srun --mpi``; records from before there was a choice have none."""
+    job_name_prefix: str = ""
 
     @property
     def queue(self) -> str | None:
         return self.effective_partition
+
+    def job_name(self, usual: str) -> str:
+        return dict(self.additional).get("job-name") or self.job_name_prefix + usual
 
     @property
     def effective_partition(self) -> str | None:
@@ -179,6 +183,9 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     """The value for ``srun --mpi``, one of those that ``srun --mpi=list`` shows, for every job. Default: ``pmix`` for
     jobs with TP above 1 that overlap its communication, where this Slurm has it, because only those may start MPI;
     ``none`` for all others."""
+    job_name_prefix: str = ""
+    """What the names of jobs begin with, where the site asks for that. ``additional_params: job-name=...`` gives all
+    jobs one name."""
     additional_params: str = ""
     """Like ``ADDITIONAL_SLURM_PARAMS`` (``key=value`` or flags, separated by semicolons), for every job."""
 
@@ -197,6 +204,12 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
                 yield key, f"{word!r} is not a valid Slurm name", "correct it"
         if self.mpi is not None and not re.fullmatch(r"[a-z0-9_]+", self.mpi):
             yield "mpi", f"{self.mpi!r} is not a type of MPI", "one of those that srun --mpi=list shows"
+        if not re.fullmatch(r"[A-Za-z0-9_.:+=@-]{0,64}", self.job_name_prefix):
+            yield (
+                "job_name_prefix",
+                f"{self.job_name_prefix!r} cannot begin a job's name",
+                "letters, digits, _ . : + - =",
+            )
 
     def site_part(self, queue: str | None = None) -> SlurmPlan:
         return SlurmPlan(
@@ -208,6 +221,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             runtime=self.runtime,
             container_writable=self.container_writable,
             mpi=self.mpi or _NO_MPI,
+            job_name_prefix=self.job_name_prefix,
         )
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:

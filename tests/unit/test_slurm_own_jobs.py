@@ -1,4 +1,4 @@
-"""A job that somebody has renamed stays the run's: found by its id, known by its script, cancelled by its new name."""
+"""Which job is which run's: found by its id whatever its name, and known by its name or its script."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import os
 import time
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import pytest
 
 from llmb_common.executors.slurm import look as slurm_look
-from llmb_common.executors.slurm import renamed
+from llmb_common.executors.slurm import own_jobs
 from llmb_common.executors.slurm.query import JobInfo
+from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.single import create_run
+from support.slurm_answers import chosen
 
 
 @dataclass
 class Slurm:
-    """What Slurm answers about ids and about the user's jobs; by name it finds nothing."""
+    """The jobs of queue and accounting."""
 
     queue: list[JobInfo] = field(default_factory=list)
     accounting: list[JobInfo] = field(default_factory=list)
@@ -29,14 +32,8 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    monkeypatch.setattr(slurm_look, "in_queue", lambda names: {})
-    monkeypatch.setattr(slurm_look, "in_accounting", lambda names, since: {})
-    monkeypatch.setattr(slurm_look, "starts_in_accounting", lambda names, since: [])
-    monkeypatch.setattr(renamed, "in_queue_by_id", lambda ids: [job for job in slurm.queue if job.job_id in ids])
-    monkeypatch.setattr(renamed, "in_queue_of", lambda user: list(slurm.queue))
-    monkeypatch.setattr(
-        renamed, "in_accounting_by_id", lambda ids, since: [job for job in slurm.accounting if job.job_id in ids]
-    )
+    monkeypatch.setattr(own_jobs, "queued", lambda which: chosen(slurm.queue, which))
+    monkeypatch.setattr(own_jobs, "accounted", lambda which, since: chosen(slurm.accounting, which))
     return slurm
 
 
@@ -81,6 +78,7 @@ def test_a_requeue_submits_it_later(slurm: Slurm, record: RunRecord) -> None:
     "other",
     [
         pytest.param({"script": "/home/bob/train.sh"}, id="another script"),
+        pytest.param({"script": "(null)"}, id="a command line, sbatch --wrap"),
         pytest.param({"script": "", "submitted": 1e10}, id="much later, and nobody says which script"),
         pytest.param({"script": "", "submitted": 1e6}, id="years before"),
     ],
@@ -101,6 +99,29 @@ def test_where_the_answer_of_sbatch_was_lost_the_script_decides(slurm: Slurm, re
     assert (look(lost).state, look(lost).job_id) == ("RUNNING", "7")
 
 
+def test_where_a_site_prescribes_one_name_for_all_the_script_decides(slurm: Slurm, plan: JobPlan) -> None:
+    assert plan.scheduler is not None
+    named = msgspec.structs.replace(plan.scheduler, additional=(("job-name", "bench_0001"),))
+    lost = create_run(msgspec.structs.replace(plan, scheduler=named), b"", {})
+    assert (lost.job_name, lost.state) == ("bench_0001", "SUBMITTING")
+    slurm.queue = [job(lost, job_id="6", script="/home/bob/train.sh"), job(lost)]
+    assert (look(lost).state, look(lost).job_id) == ("RUNNING", "7")
+    known = replace(lost, job_id="6").with_state("SUBMITTED")
+    assert look(known) == Finding(missing=True), "job 6 is another one of that name"
+
+
+def test_a_renamed_job_that_was_queued_again_keeps_its_earlier_starts(slurm: Slurm, record: RunRecord) -> None:
+    starts = [("n[1-2]", record.created + 5), ("n[3-4]", record.created + 500)]
+    events = [{"event": "start", "job_id": "7", "time": time, "nodes": nodes} for nodes, time in starts]
+    record.paths.events.write_text("".join(json.dumps(event) + "\n" for event in events))
+    again = record.created + 400
+    failed = job(record, "NODE_FAIL", ended=record.created + 300, failed="n2", exit_code="0:0")
+    running = job(record, submitted=again, started=again + 100, nodes="n[3-4]")
+    slurm.accounting, slurm.queue = [failed, running], [running]
+    (attempt,) = look(record).attempts
+    assert (attempt.state, attempt.nodes, attempt.failed) == ("NODE_FAIL", "n[1-2]", "n2")
+
+
 def test_a_job_whose_log_grows_is_never_lost(slurm: Slurm, record: RunRecord) -> None:
     record = replace(record, missing_since=time.time() - 10_000)
     start = {"event": "start", "job_id": "7", "time": record.created, "nodes": "n[1-2]"}
@@ -113,3 +134,34 @@ def test_a_job_whose_log_grows_is_never_lost(slurm: Slurm, record: RunRecord) ->
     for file in (record.paths.events, record.paths.log):
         os.utime(file, (1.0, 1.0))
     assert look(record).state == "LOST"
+
+
+def test_many_ids_are_several_questions(record: RunRecord) -> None:
+    asked: list[str] = []
+    records = [replace(record, job_id=str(number)) for number in range(1000, 1401)]
+    own_jobs._jobs_of(
+        [replace(one, paths=replace(one.paths, run_id=str(one.job_id))) for one in records],
+        lambda which: asked.append(which) or [],
+    )
+    assert [which.count(",") + 1 for which in asked] == [400, 1]
+    assert asked[1] == "--jobs=1400"
+
+
+def test_of_each_job_the_last_start_counts_in_the_order_of_ids(record: RunRecord) -> None:
+    rows = [("100", "NODE_FAIL"), ("9", "FAILED"), ("20+1", "PENDING"), ("100", "RUNNING")]
+    found = own_jobs.latest(job(record, state, job_id=number) for number, state in rows)
+    assert [(info.job_id, info.state) for info in found] == [
+        ("9", "FAILED"), ("20+1", "PENDING"), ("100", "RUNNING")
+    ]  # fmt: skip
+
+
+def test_a_prefix_that_a_site_prescribes_begins_the_jobs_name(slurm: Slurm, plan: JobPlan) -> None:
+    assert plan.scheduler is not None
+    named = msgspec.structs.replace(plan.scheduler, job_name_prefix="hpc-")
+    lost = create_run(msgspec.structs.replace(plan, scheduler=named), b"", {})
+    assert lost.job_name == f"hpc-{lost.paths.job_name}"
+    assert f"#SBATCH --job-name={lost.job_name}\n" in lost.paths.script.read_text()
+    slurm.queue = [job(lost, name=lost.job_name, script="")]
+    assert (look(lost).state, look(lost).job_id) == ("RUNNING", "7")
+    assert [key for key, _, _ in SlurmSettings(job_name_prefix="a b").problems()] == ["job_name_prefix"]
+    assert SlurmSettings(job_name_prefix="hpc-").site_part().job_name("x") == "hpc-x"

@@ -1,0 +1,130 @@
+"""Which of Slurm's jobs are which run's.
+
+A job is asked for by the id on record: sites rename jobs, by a ``job_submit`` script or by prescription. Where no id is
+on record, because the answer of ``sbatch`` was lost, it is asked for by its name, and where that finds nothing, among
+all jobs of the user. Ids are reused and names may be shared, so the job must also prove to be the run's: by a name that
+holds the run's id, or by its script's path, or where Slurm tells neither, by the time of its submission.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+from llmb_common.executors.slurm.old_arrays import jobs_of_task
+from llmb_common.executors.slurm.query import JobInfo, accounted, queued
+from llmb_common.platform.clocks import CLOCKS_SECONDS
+from llmb_common.runs.record import SUBMITTING, RunRecord
+from llmb_common.timing.job_events import read_events
+
+_SUBMISSION_SECONDS = 600.0
+"""A job is submitted within so long after its run was recorded. What is submitted later may be somebody else's."""
+
+_AT_ONCE = 400
+"""So many ids or names are asked for in one command."""
+
+
+def jobs_in_queue(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
+    """By run id, the jobs of ``records`` that the controller knows, each once; runs without one are left out.
+
+    Raises:
+        SchedulerError: the controller cannot be reached.
+    """
+    return _jobs_of(records, queued)
+
+
+def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
+    """By run id, every start of the jobs of ``records``, the oldest first; runs without one are left out.
+
+    Empty where there is no accounting.
+
+    Raises:
+        SchedulerError: accounting cannot be reached.
+    """
+    if not records:
+        return {}
+    since = min(record.created for record in records)
+    return _jobs_of(records, lambda which: accounted(which, since))
+
+
+def latest(jobs: Iterable[JobInfo]) -> list[JobInfo]:
+    """Of each job only its last start, in the order of their ids."""
+    by_id = {job.job_id: job for job in jobs}
+    return sorted(by_id.values(), key=lambda job: int(_number(job.job_id)))
+
+
+def has_own_name(record: RunRecord) -> bool:
+    """Whether the job's name holds the id of the run, or of the series; a site may have prescribed another."""
+    own_id = record.shared.shared_id if record.shared is not None else record.paths.run_id
+    return own_id in record.job_name
+
+
+def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) -> dict[str, list[JobInfo]]:
+    """``ask`` takes an option that chooses jobs: ``--jobs=``, ``--name=`` or ``--user=``."""
+    by_id: dict[str, list[JobInfo]] = {}
+    by_name: dict[str, list[JobInfo]] = {}
+    ids = {record.paths.run_id: _ids(record) for record in records}
+    for chunk in _chunks(number for numbers in ids.values() for number in numbers):
+        for job in ask(f"--jobs={','.join(chunk)}"):
+            by_id.setdefault(_number(job.job_id), []).append(job)
+    for chunk in _chunks(record.job_name for record in records if not ids[record.paths.run_id]):
+        for job in ask(f"--name={','.join(chunk)}"):
+            by_name.setdefault(job.name, []).append(job)
+
+    found: dict[str, list[JobInfo]] = {}
+    hidden: list[RunRecord] = []
+    for record in records:
+        numbers = ids[record.paths.run_id]
+        candidates = [job for number in numbers for job in by_id.get(number, [])]
+        if not numbers:
+            candidates = by_name.get(record.job_name, [])
+        own = _own(record, candidates)
+        if own:
+            found[record.paths.run_id] = own
+        elif not numbers and record.state == SUBMITTING:
+            hidden.append(record)
+    if hidden:
+        jobs = ask(f"--user={os.getuid()}")
+        for record in hidden:
+            own = _own(record, jobs)
+            if own:
+                found[record.paths.run_id] = own
+    return found
+
+
+def _ids(record: RunRecord) -> list[str]:
+    """The ids that its job may have: that on record, and that which the job itself has told."""
+    known = (record.job_id, read_events(record.paths.events).job_id)
+    return sorted({_number(job_id) for job_id in known if job_id})
+
+
+def _number(job_id: str) -> str:
+    """The number in ``123``, or of the whole array in ``123_4``."""
+    return job_id.partition("_")[0].partition("+")[0]
+
+
+def _own(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
+    own = [job for job in jobs if _is_of(record, job)]
+    if record.submission.array_index is not None:
+        return jobs_of_task(record, own)
+    return own
+
+
+def _is_of(record: RunRecord, job: JobInfo) -> bool:
+    """Whether ``job`` is the run's: one with its id, or where none is known, any job of the user."""
+    if job.name == record.job_name and has_own_name(record):
+        return True
+    if job.submitted is not None and job.submitted < record.created - CLOCKS_SECONDS:
+        return False  # an earlier job of that id, or name; a later one may be the same, which was queued again
+    if job.script:
+        return str(record.submitted_script) in job.script
+    if record.job_id is None or job.submitted is None:
+        return False
+    return job.submitted < record.created + _SUBMISSION_SECONDS
+
+
+def _chunks(words: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(sorted(set(words)))
+    while chunk := list(islice(iterator, _AT_ONCE)):
+        yield chunk
