@@ -65,7 +65,7 @@ class Installation:
 
     def unused_images(self) -> list[Path]:
         """Images imported for earlier recipes, which no workload asks for now. A shared folder is not looked at."""
-        if self.answers.image_folder:
+        if self.answers.image_folder or (self.path / "images").is_symlink():
             return []
         needed = {image.path for image in self.images()}
         found = sorted((self.path / "images").glob("*.sqsh"))
