@@ -38,6 +38,14 @@ class Installation:
         self.path = Path(answers.install_path)
         self.recipes = {name: recipe for name, recipe in load_recipes(clone).items() if name in answers.workloads}
 
+    def gone_workloads(self) -> dict[str, str]:
+        """Installed workloads of which the clone has no recipe, each with what to do; empty where it has all."""
+        return {
+            name: f"{self.clone} has no recipe {name}: llmb-install remove {name}, or use a clone that has it"
+            for name in self.answers.workloads
+            if name not in self.recipes
+        }
+
     def artefacts(self) -> list[Artefact]:
         """Everything this installation consists of, in an order that makes sense to a reader."""
         # Without --no-space-check: that is for one run, and no other answer.

@@ -225,6 +225,7 @@ def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     reporter = Reporter(None, verbose=options.verbose)
     busy = at_work(path)
     found = artefact.verify_all(installation.artefacts(), reporter)
+    found |= {f"workload {name}": problem for name, problem in installation.gone_workloads().items()}
     remedy = "run llmb-install update, which repairs what is missing or damaged"
     if busy := busy or at_work(path):
         remedy = f"look again later: another installer is working in it ({busy})"
