@@ -19,6 +19,7 @@ from llmb_common.causes.table import numbers, signatures
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import EXIT_STATUS, RecipeError
 from llmb_common.platform.cluster_types import ways
+from llmb_common.platform.engines import CONTAINERS, LOOKED_UP, SOURCES
 from llmb_common.platform.run_states import OWN_STATES, STATES
 from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES
 from llmb_common.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease
@@ -33,7 +34,7 @@ from llmb_run.tuning.answer import ARM
 from tools import json_schema
 from tools.markdown import fill, lines
 
-PAGES = ("columns.md", "failures.md", "reference.md")
+PAGES = ("catalogue.md", "columns.md", "failures.md", "reference.md")
 
 _SHARED = 4
 """An option that so many commands have is listed once."""
@@ -196,6 +197,11 @@ def _run() -> Iterator[str]:
     return _text(("key", "what it is"), ((f"`{key}`", means) for key, means in RUN_KEYS.items()))
 
 
+def _containers() -> Iterator[str]:
+    rows = ((f"`nemo:{tag}`", release, SOURCES.get(tag, "release page")) for tag, release in CONTAINERS.items())
+    return _text((f"looked up {LOOKED_UP}", "Megatron-Bridge", "source"), rows)
+
+
 TABLES: dict[str, Callable[..., Iterable[str]]] = {
     "runs": partial(_columns, RUN),
     "steps": partial(_columns, STEP),
@@ -207,6 +213,7 @@ TABLES: dict[str, Callable[..., Iterable[str]]] = {
     "causes": _causes,
     "no_causes": _no_causes,
     "xids": _xids,
+    "containers": _containers,
     "variables": _variables,
     "settings": _settings,
     "options": _options,

@@ -78,16 +78,6 @@ providers, 0.5 renamed those of CUDA graphs."""
 
 RELEASES = (DOCUMENTED, FUNCTIONS)
 
-CONTAINERS = {
-    "0.1": "25.09",
-    "0.2": "25.11",
-    "0.3": "26.02",
-    "0.4": "26.04",
-    "0.5": "26.06",
-    "0.6": "26.08",
-}
-"""NeMo containers by the minor release of Megatron-Bridge in them."""
-
 
 def minor(version: str) -> str:
     """``0.6`` of ``0.6.2``."""
@@ -161,15 +151,13 @@ def _require_configured_versions(release: Release) -> None:
     if all(is_configured(name, version, release) for name, version in found.items()):
         return
     held = minor(found["megatron-bridge"] or "")
-    container = CONTAINERS.get(held)
     named = ", ".join(f"{name} {version or '(of unknown version)'}" for name, version in found.items())
     wanted = ", ".join(f"{name} {known}.x" for name, known in release.configured.items())
-    whose = f", as in NVIDIA's container nemo:{container}" if container else ""
     fitting = f"the container {release.container} (unset RUN_CONF_IMAGE)" if release.container else "an image with that"
     raise WrongEngine(
-        f"LLMB's settings for this recipe are written for {wanted}; here is {named}{whose}"
+        f"LLMB's settings for this recipe are written for {wanted}; here is {named}"
         if not release.is_newer
-        else f"the job is planned for Megatron-Bridge {release.bridge}; here is {named}{whose}",
+        else f"the job is planned for Megatron-Bridge {release.bridge}; here is {named}",
         remedy=f"use {fitting}, or set {SWITCH}=off to try this one anyway{_plan_for(held)}",
     )
 

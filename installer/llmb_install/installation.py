@@ -38,6 +38,14 @@ class Installation:
         self.path = Path(answers.install_path)
         self.recipes = {name: recipe for name, recipe in load_recipes(clone).items() if name in answers.workloads}
 
+    def gone_workloads(self) -> dict[str, str]:
+        """Installed workloads of which the clone has no recipe, each with what to do; empty where it has all."""
+        return {
+            name: f"{self.clone} has no recipe {name}: llmb-install remove {name}, or use a clone that has it"
+            for name in self.answers.workloads
+            if name not in self.recipes
+        }
+
     def artefacts(self) -> list[Artefact]:
         """Everything this installation consists of, in an order that makes sense to a reader."""
         # Without --no-space-check: that is for one run, and no other answer.
@@ -65,7 +73,7 @@ class Installation:
 
     def unused_images(self) -> list[Path]:
         """Images imported for earlier recipes, which no workload asks for now. A shared folder is not looked at."""
-        if self.answers.image_folder:
+        if self.answers.image_folder or (self.path / "images").is_symlink():
             return []
         needed = {image.path for image in self.images()}
         found = sorted((self.path / "images").glob("*.sqsh"))

@@ -93,6 +93,9 @@ def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Pa
     assert made.is_usable()
     assert made.folder != damaged
     assert made.prune() == [damaged]
+    next(made.folder.glob("lib/python3.*/site-packages/tiny/__init__.py")).unlink()
+    assert made.is_complete()
+    assert not made.is_usable(), "it still imports, as a namespace"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount what cannot be removed")

@@ -126,6 +126,45 @@ def test_what_is_asked_for_becomes_the_function_and_its_columns(words: str, fiel
     check_fields(plans.plan("mbridge", words), *fields)
 
 
+SIZED = {
+    "llama3.1": "MODEL_SIZE=8b GPU_TYPE=h100 JOB_TOTAL_GPUS=8",
+    "llama4": "GPU_TYPE=h100 JOB_TOTAL_GPUS=512",
+    "grok1": "GPU_TYPE=h100 JOB_TOTAL_GPUS=512",
+    "nemotron4": "MODEL_SIZE=15b GPU_TYPE=h100 JOB_TOTAL_GPUS=64",
+}
+ASSUMED = "it is not known which Megatron-Bridge"
+IMAGES = {
+    # What a job of the documented recipes meets, and one of the functions.
+    "nemo:26.02.01": (None, "no functions of Megatron-Bridge 0.3.1"),
+    "nemo:26.04.01": ("has Megatron-Bridge 0.4", "no functions of Megatron-Bridge 0.4.2"),
+    "nemo:26.06": ("has Megatron-Bridge 0.5", "no functions of Megatron-Bridge 0.5.0"),
+    "nemo:26.08": ("has Megatron-Bridge 0.6", None),
+    "nemo:26.08.01": ("has Megatron-Bridge 0.6", "note: planned with the functions of 0.6.0"),
+    "nemo:26.08.02": ("has Megatron-Bridge 0.6", f"note: {ASSUMED}"),
+    "nemo:26.09": (f"note: {ASSUMED}", f"note: {ASSUMED}"),
+    "nemo:26.10": ("has Megatron-Bridge 0.7", "no functions of Megatron-Bridge 0.7.0"),
+    "nemo:26.10.01": ("has Megatron-Bridge 0.7", "no functions of Megatron-Bridge 0.7.1"),
+    "nemo:27.01": ("newer than the containers that LLMB knows", "newer than the containers that LLMB knows"),
+    "mine": (f"note: {ASSUMED}", f"note: {ASSUMED}"),
+}
+
+
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("recipe", [*SIZED, "mbridge"])
+def test_an_image_is_refused_noted_or_planned_by_what_is_known_of_it(recipe: str, image: str) -> None:
+    documented, functions = IMAGES[image]
+    said = functions if recipe == "mbridge" else documented
+    words = SIZED.get(recipe, f"{DOCUMENTED} DTYPE=fp8 FP8_RECIPE=mx")
+    asked = f"{words} RUN_CONF_IMAGE=nvcr.io#nvidia/{image}"
+    if said is None or said.startswith("note: "):
+        notes = plans.notes(recipe, asked)
+        assert (said or "note: ").removeprefix("note: ") in notes
+        assert (ASSUMED in notes) is (said is not None and ASSUMED in said)
+        return
+    assert said in plans.refusal(recipe, asked)
+    assert plans.plan(recipe, f"{asked} LLMB_ENGINE_CHECK=off").image.endswith(image), "any image may be tried"
+
+
 NOTED = {
     "": """
         MODEL_SIZE=qwen3_30b_a3b GPU_TYPE=h100 JOB_TOTAL_GPUS=32 DTYPE=bf16 CONFIG_VARIANT=dev \

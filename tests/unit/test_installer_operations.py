@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import msgspec
@@ -353,6 +354,16 @@ def test_the_summary_names_answers_secrets_and_what_is_to_come(run, part, instal
     assert "given" not in without
 
 
+def test_the_summary_names_the_other_accounts(install: Path) -> None:
+    answers = stored(install, cluster_type="slurm", account="bench", gpu_partition="g", gpu_type="h100")
+    for accounts, line in (
+        (("bench", "research", "teaching"), "  account         bench (also: research, teaching)"),
+        (("bench",), "  account         bench"),
+        (("research", "teaching"), "  account         bench"),  # of another cluster, with --no-site-check
+    ):
+        assert line in describe(Installation(CLONE, answers), accounts).splitlines()
+
+
 # The dialogue
 
 
@@ -378,7 +389,7 @@ def sit_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch, run: Run) -> type[Asking]:
-    monkeypatch.setattr("llmb_install.answers.detect.detect_site", lambda: None)
+    monkeypatch.setattr("llmb_install.answers.detect.detect_site", lambda: SimpleNamespace(accounts=()))
     monkeypatch.setattr("llmb_install.answers.dialogue.Dialogue", Asking)
     monkeypatch.setattr(Asking, "begun", [])
     return Asking

@@ -69,6 +69,32 @@ def test_a_shared_image_folder_is_not_tidied_up(run: Run, install: Path, tmp_pat
     assert image.exists()
 
 
+FOLDERS = ("images", "venvs", "hugging_face", "bin")
+
+
+def test_what_is_reached_by_a_link_is_kept(run: Run, install: Path, tmp_path: Path) -> None:
+    """Two installations share a folder of images by a link: removing from one took the other's."""
+    stored(install, **SLURM)
+    shared = tmp_path / "shared"
+    for name in FOLDERS:
+        (shared / name).mkdir(parents=True)
+        (install / name).symlink_to(shared / name)
+    image = shared / "images" / "nvidia+nemo+26.02.01.sqsh"
+    image.touch()
+    receipt = image.with_name(f"{image.name}.receipt.json")
+    receipt.write_text(json.dumps({"schema": 1, "sha256": "0"}))
+    (shared / "venvs" / "llmb-01234567-89abcd").mkdir()
+    (shared / "bin" / "llmb-run").write_text(wrapper_text("llmb-run"))
+    (shared / "hugging_face" / "models--a--b").mkdir()
+    there = sorted(shared.rglob("*"))
+    assert run("remove", "all")[0] == 0
+    assert sorted(shared.rglob("*")) == there
+    status, out, err = run("uninstall", "--yes", "--json")
+    assert status == 0, err
+    assert sorted(shared.rglob("*")) == there
+    assert set(json.loads(out)["data"]["stays"]) == set(FOLDERS)
+
+
 def test_a_removal_that_was_killed_is_finished_by_the_next_command(run: Run, install: Path) -> None:
     stored(install, **SLURM)
     (install / "images").mkdir()

@@ -67,9 +67,22 @@ def test_a_note_of_another_kind_removes_nothing(run: Run, part: Part, install: P
         assert not note.exists()
 
 
-def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path) -> None:
+def of_an_earlier_clone(install: Path) -> None:
     answers = msgspec.structs.replace(stored(install), workloads=("pretrain_gone", "pretrain_grok1"))
     (install / ANSWERS_FILE).write_text(to_yaml(answers))
+
+
+def test_a_workload_that_the_clone_lacks_is_named(run: Run, part: Part, install: Path) -> None:
+    of_an_earlier_clone(install)
+    status, out, err = run("verify", "--json")
+    assert status == 1, err
+    assert "remove pretrain_gone" in json.loads(out)["data"]["parts"]["workload pretrain_gone"]
+    status, _, err = run("update")
+    assert (status, "llmb-install remove pretrain_gone" in err) == (0, True)
+
+
+def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path) -> None:
+    of_an_earlier_clone(install)
     assert run("remove", "pretrain_gone")[0] == 0
     assert "pretrain_gone" not in (install / ANSWERS_FILE).read_text()
 

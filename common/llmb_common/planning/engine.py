@@ -12,14 +12,18 @@ from llmb_common.errors import ConfigError, RecipeError, RequestError
 from llmb_common.planning.choose import Case, PlanningInput, choose
 from llmb_common.planning.divisibility import captures_iterations
 from llmb_common.platform.engines import (
+    CONTAINERS,
     ENGINES,
+    LOOKED_UP,
     RELEASE,
     WITHOUT_LAYER_GRAPHS,
     bridge_release,
     container_release,
+    is_later_container,
     is_newer,
     minor,
     order,
+    patched_release,
     same_release,
 )
 from llmb_common.recipes.recipe import Recipe
@@ -30,7 +34,8 @@ from llmb_common.site.cluster import FILE_NAME, SiteRelease
 def choose_functions(given: PlanningInput) -> PlanningInput:
     """What is given, with the functions of the release that the job's image has, or that LLMB_ENGINE names: ``0.6.2``.
 
-    A site's own image may have any; it is planned with the newest, unless the site has a catalogue of it.
+    A site's own image may have any; it is planned with the newest, unless the site has a catalogue of it. So is a later
+    patch of a known image of NVIDIA's, with the newest of its own minor release.
 
     Raises:
         RequestError: the recipe has no functions of that release, or the image has another one.
@@ -52,6 +57,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
                 remedy="name it under its own release, or write one in the image: python -m llmb_train.catalogue FILE",
             )
         return replace(given, recipe=recipe)
+    _refuse_later_image(given)
     if not recipe.releases:
         return given
     asked = request.engine if request.engine and request.engine.count(".") == 2 else None
@@ -64,15 +70,51 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
             f"set {request.say('RUN_CONF_IMAGE')} to an image that has {asked}, or leave "
             f"{request.say('LLMB_ENGINE')} out",
         )
-    release = asked or held
+    release = asked or _nearest(recipe, held, patched_release(image))
     if release is not None and release not in recipe.releases and (checked or asked):
         raise _no_engine(
             f"{recipe.name} has no functions of Megatron-Bridge {release}" + ("" if asked else f", which {image} has"),
             f"there are those of {' and '.join(recipe.releases)}; "
-            f"{recipe.image} has {bridge_release(recipe.image) or 'one of them'}",
+            f"{recipe.image} has {bridge_release(recipe.image) or 'one of them'}"
+            + (f"; docs/catalogue.md makes those of {release} known" if is_newer(release) else ""),
             field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
         )
     return replace(given, recipe=recipe.of_release(release))
+
+
+def _held_by(image: str | None) -> str | None:
+    """The release in an image of NVIDIA's, without its last number in a patch that is not known; None: not known."""
+    return bridge_release(image) or patched_release(image)
+
+
+def _nearest(recipe: Recipe, held: str | None, patched: str | None) -> str | None:
+    """The release with functions that is nearest to an image's own.
+
+    That one itself, or the last before it of the same minor release; for an image that is a patch of unknown content,
+    the newest of the minor release ``patched``. ``held`` where there is none; None for an image of unknown content.
+    """
+    alike = sorted((name for name in recipe.releases if minor(name) == minor(held or patched or "")), key=order)
+    if held is None:
+        return alike[-1] if alike else None
+    before = [name for name in alike if order(name) <= order(held)]
+    return before[-1] if before else held
+
+
+def _refuse_later_image(given: PlanningInput) -> None:
+    """Raise RequestError for an image of NVIDIA's that came after all known ones, where nobody says what it has."""
+    request = given.request
+    if not given.containers or request.engine is not None or not request.checks_engine:
+        return
+    if bridge_release(request.image) is not None or not is_later_container(request.image):
+        return
+    last = list(CONTAINERS)[-1]
+    raise _no_engine(
+        f"{request.image} is newer than the containers that LLMB knows (up to {last}, looked up {LOOKED_UP}): which "
+        "Megatron-Bridge it has is not known",
+        f"docs/catalogue.md says how it becomes known; or set {request.say('LLMB_ENGINE')} to its release, or "
+        f"{request.say('LLMB_ENGINE_CHECK', 'off')}",
+        field="RUN_CONF_IMAGE",
+    )
 
 
 def _no_engine(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
@@ -180,15 +222,17 @@ def choose_engine(case: Case) -> str:
             f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{asked}".image in {FILE_NAME}',
             field="RUN_CONF_IMAGE",
         )
-    # An image that is known to have another engine, which the job could be planned for.
     wanted = request.engine or engine
-    held = bridge_release(request.image) or wanted
-    if request.checks_engine and not _is_of(held, wanted) and (minor(held) in recipe.engines or is_newer(engine)):
+    held = _held_by(request.image) if case.containers else None
+    if request.checks_engine and held is not None and not (_is_of(held, wanted) or held == minor(wanted)):
         has = held if minor(held) == engine else minor(held)
+        instead = f"leave {request.say('RUN_CONF_IMAGE')} out"
+        if has in recipe.engines or is_newer(has) or minor(held) == engine:
+            instead = f"set {request.say('LLMB_ENGINE', has)}, or {instead}"
         raise RequestError(
             f"{request.say('RUN_CONF_IMAGE', request.image)} has Megatron-Bridge {has}, "
             f"and the job is planned for {wanted}",
-            remedy=f"set {request.say('LLMB_ENGINE', has)}, or leave {request.say('RUN_CONF_IMAGE')} out",
+            remedy=instead,
             field="RUN_CONF_IMAGE",
         )
     return engine
@@ -202,11 +246,7 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
     elif catalogue not in (None, *(one.catalogue_file for one in (recipe, *recipe.releases.values()))):
         notices.append(f"its functions are those of {catalogue}")
     elif _is_assumed(recipe, case):
-        notices.append(
-            f"it is not known which Megatron-Bridge {request.image} has: planned with the functions of "
-            f"{recipe.catalogue.release if recipe.catalogue else engine}, and the job stops at its start if the "
-            f"image has another one; {request.say('LLMB_ENGINE')} gives the release"
-        )
+        notices.append(_of_assumed(recipe, case, engine))
     image = request.image or case.recipe.engines[engine]
     if engine == recipe.engine:
         return notices
@@ -223,11 +263,32 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
 
 
 def _is_assumed(recipe: Recipe, case: Case) -> bool:
-    """Whether the image that is asked for is taken to have the newest functions, because nothing says what it has."""
+    """Whether nothing says that the image that is asked for has what the job is planned with."""
     request = case.request
-    told = (request.engine or "").count(".") == 2 or _own_release(case) is not None
-    asked = case.containers and case.function is not None and bool(recipe.releases) and request.image is not None
-    return asked and not told and bridge_release(request.image) is None
+    if not case.containers or request.image is None or _own_release(case) is not None:
+        return False
+    held = bridge_release(request.image)
+    if case.function is None:
+        return request.engine is None and _held_by(request.image) is None
+    told = (request.engine or "").count(".") == 2
+    return bool(recipe.releases) and not told and (held is None or held not in recipe.releases)
+
+
+def _of_assumed(recipe: Recipe, case: Case, engine: str) -> str:
+    """What a job in an image whose release, or its functions, nobody knows is planned with."""
+    request = case.request
+    held = bridge_release(request.image)
+    catalogue = case.recipe.catalogue
+    planned = f"with the functions of {catalogue.release}" if catalogue else f"for {engine}"
+    if held is not None:
+        return (
+            f"{request.image} has Megatron-Bridge {held}, whose functions LLMB does not have: planned {planned}, and "
+            "the job stops at its start if the function differs; docs/catalogue.md makes them known"
+        )
+    return (
+        f"it is not known which Megatron-Bridge {request.image} has: planned {planned}, and the job stops at its start "
+        f"if the image has another one; {request.say('LLMB_ENGINE')} gives the release"
+    )
 
 
 def _of_newer(case: Case, engine: str, *, own: bool) -> str:

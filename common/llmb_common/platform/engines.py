@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 DEFAULT_ENGINE = "0.3"
 """What a recipe needs that names no other."""
@@ -14,19 +16,15 @@ one is allowed: what it calls otherwise is found in its own classes when the job
 RELEASE = r"[0-9]+\.[0-9]+(?:\.[0-9]+[0-9A-Za-z.+-]*)?"
 """How a release of Megatron-Bridge is written, as a regular expression: 0.7, 0.7.0 or 0.7.0rc1."""
 
-CONTAINERS = {
-    "25.09": "0.1.0",
-    "25.11": "0.2.0",
-    "26.02": "0.3.0",
-    "26.02.01": "0.3.1",
-    "26.04": "0.4.0",
-    "26.04.01": "0.4.2",
-    "26.06": "0.5.0",
-    "26.06.01": "0.5.1",
-    "26.08": "0.6.0",
-}
-"""Release of Megatron-Bridge in NVIDIA's NeMo containers, as its release notes say: "NeMo Framework 26.08" stands over
-those of 0.6.0 (github.com/NVIDIA-NeMo/Megatron-Bridge/releases). 0.6.2 is on the package index, and in no container."""
+_FACTS = json.loads((Path(__file__).parent / "containers.json").read_text(encoding="utf-8"))
+
+CONTAINERS: dict[str, str] = {tag: known["megatron_bridge"] for tag, known in _FACTS["containers"].items()}
+"""Release of Megatron-Bridge by tag of NVIDIA's NeMo containers, in order, as far as known on ``LOOKED_UP``."""
+
+LOOKED_UP: str = _FACTS["looked_up"]
+
+SOURCES: dict[str, str] = {tag: known["source"] for tag, known in _FACTS["containers"].items() if "source" in known}
+"""Where a container's release was found, of those that have no release page of Megatron-Bridge."""
 
 WITHOUT_LAYER_GRAPHS = ("0.6",)
 """Releases that refuse megatron-core's own CUDA graphs where they capture single layers and not whole iterations."""
@@ -69,6 +67,21 @@ def bridge_release(image: str | None) -> str | None:
     """The release of Megatron-Bridge in one of NVIDIA's images; None of another, and where there is none."""
     asked = container_release(image)
     return next((held for container, held in CONTAINERS.items() if same_release(asked, container)), None)
+
+
+def is_later_container(image: str | None) -> bool:
+    """Whether it is one of NVIDIA's images that came after the last one known here."""
+    asked = container_release(image)
+    return asked is not None and release_order(asked)[:2] > release_order(list(CONTAINERS)[-1])[:2]
+
+
+def patched_release(image: str | None) -> str | None:
+    """The ``0.6`` of an image like ``nemo:26.08.02``, a later patch of a known one; None of any other image."""
+    asked = container_release(image)
+    if asked is None or bridge_release(image) is not None:
+        return None
+    same = [held for tag, held in CONTAINERS.items() if release_order(tag)[:2] == release_order(asked)[:2]]
+    return minor(same[-1]) if same else None
 
 
 def release_order(release: str) -> tuple[int, ...]:

@@ -132,9 +132,16 @@ def output(*argv: str) -> str:
 
 
 def accounts_of_user() -> tuple[str, ...]:
-    """The accounts that this user may charge; none where Slurm keeps no accounts or does not answer."""
-    text = output("sacctmgr", "-nP", "show", "associations", f"user={user_name(me())}", "format=account")
-    return tuple(sorted(set(filter(None, text.split()))))
+    """The accounts that this user may charge, Slurm's own default first and the others in order.
+
+    None where Slurm keeps no accounts or does not answer.
+    """
+    user = user_name(me())
+    accounts = set(output("sacctmgr", "-nP", "show", "associations", f"user={user}", "format=account").split())
+    if len(accounts) < 2:
+        return tuple(accounts)
+    default = output("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount").strip()
+    return tuple(sorted(accounts, key=lambda account: (account != default, account)))
 
 
 FLAG = "--no-site-check"

@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,7 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
         "remove it once no queued job uses it"
         for image in installation.unused_images()
     ]
+    remarks += [f"note: {problem}" for problem in installation.gone_workloads().values()]
     if ran and options.command == "install":
         remarks += _what_next(installation)
     return Result({**data, "ran": ran, "complete": True}, text, remarks=remarks)
@@ -189,9 +190,15 @@ def _what_next(installation: Installation) -> Iterator[str]:
     yield f'next: export LLMB_INSTALL={folder} PATH={folder}/bin:"$PATH"; {check}llmb-run list'
 
 
-def describe(installation: Installation) -> str:
-    """The summary that the user confirms: answers, steps, download and disk space."""
+def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
+    """The summary that the user confirms: answers, steps, download and disk space.
+
+    ``accounts`` are all that the user may charge, of which the answers have one.
+    """
     answers = msgspec.to_builtins(installation.answers)
+    others = [account for account in accounts if account != answers.get("account")]
+    if answers.get("account") in accounts and others:
+        answers["account"] = f"{answers['account']} (also: {', '.join(others)})"
     hidden = {"schema", "space_check"}
     lines = [f"  {key:16}{plain(value)}" for key, value in answers.items() if key not in hidden and value is not None]
     secrets = installation.secrets
@@ -230,7 +237,7 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
 
         def summary(answers: Answers, secrets: Secrets) -> str:
             raise_all(_site_problems(options, answers, clone, path))  # while they can still be corrected
-            return describe(Installation(clone, answers, secrets))
+            return describe(Installation(clone, answers, secrets), site.accounts)
 
         result = dialogue.run(found, summary)
         options.into_used_folder = True  # where there was a reason to ask, it was asked

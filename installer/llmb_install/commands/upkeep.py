@@ -80,14 +80,21 @@ _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face")
 
 
+def _entries(install: Path, name: str) -> list[Path]:
+    """What lies in a folder of the installation; nothing where that is a link: other installations may share it."""
+    folder = install / name
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted(folder.iterdir())
+
+
 def belongings(install: Path) -> list[Path]:
     """Files, links and folders of the installation, without its results and without ``.llmb``.
 
     In the order of removal: what ``llmb-install`` itself needs comes last, so that it can be called again after a kill.
     """
     found = []
-    images = install / "images"
-    for path in sorted(images.iterdir()) if images.is_dir() else ():
+    for path in _entries(install, "images"):
         if _PART.match(path.name) and path.is_file():
             found.append(path)
         elif path.name.endswith(RECEIPT_SUFFIX) and (receipt := read_receipt(path)) and "sha256" in receipt:
@@ -96,22 +103,22 @@ def belongings(install: Path) -> list[Path]:
     for path in sorted((install / ".llmb" / "receipts").glob("hugging_face+*.json")):
         repository = (read_receipt(path) or {}).get("repository")
         folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
-        if repository and folder.is_dir():
+        if repository and folder.is_dir() and folder in _entries(install, "hugging_face"):
             found.append(folder)
     found += [path for name in ENGINE_NAMES for path in environment_paths(install, name)]
     if (install / FILE_NAME).exists():
         found.append(install / FILE_NAME)
     found += environment_paths(install, TOOL)
-    return [*found, *(path for name in files.COMMANDS if files.is_ours(path := install / "bin" / name))]
+    bin_folder = install / "bin"
+    own = [] if bin_folder.is_symlink() else [bin_folder / name for name in files.COMMANDS]
+    return [*found, *(path for path in own if files.is_ours(path))]
 
 
 def environment_paths(install: Path, name: str) -> list[Path]:
     """The link of the environment, its builds, finished or not, and the cache of its packages."""
-    folder = install / "venvs"
     build = build_names(name)
-
     found = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in _entries(install, "venvs"):
         if path.is_symlink():
             is_its = path.name == name and is_ours(path)
         else:
@@ -140,8 +147,7 @@ def is_pending(install: Path) -> bool:
 def begin_removal(before: Installation, after: Installation) -> None:
     """Note what is to go, engines by their names. Under the installation's lock, as ``finish``."""
     needed = {image.path for image in after.images()}
-    # A shared folder is not ours to tidy up.
-    images = [] if before.answers.image_folder else [i.path.name for i in before.images() if i.path not in needed]
+    images = [image.path.name for image in before.images() if image.path not in needed and image.is_private]
     engines = sorted(before.engine_names() - after.engine_names())
     if images or engines:
         write_json(before.path / _NOTE, {"schema": 1, "images": images, "engines": engines})
@@ -154,7 +160,7 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
     needed = {image.path for image in installation.images()}
     for name in _names(noted, "images"):
         path = installation.path / "images" / Path(name).name
-        if path not in needed:
+        if path not in needed and not path.parent.is_symlink():  # it may have become one since
             Image("", path, installation.answers.arch, installation.path / ".llmb" / "receipts").discard()
             reporter.note(f"removed {path}")
     unneeded = set(ENGINE_NAMES) - installation.engine_names()
@@ -168,7 +174,7 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
 def prune(installation: Installation, reporter: Reporter) -> None:
     """Remove builds of environments that others have replaced, where neither a run nor a process may be using them."""
     old = [folder for environment in installation.environments() for folder in environment.earlier_builds()]
-    if not old:
+    if not old or (installation.path / "venvs").is_symlink():
         return
     try:
         if _live_runs(installation.path):
@@ -219,6 +225,7 @@ def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     reporter = Reporter(None, verbose=options.verbose)
     busy = at_work(path)
     found = artefact.verify_all(installation.artefacts(), reporter)
+    found |= {f"workload {name}": problem for name, problem in installation.gone_workloads().items()}
     remedy = "run llmb-install update, which repairs what is missing or damaged"
     if busy := busy or at_work(path):
         remedy = f"look again later: another installer is working in it ({busy})"

@@ -106,8 +106,12 @@ class Environment(Content, Artefact):
         return self._is_linked() and self._is_built()
 
     def is_usable(self) -> bool:
-        """Whether it is complete and what it is for imports: a second's work, for those who rely on it now."""
-        return self.is_complete() and self._smoke_problem() is None
+        """Whether it is complete, every file is what was installed, and it imports: for those who rely on it now.
+
+        A second's work for the tool's environment, which alone is asked. That it imports would not be enough: a package
+        that has lost its ``__init__.py`` still does, as a namespace.
+        """
+        return self.is_complete() and self._damage() is None and self._smoke_problem() is None
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Build or link it unless it is complete. What was linked before stays: see ``prune``.
@@ -126,16 +130,19 @@ class Environment(Content, Artefact):
         return True
 
     def ensure_usable(self, reporter: Reporter) -> bool:
-        """As ``ensure``, for those who rely on it now: what does not import is built anew."""
-        return self.ensure(reporter, anew=self._smoke_problem() is not None)
+        """As ``ensure``, for those who rely on it now: what is damaged or does not import is built anew."""
+        return self.ensure(reporter, anew=self._damage() is not None or self._smoke_problem() is not None)
 
     def verify(self) -> str | None:
         """The receipt's check, every file's hash, and a real import; what is wrong, or None."""
         if not self.is_complete():
             return f"{self.link} is missing, unfinished or changed"
-        if damage := first_few(list(package_files.damaged_files(self.folder))):
-            return f"{self.link} is damaged: {damage}"
-        return self._smoke_problem()
+        return self._damage() or self._smoke_problem()
+
+    def _damage(self) -> str | None:
+        """Which installed files are gone or have changed; None: none."""
+        damaged = first_few(list(package_files.damaged_files(self.folder)))
+        return f"{self.link} is damaged: {damaged}" if damaged else None
 
     def earlier_builds(self) -> list[Path]:
         """Builds that the link no longer points to, including unfinished and damaged ones."""

@@ -133,14 +133,16 @@ LLMB_INSTALL=${LLMB_INSTALL:-$home}
 """,
 }
 
-# Standard library only, and no single quote: it stands in single quotes.
+# Standard library only, and no single quote: it stands in single quotes. An error of our own shows its traceback; one
+# of a damaged environment, at its import or later, says what repairs it. A package that lost a file may still import.
 _PROGRAM = """
 import sys
 sys.argv[0], home = "{command}", sys.argv.pop(1)
+main = None
 try:
     from {package}.main import main
     status = main()
-except ModuleNotFoundError as error:
+except Exception as error:
     import json, shlex
     from pathlib import Path
     from urllib.parse import unquote, urlsplit
@@ -152,7 +154,19 @@ except ModuleNotFoundError as error:
         print("error: " + home + gone, file=sys.stderr)
         print("  -> run ./" + again + " in the clone, where it is now or in a new one", file=sys.stderr)
     else:
-        lost = "the module " + str(error.name) + " is missing in " + sys.prefix
+        lost = None
+        if isinstance(error, ModuleNotFoundError):
+            lost = "the module " + str(error.name) + " is missing in " + sys.prefix
+        else:
+            try:
+                from llmb_install.parts.package_files import damaged_files
+                lost = next(damaged_files(Path(sys.prefix)), None)
+            except Exception:
+                pass
+        if lost is None and main is None:
+            lost = type(error).__name__ + ": " + str(error)
+        if lost is None:
+            raise
         print("error: " + home + " is damaged: " + lost, file=sys.stderr)
         start = shlex.quote(str(clone)) + "/" if clone else "./"
         print("  -> its owner repairs that: " + start + again, file=sys.stderr)

@@ -70,8 +70,8 @@ class Image(Artefact):
 
     @property
     def is_private(self) -> bool:
-        """Whether the image lies in the installation itself, whose lock then is enough."""
-        return self.path.is_relative_to(self.receipts.parent.parent)
+        """Whether the image lies in the installation itself, whose lock then is enough; not behind a link."""
+        return self.path.parent.resolve().is_relative_to(self.receipts.parent.parent.resolve())
 
     @property
     def inspector(self) -> Inspector:
