@@ -4,8 +4,8 @@
 # Intel's Priority Core Turbo some cores of a Xeon 6776P reach 4.6 GHz, without it all reach 3.9.
 is_fast_here() {  # core
   local cpu=/sys/devices/system/cpu/cpu$1 threads fastest
-  [[ -e /sys/devices/system/node/node$node/cpu$1 ]] || return 1
-  read -r threads < "$cpu/topology/thread_siblings_list" && [[ ${threads%%[-,]*} == "$1" ]] || return 1
+  [[ -e /sys/devices/system/node/node$node/cpu$1 ]] || return
+  read -r threads < "$cpu/topology/thread_siblings_list" && [[ ${threads%%[-,]*} == "$1" ]] || return
   if read -r fastest < "$cpu/acpi_cppc/highest_perf"; then  # in units of 100 MHz on these CPUs
     ((fastest >= 46))
   else

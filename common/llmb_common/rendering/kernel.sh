@@ -44,7 +44,7 @@ wanted=$(IFS='|' && printf '%s' "NVRM|${known[*]}")  # what else the GPU's drive
 said=$({
   journalctl -k --since "@$1" -o short-iso --no-pager 2> /dev/null | grep ' kernel: ' ||
     dmesg 2> /dev/null | awk -v from="$(($(cut -d. -f1 /proc/uptime) - ($(date +%s) - $1)))" -F'[][]' '$2 + 0 >= from'
-} | { LC_ALL=C grep -aP "$wanted" 2> /dev/null || (($? == 1)) || cat; } |  # all of it where grep knows no -P
+} | { LC_ALL=C grep -aP "$wanted" 2> /dev/null || cat; } |  # all of it where grep knows no -P
   awk 'NR <= 100 { print; next } { late[NR % 100] = $0 }
     END { for (n = NR > 200 ? NR - 99 : 101; n <= NR; n++) print late[n % 100] }')
 if [[ -n $said ]]; then printf '%s\n' "$said" > "$2/${SLURMD_NODENAME:-$(hostname)}.kernel.log"; fi
