@@ -1,7 +1,7 @@
 """Every generated file: ``python -m tools [--write] [PART ...]``.
 
 After a change of a recipe, a GPU type, a column, a signature or a published result. Without ``--write``
-it names those that are out of date. The parts are ``readmes`` and ``reference``; by default, all.
+it names those that are out of date. The parts are ``readmes``, ``reference`` and ``kernel``; by default, all.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 
 from llmb_common.command.outcome import guarded
 from llmb_common.machine.files import write_atomic
-from tools import readmes, reference
+from tools import kernel_lines, readmes, reference
 
 PARTS: dict[str, Callable[[], dict[Path, str]]] = {
     "readmes": readmes.files,
     "reference": reference.files,
+    "kernel": kernel_lines.files,
 }
 
 

@@ -39,19 +39,20 @@ class Tools:
 def test_lines_of_the_kernels_log_count_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/uptime").write_text("100000.00 1.00")
-    journal = "1799913600.0 n1 kernel: NVRM: old\n1799913600.6 n1 kernel: NVRM: new\n1799999990.0 n1 kernel: usb 1\n"
+    old, new = "NVRM: Xid (PCI:0000:02:00): 48", "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:7]"
+    journal = f"1799913600.0 n1 kernel: {old}\n1799913600.6 n1 kernel: {new}\n1799999990.0 n1 kernel: usb 1\n"
     tools = Tools(monkeypatch, tmp_path, journalctl=journal)
-    assert looks.kernel_log() == {"missing": None, "lines": [[86399, "NVRM: new"]]}
+    assert looks.kernel_log() == {"missing": None, "lines": [[86399, new]]}
     tools.said = {
         "journalctl": "-- No entries --",
-        "dmesg": "[13600.000000] Xid old\n[13600.600000] Xid new\n[ 9.0] x\n",
+        "dmesg": f"[13600.000000] {old}\n[13600.600000] {new}\n[ 9.0] x\n",
     }
-    assert looks.kernel_log() == {"missing": None, "lines": [[86399, "Xid new"]]}
+    assert looks.kernel_log() == {"missing": None, "lines": [[86399, new]]}
     tools.said = {"dmesg": (None, "dmesg ended with 1")}
     assert looks.kernel_log() == {"missing": "dmesg ended with 1", "lines": []}
-    tools.said = {"dmesg": "".join(f"[99999.0] Xid {number} {'x' * 400}\n" for number in range(401))}
+    tools.said = {"dmesg": "".join(f"[99999.0] {number} oom-kill {'x' * 400}\n" for number in range(401))}
     lines = looks.kernel_log()["lines"]
-    assert (len(lines), lines[0][1][:6], len(lines[0][1])) == (400, "Xid 1 ", 300)
+    assert (len(lines), lines[0][1][:6], len(lines[0][1])) == (400, "1 oom-", 300)
 
 
 def test_what_is_asked_of_a_node_without_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

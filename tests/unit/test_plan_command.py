@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -57,6 +58,16 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     assert section(done.out, "ranks")[-1] == "node 7: ranks 56-63, TP 0-3, CP 0-1, DP 1, PP 3"
     alone = cli("plan", "-w", "llama3.1", "-s", "smoke", "--gpu-type", "cpu", "--dtype", "bf16", "--scale", "1").out
     assert section(alone, "ranks")[-1] == "node 0: rank 0"
+
+
+def test_the_cores_of_ranks_are_named_with_what_a_node_must_have_for_them(cli: Cli) -> None:
+    job = ("plan", "-w", "mbridge", "-s", "qwen3_30b_a3b", "--dtype", "fp8", "--gpu-type", "b300", "--scale", "8")
+    done = cli(*job, **SLURM)
+    assert done.status == 0, done.err
+    (said,) = (line for line in section(done.out, "ranks") if "cores" in line)
+    assert {"0-1", "112-113"} <= set(re.findall(r"\d+-\d+", said))
+    assert "NUMA node" in said
+    assert not any("cores" in line for line in section(cli(*job, **SLURM, ENABLE_PCT_BINDING="false").out, "ranks"))
 
 
 def test_switches_of_a_layout_are_named_too(cli: Cli) -> None:

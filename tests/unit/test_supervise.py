@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -278,28 +277,3 @@ def test_the_kernels_of_the_nodes_are_asked_after_a_failure_alone(tmp_path: Path
         asked = [file.read_text().split() for file in folder.rglob("asked")]
         assert len(asked) == times
         assert all(time.isdigit() and nodes.endswith("/nodes") for time, nodes in asked)
-
-
-KERNEL = (Path(__file__).resolve().parents[2] / "common/llmb_common/rendering/kernel.sh").read_text()
-"""rendering/kernel.sh, which each node runs."""
-
-
-@pytest.mark.parametrize("journal", [True, False])
-def test_a_node_keeps_what_its_kernel_said_of_hardware_since_the_start(tmp_path: Path, journal: bool) -> None:
-    """Of the journal, or where that may not be read of dmesg, whose times count from the start of the machine."""
-    up = float(Path("/proc/uptime").read_text().split()[0])
-    xid = "NVRM: Xid (PCI:0000:5d:00): 79, pid=1, GPU has fallen off the bus."
-    said = f"2026-11-20T03:40:35+0000 n1 kernel: {xid}\n2026-11-20T03:40:35+0000 n1 kernel: usb 1-1: new device\n"
-    old = f"[{up - 500:12.6f}] {xid.replace('79', '48')}\n"
-    for name, text in (("journalctl", said if journal else ""), ("dmesg", f"{old}[{up - 5:12.6f}] {xid}\n")):
-        (tmp_path / f"{name}.said").write_text(text)
-        (tmp_path / name).write_text(
-            f'#!/bin/bash\n[[ {name} == dmesg || $* == *"--since @"* ]] && cat {tmp_path}/{name}.said\n'
-        )
-        (tmp_path / name).chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURMD_NODENAME": "n1"}
-    started = str(int(time.time()) - 60)
-    subprocess.run(["bash", "-c", KERNEL, "bash", started, str(tmp_path)], env=environment, check=True)
-    (line,) = (tmp_path / "n1.kernel.log").read_text().splitlines()
-    assert line.endswith(xid)
-    assert line.startswith("2026") == journal

@@ -99,6 +99,14 @@ class Outlook:
         known = groups(plan)
         spans = [f"{group.name} {group.size} on {counted(group.nodes, 'node')}" for group in known]
         yield f"in the order {ORDER}: {', '.join(spans) or 'one rank'}"
+        if plan.fast_cores is not None:
+            stride, count = plan.fast_cores
+            last = plan.gpus_per_node - 1
+            first_of_last = stride * last
+            yield (
+                f"of a node, rank 0 on cores 0-{count - 1}, ..., rank {last} on {first_of_last}-"
+                f"{first_of_last + count - 1}, where they are fast and in the rank's NUMA node, else on all of that"
+            )
         shown = [*range(min(_NODES, plan.nodes)), *([plan.nodes - 1] if plan.nodes > _NODES else [])]
         for node in shown:
             if node == plan.nodes - 1 > _NODES:

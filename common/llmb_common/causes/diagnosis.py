@@ -108,16 +108,19 @@ def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
             places.first[item.host] = item.rank
 
 
+_OF_ANYBODY = ("segfault", "host-memory", "file-system")
+
+
 def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
     """What the kernel of each node said, where the job could read it. A GPU is the job's; a process that crashed or was
-    killed may be anybody's."""
+    killed, and a file system that did not answer, may be anybody's."""
     for file in sorted((folder / FOLDER).glob("*.kernel.log"))[:_MOST_KERNEL_LOGS]:
         reading = read_complaints(file)
         host = file.name.removesuffix(".kernel.log")
         reading.complaints = [
             item._replace(line=item.line._replace(host=host))
             for item in reading.complaints
-            if item.signature.id not in ("segfault", "host-memory") or item.location.pid in places.processes
+            if item.signature.id not in _OF_ANYBODY or item.location.pid in places.processes
         ]
         reading.last = ""
         yield reading

@@ -25,8 +25,9 @@ class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     what: str
     cause: str
     remedy: str
-    pattern: tuple[str, ...]
     examples: tuple[str, ...]
+    pattern: tuple[str, ...] = ()
+    dmesg: tuple[str, ...] = ()
     role: Role = "root"
     sure: Sure = "likely"
     fault: Fault = "run"
@@ -73,12 +74,23 @@ def numbers() -> _Numbers:
     return table
 
 
+def _scoped(pattern: str) -> str:
+    """``pattern`` as one of several, where ``(?i)`` holds for it alone."""
+    return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else pattern
+
+
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
-    def scoped(pattern: str) -> str:
-        return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else f"(?:{pattern})"
+    found = []
+    for item in signatures():
+        patterns = [_scoped(pattern) for pattern in (*item.pattern, *item.dmesg)]
+        found.append((re.compile("|".join(patterns)), item))
+    return tuple(found)
 
-    return tuple((re.compile("|".join(map(scoped, item.pattern))), item) for item in signatures())
+
+def kernel_patterns() -> tuple[str, ...]:
+    """What a node's kernel says of a failure, in the order of the table: patterns of Python and of ``grep -P``."""
+    return tuple(_scoped(pattern) for item in signatures() for pattern in item.dmesg)
 
 
 @functools.lru_cache(maxsize=8192)  # a thousand ranks say the same

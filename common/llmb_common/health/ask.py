@@ -27,7 +27,7 @@ from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 
 _MODULES = (
     *("__init__", "evidence/__init__", "evidence/ask", "evidence/gpus", "evidence/machine"),
-    *("health/__init__", "health/__main__", "health/looks", "health/stress"),
+    *("health/__init__", "health/__main__", "health/kernel_lines", "health/looks", "health/stress"),
 )
 _MOST_BYTES = 32 << 20
 _FRAME = re.compile(r"LLMB-HEALTH\s+(\S+)\s+(?:no-python|([0-9]{1,6})/([0-9]{1,6})\s+(\S+))")

@@ -266,7 +266,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     vboost: Speed[bool]
     cpu_pinning: Speed[int]
     fast_cores: Speed[tuple[int, int] | None] = None
-    """(stride, count): rank r of a node runs on ``count`` cores from r x stride on; None: on any beside its GPU."""
+    """(stride, count): rank r of a node runs on ``count`` cores from r x stride on, where the node finds them in the
+    NUMA node beside its GPU and fast; else, and for None, on any core there."""
     memory_clock: Speed[int | None] = None
     """MHz at which the memory of the GPUs is held while the job runs; None: as it is."""
     measurement: Speed[Measurement]

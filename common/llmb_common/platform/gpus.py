@@ -51,7 +51,9 @@ class Gpu:
     """MHz at which NVIDIA's launcher holds the memory (Megatron-Bridge 0.6.0, setup_experiment.py)."""
     fast_cores: tuple[int, int] | None = None
     """(stride, count): NVIDIA's launcher runs a node's rank r on ``count`` cores from r x stride on, which Intel's
-    Priority Core Turbo speeds up on its reference nodes (0.6.0, scripts/performance/utils/executors.py)."""
+    Priority Core Turbo speeds up on its reference nodes (0.6.0, scripts/performance/utils/executors.py). Others number
+    their cores differently or do not have it (dgxc-benchmarking 26.06, README: off by default), so ``cores.sh`` looks.
+    It knows these cores as vLLM does (0.22, utils/numa_utils.py): no file that a user may read has a list of them."""
     rows_of: str | None = None
     """The type whose configurations it runs, where none are documented for it."""
 

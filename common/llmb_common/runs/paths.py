@@ -49,7 +49,7 @@ class RunPaths:
     def code(self) -> Path:
         """The training code as it was planned; a queued job does not change under an update.
 
-        One file, which Python imports from: a thousand ranks open it, not fifty small ones each.
+        One file, which each of a thousand ranks reads once (``llmb_train/__init__.py``), not fifty small ones.
         """
         return self.folder / "code.zip"
 

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from llmb_train.evidence import gpus, machine
 from llmb_train.evidence.ask import Call, Hangs, NoAnswer, ask
 from llmb_train.evidence.machine import names, read
+from llmb_train.health.kernel_lines import PATTERNS
 
 TOOL_SECONDS = 15.0
 """No answer of a tool in so long, and it is killed."""
@@ -24,11 +25,8 @@ _APART_SECONDS = 4.0
 """Between two looks, at processes in state D and at counters: what changes meanwhile."""
 KERNEL_HOURS = 24
 _MOST_LINES = 400
-_KERNEL = re.compile(
-    r"NVRM|Xid|nvidia|mlx5|infiniband|lost carrier|lockup|blocked for more than|Hardware Error|\bmce:|EDAC|nvme"
-    r"|I/O error|[Rr]emount|segfault|[Oo]ut of memory|oom-kill|link (?:is )?(?:down|up)",
-)
-"""Lines that may mean something; the table of llmb_common.health says which do."""
+_KERNEL = re.compile("|".join(PATTERNS))
+"""Lines that may mean something; the table of llmb_common.causes says what."""
 
 _OF_ONE_NODE = ("BOOT_IMAGE=", "root=", "initrd=", "ip=", "BOOTIF=", "resume=", "hostname=", "rd.luks", "rd.lvm", "ds=")
 """Beginnings of words of the kernel's command line that differ from node to node."""
