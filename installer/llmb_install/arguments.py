@@ -38,6 +38,7 @@ COMMANDS = {
     "list": "show what is installed and what is available",
     "verify": "check every part against its receipt",
     "update": "bring an installation up to date with its clone, repair it and remove leftovers",
+    "adopt": "make an image with another Megatron-Bridge known: import it, read its functions",
     "bundle": "put everything that an installation fetches into a folder, for machines without a network",
     "uninstall": "remove an installation; results stay",
     "doctor": "check this site and report what to fix",
@@ -125,6 +126,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
         parser.usage = f"{name} [--quickstart | --play FILE | answers] [options]\n       {name} COMMAND ..."
     if command in ("add", "remove"):
         parser.add_argument("workloads", nargs="+", metavar="WORKLOAD", help="a name as shown by list")
+    if command == "adopt":
+        parser.add_argument("image", metavar="IMAGE", help="nvcr.io#nvidia/nemo:TAG, or the path of a .sqsh file")
     if command == "add":
         text = (
             "also install other releases of Megatron-Bridge that the workloads run on, such as 0.6, separated by commas"

@@ -27,6 +27,9 @@ from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
 from llmb_install.working.artefact import Artefact, read_receipt
 
+CATALOGUES = "catalogues"
+"""The folder with what was read in adopted images."""
+
 
 class Installation:
     """An installation as its answers describe it; nothing is touched until an artefact is made."""
@@ -69,13 +72,15 @@ class Installation:
         if not self.answers.uses_images:
             return []
         sources = {recipe.engines[release] for recipe in self.recipes.values() for release in self._chosen(recipe)}
-        return [self._image(source) for source in sorted(sources) if not source.startswith("/")]  # a site's own file
+        return [self.image(source) for source in sorted(sources) if not source.startswith("/")]  # a site's own file
 
     def unused_images(self) -> list[Path]:
         """Images imported for earlier recipes, which no workload asks for now. A shared folder is not looked at."""
         if self.answers.image_folder or (self.path / "images").is_symlink():
             return []
         needed = {image.path for image in self.images()}
+        adopted = [release.image for release in load_cluster_config(self.path).releases.values() if release.image]
+        needed |= {self.image(source).path for source in adopted}
         found = sorted((self.path / "images").glob("*.sqsh"))
         return [
             path for path in found if path not in needed and read_receipt(path.with_name(f"{path.name}.receipt.json"))
@@ -124,7 +129,8 @@ class Installation:
     def workload_folder(self, workload: str) -> Path:
         return self.path / "workloads" / workload
 
-    def _image(self, source: str) -> Image:
+    def image(self, source: str) -> Image:
+        """The image ``source`` of a registry, as this installation imports it."""
         answers = self.answers
         on_compute_node = (
             *("srun", "--account", answers.account or "", "--partition", answers.cpu_partition or ""),

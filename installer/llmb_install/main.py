@@ -21,6 +21,7 @@ _IMPLEMENTATIONS = {
     "list": ("upkeep", "show"),
     "verify": ("upkeep", "verify"),
     "uninstall": ("upkeep", "uninstall"),
+    "adopt": ("adopt", "adopt"),
     "bundle": ("bundle", "bundle"),
     "doctor": ("doctor", "doctor"),
 }

@@ -16,10 +16,11 @@ from llmb_common.index.search import find_runs, note
 from llmb_common.machine.processes import identify
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.site.cluster import load_cluster_config
-from llmb_install.answers.answers import ANSWERS_FILE
+from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.commands import upkeep
+from llmb_install.installation import Installation
 from llmb_install.parts.files import COMMANDS, wrapper_text
-from support.installer import Run, install, run, stored  # noqa: F401  (fixtures)
+from support.installer import CLONE, Run, install, run, stored  # noqa: F401  (fixtures)
 from support.runs import make_run
 
 # ruff: noqa: F811  (fixtures)
@@ -67,6 +68,30 @@ def test_a_shared_image_folder_is_not_tidied_up(run: Run, install: Path, tmp_pat
     stored(install, **SLURM, image_folder=str(shared))
     assert run("remove", "all")[0] == 0
     assert image.exists()
+
+
+def test_what_was_read_in_adopted_images_goes_with_the_installation(run: Run, install: Path) -> None:
+    stored(install, **SLURM)
+    folder = install / "catalogues"
+    folder.mkdir()
+    for name in ("catalogue-0.7.0.json", "validation-0.7.0.json", "mine.json"):
+        (folder / name).touch()
+    assert run("uninstall", "--yes")[0] == 0
+    assert [path.name for path in folder.iterdir()] == ["mine.json"]
+
+
+def test_an_adopted_image_is_not_called_unused(run: Run, install: Path) -> None:
+    stored(install, **SLURM)
+    (install / "images").mkdir()
+    for tag in ("26.10", "25.09"):
+        image = install / "images" / f"nvidia+nemo+{tag}.sqsh"
+        image.touch()
+        image.with_name(f"{image.name}.receipt.json").write_text('{"schema": 1, "sha256": "0"}')
+    (install / "cluster_config.yaml").write_text(
+        'schema: 1\nreleases: {"0.7.0": {image: "nvcr.io#nvidia/nemo:26.10"}}\n'
+    )
+    unused = Installation(CLONE, stored_answers(install)).unused_images()
+    assert [path.name for path in unused] == ["nvidia+nemo+25.09.sqsh"]
 
 
 FOLDERS = ("images", "venvs", "hugging_face", "bin")

@@ -76,7 +76,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
             f"{recipe.name} has no functions of Megatron-Bridge {release}" + ("" if asked else f", which {image} has"),
             f"there are those of {' and '.join(recipe.releases)}; "
             f"{recipe.image} has {bridge_release(recipe.image) or 'one of them'}"
-            + (f"; docs/catalogue.md makes those of {release} known" if is_newer(release) else ""),
+            + (f"; llmb-install adopt {image} makes those of {release} known" if is_newer(release) else ""),
             field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
         )
     return replace(given, recipe=recipe.of_release(release))
@@ -111,7 +111,7 @@ def _refuse_later_image(given: PlanningInput) -> None:
     raise _no_engine(
         f"{request.image} is newer than the containers that LLMB knows (up to {last}, looked up {LOOKED_UP}): which "
         "Megatron-Bridge it has is not known",
-        f"docs/catalogue.md says how it becomes known; or set {request.say('LLMB_ENGINE')} to its release, or "
+        f"llmb-install adopt {request.image} makes it known; or set {request.say('LLMB_ENGINE')} to its release, or "
         f"{request.say('LLMB_ENGINE_CHECK', 'off')}",
         field="RUN_CONF_IMAGE",
     )
@@ -141,7 +141,7 @@ def _with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
     """The recipe as it is for a release of the site's; without an image where nobody knows one."""
     files = {}
     if recipe.catalogue_file is not None and own.catalogue is not None:
-        files = {"catalogue_file": own.catalogue, "validation_file": None}
+        files = {"catalogue_file": own.catalogue, "validation_file": own.validation}
     known = recipe.engines.get(minor(name), "")
     image = own.image or (known if _is_of(bridge_release(known) or name, name) else "")
     return msgspec.structs.replace(
@@ -283,7 +283,7 @@ def _of_assumed(recipe: Recipe, case: Case, engine: str) -> str:
     if held is not None:
         return (
             f"{request.image} has Megatron-Bridge {held}, whose functions LLMB does not have: planned {planned}, and "
-            "the job stops at its start if the function differs; docs/catalogue.md makes them known"
+            f"the job stops at its start if the function differs; llmb-install adopt {request.image} makes them known"
         )
     return (
         f"it is not known which Megatron-Bridge {request.image} has: planned {planned}, and the job stops at its start "

@@ -47,6 +47,8 @@ class SiteRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The image with this release: a path, or a name as recipes give it."""
     catalogue: str | None = None
     """The file that ``python -m llmb_train.catalogue`` wrote in that image."""
+    validation: str | None = None
+    """The file that it wrote there with ``--validation``."""
 
 
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None
@@ -197,6 +199,7 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
     paths = [("engine.python", engine.python), ("image_folder", config.image_folder)]
     paths += [(f"engine.releases.{release}", python) for release, python in engine.releases.items()]
     paths += [(f"releases.{release}.catalogue", own.catalogue) for release, own in config.releases.items()]
+    paths += [(f"releases.{release}.validation", own.validation) for release, own in config.releases.items()]
     for key, releases in (("engine.releases", engine.releases), ("releases", config.releases)):
         for release in releases:
             if not re.fullmatch(RELEASE, release):

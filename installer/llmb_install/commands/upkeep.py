@@ -29,7 +29,7 @@ from llmb_common.site.cluster import FILE_NAME
 from llmb_common.submission.observe import refresh
 from llmb_install.answers.answers import ANSWERS_FILE, load_recipes, required_answers, stored_answers
 from llmb_install.arguments import DESPITE_RUNS
-from llmb_install.installation import Installation
+from llmb_install.installation import CATALOGUES, Installation
 from llmb_install.parts import credentials, files
 from llmb_install.parts.engine import ENGINE_NAMES, TOOL
 from llmb_install.parts.environment import discard
@@ -77,7 +77,8 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
 
 RECEIPT_SUFFIX = ".receipt.json"
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
-_FOLDERS = ("bin", "venvs", "images", "hugging_face")
+_ADOPTED = re.compile(r"(catalogue|validation)-[0-9][0-9A-Za-z.+-]*\.json\Z")
+_FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
 
 
 def _entries(install: Path, name: str) -> list[Path]:
@@ -100,6 +101,7 @@ def belongings(install: Path) -> list[Path]:
         elif path.name.endswith(RECEIPT_SUFFIX) and (receipt := read_receipt(path)) and "sha256" in receipt:
             image = path.with_name(path.name.removesuffix(RECEIPT_SUFFIX))
             found += [image, path] if image.is_file() else [path]
+    found += [path for path in _entries(install, CATALOGUES) if _ADOPTED.match(path.name)]
     for path in sorted((install / ".llmb" / "receipts").glob("hugging_face+*.json")):
         repository = (read_receipt(path) or {}).get("repository")
         folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"

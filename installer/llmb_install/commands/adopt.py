@@ -1,0 +1,224 @@
+"""``llmb-install adopt``: an image with a Megatron-Bridge that LLMB does not know, made known to this installation.
+
+The image is imported, its functions are read and validated inside it on a compute node, without a GPU, and both are
+entered in ``cluster_config.yaml``. What was done is kept: the same command finishes what was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted, first_few
+from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
+from llmb_common.executors import Container, Held, NodeRequest, executor_for
+from llmb_common.machine.files import user_path, write_atomic
+from llmb_common.platform.cluster_types import SLURM
+from llmb_common.platform.engines import ENGINES, is_newer, minor
+from llmb_common.recipes.catalogue import Catalogue
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.runs.manifest import pack_code, training_code
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_install.answers.answers import required_answers
+from llmb_install.installation import CATALOGUES, Installation, write_site_config
+from llmb_install.parts import credentials
+from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import transaction
+
+_MINUTES = 30
+"""How long the node is held: calling all functions takes a minute, their validation two."""
+
+_INSIDE = """
+cd / && export PYTHONPATH="$1" PYTHONSAFEPATH=1
+python=$(command -v python3 || command -v python) || { echo "the image has no Python" >&2; exit 3; }
+shift
+exec "$python" "$@"
+"""
+
+_VERSIONS = """
+import json
+from importlib.metadata import PackageNotFoundError, version
+found = {}
+for name in ("megatron-bridge", "megatron-core"):
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        found[name] = None
+print("LLMB-VERSIONS", json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """The image on a node: runs Python programs there that see ``folder``."""
+
+    held: Held
+    container: Container
+    folder: Path
+
+    def python(self, words: Sequence[str], what: str) -> str:
+        """The output of Python with the arguments ``words``.
+
+        Raises:
+            EnvironmentLacks: it failed; the message ends with its last words.
+        """
+        argv = ["bash", "-c", _INSIDE, "llmb-adopt", str(self.folder / _CODE), *words]
+        answer = self.held.run(argv, 60 * _MINUTES, inside=self.container)
+        if not answer.ok:
+            own = [line for line in answer.errors.splitlines() if line.strip() and not _OF_SLURM.match(line)]
+            raise EnvironmentLacks(
+                f"{what} in {self.container.image}: {own[-1].strip()[:300] if own else answer.complaint}",
+                remedy="look at what the image says: srun --container-image, or enroot start; then run the same again",
+            )
+        return answer.output
+
+
+_OF_SLURM = re.compile(r"(srun|slurmstepd\S*): ")
+"""What frames the program's own last words."""
+
+_CODE = "code.zip"
+_CATALOGUE, _VALIDATION = "catalogue.json", "validation.json"
+
+
+def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
+    """Import the image, read its functions, and enter both in the installation's ``cluster_config.yaml``."""
+    with transaction(path, verbose=options.verbose) as reporter:
+        installation = Installation(clone, required_answers(path), credentials.from_environment())
+        if not installation.answers.uses_images:
+            raise RequestError(
+                f"the jobs of {path} run without images",
+                remedy='name a Python with the release instead: engine.releases."0.7" in cluster_config.yaml',
+            )
+        config = load_cluster_config(path)
+        file = _import(installation, options.image, reporter)
+        work = path / ".llmb" / "adopting" / f"{file.name}-{file.stat().st_mtime_ns}"
+        work.mkdir(parents=True, exist_ok=True)
+        release = _look_inside(config, file, work, reporter)
+        kept = _keep(path, work, release)
+        entry = {"image": options.image, **{key: str(one) for key, one in kept.items()}}
+        write_site_config(path, {("releases", release, key): value for key, value in entry.items()})
+        shutil.rmtree(work)
+    recipe = next((one for one in installation.recipes.values() if one.catalogue is not None), None)
+    compared = _compared(recipe, kept["catalogue"]) if recipe and "catalogue" in kept else None
+    lines = [f"{options.image} has Megatron-Bridge {release}: entered in {path / FILE_NAME}"]
+    if compared:
+        lines.append(f"{counted(compared['functions'], 'function')}; against {compared['against']}:")
+        for key, what in (("new", "new"), ("gone", "gone"), ("changed", "with other columns")):
+            names = compared[key]
+            lines.append(f"  {len(names)} {what}{f': {first_few(names)}' if names else ''}")
+    remarks = [f"next: {_example(recipe, kept['catalogue'], config.gpu_type, release)}"] if recipe and compared else []
+    return Result({"release": release, **entry, **(compared or {})}, "\n".join([*lines, ""]), remarks=remarks)
+
+
+def _import(installation: Installation, image: str, reporter: Reporter) -> Path:
+    """The image's file: the one that is named, or that of a registry, imported where it is not there yet."""
+    if image.endswith(".sqsh"):
+        file = user_path(image, image)
+        if not file.is_absolute() or not file.is_file():
+            raise RequestError(f"there is no image {image}", remedy="give the whole path of a .sqsh file")
+        return file
+    if "#" not in image or ":" not in image.rpartition("#")[2]:
+        raise RequestError(
+            f"{image} is not an image", remedy="write it as recipes do, nvcr.io#nvidia/nemo:26.10, or give a .sqsh file"
+        )
+    imported = installation.image(image)
+    imported.path.parent.mkdir(parents=True, exist_ok=True)
+    imported.ensure(reporter)
+    return imported.path
+
+
+def _look_inside(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
+    """The image's release of Megatron-Bridge. What its functions are is written to ``work``, unless it is there."""
+    write_atomic(work / _CODE, pack_code(training_code()))
+    container = Container(str(image), (f"{work}:{work}", *config.mounts))
+    slurm = config.scheduler("slurm")
+    part = msgspec.structs.replace(slurm.site_part(slurm.cpu_partition), gres=False)
+    wanted = NodeRequest(name="llmb-adopt", scheduler=part, minutes=_MINUTES, wait=600)
+    with reporter.step("a node to look into the image") as step, executor_for(SLURM).hold(wanted) as held:
+        inside = _Inside(held, container, work)
+        step.update(f"{held.nodes[0]}: its release")
+        release = _release(inside.python(["-c", _VERSIONS], "the release cannot be read"), image)
+        if not _has_functions(release):
+            return release
+        for name, more, what in (
+            (_CATALOGUE, [], "its functions cannot be read"),
+            (_VALIDATION, ["--validation"], "its functions cannot be validated"),
+        ):
+            if (work / name).exists():
+                continue
+            step.update(f"{held.nodes[0]}: {name.removesuffix('.json')} of {release}")
+            fresh = work / f"{name}.part"
+            inside.python(["-m", "llmb_train.catalogue", str(fresh), *more], what)
+            fresh.replace(work / name)
+        step.update(f"Megatron-Bridge {release}")
+    return release
+
+
+def _release(output: str, image: Path) -> str:
+    line = next((line for line in output.splitlines() if line.startswith("LLMB-VERSIONS ")), "")
+    found = json.loads(line.partition(" ")[2]) if line else {}
+    release = found.get("megatron-bridge")
+    if not isinstance(release, str):
+        raise RequestError(f"{image} has no Megatron-Bridge", remedy="adopt an image with it")
+    if minor(release) not in ENGINES and not is_newer(release):
+        raise RequestError(
+            f"{image} has Megatron-Bridge {release}, which lacks parts that LLMB calls",
+            remedy=f"adopt an image with {' or '.join(ENGINES)}, or a newer one",
+        )
+    return release
+
+
+def _has_functions(release: str) -> bool:
+    return minor(release) == ENGINES[-1] or is_newer(release)
+
+
+def _keep(install: Path, work: Path, release: str) -> dict[str, Path]:
+    """Put what was found of ``release`` where it stays; by the key of ``cluster_config.yaml``."""
+    folder = install / CATALOGUES
+    kept: dict[str, Path] = {}
+    for key, name in (("catalogue", _CATALOGUE), ("validation", _VALIDATION)):
+        if (work / name).is_file():
+            folder.mkdir(exist_ok=True)
+            kept[key] = folder / f"{key}-{release}.json"
+            write_atomic(kept[key], (work / name).read_text(encoding="utf-8"))
+    return kept
+
+
+def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
+    """The functions that are new, gone and changed against the newest that LLMB brings."""
+    assert recipe.catalogue is not None
+    known, found = recipe.catalogue, Catalogue(file, recipe.variants[0])
+    old, new = {entry.name for entry in known.index}, {entry.name for entry in found.index}
+    changed = [name for name in old & new if _columns(known, name) != _columns(found, name)]
+    return {
+        "functions": len(new),
+        "against": known.release,
+        "new": sorted(new - old),
+        "gone": sorted(old - new),
+        "changed": sorted(changed),
+    }
+
+
+def _example(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str:
+    """A command that plans one of the functions in ``file``: one for these GPUs, where there is any."""
+    entries = [one for one in Catalogue(file, recipe.variants[0]).index if one.task == "pretrain" and not one.suffix]
+    here = next((one for one in entries if one.gpu == gpu_type), entries[0])
+    words = f"-s {here.model} --dtype {here.dtype} --gpu-type {here.gpu} --scale {here.gpus} --engine {release}"
+    fp8 = f" --env FP8_RECIPE={here.fp8_recipe}" if here.fp8_recipe else ""
+    return f"llmb-run plan -w {recipe.workload} {words}{fp8}"
+
+
+def _columns(catalogue: Catalogue, name: str) -> Any:
+    try:
+        return catalogue.function(name).columns
+    except LLMBError:
+        return None  # a field that this LLMB does not know
