@@ -33,7 +33,7 @@ from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
-from llmb_common.submission.single import check_chain, submit, submit_chain
+from llmb_common.submission.single import UNSETTLED, check_chain, submit, submit_chain
 from llmb_run.columns import run_as_json
 from llmb_run.starting.requests import Asked, JobSpec, PlannedJob
 from llmb_run.starting.spreading import on_different_nodes
@@ -147,7 +147,7 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
     """One line per job that was started and per reason why others were not, and the next step; the exit status is the
     worst one.
 
-    ``known`` are the keys of submissions that were on record before: their jobs were not started now.
+    ``known`` are the keys of submissions that had come to something before: their jobs were not started now.
     """
     failed = [(title, item) for title, item in results if isinstance(item, LLMBError)]
     started = [item for _, item in results if isinstance(item, RunRecord)]
@@ -165,16 +165,17 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
         hint = f"next: llmb-run watch {word}".rstrip() if started[0].job_id else f"next: llmb-run results {word}"
     return Result(
         {"dry_run": False, "jobs": [_as_dict(title, item) for title, item in results], "skipped": []},
-        "".join(_line(record) for record in started),
+        "".join(_line(record, old=record.submission.key in known) for record in started),
         status=max((error.exit_status for _, error in failed), default=0),
         remarks=remarks,
         hint=hint,
     )
 
 
-def _line(record: RunRecord) -> str:
+def _line(record: RunRecord, *, old: bool) -> str:
     if record.plan.traits.queued:
-        return f"{record.paths.run_id}  Submitted batch job {record.job_id}  {record.paths.name}\n"
+        did = "Already" if old else "Submitted"
+        return f"{record.paths.run_id}  {did} batch job {record.job_id}  {record.paths.name}\n"
     lines = [f"{record.paths.run_id}  {record.state}  {record.paths.name}", *extras_of(record).lines()]
     return "\n  ".join(lines) + "\n"
 
@@ -288,7 +289,8 @@ def start_round(
     """
     digest = digest or digest_of(jobs, command, options.chain, options.apart)
     with open_round(jobs, digest, again=options.again, say=notice) as this:
-        known = {row.key for row in find_runs(workspace.install, roots=experiments_of(jobs))} - {""}
+        rows = find_runs(workspace.install, roots=experiments_of(jobs))
+        known = {row.key for row in rows if row.state not in UNSETTLED} - {""}
         if this.begun is not None and not lasting:
             notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
         begin = lasting or f"{command}:{this.name}"
