@@ -29,7 +29,7 @@ class Programs:
         self.write("srun", "printf '%s\\n' \"$@\"")
         self.write(
             "salloc",
-            f'printf "%s\\n" "$@" > "{folder}/asked"\n'
+            f'printf "%s\\n" "$@" > "{folder}/asked"; env > "{folder}/environment"\n'
             "while [[ $1 == -* ]]; do shift; done\n"
             "export SLURM_JOB_ID=9107 SLURM_JOB_NODELIST=n[1-2]\n"
             f'"$@"; touch "{folder}/released"',
@@ -62,13 +62,15 @@ def request(scheduler: SlurmPlan, **more: Any) -> NodeRequest:
     return NodeRequest(**{"name": "look", "scheduler": scheduler, "gpus": 8, "minutes": 4, "wait": 20, **more})
 
 
-def test_nodes_are_asked_for_as_jobs_ask_and_given_back(programs: Programs) -> None:
+def test_nodes_are_asked_for_as_jobs_ask_and_given_back(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")  # of a job in which this is typed
     scheduler = slurm(additional=(("qos", "high"), ("nodelist", "n9"), ("constraint", "a&b"), ("comment", "x")))
     with hold(request(scheduler, nodes=["n1", "n2"], whole=True)) as held:
         assert not programs.released
         assert list(held.nodes) == ["n1", "n2"]
         assert held.port == PORT_BASE + 9107 % (PORT_COUNT - MOST_GROUPS)
     assert programs.released
+    assert "SLURM_EXPORT_ENV" not in (programs.folder / "environment").read_text()
     words = programs.asked[: programs.asked.index("sh")]
     assert set(words) == {
         *("--nodes=2", "--ntasks=2", "--time=4", "--job-name=look", "--quiet", "--no-kill", "--immediate=20"),
