@@ -13,6 +13,7 @@ import pytest
 from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
 from llmb_common.executors import Executor, executor_for
 from llmb_common.executors.slurm import cancel, submit
+from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
 from llmb_common.machine.processes import Answer
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, Submission, Turn, load_record, update_record
@@ -118,7 +119,7 @@ def test_a_submission_that_hangs_ends_by_itself(record: RunRecord, slurm: Slurm)
     slurm.answers = [Answer(0, b"17\n", b" a remark \n")]
     started = executor(record.plan).start(record)
     assert (started.job_id, started.state, started.detail) == ("17", "SUBMITTED", "a remark")
-    limit = ["timeout", "--kill-after=5", "120"]
+    limit = ["timeout", "--kill-after=5", f"{SUBMIT_SECONDS}"]
     assert slurm.called == [[*limit, "sbatch", "--parsable", str(record.paths.script)]]
 
 

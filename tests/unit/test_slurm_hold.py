@@ -64,7 +64,9 @@ def request(scheduler: SlurmPlan, **more: Any) -> NodeRequest:
 
 def test_nodes_are_asked_for_as_jobs_ask_and_given_back(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")  # of a job in which this is typed
-    scheduler = slurm(additional=(("qos", "high"), ("nodelist", "n9"), ("constraint", "a&b"), ("comment", "x")))
+    scheduler = slurm(
+        additional=(("qos", "high"), ("reservation", "r"), ("nodelist", "n9"), ("constraint", "a&b"), ("comment", "x"))
+    )
     with hold(request(scheduler, nodes=["n1", "n2"], whole=True)) as held:
         assert not programs.released
         assert list(held.nodes) == ["n1", "n2"]
@@ -75,7 +77,7 @@ def test_nodes_are_asked_for_as_jobs_ask_and_given_back(programs: Programs, monk
     assert set(words) == {
         *("--nodes=2", "--ntasks=2", "--time=4", "--job-name=look", "--quiet", "--no-kill", "--immediate=20"),
         *("--exclusive", "--mem=0", "--nodelist=n[1-2]", "--account=bench", "--gres=gpu:8"),
-        *("--qos=high", "--constraint=a&b"),
+        *("--qos=high", "--reservation=r", "--constraint=a&b"),
         "--partition=gpu",  # "short" has not both
     }
 
