@@ -221,6 +221,19 @@ def test_only_what_had_come_to_something_was_started_before(queue: Cli, fake: Fa
     assert len(fake.jobs()) == 2
 
 
+def test_links_that_were_submitted_before_one_was_refused_are_told_and_kept(queue: Cli, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "limit")  # the first three jobs are accepted
+    chains = ("submit", *SMOKE[1:], "--repeats", "3", "--resume-chain", "2")
+    some = queue(*chains)
+    assert (some.status, "3 of 6 jobs started" in some.err) == (3, True), some.err
+    assert [line.split()[1] for line in some.out.splitlines()] == ["Submitted"] * 3
+    assert len(fake.calls("sbatch")) == 4, "another chain of the same plan is not tried"
+    fake.say("sbatch", "")
+    rest = queue(*chains)
+    assert (rest.status, "3 of 6 jobs started, 3 already on record" in rest.err) == (0, True), rest.err
+    assert len(fake.jobs()) == 6
+
+
 def test_what_is_in_the_queue_already_is_not_shown_as_submitted(queue: Cli, fake: FakeSlurm, tmp_path: Path) -> None:
     tasks = tmp_path / "night.txt"
     tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 2)\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.command.outcome import Result
-from llmb_common.errors import CheckFailed, LLMBError, RequestError, located
+from llmb_common.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
 from llmb_common.health.facts import needs_of
@@ -333,9 +333,18 @@ def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tupl
         started = submit_many(jobs)
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
+    refused: dict[str, SchedulerError] = {}  # other chains of the same plan would be, too: they are not tried
     for job in jobs:
-        links = submit_chain(job.plan, job.recipe_folder, options.chain, job.options)
-        results += [(job.plan.experiment_name, record) for record in links]
+        name, plan = job.plan.experiment_name, digest_of_plan(job.plan)
+        links: list[RunRecord] = []
+        if plan not in refused:
+            try:
+                submit_chain(job.plan, job.recipe_folder, options.chain, job.options, on_link=links.append)
+            except SchedulerError as error:
+                refused[plan] = error
+        results += [(name, record) for record in links]
+        if plan in refused:
+            results += [(name, refused[plan])] * (options.chain - len(links))
     return results
 
 

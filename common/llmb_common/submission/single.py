@@ -225,10 +225,18 @@ def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext
     return create_run(job.plan, context.code, manifest, submission)
 
 
-def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Options | None = None) -> list[RunRecord]:
+def submit_chain(
+    plan: JobPlan,
+    recipe_folder: Path,
+    links: int,
+    options: Options | None = None,
+    *,
+    on_link: Callable[[RunRecord], None] = lambda record: None,
+) -> list[RunRecord]:
     """Submit ``links`` jobs; each starts when the previous one has ended, from the newest checkpoint of the chain.
 
-    Checkpoints go to the first run's folder (or CHECKPOINT_DIR).
+    Checkpoints go to the first run's folder (or CHECKPOINT_DIR). ``on_link`` is called for each link that was
+    submitted: should a later one be refused, these stay.
 
     Raises:
         RequestError: as ``check_chain``.
@@ -252,6 +260,7 @@ def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Option
             record = update_record(record.paths.folder, _begins_chain)
         note(record)
         records.append(record)
+        on_link(record)
     return records
 
 
