@@ -129,11 +129,17 @@ def test_sbatch_is_given_the_time_that_it_takes_at_a_full_queue() -> None:
 
 
 def test_where_nodes_are_excluded_that_may_be_why_there_are_too_few(site: RunSite, slurm: Slurm) -> None:
+    def remedy(words: str) -> str:
+        slurm.sbatch(errors=f"sbatch: error: {words}\n", status=1)
+        with pytest.raises(SchedulerError) as caught:
+            submit(site.plan(), RECIPE)
+        return caught.value.remedy
+
+    too_few, other = "Requested node configuration is not available", "Invalid qos specification"
+    assert "exclude" not in remedy(too_few)
     exclude_nodes(site.install, "n1", "fan")
-    slurm.sbatch(errors="sbatch: error: Requested node configuration is not available\n", status=1)
-    with pytest.raises(SchedulerError) as caught:
-        submit(site.plan(), RECIPE)
-    assert "llmb-run exclude list" in caught.value.remedy
+    assert "llmb-run exclude list" in remedy(too_few)
+    assert "exclude" not in remedy(other)
 
 
 def test_a_refusal_without_a_word(site: RunSite, slurm: Slurm) -> None:
