@@ -131,6 +131,14 @@ def test_the_exit_code_is_the_trainings(site: Lifecycle) -> None:
     assert (record.state, record.detail) == ("FAILED", "exit code 7")
 
 
+def test_a_job_that_exports_nothing_trains(site: Lifecycle) -> None:
+    """As many sites recommend. Its steps had neither PATH nor the job's variables."""
+    asked = {"ADDITIONAL_SLURM_PARAMS": "export=NONE", "NCCL_DEBUG": "WARN"}
+    record = site.end_of(site.submit(plan=asked, SBATCH_EXPORT="NONE"))
+    assert record.state == "COMPLETED"
+    assert "NCCL_DEBUG=WARN" in log_of(record).splitlines()
+
+
 def test_cancelled_while_it_runs(either_site: Lifecycle) -> None:
     record = either_site.training(STANDIN_SECONDS="300")
     (record,) = cancel([record])

@@ -88,6 +88,12 @@ def test_jobs_keep_away_from_excluded_nodes(cli: Cli) -> None:
     wanted = cli("submit", *SMOKE, "--nodelist", "gpu2")
     assert wanted.status == 2
     assert "gpu2 (slow links)" in wanted.err
+    both = ids(cli("submit", *SMOKE, "--repeats", "2", "--spread-nodes", "--json"))
+    assert cli("wait", *both).status == 0
+    assert ['"gpu4"' in events(cli, run) for run in both] == [True, True]
+    cli("exclude", "add", "gpu4", "--reason", "slow links, too")
+    nowhere = cli("single", *SMOKE)
+    assert (nowhere.status, "llmb-run exclude list" in nowhere.err) == (3, True), nowhere.err
 
 
 def test_retry_without_the_node_that_failed(cli: Cli, slurm: SlurmCluster) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.runs.hostlist import expand
 from llmb_run.terminal import clock, span
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
-from support.run_site import RunSite
+from support.run_site import RunSite, with_small_code
 from support.runs import make_run, steady_log
 
 SMOKE = ("single", "-w", "llama3.1", "-s", "smoke", "--scale", "1")
@@ -192,6 +193,79 @@ def test_a_task_file_run_twice_starts_nothing_twice(here: Cli, tmp_path: Path) -
     assert "1 of 3 jobs started, 2 already on record" in here("bulk", tasks).err
     assert len(here("jobs", "--json").data["runs"]) == 3
     assert "3 of 3 jobs started" in here("bulk", tasks, "--again").err
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fake: FakeSlurm) -> Cli:
+    """llmb-run on an installation with a scripted Slurm of four nodes, of which one is down."""
+    with_small_code(tmp_path, monkeypatch)
+    states = {"n1": "idle", "n2": "mixed", "n3": "idle", "n4": "down*"}
+    rows = [f"{name}|{state}|batch*|none\n" for name, state in states.items()]
+    (tmp_path / "fake" / "nodes").write_text("".join(rows))
+    return Cli(RunSite(tmp_path, "slurm").install, monkeypatch, capsys)
+
+
+TWICE = ("submit", *SMOKE[1:], "--repeats", "2")
+
+
+def test_only_what_had_come_to_something_was_started_before(queue: Cli, fake: FakeSlurm) -> None:
+    """Runs on record whose jobs never came are started by the command that submits them."""
+    fake.say("sbatch", "error")
+    lost = queue(*TWICE)
+    assert (lost.status, "0 of 2 jobs started\n" in lost.err) == (3, True)
+    fake.say("sbatch", "")
+    time.sleep(0.2)  # of the grace
+    done = queue(*TWICE)
+    assert (done.status, "\n2 of 2 jobs started\n" in f"\n{done.err}") == (0, True), done.err
+    assert [line.split()[1] for line in done.out.splitlines()] == ["Submitted"] * 2
+    assert len(fake.jobs()) == 2
+
+
+def test_links_that_were_submitted_before_one_was_refused_are_told_and_kept(queue: Cli, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "limit")  # the first three jobs are accepted
+    chains = ("submit", *SMOKE[1:], "--repeats", "3", "--resume-chain", "2")
+    some = queue(*chains)
+    assert (some.status, "3 of 6 jobs started" in some.err) == (3, True), some.err
+    assert [line.split()[1] for line in some.out.splitlines()] == ["Submitted"] * 3
+    assert len(fake.calls("sbatch")) == 4, "another chain of the same plan is not tried"
+    fake.say("sbatch", "")
+    rest = queue(*chains)
+    assert (rest.status, "3 of 6 jobs started, 3 already on record" in rest.err) == (0, True), rest.err
+    assert len(fake.jobs()) == 6
+
+
+def test_what_is_in_the_queue_already_is_not_shown_as_submitted(queue: Cli, fake: FakeSlurm, tmp_path: Path) -> None:
+    tasks = tmp_path / "night.txt"
+    tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 2)\n")
+    queue("bulk", tasks)
+    tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 3)\n")
+    done = queue("bulk", tasks)
+    assert [line.split()[1] for line in done.out.splitlines()] == ["Already", "Already", "Submitted"]
+    assert "1 of 3 jobs started, 2 already on record" in done.err
+
+
+def avoided(fake: FakeSlurm) -> list[set[str]]:
+    """The nodes that each job was kept from."""
+    options = [word for call in fake.calls("sbatch") for word in call if word.startswith("--exclude=")]
+    return [set(expand(word.partition("=")[2])) for word in options]
+
+
+def test_repeats_are_spread_over_the_nodes_that_are_not_excluded(queue: Cli, fake: FakeSlurm) -> None:
+    queue("exclude", "add", "n1", "--reason", "fan")
+    done = queue(*TWICE, "--spread-nodes")
+    assert done.status == 0, done.err
+    assert sorted(map(sorted, avoided(fake))) == [["n1", "n2"], ["n1", "n3"]]
+
+
+@pytest.mark.parametrize("words", [(), ("--exclude", "n4")])
+def test_where_every_node_is_excluded_repeats_are_not_spread(
+    queue: Cli, fake: FakeSlurm, words: tuple[str, ...]
+) -> None:
+    queue("exclude", "add", "n[1-3]" if words else "n[1-4]", "--reason", "fan")
+    done = queue(*TWICE, "--spread-nodes", *words)
+    assert (done.status, done.out) == (2, "")
+    assert "llmb-run exclude" in done.err
+    assert fake.jobs() == []
 
 
 def test_a_job_after_another_waits_for_it(here: Cli) -> None:

@@ -211,6 +211,63 @@ def test_a_sweep_is_every_combination(cli: Cli) -> None:
     assert "24 jobs, nothing started" in done.err
 
 
+CHAIN = ("submit", "-w", "llama3.1", "-s", "8b", "--dtype", "fp8", "--gpu-type", "h100", "--scale", "64")
+
+
+def test_a_dry_run_counts_the_jobs_of_a_chain(cli: Cli) -> None:
+    """As many as would be queued."""
+    several = cli(*CHAIN, "--repeats", "5", "--resume-chain", "2", "--dry-run")
+    assert "10 jobs in 5 chains, nothing started" in several.err
+    assert sum(jobs_of(several.out).values()) == 10
+    asked = (*CHAIN, "--resume-chain", "3", "--dry-run")
+    one = cli(*asked)
+    assert (one.out[:12], "note: 3 jobs in a chain" in one.err) == ("#!/bin/bash\n", True)
+    data = cli(*asked, "--json").data
+    assert (data["chain"], len(data["jobs"])) == (3, 1)
+
+
+def test_a_dry_run_refuses_a_chain_that_would_be_refused(cli: Cli) -> None:
+    done = cli(*CHAIN, "--resume-chain", "2", "--env", "ENABLE_CHECKPOINT=false", "--dry-run")
+    assert (done.status, done.out) == (2, "")
+    assert "a chain resumes from checkpoints" in done.err
+
+
+SAID_TWICE = [
+    ("--env", "JOB_TOTAL_GPUS=64"),
+    ("--env", "JOB_TOTAL_GPUS=128"),
+    ("--env", "DTYPE=bf16"),
+    ("--max-steps", "60", "--env", "MAX_STEPS=50"),
+    ("-p", "--env", "ENABLE_PROFILE=false"),
+    ("--set", "tp=4", "--env", "TP=8"),
+    ("--megatron", "model.attention_dropout=0.1", "--env", "MEGATRON_SETTINGS=model.attention_dropout=0.2"),
+    ("--slurm-arg", "qos=a", "--env", "ADDITIONAL_SLURM_PARAMS=exclusive;-q=b"),
+    ("--slurm-arg", "partition=a", "--env", "SBATCH_PARTITION=b"),
+    ("--slurm-arg", "-A=a", "--env", "SBATCH_ACCOUNT=b"),
+    ("--slurm-arg", "-t=60", "--env", "TIME_LIMIT=50"),
+    ("--nodelist", "n1", "--env", "ADDITIONAL_SLURM_PARAMS=nodelist=n2"),
+]
+
+
+@pytest.mark.parametrize("words", SAID_TWICE, ids=" ".join)
+@pytest.mark.parametrize("command", ["single", "submit"])
+def test_a_variable_that_is_set_for_a_job_beside_its_option_is_refused(
+    cli: Cli, command: str, words: tuple[str, ...]
+) -> None:
+    done = cli(command, *DOCUMENTED[1:], "--gpu-type", "gb200", "--dry-run", *words)
+    assert (done.status, done.out) == (2, "")
+    name = words[-1].partition("=")[0]
+    assert re.search(rf"--env {name}\b.* set the same", done.err), done.err
+
+
+def test_so_it_is_in_a_task_file_and_beside_a_dimension(cli: Cli, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.yaml"
+    tasks.write_text("tasks:\n  - {workload: llama3.1, size: 8b, scale: 64, env: {JOB_TOTAL_GPUS: 128}}\n")
+    done = cli("bulk", tasks, "--dry-run", GPU_TYPE="h100")
+    assert (done.status, "--scale 64 and env: JOB_TOTAL_GPUS=128 set the same" in done.err) == (2, True)
+    varied = cli("sweep", *CHAIN[1:], "--vary", "tp=1,2", "--env", "TP=4", "--dry-run")
+    assert (varied.status, "--env TP=4 set the same" in varied.err) == (2, True)
+
+
 def test_bounds_select_documented_scales(cli: Cli) -> None:
     arguments = ("submit", "-w", "llama3.1", "-s", "70b", "--dtype", "fp8", "--gpu-type", "gb200", "--dry-run")
     assert len(jobs_of(cli(*arguments, "--scale", "all").out)) == 4  # 64 to 512

@@ -20,16 +20,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import RequestError, SchedulerError
+from llmb_common.errors import CheckFailed, RequestError, SchedulerError
 from llmb_common.executors import NodeRequest
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
-from llmb_common.health.ask import PYTHONS, choose, command, look, parse_frames, said_by
-from llmb_common.health.facts import Folder, Needs, NodeFacts, needs_of, needs_of_site, read_facts
+from llmb_common.health.ask import PYTHONS, Health, choose, command, keep_out, look, parse_frames, said_by
+from llmb_common.health.facts import Folder, Needs, NodeFacts, Remark, System, needs_of, needs_of_site, read_facts
+from llmb_common.health.judge import NodeVerdict
 from llmb_common.machine.processes import Answer
 from llmb_common.platform.cluster_types import traits_of
 from llmb_common.site.cluster import Engine, cluster_config
-from llmb_common.submission.excluded_nodes import exclude_nodes
+from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 from llmb_train.evidence import ask
 from llmb_train.evidence.ask import call_all, frames
 from llmb_train.health import looks
@@ -322,8 +323,9 @@ def test_nodes_that_can_be_asked_are_neither_busy_nor_excluded(tmp_path: Path) -
     queue = Queue({f"n{number}": "down" for number in range(1, 6)})
     with pytest.raises(
         RequestError, match="none of 5 nodes can be asked now: n1: down, n2: down, n3: down, n4: down\n"
-    ):
+    ) as caught:
         choose(queue, tmp_path, None, None)
+    assert caught.value.code == "no-nodes"
 
 
 def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
@@ -344,6 +346,51 @@ def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
     assert [(wanted.gpus, wanted.minutes, wanted.wait) for wanted in queue.wanted] == [(8, 2, 60)]
     with pytest.raises(SchedulerError, match="no node answered: "):
         look(Queue({}, Steps([])), Needs(), ["n1"])  # type: ignore[arg-type]
+
+
+def verdict(node: str, status: str, *texts: str) -> NodeVerdict:
+    remarks = tuple(Remark("gpus", "warn" if text.startswith("maybe") else "fail", text) for text in texts)
+    return NodeVerdict(node, status, remarks)  # type: ignore[arg-type]
+
+
+SILENT = verdict("n9", "silent", "it does not answer")
+SHARED = [
+    ((verdict("n1", "fail", "b", "a"), verdict("n2", "fail", "a", "c", "b")), "a; b"),
+    ((verdict("n1", "fail", "a"), verdict("n2", "fail", "a"), SILENT), "a"),
+    ((verdict("n1", "fail", "a"), verdict("n2", "fail", "b")), ""),
+    ((verdict("n1", "fail", "a"), verdict("n2", "ok")), ""),
+    ((verdict("n1", "warn", "maybe a"), verdict("n2", "warn", "maybe a")), ""),
+    ((verdict("n1", "fail", "a"),), ""),
+    ((verdict("n1", "fail", "a"), SILENT), ""),
+    ((SILENT,), ""),
+    ((), ""),
+]
+
+
+@pytest.mark.parametrize(("verdicts", "shared"), SHARED)
+def test_a_fault_is_the_sites_where_several_nodes_answer_and_all_have_it(
+    tmp_path: Path, verdicts: Sequence[NodeVerdict], shared: str
+) -> None:
+    found = Health(verdicts)
+    assert found.shared_fault == shared
+    bad = [item.node for item in verdicts if item.status in ("fail", "silent")]
+    before = time.time()
+    if shared:
+        with pytest.raises(CheckFailed) as caught:
+            keep_out(tmp_path, found, days=3)
+        assert caught.value.code == "unhealthy-nodes"
+        assert exclusions(tmp_path) == []
+    else:
+        keep_out(tmp_path, found, days=3)
+        assert [item.node for item in exclusions(tmp_path)] == bad
+        assert all(0 <= (item.expires or 0) - before - 3 * 86400 < 60 for item in exclusions(tmp_path))
+
+
+def test_drift_is_of_the_nodes_that_answered() -> None:
+    """One that did not has no facts, and differs in nothing."""
+    facts = {node: NodeFacts(node, system=System(page_size=size)) for node, size in (("n1", 4096), ("n2", 65536))}
+    found = Health([verdict("n1", "ok"), verdict("n2", "warn"), SILENT], facts)
+    assert found.drift == {"page size": {"4096": ["n1"], "65536": ["n2"]}}
 
 
 OLD = ("evidence/ask", "evidence/gpus", "evidence/machine", "health/__main__", "health/looks")

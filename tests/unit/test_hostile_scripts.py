@@ -302,6 +302,16 @@ def test_clock_boost_is_asked_of_every_node_and_never_fatal(site_of: Callable[[s
     assert [(event["event"], event["exit_code"]) for event in events] == [("start", None), ("vboost", 9), ("end", 0)]
 
 
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot", "none"])
+def test_a_step_is_not_told_to_export_what_the_job_was(site_of: Callable[[str], Site], runtime: str) -> None:
+    """sbatch --export=NONE sets SLURM_EXPORT_ENV in the job, and srun reads it as its own --export."""
+    site = site_of(runtime)
+    site.run(site.plan(ENABLE_VBOOST="true", ADDITIONAL_SLURM_PARAMS="export=NONE"), SLURM_EXPORT_ENV="NONE")
+    calls = site.stubs.calls("srun")
+    assert len(calls) == 2
+    assert not [call for call in calls if "SLURM_EXPORT_ENV" in call.env]
+
+
 def test_the_rendezvous_is_the_address_of_the_node(site_of: Callable[[str], Site]) -> None:
     site = site_of("none")
     _, rank = site.run(site.plan(MASTER_PORT="1234"))
@@ -355,7 +365,10 @@ def test_the_runs_of_a_series_have_their_turns_by_their_links(site_of: Callable[
     """A run that was removed, and one whose turn was over before its job was queued again, are left out."""
     site = site_of("none")
     plan = renamed(site.plan(), experiment_name="it's $(touch evil) %j %a #1")
-    records = [replace(site.create(plan), submission=Submission(turn=Turn("0a1b", n, 4))) for n in range(4)]
+    records = [
+        replace(site.create(renamed(plan, vboost=n == 0)), submission=Submission(turn=Turn("0a1b", n, 4)))
+        for n in range(4)
+    ]
     series = records[0].shared
     assert series is not None
     series.folder.mkdir()
@@ -363,8 +376,10 @@ def test_the_runs_of_a_series_have_their_turns_by_their_links(site_of: Callable[
         (series.folder / str(turn)).symlink_to(records[turn].paths.folder)
     records[0].paths.events.write_text('{"event":"over"}\n')
     series.script.write_text(render_series(records, series))
-    done = site.stubs.run(series.script, site.tmp, SLURM_JOB_ID="40")
+    done = site.stubs.run(series.script, site.tmp, SLURM_JOB_ID="40", SLURM_EXPORT_ENV="NONE")
     assert done.returncode == 0, done.stderr
+    resets = [call for call in site.stubs.calls("srun") if "boost-slider" in call.words]
+    assert [("SLURM_EXPORT_ENV" in call.env, call.words[-1]) for call in resets] == [(False, "0")] * 2
     assert [rank.words[-1] for rank in site.stubs.ranks()] == [str(records[turn].paths.job) for turn in (1, 3)]
     events = [json.loads(line) for line in records[3].paths.events.read_text().splitlines()]
     assert [(event["event"], event["job_id"]) for event in events] == [

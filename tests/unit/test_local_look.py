@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,8 +18,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError
-from llmb_common.executors import executor_for
+from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError, RequestError
+from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, NodeRequest, executor_for
 from llmb_common.executors.local import executor
 from llmb_common.executors.local.executor import START_SECONDS, end_processes_of
 from llmb_common.machine.processes import ProcessId, identify
@@ -302,6 +303,27 @@ def test_a_detached_run_is_on_record_with_its_process_and_goes_on(followed: RunR
         time.sleep(0.01)
     assert followed.paths.batch_log.read_text() == "done\n"
     os.waitpid(running.process.pid, 0)
+
+
+@pytest.mark.parametrize("in_job", [False, True])
+def test_this_machine_is_the_only_node_and_answers_by_its_name(monkeypatch: pytest.MonkeyPatch, in_job: bool) -> None:
+    """Also in a job of Slurm, where the node may have a name of its own."""
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    if in_job:
+        monkeypatch.setenv("SLURMD_NODENAME", "gpu7")
+    name = "gpu7" if in_job else socket.gethostname()
+    local = executor_for("local")
+    assert local.nodes_now(None, None) == local.nodes_now(name, None) == {name: ""}
+    for asked in (("another", None), (None, "batch")):
+        with pytest.raises(RequestError, match=f"no other node than this one, {name}"):
+            local.nodes_now(*asked)
+    with local.hold(NodeRequest(name="look")) as held:
+        assert list(held.nodes) == [name]
+        assert dict(held.addresses) == {name: "127.0.0.1"}
+        assert PORT_BASE <= held.port <= held.port + MOST_GROUPS <= PORT_BASE + PORT_COUNT
+        answer = held.run(["bash", "-c", "echo one; echo two >&2; exit 3"], 20.0)
+        assert (answer.status, answer.output, answer.errors) == (3, "one\n", "two\n")
+        assert list(held.unreached(answer)) == []
 
 
 def test_a_signal_ends_the_run_which_may_still_save(followed: RunRecord, capfd: pytest.CaptureFixture[str]) -> None:

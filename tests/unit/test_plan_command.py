@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
+from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.outlook import Span, most_gpu_hours, ranged
 from llmb_common.planning.plan import make_plan
@@ -105,8 +107,17 @@ def test_without_a_measured_time_the_limit_bounds_the_gpu_hours(cli: Cli) -> Non
     assert [known[name] for name in names] == [None] * 4
     assert (data["time_from"], data["job_seconds"], data["gpu_hours"]) == (None, None, None)
     assert data["most_gpu_hours"] == 96.0
-    own = plan("ADDITIONAL_SLURM_PARAMS=time=04:00:00", MODEL_SIZE="8b", JOB_TOTAL_GPUS="8", GPU_TYPE="h100")
-    assert most_gpu_hours(own) is None, "another limit than the plan's"
+    own = plan("ADDITIONAL_SLURM_PARAMS=signal=USR1@60", MODEL_SIZE="8b", JOB_TOTAL_GPUS="8", GPU_TYPE="h100")
+    assert most_gpu_hours(own) is None, "it may end earlier"
+    assert isinstance(own.scheduler, SlurmPlan)
+    of_old = replace(own, scheduler=replace(own.scheduler, additional=(("time", "04:00:00"), ("qos", "high"))))
+    assert most_gpu_hours(of_old) is None, "the plan of a record, beside whose limit Slurm was told another"
+    assert of_old.scheduler is not None
+    assert of_old.scheduler.variables["ADDITIONAL_SLURM_PARAMS"] == "qos=high", "the limit is asked for apart"
+    among = cli(*LLAMA, "--scale", "64", "--set", "tp=8", "--slurm-arg", "time=90", "--json", **SLURM).data
+    assert among["most_gpu_hours"] == 96.0
+    (limit,) = (item for item in among["sources"] if item["name"] == "time limit")
+    assert (limit["value"], limit["source"]) == ("01:30:00", "--slurm-arg")
 
 
 def test_a_job_that_does_not_fit_is_shown_and_refused(cli: Cli) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from llmb_common.errors import ConfigError
 from llmb_common.executors.slurm.words import SlurmSettings, best_segment, choose_segment
 from llmb_common.planning.job_plan import JobPlan, Preflight
-from llmb_common.planning.outlook import check_time_limit, save_seconds
+from llmb_common.planning.outlook import check_time_limit, limit_seconds, most_gpu_hours, save_seconds
 from llmb_common.request.variables import VARIABLE_NAMES
 from llmb_common.site.cluster import ClusterConfig, cluster_config, load_cluster_config
 from llmb_common.site.machine import Machine
@@ -90,7 +90,6 @@ NOTED = {
     """,
     SAVE: """
         MODEL_SIZE=8b JOB_TOTAL_GPUS=8 -> !TIME_LIMIT
-        MODEL_SIZE=405b JOB_TOTAL_GPUS=128 TIME_LIMIT=00:20:00 ADDITIONAL_SLURM_PARAMS=time=04:00:00 -> !TIME_LIMIT
         MODEL_SIZE=405b JOB_TOTAL_GPUS=128 TIME_LIMIT=00:20:00 ADDITIONAL_SLURM_PARAMS=signal=USR1@60 -> !TIME_LIMIT
     """,
 }
@@ -133,6 +132,53 @@ def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> 
     notices = limited(1200, "00:30:00")
     assert [note.partition(": ")[2][:33] for note in notices] == ["what is left to train is 10 minut"]
     assert limited(600, "00:30:00") == []
+
+
+IN_SLURMS_WORDS = {
+    "5": "00:05:00",
+    "90:30": "01:30:30",
+    "4:00:00": "04:00:00",
+    "2-12": "60:00:00",
+    "1-0:30": "24:30:00",
+    "1-00:00:10": "24:00:10",
+}
+"""As sbatch's manual has them."""
+
+
+@pytest.mark.parametrize(("said", "limit"), IN_SLURMS_WORDS.items())
+def test_a_time_among_slurms_options_is_the_plans_limit(said: str, limit: str) -> None:
+    made = plan(BARE, f"TIME_LIMIT= ADDITIONAL_SLURM_PARAMS=qos=high;time={said}")
+    assert made.time_limit == limit
+    script = script_of(made)
+    assert [line for line in script.splitlines() if "--time" in line] == [f"#SBATCH --time={limit}"]
+    assert f" limit_seconds={limit_seconds(limit)}\n" in script
+    assert "#SBATCH --qos=high\n" in script
+    assert most_gpu_hours(made) == pytest.approx(limit_seconds(limit) * 128 / 3600)
+
+
+def test_the_users_limit_comes_before_the_sites_and_that_before_the_recipes() -> None:
+    site = cluster_config(slurm=SlurmSettings(additional_params="time=3:00:00;qos=high"))
+    assert plan(BARE, site, "TIME_LIMIT=").time_limit == "03:00:00"
+    assert plan(BARE, site, "TIME_LIMIT=90").time_limit == "01:30:00"
+    assert plan(BARE, site, "TIME_LIMIT= ADDITIONAL_SLURM_PARAMS=time=60").time_limit == "01:00:00"
+
+
+def test_two_time_limits_contradict_each_other() -> None:
+    assert "contradict each other" in refusal(BARE, "TIME_LIMIT=00:20:00 ADDITIONAL_SLURM_PARAMS=time=04:00:00")
+    assert plan(BARE, "TIME_LIMIT=4h ADDITIONAL_SLURM_PARAMS=time=240").time_limit == "04:00:00"
+
+
+@pytest.mark.parametrize("said", ["0", "UNLIMITED", "INFINITE", "1h", "-1", "1-2-3", "1:2:3:4", "a"])
+def test_a_time_without_an_end_or_none_at_all_is_refused(said: str) -> None:
+    assert "ADDITIONAL_SLURM_PARAMS: " in refusal(BARE, f"TIME_LIMIT= ADDITIONAL_SLURM_PARAMS=time={said}")
+    site = cluster_config(slurm=SlurmSettings(additional_params=f"time={said}"))
+    assert "cluster_config.yaml: " in refusal(BARE, site, "TIME_LIMIT=")
+
+
+def test_the_port_of_the_users_shell_is_not_taken_over_in_silence() -> None:
+    assert "MASTER_PORT=29500" in notes(BARE, "MASTER_PORT=29500")
+    assert "MASTER_PORT" not in notes(BARE)
+    assert "MASTER_PORT" not in notes(BARE, cluster_config(environment={"MASTER_PORT": "29500"})), "the site means it"
 
 
 def test_a_job_that_saves_nothing_may_be_as_short_as_it_likes() -> None:

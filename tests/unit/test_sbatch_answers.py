@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
+from llmb_common.executors.slurm.look import GRACE_SECONDS
+from llmb_common.executors.slurm.submit import FRESH_SECONDS, SUBMIT_SECONDS
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_common.submission.observe import observe
 from llmb_common.submission.single import submit
 from support.run_site import RECIPE, RunSite
@@ -86,6 +89,11 @@ REFUSALS = [
         "(job submit limit, user's size and/or time limits)",
         "when some of your jobs have ended",
     ),
+    (
+        "Slurm temporarily unable to accept job, sleeping and retrying\n"
+        "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
+        "the queue is full",
+    ),
     ("AssocGrpSubmitJobsLimit", "when some of your jobs have ended"),
     ("QOSMaxSubmitJobPerUserLimit", "when some of your jobs have ended"),
     ("Node count specification invalid", "fewer GPUs"),
@@ -112,6 +120,26 @@ def test_a_refusal_is_told_in_sbatchs_words_with_advice_and_leaves_no_run(site, 
     assert advice in caught.value.remedy
     assert bool(advice) == bool(caught.value.remedy)
     assert records(site) == []
+
+
+def test_sbatch_is_given_the_time_that_it_takes_at_a_full_queue() -> None:
+    """It tries again after 1, 2, ... 15 s, and only its last word says that there is no job."""
+    assert sum(range(16)) + 20 < SUBMIT_SECONDS
+    assert FRESH_SECONDS + SUBMIT_SECONDS + 60 < GRACE_SECONDS, "whoever looks from another machine, a minute ahead"
+
+
+def test_where_nodes_are_excluded_that_may_be_why_there_are_too_few(site: RunSite, slurm: Slurm) -> None:
+    def remedy(words: str) -> str:
+        slurm.sbatch(errors=f"sbatch: error: {words}\n", status=1)
+        with pytest.raises(SchedulerError) as caught:
+            submit(site.plan(), RECIPE)
+        return caught.value.remedy
+
+    too_few, other = "Requested node configuration is not available", "Invalid qos specification"
+    assert "exclude" not in remedy(too_few)
+    exclude_nodes(site.install, "n1", "fan")
+    assert "llmb-run exclude list" in remedy(too_few)
+    assert "exclude" not in remedy(other)
 
 
 def test_a_refusal_without_a_word(site: RunSite, slurm: Slurm) -> None:

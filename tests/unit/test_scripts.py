@@ -230,7 +230,10 @@ def test_the_rendezvous_port_is_below_those_of_outgoing_connections(job: int) ->
 
     assert 21_000 <= port(SLURM_JOB_ID=str(job)) < 30_000
     assert port(SLURM_JOB_ID=str(job)) != port(SLURM_JOB_ID=str(job + 1))
-    assert port(SLURM_JOB_ID=str(job), MASTER_PORT="31000") == 31_000
+    assert port(SLURM_JOB_ID=str(job), MASTER_PORT="31000") == port(SLURM_JOB_ID=str(job)), "the submitting shell's"
+    assert re.findall(r"^export MASTER_PORT=.*$", script_of(plan("MASTER_PORT=31000")), re.MULTILINE) == [
+        "export MASTER_PORT=31000"
+    ]
     # A rank without MASTER_PORT computes the same one.
     rank = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": str(job)}
     assert find_rank(rank).master_port == PORT_BASE + job % PORT_COUNT == port(SLURM_JOB_ID=str(job))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +58,29 @@ def test_a_series_with_a_changed_file_is_not_submitted(site, fake, monkeypatch, 
     assert (caught.value.code, len(created)) == ("changed", 3)
     assert not any(record.paths.folder.exists() for record in created)
     assert fake.calls("sbatch") == []
+
+
+def test_a_folder_that_another_series_has_is_left_as_it_is(site, fake, monkeypatch):
+    monkeypatch.setattr(many, "secrets", SimpleNamespace(token_hex=lambda count: "ab12cd34"))
+    (first, *_) = start(site)
+    assert first.shared is not None
+    before = sorted(path.name for path in first.shared.folder.iterdir())
+    others = [replace(job, options=Options(key=f"another {job.options.key}")) for job in jobs_of(site)]
+    with pytest.raises(RecordError):
+        submit_series(others)
+    assert sorted(path.name for path in first.shared.folder.iterdir()) == before == ["0", "1", "2", "series.sbatch"]
+    assert len(run_folders(site)) == 3, "those of the second are withdrawn"
+
+
+def test_a_folder_that_cannot_be_filled_is_not_left(site, fake, monkeypatch):
+    def full(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "symlink_to", full)
+    with pytest.raises(RecordError, match="No space left"):
+        submit_series(jobs_of(site))
+    assert list(site.install.glob("workloads/*/experiments/*/.series-*")) == []
+    assert fake.jobs() == []
 
 
 def test_a_lost_answer_of_an_accepted_series(site: RunSite, fake: FakeSlurm) -> None:

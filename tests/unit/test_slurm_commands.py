@@ -67,6 +67,16 @@ def test_a_command_that_does_not_answer_is_an_error_of_its_own(commands: Command
     assert (caught.value.code, caught.value.remedy) == ("no-answer", "try again later")
 
 
+def test_its_own_words_say_what_it_waits_for(commands: Commands) -> None:
+    words = "squeue: error: s_p_parse_file: cannot stat file /etc/slurm/slurm.conf, retrying in 1sec up to 60sec"
+    (commands.folder / "squeue").write_text(f"{SHELL}echo '{words}' >&2\necho more >&2\nexec sleep 600\n")
+    (commands.folder / "squeue").chmod(0o755)
+    with pytest.raises(SchedulerError) as caught:
+        run_slurm(["squeue", "--me"], 0.5)
+    assert caught.value.message == f"squeue did not answer in 0.5 s; it said: {words}"
+    assert caught.value.code == "no-answer"
+
+
 def test_so_is_one_that_is_not_there() -> None:
     with pytest.raises(SchedulerError, match=r"cannot run no-such-squeue: No such file or directory") as caught:
         run_slurm(["no-such-squeue"], 5)

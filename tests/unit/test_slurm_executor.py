@@ -14,6 +14,7 @@ from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError, Reques
 from llmb_common.executors import Executor, executor_for
 from llmb_common.executors.slurm import cancel, own_jobs, submit
 from llmb_common.executors.slurm.query import JobInfo
+from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
 from llmb_common.machine.processes import Answer
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, Submission, Turn, load_record, update_record
@@ -127,7 +128,7 @@ def test_a_submission_that_hangs_ends_by_itself(record: RunRecord, slurm: Slurm)
     slurm.answers = [Answer(0, b"17\n", b" a remark \n")]
     started = executor(record.plan).start(record)
     assert (started.job_id, started.state, started.detail) == ("17", "SUBMITTED", "a remark")
-    limit = ["timeout", "--kill-after=5", "120"]
+    limit = ["timeout", "--kill-after=5", f"{SUBMIT_SECONDS}"]
     assert slurm.called == [[*limit, "sbatch", "--parsable", str(record.paths.script)]]
 
 

@@ -21,7 +21,7 @@ from llmb_run.app import load_command
 from llmb_run.main import main
 from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import JobSpec
-from llmb_run.starting.submitting import shares_of
+from llmb_run.starting.spreading import shares_of
 from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of, one_value, values_of
 from support import instant
 from support.cli import Cli

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmb_common.errors import RequestError
-from llmb_common.executors.slurm.options import override_additional
+from llmb_common.executors.slurm.options import option_name, override_additional
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import Request
 from llmb_common.request.values import is_setting, settings_in, settings_of, settings_text
@@ -143,7 +143,12 @@ class Asked:
 
 
 def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
-    """The variables of ``launch.sh`` that request ``spec``: the caller's environment, then the options."""
+    """The variables of ``launch.sh`` that request ``spec``: the caller's environment, then the options.
+
+    Raises:
+        RequestError: an option and a variable of the job set the same
+    """
+    _refuse_said_twice(spec)
     variables = {**os.environ, "LLMB_INSTALL": str(workspace.install), **spec.environment, **spec.options}
     if spec.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
         variables["DRY_RUN"] = os.environ.get("DRY_RUN") or "true"
@@ -154,6 +159,52 @@ def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
         given = variables.get("ADDITIONAL_SLURM_PARAMS", "")
         variables["ADDITIONAL_SLURM_PARAMS"] = override_additional(given, *spec.slurm)
     return variables
+
+
+_SLURM_VARIABLES = {"account": "SBATCH_ACCOUNT", "partition": "SBATCH_PARTITION", "time": "TIME_LIMIT"}
+"""Options of Slurm that say the same as a variable."""
+
+
+def _refuse_said_twice(spec: JobSpec) -> None:
+    """Refuse a variable that is set for this job (``--env``) beside an option that sets it. One that is only exported
+    gives way to the option.
+
+    Raises:
+        RequestError: the first such variable
+    """
+    env = "env:" if spec.where else "--env"
+    given = spec.environment
+    for name, option in _options_by_variable(spec).items():
+        if name in given:
+            raise RequestError(
+                f"{option} and {env} {name}={given[name]} set the same", remedy="leave one of them out", field=name
+            )
+    listed = {option_name(part) for part in given.get("ADDITIONAL_SLURM_PARAMS", "").split(";")}
+    for part, option in spec.slurm.items():
+        if option_name(part) in listed:
+            raise RequestError(
+                f"{option} {part} and {env} ADDITIONAL_SLURM_PARAMS set the same", remedy="leave one of them out"
+            )
+    if "MEGATRON_SETTINGS" in given:
+        for name in settings_in(given["MEGATRON_SETTINGS"], f"{env} MEGATRON_SETTINGS"):
+            if name in spec.settings:
+                raise RequestError(
+                    f"--megatron {name}={spec.settings[name]} and {env} MEGATRON_SETTINGS set the same",
+                    remedy="leave one of them out",
+                )
+
+
+def _options_by_variable(spec: JobSpec) -> dict[str, str]:
+    """The variables that options of ``spec`` set, and each option as it was given."""
+    found = {}
+    for name, value in spec.options.items():
+        option = VARIABLES[name].option
+        found[name] = FieldNames({name: option})(name, value) if option else f"--set {name.lower()}={value}"
+    for part, option in spec.slurm.items():
+        variable = _SLURM_VARIABLES.get(option_name(part))
+        if variable is not None:
+            found[variable] = f"{option} {part}"
+    return found
 
 
 def names_for(spec: JobSpec) -> FieldNames:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.command.outcome import Result
-from llmb_common.errors import CheckFailed, LLMBError, RequestError, located
+from llmb_common.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
 from llmb_common.health.facts import needs_of
@@ -26,7 +26,6 @@ from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.extras import extras_of
-from llmb_common.runs.hostlist import compress
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.jobs import JobToSubmit, Options, experiments_of, jobs_to_follow
@@ -34,9 +33,10 @@ from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
-from llmb_common.submission.single import submit, submit_chain
+from llmb_common.submission.single import UNSETTLED, check_chain, submit, submit_chain
 from llmb_run.columns import run_as_json
 from llmb_run.starting.requests import Asked, JobSpec, PlannedJob
+from llmb_run.starting.spreading import on_different_nodes
 from llmb_run.terminal import clock, notice, table
 from llmb_run.workspace import Workspace
 
@@ -67,17 +67,31 @@ _TOLD = ("workload", "size", "dtype", "scale", "tp", "pp", "cp", "ep", "vp", "mb
 """What every table of plans tells of a job."""
 
 
-def show_plans(planned: Sequence[PlannedJob]) -> Result:
-    """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON."""
+def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
+    """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON.
+
+    ``chain``: jobs in a row that each of them stands for.
+
+    Raises:
+        RequestError: they cannot be chained
+    """
+    if chain > 1:
+        for item in planned:
+            check_chain(item.plan, chain)
     say_warnings(planned)
 
     def data() -> dict[str, Any]:
         jobs = [{"plan": plan_as_dict(item.plan), "script": _script(item.plan)} for item in planned]
-        return {"dry_run": True, "jobs": jobs}
+        chained = {"chain": chain} if chain > 1 else {}
+        return {"dry_run": True, **chained, "jobs": jobs}
 
     if len(planned) > 1:
-        return Result(data, _plan_table(planned), remarks=[f"{len(planned)} jobs, nothing started (dry run)"])
+        chained = f" in {len(planned)} chains" if chain > 1 else ""
+        remark = f"{len(planned) * chain} jobs{chained}, nothing started (dry run)"
+        return Result(data, _plan_table(planned, chain), remarks=[remark])
     plan = planned[0].plan
+    if chain > 1:
+        notice(f"{chain} jobs in a chain: this is the first, and each later one goes on from the newest checkpoint")
     for line in in_short(plan):
         notice(line)
     if planned[0].request.dry_run == "json":
@@ -89,16 +103,16 @@ def _script(plan: JobPlan) -> str:
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
 
 
-def _plan_table(planned: Sequence[PlannedJob]) -> str:
-    """A row for each plan, with what differs in it and is not told of every job."""
-    right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
+def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
+    """A row for each plan, with what differs in it and is not told of every job. ``chain``: jobs of each run."""
+    right = ("jobs" if chain > 1 else "runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in planned)
     varied = dict.fromkeys(name for item in planned for name in item.spec.varied if name not in _TOLD)
     rows = []
     for item in {id(item.plan): item for item in planned}.values():
         plan = item.plan
         layout = (plan.tp, plan.pp, plan.cp, plan.ep, plan.vp, plan.mbs, plan.gbs)
-        numbers = (runs[id(plan)], plan.gpus, plan.nodes, *layout, plan.max_steps)
+        numbers = (runs[id(plan)] * chain, plan.gpus, plan.nodes, *layout, plan.max_steps)
         values = (*map(item.spec.settings.get, varied), *numbers)
         cells = ["-" if value is None else str(value) for value in values]
         rows.append([plan.experiment_name, *cells, plan.time_limit])
@@ -133,7 +147,7 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
     """One line per job that was started and per reason why others were not, and the next step; the exit status is the
     worst one.
 
-    ``known`` are the keys of submissions that were on record before: their jobs were not started now.
+    ``known`` are the keys of submissions that had come to something before: their jobs were not started now.
     """
     failed = [(title, item) for title, item in results if isinstance(item, LLMBError)]
     started = [item for _, item in results if isinstance(item, RunRecord)]
@@ -151,16 +165,17 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
         hint = f"next: llmb-run watch {word}".rstrip() if started[0].job_id else f"next: llmb-run results {word}"
     return Result(
         {"dry_run": False, "jobs": [_as_dict(title, item) for title, item in results], "skipped": []},
-        "".join(_line(record) for record in started),
+        "".join(_line(record, old=record.submission.key in known) for record in started),
         status=max((error.exit_status for _, error in failed), default=0),
         remarks=remarks,
         hint=hint,
     )
 
 
-def _line(record: RunRecord) -> str:
+def _line(record: RunRecord, *, old: bool) -> str:
     if record.plan.traits.queued:
-        return f"{record.paths.run_id}  Submitted batch job {record.job_id}  {record.paths.name}\n"
+        did = "Already" if old else "Submitted"
+        return f"{record.paths.run_id}  {did} batch job {record.job_id}  {record.paths.name}\n"
     lines = [f"{record.paths.run_id}  {record.state}  {record.paths.name}", *extras_of(record).lines()]
     return "\n  ".join(lines) + "\n"
 
@@ -183,7 +198,7 @@ def start(command: str, asked: Asked, workspace: Workspace, options: StartOption
         notice(f"skipped: {problem}")
     if any(item.request.dry_run for item in asked.planned):
         check_followed(asked.planned, workspace, options)
-        return show_plans(asked.planned)
+        return show_plans(asked.planned, options.chain)
     result = start_planned(command, asked.planned, workspace, options, task_file=task_file)
     return replace(result, data={**result.data, "skipped": skipped})
 
@@ -274,7 +289,8 @@ def start_round(
     """
     digest = digest or digest_of(jobs, command, options.chain, options.apart)
     with open_round(jobs, digest, again=options.again, say=notice) as this:
-        known = {row.key for row in find_runs(workspace.install, roots=experiments_of(jobs))} - {""}
+        rows = find_runs(workspace.install, roots=experiments_of(jobs))
+        known = {row.key for row in rows if row.state not in UNSETTLED} - {""}
         if this.begun is not None and not lasting:
             notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
         begin = lasting or f"{command}:{this.name}"
@@ -317,56 +333,19 @@ def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tupl
         started = submit_many(jobs)
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
+    refused: dict[str, SchedulerError] = {}  # other chains of the same plan would be, too: they are not tried
     for job in jobs:
-        links = submit_chain(job.plan, job.recipe_folder, options.chain, job.options)
-        results += [(job.plan.experiment_name, record) for record in links]
+        name, plan = job.plan.experiment_name, digest_of_plan(job.plan)
+        links: list[RunRecord] = []
+        if plan not in refused:
+            try:
+                submit_chain(job.plan, job.recipe_folder, options.chain, job.options, on_link=links.append)
+            except SchedulerError as error:
+                refused[plan] = error
+        results += [(name, record) for record in links]
+        if plan in refused:
+            results += [(name, refused[plan])] * (options.chain - len(links))
     return results
-
-
-# Which nodes jobs get: only healthy ones, and repeats of one job different ones.
-
-_UNUSABLE = ("down", "drain", "fail", "maint", "unknown")
-
-
-def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
-    """``jobs``, each of several repeats kept from the nodes of the others; where there are too few, from some.
-
-    Raises:
-        RequestError: no scheduler chooses nodes here
-        SchedulerError: the scheduler does not say which there are
-    """
-    repeats: dict[tuple[str, str], list[int]] = {}
-    for number, job in enumerate(jobs):
-        repeats.setdefault((job.plan.workload, job.plan.experiment_name), []).append(number)
-    found = list(jobs)
-    for numbers in repeats.values():
-        shares = shares_of(_usable(jobs[numbers[0]].plan), len(numbers), jobs[numbers[0]].plan.nodes)
-        for number, avoided in zip(numbers, shares, strict=True):
-            listed = ",".join(filter(None, (jobs[number].options.exclude, compress(avoided))))
-            found[number] = replace(jobs[number], options=replace(jobs[number].options, exclude=listed))
-    return found
-
-
-def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]]:
-    """For each repeat the nodes that it avoids: all but its own share of ``nodes``, or as many as can be spared."""
-    share = len(nodes) // repeats
-    own = [nodes[number * share : (number + 1) * share] for number in range(repeats)]
-    if share >= needed:
-        return [[node for node in nodes if node not in kept] for kept in own]
-    spare = min(max(share, 1), len(nodes) - needed)
-    if spare < 1:
-        notice(f"--spread-nodes: a job needs {needed} of {len(nodes)} usable nodes, so all repeats have the same")
-        return [[]] * repeats
-    notice(f"--spread-nodes: {repeats} repeats of {needed} nodes share some of {len(nodes)} usable nodes")
-    return [[nodes[(number * spare + at) % len(nodes)] for at in range(spare)] for number in range(repeats)]
-
-
-def _usable(plan: JobPlan) -> list[str]:
-    told = plan.scheduler
-    if told is None:
-        raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
-    states = executor_for(plan.cluster_type).nodes_now(told.nodelist, told.queue)
-    return [name for name, state in states.items() if not state.startswith(_UNUSABLE)]
 
 
 def require_health(plans: Sequence[JobPlan], workspace: Workspace) -> list[NodeVerdict]:

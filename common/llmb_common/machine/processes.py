@@ -20,7 +20,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal
 
@@ -112,7 +112,10 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         end_session(process.pid, _PATIENCE, process.poll)
         late = problem == "no-answer"
         why = f"did not answer in {seconds:g} s" if late else f"printed more than {most} bytes"
-        return Answer(None, output, errors, problem, f"{argv[0]} {why}")
+        answer = Answer(None, output, errors, problem, f"{argv[0]} {why}")
+        # What it waits for, in its own words: "cannot stat file /etc/slurm/slurm.conf, retrying".
+        words = answer.errors.strip().splitlines()
+        return replace(answer, why=f"{answer.why}; it said: {words[0][:300]}") if late and words else answer
 
 
 def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:

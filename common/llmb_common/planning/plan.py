@@ -152,6 +152,7 @@ def make_plan(
     refuse_on_cpu(case, layout)
     image = _image(case, engine, install)
     site: SchedulerSettings = cluster.scheduler(machine.cluster_type)
+    limit = site.time_limit(request)
     scheduler = site.plan(case, nodes, gpus_per_node, may_start_mpi=overlaps_tensors(case, layout))
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
@@ -184,7 +185,7 @@ def make_plan(
         moe_routing=moe_routing,
         max_steps=steps,
         exit_after=exit_after,
-        time_limit=request.time_limit or case.row.time_limit or case.variant.time_limit,
+        time_limit=limit.value if limit else case.row.time_limit or case.variant.time_limit,
         image=image,
         mounts=(*cluster.mounts, *request.mounts),
         experiment_name=experiment_name(case, _documented(case), layout, fp8_recipe, settings),

@@ -6,7 +6,7 @@ An executor whose scheduler has such words derives both classes, and names its s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,14 @@ from llmb_common.errors import RequestError
 
 if TYPE_CHECKING:  # the site's settings are read where nothing is planned, too
     from llmb_common.planning.choose import Case
+    from llmb_common.request.read import Request
+
+
+class TimeLimit(NamedTuple):
+    """A time limit as plans have it, and the variable of the request that says so; empty: the site's file does."""
+
+    value: str
+    variable: str
 
 
 class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +74,8 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def own_limit(self) -> bool:
-        """Whether the user says in the scheduler's own options when the job is to end: it is not checked then."""
+        """Whether the user says in the scheduler's own options when the job is told to end: its time limit is not
+        checked then."""
         return False
 
     @property
@@ -110,6 +119,14 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def problems(self) -> Iterable[tuple[str, str, str]]:
         """What is wrong beyond the types: the key, what it is not, and what to do."""
         return ()
+
+    def time_limit(self, request: Request) -> TimeLimit | None:
+        """The time limit that the user or the site asks for; None: the recipe has the choice.
+
+        Raises:
+            RequestError: there is no such limit, or two that contradict each other.
+        """
+        return TimeLimit(request.time_limit, "TIME_LIMIT") if request.time_limit else None
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SchedulerPart | None:
         """The scheduler's part of a plan; notices are the case's. ``may_start_mpi``: its ranks may.

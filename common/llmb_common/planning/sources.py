@@ -35,7 +35,10 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
     site = FILE_NAME if cluster.gpu_type is not None else default
     here = "this machine" if machine.traits.this_machine else site
-    limit = document if row.time_limit else variant
+    limit = cluster.scheduler(plan.cluster_type).time_limit(request)
+    limit_from = ("TIME_LIMIT", None, document if row.time_limit else variant)
+    if limit is not None:
+        limit_from = (limit.variable, limit.variable or None, FILE_NAME)
     image = plan.image.rpartition("/")[2] if plan.image is not None else None
     told = plan.scheduler or SchedulerPart()
     image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
@@ -49,7 +52,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         *((name, value, "set", asked or None, document) for name, value, asked in _columns(plan)),
         *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
-        ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
+        ("time limit", plan.time_limit, *limit_from),
         ("image", image, *image_from, recipe.name),
         ("account", told.account, variable := told.account_variable, request.scheduler.get(variable), FILE_NAME),
         (told.queue_word, told.queue, variable := told.queue_variable, request.scheduler.get(variable), FILE_NAME),

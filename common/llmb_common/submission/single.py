@@ -225,26 +225,24 @@ def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext
     return create_run(job.plan, context.code, manifest, submission)
 
 
-def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Options | None = None) -> list[RunRecord]:
+def submit_chain(
+    plan: JobPlan,
+    recipe_folder: Path,
+    links: int,
+    options: Options | None = None,
+    *,
+    on_link: Callable[[RunRecord], None] = lambda record: None,
+) -> list[RunRecord]:
     """Submit ``links`` jobs; each starts when the previous one has ended, from the newest checkpoint of the chain.
 
-    Checkpoints go to the first run's folder (or CHECKPOINT_DIR).
+    Checkpoints go to the first run's folder (or CHECKPOINT_DIR). ``on_link`` is called for each link that was
+    submitted: should a later one be refused, these stay.
 
     Raises:
-        RequestError: the plan does not save checkpoints, or there is nothing to chain.
+        RequestError: as ``check_chain``.
         LLMBError: as ``submit``.
     """
-    if links < 2:
-        raise RequestError(f"a chain has at least 2 jobs, not {links}", remedy="--resume-chain 2 or more")
-    if not plan.checkpoint.enabled:
-        raise RequestError(
-            "a chain resumes from checkpoints, and this job saves none",
-            remedy="set ENABLE_CHECKPOINT=true and CHECKPOINT_INTERVAL",
-        )
-    if plan.exit_after is not None:
-        raise RequestError(
-            f"the job ends after {plan.exit_after} step: there is nothing to chain", remedy="set MAX_STEPS"
-        )
+    check_chain(plan, links)
     options = options or Options()
     check(plan)
     records: list[RunRecord] = []
@@ -262,7 +260,27 @@ def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Option
             record = update_record(record.paths.folder, _begins_chain)
         note(record)
         records.append(record)
+        on_link(record)
     return records
+
+
+def check_chain(plan: JobPlan, links: int) -> None:
+    """Look whether ``links`` jobs of ``plan`` can be chained.
+
+    Raises:
+        RequestError: they save no checkpoints, or there is nothing to chain.
+    """
+    if links < 2:
+        raise RequestError(f"a chain has at least 2 jobs, not {links}", remedy="--resume-chain 2 or more")
+    if not plan.checkpoint.enabled:
+        raise RequestError(
+            "a chain resumes from checkpoints, and this job saves none",
+            remedy="set ENABLE_CHECKPOINT=true and CHECKPOINT_INTERVAL",
+        )
+    if plan.exit_after is not None:
+        raise RequestError(
+            f"the job ends after {plan.exit_after} step: there is nothing to chain", remedy="set MAX_STEPS"
+        )
 
 
 def resuming(plan: JobPlan, saved: RunPaths) -> JobPlan:

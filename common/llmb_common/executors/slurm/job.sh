@@ -10,6 +10,10 @@ late_signals=1  # Slurm signals a cancelled step and the batch script one after 
 batch=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/sbatch_$LLMB_EXPERIMENT.out
 batch_first=$(($({ wc -c < "$batch"; } 2> /dev/null || echo 0) + 1))
 
+# What sbatch was told to --export (NONE at many sites) is for this script. srun would do the same to its steps, which
+# then lack even PATH.
+unset SLURM_EXPORT_ENV
+
 # Told to end, ranks save and exit. srun would kill them; and Slurm's own warnings come with SIGCONT, at which Enroot's
 # stopped keeper of the image's mount wakes up and kills it. scancel sends SIGTERM alone, and to no other task's step.
 # shellcheck disable=SC2329  # supervise.sh calls it in a trap

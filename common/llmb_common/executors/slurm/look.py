@@ -15,6 +15,7 @@ import msgspec
 from llmb_common.errors import LLMBError, SchedulerError
 from llmb_common.executors.slurm.own_jobs import jobs_in_accounting, jobs_in_queue, latest
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, unfit_nodes
+from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
 from llmb_common.machine.processes import identify, is_alive, runs_with
 from llmb_common.platform.clocks import CLOCKS_SECONDS
 from llmb_common.platform.run_states import is_live, is_waiting
@@ -125,9 +126,9 @@ LOST_SECONDS = 600
 WRITES_SECONDS = 300
 """A job that has written within so long has not gone, whatever the scheduler says."""
 
-GRACE_SECONDS = 150 + CLOCKS_SECONDS
+GRACE_SECONDS = SUBMIT_SECONDS + 30 + CLOCKS_SECONDS
 """An interrupted submission that has left no trace for so long never reached the controller: sbatch itself is killed
-after 120 s, and another login node may have written when it began."""
+earlier, and another login node may have written when it began."""
 
 LOCAL_GRACE_SECONDS = 30
 """The grace period if certainly no sbatch is running: its process was on this machine and is gone."""

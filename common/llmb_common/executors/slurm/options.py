@@ -132,6 +132,24 @@ def is_option(key: str) -> bool:
     return key in _WITH_VALUE
 
 
+def limit_of(text: str) -> int | None:
+    """Seconds of a time limit as ``sbatch --time`` takes it; None: it is none, or without an end (0, UNLIMITED).
+
+    Its forms: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and
+    days-hours:minutes:seconds (sbatch's manual).
+    """
+    found = re.fullmatch(r"(?:([0-9]{1,4})-)?([0-9]{1,6}(?::[0-9]{1,6}){0,2})", text.strip())
+    if found is None:
+        return None
+    days, parts = found[1], [int(part) for part in found[2].split(":")]
+    if days is not None or len(parts) == 3:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    else:
+        hours = 0
+        minutes, seconds = [*parts, 0][:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
+
+
 def sbatch_line(option: str, value: str | int | None = None) -> str:
     """One ``#SBATCH`` line, quoted by Slurm's rules: double quotes, with a backslash before quotes and backslashes.
 

@@ -188,9 +188,10 @@ class SlurmScript(JobScript):
             "  master=${BASH_REMATCH[1]}",
             "fi",
             "export MASTER_ADDR=$master",
-            f"export MASTER_PORT=${{MASTER_PORT:-$(({PORT_BASE} + SLURM_JOB_ID % {PORT_COUNT}))}}",
-            "",
         ]
+        if "MASTER_PORT" not in plan.env:  # one of the shell that submits this is no wish of the plan's
+            lines.append(f"export MASTER_PORT=$(({PORT_BASE} + SLURM_JOB_ID % {PORT_COUNT}))")
+        lines.append("")
         if plan.checkpoint.enabled:
             lines += [
                 "# A rank that cannot save yet, or has saved, ignores what tells it to, and is told again.",

@@ -9,6 +9,7 @@
 #
 # A run has its turn once: where Slurm queues the job again, it goes on with the run that was interrupted.
 
+unset SLURM_EXPORT_ENV  # what sbatch was told to --export is for this script, not for the steps of "reset"
 told=0 failed=0 child=''
 trap 'told=1; [[ -z $child ]] || kill -TERM "$child" 2> /dev/null || true' TERM INT
 

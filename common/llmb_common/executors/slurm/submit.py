@@ -7,7 +7,6 @@ as a job of its own; the script of the series only finds the run folders, and bo
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -33,8 +32,9 @@ from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.paths import SharedPaths
 from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
 
-SUBMIT_SECONDS = 120
-"""How long ``sbatch`` may take. After that nobody knows whether the job was accepted."""
+SUBMIT_SECONDS = 150
+"""How long ``sbatch`` may take; after that nobody knows whether the job was accepted. Where the queue is full, it tries
+again for 120 s by itself (1 to 15 s apart; 22.05, ``sbatch.c``), and its last word is that there is no job."""
 
 
 def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
@@ -62,6 +62,8 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
         if answer.status in (0, 124, 137) or _AMBIGUOUS.search(complaint):
             raise _unknown(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
         remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE)), "")
+        if remedy == _OTHER_NODES and any(option.startswith("--exclude=") for option in options):
+            remedy += ", or fewer excluded nodes (llmb-run exclude list)"
         raise SchedulerError(f"sbatch refused the job: {complaint or 'no message'}", remedy=remedy, code="refused")
     return ids[-1], answer.errors.strip()[:500]
 
@@ -82,12 +84,19 @@ def _unknown(job_name: str, message: str) -> AnswerLost:
     )
 
 
+_OTHER_NODES = "fewer GPUs, or another partition"
+
 _ADVICE = (
     (r"invalid account", "set SBATCH_ACCOUNT; sacctmgr show assoc user=$USER lists yours"),
     (r"invalid partition", "set SBATCH_PARTITION; sinfo lists the partitions"),
+    (
+        r"unable to accept job|job queue full",
+        "the queue is full (MaxJobCount); run the same command again when jobs have ended, which Slurm counts for some "
+        "minutes more (MinJobAge)",
+    ),
     (r"SubmitJob", "this is a limit of the site; run the same command again when some of your jobs have ended"),
     (r"time limit|PartitionTimeLimit", "lower TIME_LIMIT, or choose a partition that allows it (sinfo -o '%P %l')"),
-    (r"node count|more processors than|configuration is not available", "fewer GPUs, or another partition"),
+    (r"node count|more processors than|configuration is not available", _OTHER_NODES),
     (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
     (r"unrecognized option|invalid option", "this Slurm or its container plugin does not know that option"),
     (r"invalid node name", "is it in --nodelist, or on the list of llmb-run exclude?"),
@@ -208,13 +217,15 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
 def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
     """Make the folder of the series, with its script and a link to each run."""
     text = render_series(records, series)
+    made = False
     try:
         series.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
+        made = True
         for turn, record in enumerate(records):
             (series.folder / str(turn)).symlink_to(os.path.relpath(record.paths.folder, series.folder))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(series.folder)
+        if made:  # one that was there before is another job's
+            shutil.rmtree(series.folder, ignore_errors=True)
         raise RecordError(
             f"cannot write {series.folder}: {error.strerror or error}",
             remedy="check free space, quota and permissions there; then run the same command again",

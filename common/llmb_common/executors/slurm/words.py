@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from llmb_common.command.words import is_slurm_name
+from llmb_common.command.words import clock, is_slurm_name
 from llmb_common.errors import RequestError
-from llmb_common.executors.slurm.options import parse_additional
-from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings
+from llmb_common.executors.slurm.options import limit_of, parse_additional
+from llmb_common.planning.outlook import limit_seconds
+from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings, TimeLimit
 from llmb_common.platform import gpus
 from llmb_common.request.values import gres_type
 from llmb_common.request.variables import VARIABLE_NAMES, FieldNames
@@ -26,6 +27,7 @@ from llmb_common.request.variables import VARIABLE_NAMES, FieldNames
 if TYPE_CHECKING:
     from llmb_common.planning.choose import Case
     from llmb_common.planning.job_plan import JobPlan
+    from llmb_common.request.read import Request
 
 
 SEGMENT_SLURM = (24, 5)
@@ -79,13 +81,15 @@ def choose_segment(
 
 
 _OPTIONS = "ADDITIONAL_SLURM_PARAMS"
+_SITE_OPTIONS = "cluster_config.yaml: slurm.additional_params"
 _PMIX, _NO_MPI = "pmix", "none"
 
 Runtime = Literal["pyxis", "enroot", "none"]
 
 
 class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What Slurm is asked for. ``additional`` holds (option, value or None) in the user's order."""
+    """What Slurm is asked for. ``additional`` holds (option, value or None) in the user's order; ``time`` is among them
+    only in records of earlier releases, beside a plan's ``time_limit`` that it overrode."""
 
     queue_word: ClassVar[str] = "partition"
     account_variable: ClassVar[str] = "SBATCH_ACCOUNT"
@@ -147,7 +151,8 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def variables(self) -> dict[str, str]:
-        options = [name if value is None else f"{name}={value}" for name, value in self.additional]
+        others = ((name, value) for name, value in self.additional if name != "time")  # the limit is asked for apart
+        options = [name if value is None else f"{name}={value}" for name, value in others]
         return super().variables | ({_OPTIONS: ";".join(options)} if options else {})
 
     def on_nodes(self, nodes: str) -> SlurmPlan:
@@ -217,12 +222,28 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             partition=queue or self.gpu_partition,
             gres=self.gres,
             segment=None,
-            additional=parse_additional(self.additional_params, "cluster_config.yaml: slurm.additional_params"),
+            additional=parse_additional(self.additional_params, _SITE_OPTIONS),
             runtime=self.runtime,
             container_writable=self.container_writable,
             mpi=self.mpi or _NO_MPI,
             job_name_prefix=self.job_name_prefix,
         )
+
+    def time_limit(self, request: Request) -> TimeLimit | None:
+        said = super().time_limit(request)
+        options = request.scheduler.get(_OPTIONS, "")
+        where = request.say(_OPTIONS)
+        asked = _time_among(options, where)
+        if asked is None:
+            usual = _time_among(self.additional_params, _SITE_OPTIONS)
+            return said or (TimeLimit(usual, "") if usual else None)
+        if said is not None and limit_seconds(said.value) != limit_seconds(asked):
+            raise RequestError(
+                f"{request.say('TIME_LIMIT', said.value)} and the time among {where}, {asked}, contradict each other",
+                remedy="leave one of them out",
+                field="TIME_LIMIT",
+            )
+        return TimeLimit(asked, _OPTIONS)
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:
         request, said = case.request, case.request.scheduler
@@ -233,8 +254,14 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         if others := [name for name in request.ignored if name not in _INSTEAD]:
             use = f"use {request.say(_OPTIONS)}, for example {request.say(_OPTIONS, 'qos=high')}"
             case.note(f"{', '.join(others)}: not passed to sbatch; {use}")
+        if port := request.tuning.get("MASTER_PORT"):
+            case.note(
+                f"MASTER_PORT={port}: ranks meet at this port instead of one of the job's own, and two jobs on a node "
+                "would collide; unset MASTER_PORT if it was exported for something else"
+            )
         asked = dict(parse_additional(said.get(_OPTIONS, ""), request.say(_OPTIONS)))
         additional = {name: value for name, value in usual.additional if name not in asked} | asked
+        additional.pop("time", None)  # the plan's time limit
         segment = Segment()
         if "segment" not in additional:  # the last word of the site or the user
             known = case.machine.release >= SEGMENT_SLURM
@@ -263,6 +290,25 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
                 "comm_overlap.tp_comm_overlap=false needs none"
             )
         return found
+
+
+def _time_among(options: str, where: str) -> str | None:
+    """The time limit among Slurm's own options, as plans have it; None: there is none.
+
+    Raises:
+        RequestError: it is no time, or without an end.
+    """
+    said = dict(parse_additional(options, where)).get("time")
+    if said is None:
+        return None
+    seconds = limit_of(said)
+    if seconds is None:
+        raise RequestError(
+            f"{where}: time={said} is not a time limit, or one without an end",
+            remedy="for example time=90 (minutes), time=08:00:00 or time=2-00:00:00",
+            field=_OPTIONS,
+        )
+    return clock(seconds)
 
 
 def slurm_of(plan: JobPlan) -> SlurmPlan:

@@ -1,0 +1,74 @@
+"""Repeats of one job on different nodes, which says how much of their scatter is the nodes'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from llmb_common.command.printable import counted
+from llmb_common.errors import RequestError
+from llmb_common.executors import executor_for
+from llmb_common.runs.hostlist import compress, expand
+from llmb_common.submission.excluded_nodes import exclusions
+from llmb_common.submission.jobs import JobToSubmit
+from llmb_run.terminal import notice
+
+_UNUSABLE = ("down", "drain", "fail", "maint", "unknown")
+
+
+def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
+    """``jobs``, each of several repeats kept from the nodes of the others; where there are too few, from some.
+
+    Raises:
+        RequestError: no scheduler chooses nodes here, or too many are excluded
+        SchedulerError: the scheduler does not say which there are
+    """
+    repeats: dict[tuple[str, str], list[int]] = {}
+    for number, job in enumerate(jobs):
+        repeats.setdefault((job.plan.workload, job.plan.experiment_name), []).append(number)
+    found = list(jobs)
+    for numbers in repeats.values():
+        shares = shares_of(_usable(jobs[numbers[0]]), len(numbers), jobs[numbers[0]].plan.nodes)
+        for number, avoided in zip(numbers, shares, strict=True):
+            listed = ",".join(filter(None, (jobs[number].options.exclude, compress(avoided))))
+            found[number] = replace(jobs[number], options=replace(jobs[number].options, exclude=listed))
+    return found
+
+
+def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]]:
+    """For each repeat the nodes that it avoids: all but its own share of ``nodes``, or as many as can be spared."""
+    share = len(nodes) // repeats
+    own = [nodes[number * share : (number + 1) * share] for number in range(repeats)]
+    if share >= needed:
+        return [[node for node in nodes if node not in kept] for kept in own]
+    spare = min(max(share, 1), len(nodes) - needed)
+    if spare < 1:
+        notice(f"--spread-nodes: a job needs {needed} of {len(nodes)} usable nodes, so all repeats have the same")
+        return [[]] * repeats
+    notice(f"--spread-nodes: {repeats} repeats of {needed} nodes share some of {len(nodes)} usable nodes")
+    return [[nodes[(number * spare + at) % len(nodes)] for at in range(spare)] for number in range(repeats)]
+
+
+def _usable(job: JobToSubmit) -> list[str]:
+    """The nodes that the job may get, without those that are out of order now.
+
+    Raises:
+        RequestError: no scheduler chooses nodes here, or too many are excluded
+    """
+    told = job.plan.scheduler
+    if told is None:
+        raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
+    states = executor_for(job.plan.cluster_type).nodes_now(told.nodelist, told.queue)
+    excluded = {item.node for item in exclusions(Path(job.plan.install))}
+    excluded.update(expand(job.options.exclude), expand(told.excluded or ""))
+    left = [name for name in states if name not in excluded]
+    if len(left) < job.plan.nodes:
+        count = counted(len(states), "node")
+        raise RequestError(
+            f"--spread-nodes: {count} can be chosen, {len(states) - len(left)} of them are excluded, and a job needs "
+            f"{job.plan.nodes}",
+            remedy="llmb-run exclude list shows those on the list and why; llmb-run exclude remove takes one off",
+            code="no-nodes",
+        )
+    return [name for name in left if not states[name].startswith(_UNUSABLE)]
