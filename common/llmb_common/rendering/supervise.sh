@@ -193,7 +193,8 @@ kernel_logs() {
   within 40 on_nodes bash -c "$kernel" bash "$began" "$LLMB_RUN_DIR/nodes"
 }
 
-# Tells the step to end, and again while it has not: ranks that are still starting ignore it.
+# Tells the step to end, and again while it has not: ranks that are still starting ignore it. Not by signals to this
+# script: bash (5.2) can lose the status of a child that ends just as a signal interrupts the waiting for it.
 # shellcheck disable=SC2329  # follow calls it in a trap
 tell() {  # PID of the step
   ((signals)) || event signal null
@@ -201,7 +202,7 @@ tell() {  # PID of the step
   [[ -z $timer ]] || kill "$timer" 2> /dev/null || true
   end_step "$1"
   if ((tell_seconds > 0)); then
-    { sleep "$tell_seconds"; kill -TERM "$$"; } > /dev/null 2>&1 &
+    while sleep "$tell_seconds"; do end_step "$1"; done > /dev/null 2>&1 &
     timer=$!
   fi
 }
