@@ -3,7 +3,7 @@
     python -m tools.verdict_simulation [--trials 1000] [--seed 1] [PART...]
 
 prints the tables of ``docs/verdicts.md``, ``docs/acceptance.md`` and ``docs/compare.md``. Cells of the first two are
-pass / fail in per cent of the trials, the rest is inconclusive.
+pass / fail in per cent of the trials, the rest is open.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def looks(
         runs, scatter = repeats(noise, source, sizes[-1], days), next(scatters)
         for size in sizes:
             answer = decide(runs[:size], noise.mean / ratio, scatter=scatter).answer
-            if answer != "inconclusive":
+            if answer != "open":
                 break
         answers[answer] += 1
         taken += size

@@ -64,17 +64,17 @@ def test_three_per_cent_slower_passes_after_reruns_and_eight_fails(site: Site) -
     passed, failed = done.data["workloads"]
     assert 0.95 < passed["performance_low"] < passed["performance"] == pytest.approx(1 / 1.03, rel=0.005)
     assert failed["performance_high"] < 0.95
-    assert {rerun["reason"] for rerun in passed["reruns"]} <= {"inconclusive after 3 runs"}
+    assert {rerun["reason"] for rerun in passed["reruns"]} <= {"open after 3 runs"}
     text = site.accept().out
     assert "NOT ACCEPTED: workloads: 1 of 2 fail" in text
     for rerun in passed["reruns"] + failed["reruns"]:
         assert rerun["run_id"] in text.partition("reruns (")[2].partition("remarks")[0]
 
 
-def test_what_stays_inconclusive_is_not_accepted(site: Site) -> None:
+def test_what_stays_open_is_not_accepted(site: Site) -> None:
     site.suite(105, 100)
     done = site.accept("--json")
-    assert (done.status, verdicts(done), runs_of(done)) == (1, ["inconclusive", "pass"], [5, 3])
+    assert (done.status, verdicts(done), runs_of(done)) == (1, ["open", "pass"], [5, 3])
     assert "not decided by 5 runs, and only runs on other days would" in done.data["workloads"][0]["text"]
     assert done.envelope["ok"] is False
 
@@ -106,7 +106,7 @@ def test_a_run_that_a_node_ended_is_replaced_and_listed(site: Site, directed: tu
     ("runs", "ends", "verdict", "count", "text"),
     [
         ([2], ("FAILED", "torch.OutOfMemoryError: CUDA out of memory."), "fail", 3, "CUDA out of memory"),
-        (range(1, 8), ("NODE_FAIL",), "inconclusive", 7, "7 of 7 runs say nothing, the last one: a node failed"),
+        (range(1, 8), ("NODE_FAIL",), "open", 7, "7 of 7 runs say nothing, the last one: a node failed"),
     ],
 )
 def test_a_failure_is_not_tried_again_and_faults_use_up_the_reruns(
@@ -237,7 +237,7 @@ FAILED = {**JUDGED, "verdict": "fail"}
             "1 workload completed; no speed was judged, because the suite compares none of them",
         ),
         ([FAILED, UNKNOWN], "not accepted", "workloads: 1 of 2 fail"),
-        ([UNKNOWN, {**ONLY_RAN, "verdict": "inconclusive"}], "not accepted", "workloads: 1 of 2 are inconclusive"),
+        ([UNKNOWN, {**ONLY_RAN, "verdict": "open"}], "not accepted", "workloads: 1 of 2 are open"),
         ([JUDGED, {**UNKNOWN, "verdict": None}], "under way", "not every workload has its answer yet"),
     ],
 )
@@ -261,7 +261,7 @@ def test_the_pre_screen_comes_first_and_needs_no_speed(site: Site) -> None:
     assert instant.accepted()[0][1].strip().endswith(":1.1")
 
 
-@pytest.mark.parametrize(("ends", "why"), [(["FAILED"], "fail"), (["NODE_FAIL", "NODE_FAIL"], "inconclusive")])
+@pytest.mark.parametrize(("ends", "why"), [(["FAILED"], "fail"), (["NODE_FAIL", "NODE_FAIL"], "open")])
 def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: list[str], why: str) -> None:
     site.suite(text=PRESCREEN)
     for number, state in enumerate(ends, 1):

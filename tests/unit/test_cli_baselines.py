@@ -83,7 +83,7 @@ def test_smoke_runs_can_have_a_baseline_and_nothing_else(cli: Cli) -> None:
     )
     assert verdict_of(cli, second)["verdict"] == "not judged"
     cli("baseline", "set", first)
-    assert verdict_of(cli, second)["verdict"] == "inconclusive"
+    assert verdict_of(cli, second)["verdict"] == "open"
 
 
 def test_repeats_become_one_baseline_and_replace_the_former(cli: Cli) -> None:
@@ -247,7 +247,7 @@ def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
     assert newer["verdict"] == "pass"
     single = verdict_of(cli, newer["run_ids"][0])
     assert newer["difference_high"] < single["difference_high"]
-    assert (older["verdict"], older["more_runs"]) == ("inconclusive", 2)
+    assert (older["verdict"], older["more_runs"]) == ("open", 2)
     assert "its 3 runs share one day" in newer["remarks"][0]
 
 
@@ -301,7 +301,7 @@ def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli) -> None:
     good = run_of(cli, 5000)
     assert cli("baseline", "set", good).status == 0
     judged = verdict_of(cli, run_of(cli, 5000, 102))
-    assert (judged["verdict"], judged["more_runs"], judged["reference_too_uncertain"]) == ("inconclusive", None, True)
+    assert (judged["verdict"], judged["more_runs"], judged["reference_too_uncertain"]) == ("open", None, True)
     assert str(judged["verdict_text"]).endswith(": the baseline's own error leaves it open, make it of more runs")
 
 

@@ -161,16 +161,16 @@ def test_the_first_look_comes_after_the_repeats() -> None:
     assert (found.answer, found.attempts, found.reruns) == ("pass", 3, ())
 
 
-def test_inconclusive_runs_are_rerun_up_to_the_limit_and_no_further() -> None:
+def test_open_runs_are_rerun_up_to_the_limit_and_no_further() -> None:
     ended = [at(10.5)] * 3
     seen = []
     while (found := follow(ended, 3, 4, judge)).answer is None:
         seen.append(found.attempts)
         ended += [at(10.5)] * (found.attempts - len(ended))
-    assert (found.answer, found.attempts, len(found.reruns)) == ("inconclusive", 7, 4)
+    assert (found.answer, found.attempts, len(found.reruns)) == ("open", 7, 4)
     assert seen == [5, 7], "at five, and at all that are allowed"
     assert [rerun.attempt for rerun in found.reruns] == [4, 5, 6, 7]
-    assert found.reruns[0].reason == "inconclusive after 3 runs"
+    assert found.reruns[0].reason == "open after 3 runs"
 
 
 def test_what_is_decided_stays_decided_when_it_is_followed_again() -> None:
@@ -197,7 +197,7 @@ def test_faults_beyond_the_limit_leave_what_there_is_to_decide() -> None:
     found = follow([NODE, NODE, at(10), at(10)], 3, 1, judge)
     assert (found.answer, found.attempts) == ("pass", 4)
     found = follow([NODE] * 4, 3, 1, judge)
-    assert (found.answer, found.trouble) == ("inconclusive", "4 of 4 runs say nothing, the last one: a node failed")
+    assert (found.answer, found.trouble) == ("open", "4 of 4 runs say nothing, the last one: a node failed")
 
 
 def test_a_failure_ends_it_once_the_others_have_ended() -> None:
@@ -211,7 +211,7 @@ def test_a_failure_ends_it_once_the_others_have_ended() -> None:
 def test_where_only_success_counts_nothing_is_judged() -> None:
     assert follow([SuiteAttempt()], 1, 1, None).answer == "pass"
     assert follow([NODE], 1, 1, None).attempts == 2
-    assert follow([NODE, NODE], 1, 1, None).answer == "inconclusive"
+    assert follow([NODE, NODE], 1, 1, None).answer == "open"
 
 
 def test_the_page_says_what_the_code_does() -> None:

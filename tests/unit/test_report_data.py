@@ -338,11 +338,11 @@ OK = {"status": "Success"}
             "2 of 2 configurations fail, among them worse, nemo, b.",
         ),
         (
-            [group("inconclusive"), group("fail", "fast, but not training: NaN"), group(None, run_ids=[])],
+            [group("open"), group("fail", "fast, but not training: NaN"), group(None, run_ids=[])],
             [OK],
             "fail",
             "1 of 3 configurations fails: job fail, nemo, fast, but not training: NaN; 1 has no successful run;"
-            " 1 is inconclusive.",
+            " 1 is open.",
         ),
         (
             [group("odd", "odd, for once"), group("pass")],

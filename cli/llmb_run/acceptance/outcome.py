@@ -4,7 +4,7 @@ Performance is the reference's step time over the measured one: 0.97 means 3 % l
 
 ================ = =====================================================================================
 accepted         0 the speed of every workload was judged, and all pass
-not accepted     1 a workload fails, or is still inconclusive at the limit
+not accepted     1 a workload fails, or is still open at the limit
 not judged       4 nothing is wrong, but there is no reference for some workload whose speed was to be judged
 ================ = =====================================================================================
 
@@ -98,7 +98,7 @@ def _text(item: WorkloadProgress) -> str:
     if reference is None:
         return "completed" if item.workload.entry.reference != "optional" else "completed, no reference"
     text = progress.answer if reference.same_software else f"indication: {progress.answer}"
-    if progress.answer != "inconclusive":
+    if progress.answer != "open":
         return text
     if progress.decision and progress.decision.reference_too_uncertain:
         return f"{text}, the baseline's own error is too large: make it of more runs"
@@ -133,10 +133,8 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
         return "not accepted", f"the pre-screen ended with {stopped[0]['text']}; no other workload was started"
     if any(item["verdict"] is None for item in workloads):
         return "under way", "not every workload has its answer yet"
-    counts = [(kind, sum(item["verdict"] == kind for item in main)) for kind in ("fail", "inconclusive")]
-    bad = [
-        f"{count} of {len(main)} {'fail' if kind == 'fail' else 'are inconclusive'}" for kind, count in counts if count
-    ]
+    counts = [(kind, sum(item["verdict"] == kind for item in main)) for kind in ("fail", "open")]
+    bad = [f"{count} of {len(main)} {'fail' if kind == 'fail' else 'are open'}" for kind, count in counts if count]
     if bad:
         return "not accepted", "workloads: " + ", ".join(bad)
     judged = [item for item in main if item["reference"] is not None]
@@ -190,7 +188,7 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
         _DATA | Form.TABLE,
         *("`performance` above which it passes", "required above", "%", ".1%"),
     ),
-    Column("verdict", item("verdict"), Form.JSON, "pass, fail, inconclusive or none"),
+    Column("verdict", item("verdict"), Form.JSON, "pass, fail, open or none"),
     Column("text", item("text"), Form.JSON | Form.TABLE, "the verdict in words", "verdict"),
 )
 """The columns of a workload in a campaign's outcome."""

@@ -75,7 +75,7 @@ def show_verb(folder: Path) -> Result:
 def accept_command(suite: str, again: bool, folder: Path | None, dry_run: bool) -> Result:
     """Run an acceptance campaign: a suite of workloads, a verdict, evidence.
 
-    Plans everything before anything starts. Runs that are inconclusive or that met a faulty node are repeated, up to
+    Plans everything before anything starts. Runs that are open or that met a faulty node are repeated, up to
     the suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted; 4: not judged, because part
     of it has no reference. After any interruption, run the same command again, and it continues.
 

@@ -5,7 +5,7 @@ do not execute; the page's scripts put every value into the document as text, an
 other script and loads nothing.
 
 In JUnit, which continuous-integration servers show, each configuration on one software is a case. *pass* passes and
-*fail* is a failure. *Inconclusive* and the like are skipped, with the reason: neither green nor red would be true. A
+*fail* is a failure. *Open* and the like are skipped, with the reason: neither green nor red would be true. A
 run that did not succeed is a case of its own, an error. An acceptance campaign is the first case: it passes, fails, or
 is skipped because it was not judged.
 """

@@ -38,14 +38,14 @@ _MOST = 4
 
 _WORDS = {
     "fail": ("fails", "fail"),
-    "inconclusive": ("is inconclusive", "are inconclusive"),
+    "open": ("is open", "are open"),
     "pass": ("passes", "pass"),
     "no reference": ("has no reference", "have no reference"),
     "no success": ("has no successful run", "have no successful run"),
 }
 """Of one configuration and of several; any other verdict is its own word."""
 
-_WORST_FIRST = ("fail", "no success", "", "inconclusive", "not judged", "no reference", "pass")
+_WORST_FIRST = ("fail", "no success", "", "open", "not judged", "no reference", "pass")
 """The empty one stands for verdicts that are not listed."""
 
 

@@ -57,7 +57,7 @@ def _step(item: Group) -> _Step:
     if verdict.kind == "fail":
         slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
         return _Step(2, ("show", *_ids([slowest])), f"{item.title} is too slow: what its slowest run's nodes say")
-    if verdict.kind == "inconclusive":
+    if verdict.kind == "open":
         return _more(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
         return _Step(7, ("results", "--history"), "all pass: how the configurations change over time")
@@ -73,7 +73,7 @@ def _more(item: Group, verdict: Verdict) -> _Step:
     first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
     if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
         days = ", on other days" if decision.other_days else ""
-        return _repeat(3, item, count, f"{item.title} is inconclusive: more runs{days}", spread=decision.other_days)
+        return _repeat(3, item, count, f"{item.title} is open: more runs{days}", spread=decision.other_days)
     return _Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
 
 

@@ -1,7 +1,7 @@
 """Is a step time within the tolerance of its reference? Pass, fail, or what it would take to know.
 
 Two one-sided tests over the ratio of the *mean* step time to the reference: *pass* where even the upper bound is within
-the tolerance, *fail* where even the lower bound is not, *inconclusive* between. The mean is what a reference is, stalls
+the tolerance, *fail* where even the lower bound is not, *open* between. The mean is what a reference is, stalls
 included. It is put together from two parts, each with bounds of its own (MOVER: Zou and Donner, 2008):
 
 * the *steady* steps, whose logarithms scatter by day, by run and inside the run (``scatter`` has how much, stated or
@@ -49,7 +49,7 @@ _CONFLICT = 0.10
 _TRUST = 2
 """Degrees of freedom of a configuration's own scatter (three runs), below which the site does not speak for it."""
 
-Answer: TypeAlias = Literal["pass", "fail", "inconclusive"]
+Answer: TypeAlias = Literal["pass", "fail", "open"]
 Source: TypeAlias = Literal["stated", "site", "runs"]
 """Who says how runs differ: the stated prior, this site's record, or these runs alone, as they contradict it."""
 Bounded: TypeAlias = tuple[float, float, float]
@@ -110,10 +110,10 @@ class Decision:
     """The slowest ratio that passes."""
     runs: int
     more_runs: int | None = None
-    """Where inconclusive: about how many more runs like these would decide, on days of their own; None: over the last
+    """Where open: about how many more runs like these would decide, on days of their own; None: over the last
     look."""
     other_days: bool = False
-    """Where inconclusive: ``more_runs`` would not decide on the same days."""
+    """Where open: ``more_runs`` would not decide on the same days."""
     reference_too_uncertain: bool = False
     """Where no number of runs would decide: they would against a reference without an error of its own."""
     steady: float = 0.0
@@ -150,7 +150,7 @@ class Decision:
         """The answer that the steady steps alone would get."""
         if self.steady + self.steady_half <= self.limit:
             return "pass"
-        return "fail" if self.steady - self.steady_half > self.limit else "inconclusive"
+        return "fail" if self.steady - self.steady_half > self.limit else "open"
 
 
 def look(count: int) -> int:
@@ -192,10 +192,10 @@ def decide(
     found = level(runs, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
     limit, origin = math.log1p(tolerance), math.log(reference)
     low, high = found.low - origin, found.high - origin
-    answer: Answer = "pass" if high <= limit else "fail" if low > limit else "inconclusive"
+    answer: Answer = "pass" if high <= limit else "fail" if low > limit else "open"
     middle, groups = found.steady + found.stalls - origin, len(batches(runs))
     more, blurred, elsewhere = None, False, False
-    if answer == "inconclusive":
+    if answer == "open":
         then = _foreseen(found, runs, scatter, earlier, error_rate, reference_error)
         below, above = middle - then.low + origin, then.high - origin - middle
 
@@ -411,16 +411,16 @@ def follow(
         times = [time for time in good if time is not None]
         if missing and (judge is None or not times):
             why = f"{len(faults)} of {attempts} runs say nothing, the last one: {faults[-1][1].fault}"
-            return SequentialDecision(attempts, tuple(added), "inconclusive", None, why)
+            return SequentialDecision(attempts, tuple(added), "open", None, why)
         if judge is None:
             return SequentialDecision(attempts, tuple(added), "pass")
         decision = judge(times)
         more = min(next(size for size in doubling(LOOKS) if size > len(good)) - len(good), left)
         # Where the reference's own error leaves it open, no run of the campaign changes that.
         useless = decision.reference_too_uncertain or (decision.other_days and not spread)
-        if decision.answer != "inconclusive" or useless or not more:
+        if decision.answer != "open" or useless or not more:
             return SequentialDecision(attempts, tuple(added), decision.answer, decision)
-        reason = f"inconclusive after {len(times)} run{'s' if len(times) > 1 else ''}"
+        reason = f"open after {len(times)} run{'s' if len(times) > 1 else ''}"
         day = 1 if decision.other_days else 0
         added += [Rerun(attempts + number, reason, number * day) for number in range(1, more + 1)]
         attempts, wanted = attempts + more, len(good) + more

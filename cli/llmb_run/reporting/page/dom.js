@@ -28,7 +28,7 @@ const quiet = (...words) => element("div", { class: "quiet" }, ...words);
 const VERDICTS = {
   fail: { sign: "\u2717", kind: "fail" },
   "no success": { sign: "!", kind: "fail" },
-  inconclusive: { sign: "?", kind: "open" },
+  open: { sign: "?", kind: "open" },
   pass: { sign: "\u2713", kind: "pass" },
   "no reference": { sign: "\u2013", kind: "open" },
   "not judged": { sign: "\u2013", kind: "open" },
