@@ -16,17 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from llmb_common.results.comparison import compare_times
-from llmb_common.results.decision import (
-    LOOKS,
-    REQUIRED,
-    Answer,
-    Decision,
-    SuiteAttempt,
-    decide,
-    follow,
-    tolerance_of,
-)
+from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.scatter import STATED, PastRun, PastRuns, Scatter
+from llmb_common.results.sequential import REQUIRED, SuiteAttempt, follow, tolerance_of
 from llmb_common.results.steps import StepTime, estimate
 from tools.markdown import Table, lines, print_tables
 

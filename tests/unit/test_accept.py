@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from llmb_common.errors import Interrupted
-from llmb_common.results.decision import SuiteAttempt
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.evidence.account import NodeSummary
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.submission.many import submit_many
@@ -26,7 +26,7 @@ from llmb_run.campaigns.conduct import attempt_of
 from llmb_run.main import main
 from llmb_run.results.measuring import measure
 from llmb_run.workspace import Workspace
-from support import instant
+from support import instant, packs
 from support.campaigns import SUITE, Site, unpacked
 from support.cli import Cli, Done
 from support.crashes import run_and_crash, start
@@ -71,12 +71,54 @@ def test_three_per_cent_slower_passes_after_reruns_and_eight_fails(site: Site) -
         assert rerun["run_id"] in text.partition("reruns (")[2].partition("remarks")[0]
 
 
-def test_what_stays_open_is_not_accepted(site: Site) -> None:
-    site.suite(105, 100)
+def test_what_stays_open_is_open_and_says_what_decides(site: Site, tmp_path: Path) -> None:
+    """Nothing fails, so the whole is open: in words, as data, on the page of the pack and where it is judged again."""
+    site.suite(104.3, 100, SUITE.replace("reruns: 4", "reruns: 1"))
     done = site.accept("--json")
-    assert (done.status, verdicts(done), runs_of(done)) == (1, ["open", "pass"], [5, 3])
-    assert "not decided by 5 runs, and only runs on other days would" in done.data["workloads"][0]["text"]
-    assert done.envelope["ok"] is False
+    workload = done.data["workloads"][0]
+    assert (done.status, verdicts(done), runs_of(done)) == (4, ["open", "pass"], [3, 3]), "one more cannot decide"
+    assert (done.data["outcome"], done.data["accepted"], done.envelope["ok"]) == ("open", False, False)
+    assert workload["more_runs"] > 1
+    assert f"reruns: {workload['more_runs']}" in workload["text"]
+    assert ": OPEN: workloads: 1 of 2 open; about" in site.accept().out
+    folder = packs.unpack(next(site.campaign.glob("two.tar.*")), tmp_path / "out")
+    skipped = ElementTree.parse(folder / "campaign/report.xml").find("testcase[1]/skipped")
+    assert skipped.get("message", "").startswith("OPEN: workloads")
+    again = site("accept", "show", folder, "--json")
+    assert (again.status, again.data["outcome"], again.data["problems"]) == (4, "open", [])
+
+
+def test_a_workload_that_fails_is_not_accepted_whatever_else_is_open(site: Site) -> None:
+    site.suite(104.3, 130, SUITE.replace("reruns: 4", "reruns: 1"))
+    done = site.accept("--json")
+    assert (done.status, verdicts(done), done.data["outcome"]) == (1, ["open", "fail"], "not accepted")
+    assert done.data["why"] == "workloads: 1 of 2 fail, 1 of 2 open"
+
+
+def test_an_evening_claims_what_one_evening_can_show(site: Site, tmp_path: Path) -> None:
+    """Its own campaign: no run on other days, and a pass that says so. Judged again, it is the same."""
+    site.suite(100.2, 100)
+    whole = site.accept("--json")
+    done = site.accept("--evening", "--json")
+    assert (done.status, verdicts(done), done.data["evening"]) == (0, ["pass", "pass"], True)
+    assert whole.data["evening"] is False
+    assert done.data["campaign"] != whole.data["campaign"]
+    assert ": ACCEPTED FOR ONE EVENING: all 2 workloads pass; other days may" in site.accept("--evening").out
+    assert "at best this campaign ends ACCEPTED FOR ONE EVENING" in site.accept("--evening", "--dry-run").err
+    folder = packs.unpack(next(Path(done.data["folder"]).glob("two.tar.*")), tmp_path / "out")
+    again = site("accept", "show", folder, "--json")
+    assert (again.status, again.data["outcome"], again.data["problems"]) == (0, "accepted", [])
+
+
+def test_what_ends_badly_after_its_last_step_counts_and_is_not_replaced(site: Site) -> None:
+    """Cancelled, or failed in its evaluation: to replace it would leave out a run with all its figures."""
+    site.suite()
+    instant.direct("1.2", "trained", "CANCELLED")
+    instant.direct("2.1", "trained", "FAILED")
+    done = site.accept("--json")
+    assert (done.status, verdicts(done), runs_of(done), done.data["reruns"]) == (0, ["pass", "pass"], [3, 3], [])
+    assert site.accept().out.count("every step was trained; after the last one, the run ended as") == 2
+    assert site("accept", "show", site.campaign, "--json").data["problems"] == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +158,11 @@ def test_a_failure_is_not_tried_again_and_faults_use_up_the_reruns(
     for number in runs:
         instant.direct(f"1.{number}", *ends)
     done = site.accept("--json")
-    assert (done.status, verdicts(done), runs_of(done)) == (1, [verdict, "pass"], [count, 3])
+    assert (done.status, verdicts(done), runs_of(done)) == (
+        {"fail": 1, "open": 4}[verdict],
+        [verdict, "pass"],
+        [count, 3],
+    )
     assert text in done.data["workloads"][0]["text"]
 
 
@@ -221,6 +267,7 @@ OWN = {**JUDGED, "reference": {"seconds": 1.0, "kind": "baseline"}}
 UNKNOWN = {**JUDGED, "reference": None}
 ONLY_RAN = {**UNKNOWN, "speed_wanted": False}
 FAILED = {**JUDGED, "verdict": "fail"}
+UNDECIDED = {**JUDGED, "verdict": "open", "text": "open: about 2 more runs would decide"}
 
 
 @pytest.mark.parametrize(
@@ -237,7 +284,8 @@ FAILED = {**JUDGED, "verdict": "fail"}
             "1 workload completed; no speed was judged, because the suite compares none of them",
         ),
         ([FAILED, UNKNOWN], "not accepted", "workloads: 1 of 2 fail"),
-        ([UNKNOWN, {**ONLY_RAN, "verdict": "open"}], "not accepted", "workloads: 1 of 2 are open"),
+        ([UNKNOWN, UNDECIDED], "open", "workloads: 1 of 2 open; about 2 more runs would decide"),
+        ([FAILED, UNDECIDED], "not accepted", "workloads: 1 of 2 fail, 1 of 2 open"),
         ([JUDGED, {**UNKNOWN, "verdict": None}], "under way", "not every workload has its answer yet"),
     ],
 )
@@ -267,7 +315,11 @@ def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: lis
     for number, state in enumerate(ends, 1):
         instant.direct(f"1.{number}", state, "ValueError: no")
     done = site.accept("--json")
-    assert (done.status, runs_of(done), len(instant.accepted())) == (1, [len(ends), 0, 0], len(ends))
+    assert (done.status, runs_of(done), len(instant.accepted())) == (
+        1 if why == "fail" else 4,
+        [len(ends), 0, 0],
+        len(ends),
+    )
     assert f"the pre-screen ended with {why}" in done.data["why"]
 
 

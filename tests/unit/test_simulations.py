@@ -113,7 +113,7 @@ def test_a_campaign_ends_at_the_look_that_decides() -> None:
     assert campaign([took(1.0)] * 15, 1.0, 3, 12) == ("pass", 3)
     assert campaign([took(1.2)] * 15, 1.0, 3, 12) == ("fail", 3)
     assert campaign([took(1.03)] * 15, 1.0, 3, 12) == ("pass", 10), "after looks at 3 and 5"
-    assert campaign([took(1.05)] * 15, 1.0, 3, 12) == ("open", 15)
+    assert campaign([took(1.05)] * 15, 1.0, 3, 12) == ("open", 3), "no further run of the kind would decide"
     assert campaign([took(1.0)], 1.0, 1, 0) == ("open", 1)
     limit = 1 / 0.95 / decide([took(1.0)], 1.0).high
     assert campaign([took(limit * 0.9999)], 1.0, 1, 0) == ("pass", 1), "the limit is 1 / 0.95, and not 1.05"

@@ -11,7 +11,6 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import msgspec
@@ -22,7 +21,15 @@ from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.machine.files import sha256_of, write_atomic, write_json
 from llmb_common.planning.job_plan import plan_as_dict
-from llmb_run.acceptance.outcome import STATUS, as_text, conclusion, for_report, outcome
+from llmb_run.acceptance.outcome import (
+    STATUS,
+    as_text,
+    conclusion,
+    for_report,
+    headline,
+    in_todays_words,
+    outcome,
+)
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.acceptance.workloads import (
     FrozenSuite,
@@ -39,7 +46,7 @@ from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.starting.submitting import require_health, say_doubts, say_warnings
-from llmb_run.terminal import notice, table
+from llmb_run.terminal import next_command, notice, table
 from llmb_run.workspace import Workspace
 
 
@@ -82,16 +89,16 @@ def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
     return table(heads, rows, heads[1:8])
 
 
-def at_best(workloads: Sequence[SuiteWorkload]) -> dict[str, Any]:
+def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, Any]:
     """The conclusion where every workload passes, as ``outcome.conclusion`` gives it."""
-    return conclusion([{**planned(item), "verdict": "pass"} for item in workloads])
+    return conclusion([{**planned(item), "verdict": "pass"} for item in workloads], evening=evening)
 
 
-def foreseen(workloads: Sequence[SuiteWorkload]) -> list[str]:
-    """What the references alone say of how the campaign can end, before anything runs."""
+def foreseen(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
+    """What references and ``evening`` alone say of how the campaign can end, before anything runs."""
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
-    best = at_best(workloads)
+    best = at_best(workloads, evening=evening)
     if best["outcome"] == "not judged":
         return [
             f"{len(main) - len(judged)} of {counted(len(main), 'workload')} will be compared with nothing: at best this"
@@ -101,8 +108,10 @@ def foreseen(workloads: Sequence[SuiteWorkload]) -> list[str]:
     if others:
         return [
             f"{others} of {counted(len(main), 'workload')} will be compared with a reference of other software, with a"
-            " wider limit: at best this campaign ends ACCEPTED AS AN INDICATION"
+            f" wider limit: at best this campaign ends {headline(best)}"
         ]
+    if evening:
+        return [f"the runs of one evening say nothing of other days: at best this campaign ends {headline(best)}"]
     return []
 
 
@@ -157,8 +166,8 @@ def write_pack(
     return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if html else None}
 
 
-def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
-    """Begin, continue or show the campaign of the suite ``word``.
+def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:
+    """Begin, continue or show the campaign of the suite ``word``; ``evening``: the one of a single evening.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
@@ -168,7 +177,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
     if dry_run:
         workloads = plan_suite(suite, workspace, dry_run=True)
         say_warnings([item.planned for item in workloads if item.planned])
-        return _show_plans(workloads, suite)
+        return _show_plans(workloads, suite, evening=evening)
 
     def conducted(campaign: Campaign) -> dict[str, Any]:
         workloads = plan_suite(suite, workspace, dry_run=False)
@@ -176,9 +185,9 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
         say_doubts(item.plan for item in workloads)
         if not campaign.frozen_file.exists():
             write_atomic(campaign.folder / "suite.yaml", suite.text)
-        frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads))
+        frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads, evening=evening))
         workloads = frozen.frozen(workloads)
-        for text in foreseen(workloads):
+        for text in foreseen(workloads, evening=evening):
             notice(text)
         if suite.health and not (campaign.folder / HEALTH).exists():
             _look_at_nodes(campaign, workloads, workspace)
@@ -192,7 +201,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
         folder or workspace.require_install() / "campaigns",
         "accept",
         suite.name,
-        str(suite.path),
+        f"{suite.path} for one evening" if evening else str(suite.path),
         find=conducted,
         show=_shown,
         again=again,
@@ -225,6 +234,7 @@ def _is_of(result: dict[str, Any], suite: Suite) -> bool:
 
 
 def _shown(result: dict[str, Any]) -> Result:
+    result = in_todays_words(result)
     return Result(
         result,
         as_text(result),
@@ -233,19 +243,22 @@ def _shown(result: dict[str, Any]) -> Result:
             f"evidence: {Path(result['folder']) / result['pack']}",
             f"sha256 {result['pack_sha256']}; keep it apart from the file: sha256sum says whether it is still that",
         ],
-        hint=f"next: llmb-run accept show {quote(result['folder'])}",
+        hint=next_command("accept", "show", result["folder"]),
     )
 
 
-def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite) -> Result:
+def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite, *, evening: bool) -> Result:
     return Result(
         lambda: {
             "dry_run": True,
             "suite": suite.name,
             "suite_sha256": suite.sha256,
-            "at_best": at_best(workloads),
+            "at_best": at_best(workloads, evening=evening),
             "workloads": [planned(item) for item in workloads],
         },
         lambda: planned_text(workloads),
-        remarks=[*foreseen(workloads), f"{counted(len(workloads), 'workload')}, nothing started (dry run)"],
+        remarks=[
+            *foreseen(workloads, evening=evening),
+            f"{counted(len(workloads), 'workload')}, nothing started (dry run)",
+        ],
     )

@@ -201,6 +201,8 @@ def _short(value: str) -> str:
 class Gap(msgspec.Struct, frozen=True):
     """``published``: in words, against what the run is judged; empty where that is nothing of its software.
 
+    ``unfit``: why the run has no step time to compare, and then nothing is.
+
     ``best``: run id of the fastest run of the same work, None where this is it; then ``differences`` are from what
     was published. ``slower``: by what share it is slower than that; ``change``: the step time of that over its own.
     """
@@ -210,13 +212,14 @@ class Gap(msgspec.Struct, frozen=True):
     slower: float | None = None
     differences: tuple[GapDifference, ...] = ()
     change: Change | None = None
+    unfit: str = ""
 
 
 def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
     """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
     own, best = _own_and_best(record, workspace)
-    if own is None:
-        return Gap("")
+    if own is None or own.unfit:
+        return Gap("", unfit=own.unfit if own else "it left no log")
     try:
         here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
     except LLMBError:
@@ -356,6 +359,8 @@ def _kind(name: str) -> DifferenceKind:
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     """For people: a name and the lines under it."""
+    if gap.unfit:
+        return [("best", [f"nothing is compared: this run has no step time ({gap.unfit})"])]
     found = [("published", [gap.published])] if gap.published else []
     if gap.best is not None:
         found.append(("best", [f"{gap.best}: this run takes {gap.slower or 0.0:.1%} more time"]))

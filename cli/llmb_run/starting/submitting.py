@@ -37,7 +37,7 @@ from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_p
 from llmb_common.submission.single import submit, submit_chain
 from llmb_run.columns import run_as_json
 from llmb_run.starting.requests import Asked, JobSpec, PlannedJob
-from llmb_run.terminal import clock, notice, table
+from llmb_run.terminal import clock, next_command, notice, table
 from llmb_run.workspace import Workspace
 
 
@@ -147,8 +147,8 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
         remarks.append(f"{len(started) - old} of {len(results)} jobs started{before}")
     hint = ""
     if started:
-        word = started[0].paths.run_id if len(started) == 1 else ""
-        hint = f"next: llmb-run watch {word}".rstrip() if started[0].job_id else f"next: llmb-run results {word}"
+        names = [started[0].paths.run_id] if len(started) == 1 else []
+        hint = next_command("watch" if started[0].job_id else "results", *names)
     return Result(
         {"dry_run": False, "jobs": [_as_dict(title, item) for title, item in results], "skipped": []},
         "".join(_line(record) for record in started),

@@ -243,7 +243,7 @@ def judge_result(
 
     ``steps`` is ``steps_of(timing)`` where that is known already; ``scatter`` and ``earlier`` are as of ``decide``.
     """
-    if timing.status.state != "Success":
+    if not timing.status.measured:
         odd = (timing.status.message,) if timing.status.not_finite else ()
         return Verdict("not judged", f"{timing.status.state.lower()}: no result to judge", not_training=odd)
     steps = steps or steps_of(timing)
