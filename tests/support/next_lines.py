@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 
-import click
-
 from llmb_run.app import app
 
 _MARK = "next: "
 _NO_VALUE = re.compile(r"[|&;<>]+|.*[.][.][.].*|[A-Z][A-Z_]+")
 """A word of a shell, something left out, or the name of what is to be put in its place."""
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}")
 
 
 def next_lines(text: str) -> list[str]:
@@ -27,7 +27,6 @@ def assert_can_be_pasted(line: str) -> None:
     context = app.make_context(program, words)
     name, command, arguments = app.resolve_command(context, words)
     assert command is not None, line
-    try:
-        command.make_context(name, arguments, parent=context)
-    except click.UsageError as error:
-        raise AssertionError(f"{line}: {error.format_message()}") from error
+    parsed = command.make_context(name, arguments, parent=context)
+    runs = parsed.params.get("runs") or ()
+    assert all(_RUN_ID.fullmatch(run) for run in runs), line

@@ -13,7 +13,7 @@ import pytest
 from llmb_common.causes.diagnosis import diagnose
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, mbridge_log
-from support.runs import ROOT, make_run, steady_log
+from support.runs import PUBLISHED, ROOT, make_run, steady_log
 
 BAD_MOUNT = """\
 slurmstepd: error: pyxis: --container-mounts: source path does not exist: /lustre/datta
@@ -63,6 +63,38 @@ def test_what_ends_badly_after_its_last_step_was_trained_and_its_figures_count(
     parser = ["bash", str(ROOT / "common" / "parse_train_timing_mbridge.sh"), str(record.paths.folder)]
     parsed = subprocess.run(parser, env={"LLMB_PYTHON": sys.executable}, capture_output=True, text=True, check=False)
     assert (parsed.returncode, " Trained " in parsed.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "log", "reason", "said"),
+    [
+        ("RUNNING", mbridge_log(range(1, 21)), "still_running", "it is running, and has trained 20 steps"),
+        ("RUNNING", None, "still_running", "it is running"),
+        ("PENDING", None, "waiting", "it is waiting for nodes"),
+        ("RUNNING", steady_log(5700.0), "still_running", "it is running, and has trained 50 steps"),
+    ],
+)
+def test_what_waits_or_runs_is_shown_as_such_and_is_no_failure(
+    cli: Cli, state: str, log: str | None, reason: str, said: str
+) -> None:
+    """It was counted as failed, with exit status 1, by results and report."""
+    word = make_run(cli.install, state=state, log=log).paths.run_id
+    ended = make_run(
+        cli.install, log=steady_log(5700.0, tflops=None), variables=PUBLISHED | {"GBS": "128"}
+    ).paths.run_id
+    for command in (("results", word), ("results", "--group"), ("results", "--rank", word), ("report", word)):
+        done = cli(*command)
+        assert done.status == 0, (command, done.err)
+        assert "failed" not in done.out
+        assert "no successful run" not in done.out
+    assert f"Running: {said}" in cli("results", word).out
+    assert "1 of 1 run has not ended" in cli("report", word).out
+    data = cli("results", word, "--json").data
+    assert (data["runs"][0]["status"], data["runs"][0]["reason"]) == ("Running", reason)
+    assert [(item["live"], item["unsuccessful"]) for item in data["groups"]] == [(1, 0)]
+    assert cli("report", word, "--json").data["report"]["conclusion"]["kind"] == "running"
+    compared = cli("compare", word, ended)
+    assert (compared.status, f"open: {said}, so no times are compared" in compared.out) == (4, True)
 
 
 def test_why_says_what_to_do_and_where_it_is_written(cli: Cli) -> None:

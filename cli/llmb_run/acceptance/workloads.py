@@ -177,7 +177,7 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
     arms: tuple[FrozenWorkload, ...]
     evening: bool = False
     trained_counts: bool = False
-    """Whether a run that ended badly after its last step counts with its figures: not in releases before 0.4."""
+    """Whether a run that ended badly after its last step counts: earlier releases replaced it, or called it failed."""
 
     @property
     def inputs(self) -> dict[str, Any]:

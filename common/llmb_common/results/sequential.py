@@ -132,7 +132,7 @@ def follow(
         # Where the reference's own error leaves it open, no run of the campaign changes that.
         if decision.answer != OPEN or decision.reference_too_uncertain:
             return SequentialDecision(attempts, tuple(added), decision.answer, decision)
-        day = _day_that_may_decide(judge, times, left, decision, spread=spread) if more else None
+        day = _day_that_may_decide(judge, times, left, spread=spread) if more else None
         if not more or (day is None and len(ended) <= attempts):
             return SequentialDecision(attempts, tuple(added), OPEN, decision, needs=what_would_decide(judge, times))
         day = day or 0  # Also where somebody has started further runs all the same: what they say counts.
@@ -142,21 +142,18 @@ def follow(
 
 
 def _day_that_may_decide(
-    judge: Callable[[Sequence[StepTime]], Decision],
-    times: Sequence[StepTime],
-    left: int,
-    decision: Decision,
-    *,
-    spread: bool,
+    judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime], left: int, *, spread: bool
 ) -> int | None:
     """0: further runs may decide today; 1: only on further days, one a day; None: ``left`` runs cannot decide.
 
-    Arguments as of ``follow``; ``decision`` is that over ``times``.
+    Where runs like those that there are would decide sooner on further days, they are not tried today first. Arguments
+    as of ``follow``.
     """
-    if not decision.other_days and may_decide(judge, times, left, further_days=False):
-        return 0
-    if spread and may_decide(judge, times, left, further_days=True):
-        return 1
+    needs = what_would_decide(judge, times)
+    sooner_elsewhere = spread and needs is not None and needs.days > 0
+    for further_days in (True, False) if sooner_elsewhere else (False, True) if spread else (False,):
+        if may_decide(judge, times, left, further_days=further_days):
+            return int(further_days)
     return None
 
 
