@@ -133,7 +133,7 @@ def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[st
         (
             1.00,
             1,
-            "open, equal ± 8.0% (limit 5.0% slower; stated scatter): about 2 more runs, on other days, would decide",
+            "open, equal ± 8.0% (limit 5.0% slower; stated scatter): about 2 more runs, on 2 further days, would decide",
         ),
         (
             1.03,
@@ -145,7 +145,7 @@ def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[st
             0.93,
             1,
             "open, 7.5% slower ± 8.6% "
-            "(limit 5.0% slower; stated scatter): about 9 more runs, on other days, would decide",
+            "(limit 5.0% slower; stated scatter): about 9 more runs, on 9 further days, would decide",
         ),
         (0.88, 6, "fail, 13.6% slower ± 6.6% (limit 5.0% slower; stated scatter)"),
     ],
@@ -165,7 +165,7 @@ def test_runs_are_held_against_the_row_of_their_own_container(cli, performance, 
             "26.06",
             "Megatron-Bridge, nemo:26.06",
             "open, 0.8% slower ± 6.1% "
-            "(limit 5.0% slower; stated scatter): about 2 more runs, on other days, would decide",
+            "(limit 5.0% slower; stated scatter): about 2 more runs, on 2 further days, would decide",
         ),
         (
             "26.10",

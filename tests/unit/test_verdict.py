@@ -208,7 +208,7 @@ def test_no_difference_has_no_minus(plan: JobPlan) -> None:
     ("seconds", "end"),
     [
         (10.5, ": too close to the limit to tell"),
-        (10.2, " more runs, on other days, would decide"),
+        (10.2, " further days, would decide"),
         (12.2, ")"),
         (9.0, ")"),
     ],

@@ -368,7 +368,7 @@ def _text(decision: Decision, reference: Reference) -> str:
         return f"{shown}: the baseline's own error leaves it open, make it of more runs"
     if decision.more_runs is None:
         return f"{shown}: too close to the limit to tell"
-    days = ", on other days," if decision.other_days else ""
+    days = f", on {counted(decision.more_runs, 'further day')}," if decision.other_days else ""
     return f"{shown}: about {counted(decision.more_runs, 'more run')}{days} would decide"
 
 
