@@ -133,7 +133,8 @@ def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[st
         (
             1.00,
             1,
-            "open, equal ± 8.0% (limit 5.0% slower; stated scatter): about 2 more runs, on 2 further days, would decide",
+            "open, equal ± 8.0% (limit 5.0% slower; stated scatter):"
+            " about 2 more runs, on 2 further days, would decide",
         ),
         (
             1.03,
