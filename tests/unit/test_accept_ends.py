@@ -8,9 +8,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+from llmb_common.results.references import Reference
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_run.acceptance.outcome import conclusion
+from llmb_run.acceptance.suite import Stated, SuiteEntry
+from llmb_run.acceptance.workloads import Judged, SuiteWorkload
+from llmb_run.campaigns.conduct import Run
+from llmb_run.starting.requests import JobSpec
 from support import instant, packs
 from support.campaigns import SUITE, Site, runs_of, verdicts
+from support.runs import PUBLISHED, make_run, plan_for, took
 
 
 def test_what_stays_open_is_open_and_says_what_decides(site: Site, tmp_path: Path) -> None:
@@ -100,3 +107,23 @@ def test_accepted_means_that_every_speed_was_judged(workloads: list[dict[str, An
     found = conclusion(workloads)
     assert (found["outcome"], found["why"]) == (ends, why)
     assert found["accepted"] is {"accepted": True, "under way": None}.get(ends, False)
+
+
+@pytest.mark.parametrize(("evening", "days"), [(False, {1, 2}), (True, set())])
+def test_only_a_campaign_of_several_days_starts_runs_on_other_days(
+    tmp_path: Path, evening: bool, days: set[int]
+) -> None:
+    """Under Slurm, after three runs of one evening that a site without a record cannot decide by."""
+    plan = plan_for(tmp_path, **PUBLISHED)
+    stated = Stated(seconds=10.0, source="a contract")
+    entry = SuiteEntry(JobSpec(settings={}), "two.yaml:3", 3, 4, 0.95, stated, prescreen=False)
+    reference = Reference("stated", 10.0, "as stated", "a contract", same_software=True)
+    judged = Judged([SuiteWorkload(entry, plan, reference, evening=evening)])
+    record = make_run(tmp_path)
+    runs = [
+        Run(number, record, attempt=SuiteAttempt(took(seconds, day="1")))
+        for number, seconds in enumerate((10.01, 10.02, 10.03), 1)
+    ]
+    assert {due.days for due in judged.due([], {1: runs})} == days
+    (standing,) = judged.standings({1: runs})
+    assert standing.progress.answer == ("pass" if evening else None)

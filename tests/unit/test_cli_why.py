@@ -69,7 +69,7 @@ def test_what_ends_badly_after_its_last_step_was_trained_and_its_figures_count(
     ("state", "log", "reason", "said"),
     [
         ("RUNNING", mbridge_log(range(1, 21)), "still_running", "it is running, and has trained 20 steps"),
-        ("RUNNING", None, "still_running", "it is running"),
+        ("RUNNING", None, "still_running", "it is running, and has trained no step yet"),
         ("PENDING", None, "waiting", "it is waiting for nodes"),
         ("RUNNING", steady_log(5700.0), "still_running", "it is running, and has trained 50 steps"),
     ],

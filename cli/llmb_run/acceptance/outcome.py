@@ -115,6 +115,8 @@ def _what_decides(item: WorkloadProgress) -> str:
         return "too close to the limit to tell"
     days = f", on {counted(needs.days, 'further day')}," if needs.days else ""
     said = f"about {counted(needs.runs, 'more run')}{days} would decide"
+    if needs.days and item.workload.evening:
+        return f"{said}: without --evening"
     left = item.workload.entry.reruns - len(progress.reruns)
     if left < needs.runs:
         return f"{said}, and the suite allows {left or 'none'}: reruns: {len(progress.reruns) + needs.runs}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from llmb_run.acceptance.workloads import (
     plan_suite,
 )
 from llmb_run.campaigns.campaign import ANEW, Campaign, answered, begin_or_go_on
-from llmb_run.campaigns.conduct import Conduct
+from llmb_run.campaigns.conduct import Conduct, attempt_of
 from llmb_run.reporting.forms import junit, page_or_notice
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
@@ -192,7 +193,8 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         if suite.health and not (campaign.folder / HEALTH).exists():
             _look_at_nodes(campaign, workloads, workspace)
         judged = Judged(workloads)
-        runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice).to_the_end()
+        ended = partial(attempt_of, trained_counts=frozen.trained_counts)
+        runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice, ended).to_the_end()
         standings = judged.standings(runs)
         result = outcome(frozen, standings)
         return result | write_pack(campaign, frozen, result, standings, workspace)

@@ -168,8 +168,8 @@ def _unless_alive(planned: Planned, reason: str, iteration: int | None, message:
     if planned.alive:
         if planned.waits:
             return Status("Running", "waiting", iteration, "it is waiting for nodes")
-        step = f", and has trained {counted(iteration, 'step')}" if iteration else ""
-        return Status("Running", "still_running", iteration, f"it is running{step}")
+        steps = counted(iteration, "step") if iteration else "no step yet"
+        return Status("Running", "still_running", iteration, f"it is running, and has trained {steps}")
     return Status("Failed", reason, iteration, message + (f" ({planned.failure})" if planned.failure else ""))
 
 
