@@ -99,6 +99,12 @@ UNDECIDED = {**JUDGED, "verdict": "open", "text": "open: about 2 more runs would
         ),
         ([FAILED, UNKNOWN], "not accepted", "workloads: 1 of 2 fail"),
         ([UNKNOWN, UNDECIDED], "open", "workloads: 1 of 2 open; about 2 more runs would decide"),
+        (
+            [{**UNDECIDED, "text": "indication: open: too close to the limit to tell"}],
+            "open",
+            "workloads: 1 of 1 open; too close to the limit to tell",
+        ),
+        ([{**UNDECIDED, "text": "open, not decided by 7 runs"}], "open", "workloads: 1 of 1 open"),
         ([FAILED, UNDECIDED], "not accepted", "workloads: 1 of 2 fail, 1 of 2 open"),
         ([JUDGED, {**UNKNOWN, "verdict": None}], "under way", "not every workload has its answer yet"),
     ],

@@ -119,8 +119,11 @@ def _what_decides(item: WorkloadProgress) -> str:
         return f"{said}: without --evening"
     left = item.workload.entry.reruns - len(progress.reruns)
     if left < needs.runs:
-        return f"{said}, and the suite allows {left or 'none'}: reruns: {len(progress.reruns) + needs.runs}"
-    return f"{said}, and jobs here begin at once" if needs.days and item.workload.plan.scheduler is None else said
+        reruns = len(progress.reruns) + needs.runs
+        return f"{said}; the suite allows {left or 'none'} (reruns: {reruns} would allow them)"
+    if needs.days and item.workload.plan.scheduler is None:
+        return f"{said}; without a scheduler, jobs begin at once"
+    return said
 
 
 def conclusion(workloads: Sequence[dict[str, Any]], *, evening: bool = False) -> dict[str, Any]:
@@ -142,10 +145,7 @@ def headline(result: dict[str, Any]) -> str:
     """The outcome as people read it: ``ACCEPTED AS AN INDICATION``."""
     if result["outcome"] == "under way":
         return "under way"
-    claims = [
-        ("indication", " as an indication"),
-        ("evening", " for one evening"),
-    ]
+    claims = (("indication", " as an indication"), ("evening", " for one evening"))
     only = "".join(words for name, words in claims if result["outcome"] == "accepted" and result.get(name))
     return f"{result['outcome']}{only}".upper()
 
@@ -181,7 +181,7 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
     if failed:
         return "not accepted", f"workloads: {', '.join(counts)}"
     if undecided:
-        return "open", f"workloads: {counts[0]}; {_first_of(undecided)}"
+        return "open", "; ".join(filter(None, (f"workloads: {counts[0]}", _first_of(undecided))))
     judged = [item for item in main if item["reference"] is not None]
     unjudged = [item for item in main if item["reference"] is None and item["speed_wanted"]]
     if not judged:
@@ -201,10 +201,10 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
 
 
 def _first_of(undecided: Sequence[dict[str, Any]]) -> str:
-    """What decides the first of them."""
+    """What decides the first of them; empty where its text does not say it."""
     first = undecided[0]
-    text = first["text"].partition(": ")[2]
-    return f"{first['title']}: {text}" if len(undecided) > 1 else text
+    text: str = first["text"].removeprefix("indication: ").partition(": ")[2]
+    return f"{first['title']}: {text}" if text and len(undecided) > 1 else text
 
 
 def _bounds(workload: dict[str, Any]) -> str:

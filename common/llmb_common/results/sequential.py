@@ -166,14 +166,15 @@ def may_decide(
 ) -> bool:
     """Whether at most ``left`` further runs could give an answer, at any look of a campaign.
 
-    They could not where they would not even if each were as fast as the fastest so far, or each as slow as the slowest.
+    They could not where they would not even if each were as fast as the fastest so far, each as slow as the slowest, or
+    each like the middle one, which lets them scatter least.
     ``further_days``: each on a day of its own; else all on the day of the last run.
     """
     ordered = sorted(times, key=_length)
     # Fewer runs do not show how much they differ.
     reach = STATED.run if len(times) < _TELLING else 0.0
     numbers = [size - len(times) for size in LOOKS if len(times) < size < len(times) + left]
-    for like in (_scaled(ordered[0], -reach), _scaled(ordered[-1], reach)):
+    for like in (_scaled(ordered[0], -reach), ordered[len(ordered) // 2], _scaled(ordered[-1], reach)):
         for count in [*numbers, left]:
             if judge([*times, *_further(times, like, count, further_days=further_days)]).answer != OPEN:
                 return True
