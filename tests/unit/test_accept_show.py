@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from msgspec.structs import replace
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.variables import VARIABLES
 from llmb_common.results import sequential
-from llmb_run.acceptance import recorded, show
-from llmb_run.campaigns import conduct
+from llmb_run.acceptance import recorded, run, show
 from llmb_run.campaigns.campaign import unlike
+from llmb_run.campaigns.conduct import attempt_of
 from llmb_run.main import main
 from support import instant, packs
 from support.campaigns import SUITE, Site
@@ -185,7 +184,7 @@ def test_a_run_that_an_older_release_replaced_after_its_last_step_stays_replaced
     site.suite()
     instant.direct("1.2", "trained", "CANCELLED")
     with monkeypatch.context() as patch:
-        patch.setattr(conduct.Conduct.__init__, "__defaults__", (partial(conduct.attempt_of, trained_counts=False),))
+        patch.setattr(run, "attempt_of", lambda *item, **more: attempt_of(*item, **more | {"trained_counts": False}))
         assert len(site.accept("--json").data["reruns"]) == 1
     folder = packs.unpack(site.campaign / "two.tar.zst", tmp_path / "out")
     assert site("accept", "show", folder, "--json").data["problems"], "as one of this release, it left out a run"

@@ -11,7 +11,7 @@ from llmb_common.runs.evidence.account import NodeSummary, held_against, setup_o
 from support.cli import Cli
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line
-from support.runs import PUBLISHED, make_run, steady_log
+from support.runs import PUBLISHED, cut_log, make_run, steady_log
 
 SMOKE = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2", "CLUSTER_TYPE": "local"}
 
@@ -107,10 +107,10 @@ def test_a_baseline_can_be_removed(cli: Cli) -> None:
 
 
 def test_only_successful_runs_become_a_baseline(cli: Cli) -> None:
-    failed = make_run(cli.install, state="FAILED", log=steady_log(5000))
+    failed = make_run(cli.install, state="FAILED", log=cut_log(5000))
     done = cli("baseline", "set", failed.paths.run_id)
     assert done.status == 2
-    assert "cannot be a baseline: every iteration is there, but the run ended as FAILED" in done.err
+    assert "cannot be a baseline: the log ends at iteration 49 of 50 (FAILED)" in done.err
     assert cli("baseline", "set").status == 2
     assert not (cli.install / ".llmb" / "baselines.json").exists()
 

@@ -19,7 +19,7 @@ from llmb_common.timing.log_files import find_runs
 from llmb_common.timing.runs import analyse
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_log
-from support.runs import PUBLISHED, ROOT, make_run, plan_for, steady_log
+from support.runs import PUBLISHED, ROOT, cut_log, make_run, plan_for, steady_log
 
 LLAMA = load_recipe(ROOT / "llama3.1")
 NEMOTRON = load_recipe(ROOT / "nemotron4")
@@ -105,7 +105,7 @@ def test_stalls_of_the_window_alone_are_priced_over_all_steps(tmp_path: Path) ->
 
 
 def test_a_run_that_failed_before_its_last_step_has_no_figures(cli: Cli) -> None:
-    make_run(cli.install, state="FAILED", log="".join(steady_log(5741.47).splitlines(keepends=True)[:49]))
+    make_run(cli.install, state="FAILED", log=cut_log(5741.47))
     (run,) = cli("results", "--json").data["runs"]
     assert (run["status"], run["verdict"], run["difference"]) == ("Failed", "not judged", None)
     assert {run[name] for name in ("step_seconds", "tokens_per_second", "mfu_percent", "days_1t")} == {None}

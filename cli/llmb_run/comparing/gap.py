@@ -218,8 +218,11 @@ class Gap(msgspec.Struct, frozen=True):
 def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
     """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
     own, best = _own_and_best(record, workspace)
-    if own is None or own.unfit:
-        return Gap("", unfit=own.unfit if own else "it left no log")
+    if own is None:
+        return Gap("", unfit="it left no log")
+    seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
+    if own.unfit:
+        return Gap("", differences=tuple(seen), unfit=own.unfit)
     try:
         here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
     except LLMBError:
@@ -229,7 +232,6 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
         other = _best_run(best, own, here)
     elif here is not None:
         other = _published_job(here, own, workspace)
-    seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if other is None:
         return Gap(_published(own), differences=tuple(seen))
     listed = _Sides(record, here, other, workspace).differences()
@@ -359,10 +361,10 @@ def _kind(name: str) -> DifferenceKind:
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     """For people: a name and the lines under it."""
-    if gap.unfit:
-        return [("best", [f"nothing is compared: this run has no step time ({gap.unfit})"])]
     found = [("published", [gap.published])] if gap.published else []
-    if gap.best is not None:
+    if gap.unfit:
+        found.append(("best", [f"nothing is compared: this run has no step time that counts ({gap.unfit})"]))
+    elif gap.best is not None:
         found.append(("best", [f"{gap.best}: this run takes {gap.slower or 0.0:.1%} more time"]))
     else:
         said = "no faster run of the same work is recorded here"
