@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.recipes.rows import Measurement
-from llmb_common.results.decision import SuiteAttempt
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.results.steps import StepTime
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window

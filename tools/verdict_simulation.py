@@ -3,7 +3,7 @@
     python -m tools.verdict_simulation [--trials 1000] [--seed 1] [PART...]
 
 prints the tables of ``docs/verdicts.md``, ``docs/acceptance.md`` and ``docs/compare.md``. Cells of the first two are
-pass / fail in per cent of the trials, the rest is inconclusive.
+pass / fail in per cent of the trials, the rest is open.
 """
 
 from __future__ import annotations
@@ -16,17 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from llmb_common.results.comparison import compare_times
-from llmb_common.results.decision import (
-    LOOKS,
-    REQUIRED,
-    Answer,
-    Decision,
-    SuiteAttempt,
-    decide,
-    follow,
-    tolerance_of,
-)
+from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.scatter import STATED, PastRun, PastRuns, Scatter
+from llmb_common.results.sequential import REQUIRED, SuiteAttempt, follow, tolerance_of
 from llmb_common.results.steps import StepTime, estimate
 from tools.markdown import Table, lines, print_tables
 
@@ -180,7 +172,7 @@ def looks(
         runs, scatter = repeats(noise, source, sizes[-1], days), next(scatters)
         for size in sizes:
             answer = decide(runs[:size], noise.mean / ratio, scatter=scatter).answer
-            if answer != "inconclusive":
+            if answer != "open":
                 break
         answers[answer] += 1
         taken += size

@@ -240,8 +240,8 @@ def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Call
     no_args_is_help=True,
     context_settings=CONTEXT,
     epilog="LLMB_INSTALL names the installation; inside its folder it need not be set. Exit status: 0 done, 1 a "
-    "benchmark or check failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 4 accept: not "
-    "judged, 130 interrupted.",
+    "benchmark or check failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 4 the "
+    "answer is open, 130 interrupted.",
 )
 @click.version_option(__version__, message=f"llmb-run {__version__}", help="Print the version and exit.")
 @_instead("--install-completion", _install_completion, "Install completion for your $SHELL: bash, zsh or fish.")

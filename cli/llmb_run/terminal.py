@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import textwrap
@@ -24,6 +25,11 @@ def notice(text: str) -> None:
 def say(text: str) -> None:
     """What is shown before the command's result, on stderr: lines, each with its end."""
     print(printable_lines(text), end="", file=sys.stderr, flush=True)
+
+
+def next_command(*words: str) -> str:
+    """``next: llmb-run ...``: a line that can be pasted as it is, and only such a line begins with the word."""
+    return f"next: llmb-run {shlex.join(words)}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:

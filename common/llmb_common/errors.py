@@ -13,7 +13,7 @@
       CheckFailed           1     a run or a check ended badly
       Interrupted         130     Ctrl-C or SIGTERM
 
-Exit status 4 is no error: an acceptance campaign ended, and its speed was not judged (``llmb_run.acceptance.outcome``).
+Exit status 4 is no error: a campaign ended, and its answer is open, or nothing was there to judge its speed by.
 
 Each carries a stable ``code`` for programs, a message that says what is wrong, a ``remedy`` that says what to do about
 it, and the ``exit_status`` with which the command layer, and nothing below it, ends the process.
@@ -32,7 +32,7 @@ EXIT_STATUS = {
     1: "a benchmark or a check failed",
     2: "the request is wrong",
     3: "something is missing, or the scheduler refused or did not answer",
-    4: "`accept` ended without a judgement: some speed had no reference",
+    4: "`accept`, `ab` or `compare` ended without an answer: open, more runs would decide; or there was no reference",
     130: "interrupted; jobs under Slurm keep running, a local run that was being followed has been ended",
 }
 """What every command ends with."""

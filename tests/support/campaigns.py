@@ -44,3 +44,13 @@ def unpacked(pack: Path, into: Path) -> dict[str, bytes]:
     into.mkdir()
     subprocess.run(["tar", "-xf", pack, "-C", into, "--strip-components=1"], check=True)
     return {file.relative_to(into).as_posix(): file.read_bytes() for file in into.rglob("*") if file.is_file()}
+
+
+def runs_of(done: Done) -> list[int]:
+    """How many runs each workload has."""
+    return [len(item["runs"]) for item in done.data["workloads"]]
+
+
+def verdicts(done: Done) -> list[str]:
+    """That of each workload."""
+    return [item["verdict"] for item in done.data["workloads"]]

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from llmb_common.command import outcome
+from llmb_common.command.outcome import Result
 from llmb_common.request.variables import VARIABLES
+from llmb_run import app
 from llmb_run.main import main
+from support.next_lines import assert_can_be_pasted, next_lines
 from tools.json_schema import problem
 
 
@@ -39,6 +43,13 @@ class Done:
         return value
 
 
+def _printed(command: str, result: Result, **more: Any) -> int:
+    """As ``print_result``, and what is next can be pasted, also where no terminal would show it."""
+    for line in next_lines(result.hint):
+        assert_can_be_pasted(line)
+    return outcome.print_result(command, result, **more)
+
+
 class Cli:
     """Calls llmb-run with nothing in the environment but the installation and what a test sets."""
 
@@ -50,6 +61,7 @@ class Cli:
             patch.delenv(name, raising=False)
         patch.setenv("LLMB_INSTALL", str(install))
         patch.setenv("COLUMNS", "100")
+        patch.setattr(app, "print_result", _printed)
 
     def __call__(self, *arguments: str | Path, **variables: str) -> Done:
         self._capture.readouterr()
@@ -58,4 +70,6 @@ class Cli:
                 patch.setenv(name, value)
             status = main([str(argument) for argument in arguments])
         printed = self._capture.readouterr()
+        for line in next_lines(printed.out + printed.err):
+            assert_can_be_pasted(line)
         return Done(status, printed.out, printed.err)

@@ -3,9 +3,9 @@
 ``INSTANT`` names a folder. ``jobs/`` in it holds a file for each job that was accepted, in the order of acceptance: the
 scheduler's own memory, which no crash of llmb-run touches. ``<key of the run>`` in it directs one run, one word a line:
 ``106.5`` (milliseconds a step), ``spiky``, ``diverging``, ``unlike``, ``nan`` (in its loss), ``brief`` (no step after
-the last measured one), ``NODE_FAIL`` or another state, ``out of memory`` and the like: the log's last line. ``die
-before`` and ``die after`` in it: whoever submits is killed before or after the job is accepted. Otherwise a step takes
-the milliseconds that the job's variable ``STEP_MS`` says.
+the last measured one), ``trained`` (all its steps, however it ends), ``NODE_FAIL`` or another state, ``out of memory``
+and the like: the log's last line. ``die before`` and ``die after`` in it: whoever submits is killed before or after the
+job is accepted. Otherwise a step takes the milliseconds that the job's variable ``STEP_MS`` says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, RunRecord, update_record
 from support.iteration_logs import mbridge_line
 
-_DIRECTION = re.compile(r"[0-9.]+|[A-Z_]+|spiky|diverging|unlike|nan|brief")
+_DIRECTION = re.compile(r"[0-9.]+|[A-Z_]+|spiky|diverging|unlike|nan|brief|trained")
 
 
 class InstantExecutor(Executor):
@@ -104,7 +104,8 @@ def log_of(record: RunRecord) -> str:
     times = [float(word) for word in words if re.fullmatch(r"[0-9.]+", word)]
     milliseconds = times[0] if times else milliseconds_of(plan)
     text = [word for word in words if not _DIRECTION.fullmatch(word)]
-    last = 5 if text or [word for word in words if word.isupper()] else 44 if "brief" in words else steps
+    badly = text or [word for word in words if word.isupper()]
+    last = 5 if badly and "trained" not in words else 44 if "brief" in words else steps
     number = int(re.search("[0-9]*$", record.submission.key)[0] or 0)  # type: ignore[index]
     level = milliseconds * (1 + 0.002 * ((number * 7) % 5 - 2))
     lines = []

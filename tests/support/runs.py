@@ -56,6 +56,11 @@ def steady_log(milliseconds: float, steps: int = 50, **fields: Any) -> str:
     return "".join(mbridge_line(index, steps, milliseconds=milliseconds, **fields) for index in range(1, steps + 1))
 
 
+def cut_log(milliseconds: float) -> str:
+    """Of a run that ended before its last step."""
+    return "".join(steady_log(milliseconds).splitlines(keepends=True)[:-1])
+
+
 def took(seconds: float, error: float = 0.0, **fields: Any) -> StepTime:
     """The step time of a run of ten measured steps, of so many in all that stalls nobody saw hardly count."""
     return StepTime(seconds, error, **{"count": 10, "mean": seconds, "steps": 400} | fields)

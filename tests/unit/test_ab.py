@@ -14,8 +14,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from llmb_common.results.decision import SuiteAttempt
 from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import Turn, load_record
 from llmb_run.campaigns.conduct import Run, attempt_of, held
 from llmb_run.comparing.ab import as_text, signed

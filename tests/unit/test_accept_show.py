@@ -18,8 +18,10 @@ from msgspec.structs import replace
 
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.variables import VARIABLES
-from llmb_run.acceptance import recorded, show
+from llmb_common.results import sequential
+from llmb_run.acceptance import recorded, run, show
 from llmb_run.campaigns.campaign import unlike
+from llmb_run.campaigns.conduct import attempt_of
 from llmb_run.main import main
 from support import instant, packs
 from support.campaigns import SUITE, Site
@@ -136,6 +138,60 @@ def test_a_failed_pre_screen_is_judged_again(site: Site, tmp_path: Path) -> None
     folder = packs.unpack(site.campaign / "two.tar.zst", tmp_path / "out")
     done = site("accept", "show", folder, "--json")
     assert (done.status, done.data["outcome"], done.data["problems"]) == (1, "not accepted", []), done.data
+
+
+def as_of_release_0_2(folder: Path) -> None:
+    """What is open was called inconclusive and not accepted then, and a campaign said less of itself."""
+
+    def older(verdicts: dict[str, Any]) -> None:
+        del verdicts["evening"]
+        verdicts |= {"outcome": "not accepted", "why": "workloads: 1 of 2 are inconclusive"}
+        for item in verdicts["workloads"]:
+            for name in ("more_runs", "further_days"):
+                del item[name]
+            if item["verdict"] == "open":
+                item |= {"verdict": "inconclusive", "text": "inconclusive, not decided by 5 runs"}
+
+    def younger(campaign: dict[str, Any]) -> None:
+        for name in ("evening", "trained_counts"):
+            del campaign[name]
+
+    packs.edit_json(folder, "campaign/verdicts.json", older)
+    packs.edit_json(folder, "campaign/campaign.json", younger)
+    packs.edit(folder, "campaign/verdicts.txt", lambda text: text.replace(b": OPEN: ", b": NOT ACCEPTED: "))
+
+
+def test_a_pack_of_an_older_release_is_judged_by_what_it_meant(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With reruns that could not decide, which that release started."""
+    site.suite(105.2, 100, SUITE.replace("reruns: 4", "reruns: 2"))
+    with monkeypatch.context() as patch:
+        patch.setattr(sequential, "may_decide", lambda *arguments, **more: True)
+        assert len(site.accept("--json").data["workloads"][0]["runs"]) == 5
+    folder = packs.unpack(site.campaign / "two.tar.zst", tmp_path / "out")
+    as_of_release_0_2(folder)
+    done = site("accept", "show", folder, "--json")
+    assert (done.status, done.data["outcome"], done.data["problems"]) == (4, "open", []), done.data
+    assert "it was made when an open answer was called NOT ACCEPTED" in done.data["notes"]
+    packs.edit_json(folder, "campaign/verdicts.json", accept_it)
+    assert site("accept", "show", folder, "--json").data["problems"], "it may not say more than its logs"
+
+
+def test_a_run_that_an_older_release_replaced_after_its_last_step_stays_replaced(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.suite()
+    instant.direct("1.2", "trained", "CANCELLED")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "attempt_of", lambda *item, **more: attempt_of(*item, **more | {"trained_counts": False}))
+        assert len(site.accept("--json").data["reruns"]) == 1
+    folder = packs.unpack(site.campaign / "two.tar.zst", tmp_path / "out")
+    assert site("accept", "show", folder, "--json").data["problems"], "as one of this release, it left out a run"
+    as_of_release_0_2(folder)
+    packs.edit_json(folder, "campaign/verdicts.json", lambda it: it.update(outcome="accepted", why=""))
+    done = site("accept", "show", folder, "--json")
+    assert (done.status, done.data["outcome"], done.data["problems"]) == (0, "accepted", []), done.data
 
 
 # Somebody changes a file, and could change the hashes with it

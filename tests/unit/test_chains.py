@@ -129,7 +129,7 @@ def test_a_run_that_was_told_to_end_goes_on_from_its_checkpoint(here: Cli) -> No
     assert "log says" not in shown, "nothing went wrong"
     with here.patch.context() as patch:
         patch.setattr(sys.stderr, "isatty", lambda: True)
-        assert f"llmb-run retry --resume {record.paths.run_id}" in here("show", record.paths.run_id).err
+        assert f"next: llmb-run retry {record.paths.run_id} --resume\n" in here("show", record.paths.run_id).err
     done = here("retry", "--resume", record.paths.run_id, "--json", STANDIN_STEPS="50")
     assert done.status == 0, done.err
     again = load_record(Path(done.data["jobs"][0]["folder"]))

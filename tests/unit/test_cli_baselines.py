@@ -11,7 +11,7 @@ from llmb_common.runs.evidence.account import NodeSummary, held_against, setup_o
 from support.cli import Cli
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line
-from support.runs import PUBLISHED, make_run, steady_log
+from support.runs import PUBLISHED, cut_log, make_run, steady_log
 
 SMOKE = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2", "CLUSTER_TYPE": "local"}
 
@@ -83,7 +83,7 @@ def test_smoke_runs_can_have_a_baseline_and_nothing_else(cli: Cli) -> None:
     )
     assert verdict_of(cli, second)["verdict"] == "not judged"
     cli("baseline", "set", first)
-    assert verdict_of(cli, second)["verdict"] == "inconclusive"
+    assert verdict_of(cli, second)["verdict"] == "open"
 
 
 def test_repeats_become_one_baseline_and_replace_the_former(cli: Cli) -> None:
@@ -107,10 +107,10 @@ def test_a_baseline_can_be_removed(cli: Cli) -> None:
 
 
 def test_only_successful_runs_become_a_baseline(cli: Cli) -> None:
-    failed = make_run(cli.install, state="FAILED", log=steady_log(5000))
+    failed = make_run(cli.install, state="FAILED", log=cut_log(5000))
     done = cli("baseline", "set", failed.paths.run_id)
     assert done.status == 2
-    assert "cannot be a baseline: every iteration is there, but the run ended as FAILED" in done.err
+    assert "cannot be a baseline: the log ends at iteration 49 of 50 (FAILED)" in done.err
     assert cli("baseline", "set").status == 2
     assert not (cli.install / ".llmb" / "baselines.json").exists()
 
@@ -247,7 +247,7 @@ def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
     assert newer["verdict"] == "pass"
     single = verdict_of(cli, newer["run_ids"][0])
     assert newer["difference_high"] < single["difference_high"]
-    assert (older["verdict"], older["more_runs"]) == ("inconclusive", 2)
+    assert (older["verdict"], older["more_runs"]) == ("open", 2)
     assert "its 3 runs share one day" in newer["remarks"][0]
 
 
@@ -301,7 +301,7 @@ def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli) -> None:
     good = run_of(cli, 5000)
     assert cli("baseline", "set", good).status == 0
     judged = verdict_of(cli, run_of(cli, 5000, 102))
-    assert (judged["verdict"], judged["more_runs"], judged["reference_too_uncertain"]) == ("inconclusive", None, True)
+    assert (judged["verdict"], judged["more_runs"], judged["reference_too_uncertain"]) == ("open", None, True)
     assert str(judged["verdict_text"]).endswith(": the baseline's own error leaves it open, make it of more runs")
 
 

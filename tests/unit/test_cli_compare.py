@@ -150,7 +150,7 @@ def test_another_loss_is_another_job(cli: Cli) -> None:
 def test_equal_runs_have_nothing_that_differs(cli: Cli) -> None:
     first, second = (make_run(cli.install, log=steady_log(5000), job_id=str(number)) for number in (101, 102))
     done = cli("compare", first.paths.run_id, second.paths.run_id)
-    assert "\nstep time of B against A: +0.0% (97.7% interval: -" in done.out
+    assert "\nopen: step time of B against A: +0.0% (97.7% interval: -" in done.out
     assert done.out.endswith("no recorded difference\n")
 
 

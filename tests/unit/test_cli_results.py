@@ -19,7 +19,7 @@ from llmb_common.timing.log_files import find_runs
 from llmb_common.timing.runs import analyse
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_log
-from support.runs import PUBLISHED, ROOT, make_run, plan_for, steady_log
+from support.runs import PUBLISHED, ROOT, cut_log, make_run, plan_for, steady_log
 
 LLAMA = load_recipe(ROOT / "llama3.1")
 NEMOTRON = load_recipe(ROOT / "nemotron4")
@@ -44,11 +44,11 @@ CLOSE = "stated scatter): too close to the limit to tell"
         (0.90, "pass", f"10.0% faster ± 7.2% (limit 5.0% slower; {PASSED}"),
         (0.97, "pass", f"3.0% faster ± 7.7% (limit 5.0% slower; {PASSED}"),
         (
-            *(1.00, "inconclusive"),
-            "equal ± 8.0% (limit 5.0% slower; stated scatter): about 2 more runs, on other days, would decide",
+            *(1.00, "open"),
+            "equal ± 8.0% (limit 5.0% slower; stated scatter): about 2 more runs, on 2 further days, would decide",
         ),
-        (1.04, "inconclusive", f"4.0% slower ± 8.3% (limit 5.0% slower; {CLOSE}"),
-        (1.05, "inconclusive", f"5.0% slower ± 8.4% (limit 5.0% slower; {CLOSE}"),
+        (1.04, "open", f"4.0% slower ± 8.3% (limit 5.0% slower; {CLOSE}"),
+        (1.05, "open", f"5.0% slower ± 8.4% (limit 5.0% slower; {CLOSE}"),
         (1.13, "fail", "13.0% slower ± 9.0% (limit 5.0% slower; stated scatter)"),
     ],
 )
@@ -60,15 +60,15 @@ def test_a_run_is_compared_with_the_published_step_time(tmp_path: Path, ratio: f
     assert verdict.difference == pytest.approx(ratio - 1, abs=1e-6)
 
 
-MORE = "limit 8.4% slower; stated scatter): about {} more runs, on other days, would decide"
+MORE = "limit 8.4% slower; stated scatter): about {0} more runs, on {0} further days, would decide"
 
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [
         (1.00, f"pass, equal ± 8.0% (limit 8.4% slower; {PASSED}"),
-        (1.06, f"inconclusive, 6.0% slower ± 8.4% ({MORE.format(19)}"),
-        (1.13, f"inconclusive, 13.0% slower ± 9.0% ({MORE.format(2)}"),
+        (1.06, f"open, 6.0% slower ± 8.4% ({MORE.format(19)}"),
+        (1.13, f"open, 13.0% slower ± 9.0% ({MORE.format(2)}"),
         (1.17, "fail, 17.0% slower ± 9.3% (limit 8.4% slower; stated scatter)"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_stall_costs_what_it_costs(tmp_path: Path) -> None:
     slow = mbridge_line(39, milliseconds=4 * 5741.47)
     log = steady_log(5741.47).replace(mbridge_line(39, milliseconds=5741.47), slow)
     verdict = judged(make_run(tmp_path, log=log))
-    assert verdict.text.startswith("indication: inconclusive, 7.5% slower ± ")
+    assert verdict.text.startswith("indication: open, 7.5% slower ± ")
     assert "; steady steps pass (equal), stalls cost 7.5%" in verdict.text, "three steps more in forty"
     assert any("1 of 10 measured steps is unlike the others (iteration 39" in text for text in verdict.remarks)
 
@@ -100,12 +100,12 @@ def test_stalls_of_the_window_alone_are_priced_over_all_steps(tmp_path: Path) ->
     for index in (36, 38, 40):
         log = log.replace(mbridge_line(index, milliseconds=5741.47), mbridge_line(index, milliseconds=9000))
     verdict = judged(make_run(tmp_path, log=log))
-    assert verdict.kind == "inconclusive"
+    assert verdict.kind == "open"
     assert verdict.difference == pytest.approx(3 * (9000 / 5741.47 - 1) / 40)
 
 
-def test_a_failed_run_with_a_complete_log_is_not_judged(cli: Cli) -> None:
-    make_run(cli.install, state="FAILED", log=steady_log(5741.47))
+def test_a_run_that_failed_before_its_last_step_has_no_figures(cli: Cli) -> None:
+    make_run(cli.install, state="FAILED", log=cut_log(5741.47))
     (run,) = cli("results", "--json").data["runs"]
     assert (run["status"], run["verdict"], run["difference"]) == ("Failed", "not judged", None)
     assert {run[name] for name in ("step_seconds", "tokens_per_second", "mfu_percent", "days_1t")} == {None}

@@ -1,4 +1,4 @@
-"""The answer that runs give: pass, fail or inconclusive; and how two sides compare."""
+"""The answer that runs give: pass, fail or open; and how two sides compare."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_run_half(error_rate: float = ERROR_RATE) -> float:
 
 def test_a_single_run_needs_room_for_what_runs_differ_by():
     at_reference = decide([took(10.0, steps=10**7)], 10.0)
-    assert at_reference.answer == "inconclusive"
+    assert at_reference.answer == "open"
     assert (at_reference.source, at_reference.days, at_reference.runs) == ("stated", 1, 1)
     assert math.log(at_reference.high) == pytest.approx(one_run_half(), rel=1e-3)
     assert math.log(at_reference.low) == pytest.approx(-one_run_half(), rel=1e-3)
@@ -46,7 +46,7 @@ def test_steady_repeats_on_days_of_their_own_outweigh_the_prior():
 
 def test_repeats_of_one_evening_are_one_where_nothing_is_known_of_days():
     evening = decide([took(10.0, day="1")] * 10, 10.0)
-    assert (evening.answer, evening.days) == ("inconclusive", 1)
+    assert (evening.answer, evening.days) == ("open", 1)
     assert evening.resolution > t_quantile(ERROR_RATE, 100) * STATED.day
     assert evening.more_runs is not None, "on other days"
     apart = decide([took(10.0, day=f"{at}") for at in range(10)], 10.0)
@@ -66,7 +66,7 @@ def test_scattered_repeats_widen_the_interval():
     wild = decide([took(9.0), took(10.0), took(11.0)], 10.0)
     assert wild.ratio == pytest.approx(calm.ratio, rel=0.01)
     assert wild.resolution > 2 * calm.resolution
-    assert (wild.answer, wild.source) == ("inconclusive", "runs")
+    assert (wild.answer, wild.source) == ("open", "runs")
 
 
 def test_a_record_that_the_runs_contradict_is_dropped_for_what_is_stated_and_that_for_their_own_scatter():
@@ -115,7 +115,7 @@ def test_how_many_more_runs_follows_from_the_record_that_will_speak_then():
 def test_a_site_that_is_louder_than_what_is_stated_is_believed_at_once():
     loud = Scatter(0.0, 15.0, 0.04, 15.0, Stalls(0, 0, 2000), learned=True)
     single = decide([took(11.5)], 10.0, scatter=loud)
-    assert (single.source, single.answer, decide([took(11.5)], 10.0).answer) == ("site", "inconclusive", "fail")
+    assert (single.source, single.answer, decide([took(11.5)], 10.0).answer) == ("site", "open", "fail")
 
 
 def test_a_quiet_site_resolves_one_per_cent_with_five_runs():
@@ -134,11 +134,11 @@ def test_slower_runs_differ_by_more_seconds():
 def test_runs_do_not_make_up_for_a_reference_of_a_single_run():
     """More runs would decide against an exact reference; against this one none do, and it is not the limit's fault."""
     exact, rough = decide([took(10.0)], 10.0), decide([took(10.0)], 10.0, reference_error=0.027)
-    assert (exact.answer, exact.more_runs, exact.reference_too_uncertain) == ("inconclusive", 2, False)
-    assert (rough.answer, rough.more_runs, rough.reference_too_uncertain) == ("inconclusive", None, True)
+    assert (exact.answer, exact.more_runs, exact.reference_too_uncertain) == ("open", 2, False)
+    assert (rough.answer, rough.more_runs, rough.reference_too_uncertain) == ("open", None, True)
     assert not decide([took(10.0)], 10.0 / 1.05, reference_error=0.027).reference_too_uncertain, "at the limit anyway"
     many = decide([took(10.0, day=str(number % 3)) for number in range(80)], 10.0, reference_error=0.03)
-    assert (many.answer, many.more_runs, many.reference_too_uncertain) == ("inconclusive", None, True), "of three days"
+    assert (many.answer, many.more_runs, many.reference_too_uncertain) == ("open", None, True), "of three days"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_runs_do_not_make_up_for_a_reference_of_a_single_run():
     [
         (9.5, 1, {}, "pass"),
         (9.6, 1, {}, "pass"),
-        (9.6, 1, {"error_rate": 0.001}, "inconclusive"),
+        (9.6, 1, {"error_rate": 0.001}, "open"),
         (11.5, 1, {}, "fail"),
         (10.3, 20, {}, "pass"),
         (10.8, 20, {}, "fail"),
@@ -160,14 +160,14 @@ def test_a_ratio_its_number_of_runs_and_what_is_asked_make_the_answer(seconds, r
 
 
 def test_the_error_of_a_run_counts():
-    assert decide([took(9.6, error=0.4)], 10.0).answer == "inconclusive"
+    assert decide([took(9.6, error=0.4)], 10.0).answer == "open"
 
 
 @pytest.mark.parametrize(("seconds", "then"), [(10.3, "pass"), (10.8, "fail"), (10.49, None), (10.5, None)])
 def test_more_runs_lead_to_the_look_that_decides(seconds, then):
     """Forty runs are the most that are asked for, and at the limit none would do."""
     asked = decide([took(seconds)], 10.0)
-    assert asked.answer == "inconclusive"
+    assert asked.answer == "open"
     assert (asked.more_runs is None) == (then is None)
     if then:
         assert 1 + asked.more_runs in LOOKS
@@ -180,7 +180,7 @@ def test_nothing_to_compare_is_refused(runs, reference):
         decide(runs, reference)
 
 
-@pytest.mark.parametrize(("count", "answer"), [(1, "inconclusive"), (3, "fail"), (5, "fail")])
+@pytest.mark.parametrize(("count", "answer"), [(1, "open"), (3, "fail"), (5, "fail")])
 def test_two_of_ten_measured_steps_at_ten_times_their_length_are_no_pass(count, answer):
     steps = [10.0] * 30 + [100.0, 10.0, 10.0, 10.0, 100.0, *[10.0] * 5]
     measured = estimate(steps[-10:], steps)
@@ -193,7 +193,7 @@ def test_two_of_ten_measured_steps_at_ten_times_their_length_are_no_pass(count, 
 
 def test_steady_steps_alone_pass_while_their_stalls_do_not():
     found = decide([took(10.0, stalls=(0.5,) * 40)] * 3, 10.0)
-    assert (found.answer, found.steady_answer) == ("inconclusive", "pass")
+    assert (found.answer, found.steady_answer) == ("open", "pass")
     dear = decide([took(10.0, stalls=(1.0,) * 60)] * 3, 10.0)
     assert (dear.answer, dear.steady_answer) == ("fail", "pass")
     assert dear.stall_share == pytest.approx(0.15)
@@ -244,7 +244,7 @@ def test_stalls_in_some_runs_only_leave_more_open_than_as_many_in_all():
 def test_one_burst_of_slow_steps_fails_no_run():
     """Eight steps in a row of three times the time: the mean is 40 % off, and has one cause."""
     once = replace(estimate([10.0] * 10, [10.0] * 22 + [30.0] * 8 + [10.0] * 10), day="1")
-    assert decide([once], 10.0).answer == "inconclusive"
+    assert decide([once], 10.0).answer == "open"
     assert decide([once, *[took(10.0)] * 4], 10.0).stall_share == 0.0, "an accident among five"
     often = replace(estimate([10.0] * 10, ([10.0, 30.0] * 8 + [10.0] * 24)), day="1")
     assert often.stalls == (2.0,) * 8
@@ -305,7 +305,7 @@ def test_a_decision_to_the_digit() -> None:
 
 def test_a_bound_at_the_limit_passes_and_does_not_fail() -> None:
     free = level([took(10.0)])
-    for bound, at, beside in ((free.high, "pass", "inconclusive"), (free.low, "inconclusive", "fail")):
+    for bound, at, beside in ((free.high, "pass", "open"), (free.low, "open", "fail")):
         tolerance = math.exp(bound) / 10.0 - 1
         assert decide([took(10.0)], 10.0, tolerance=tolerance * (1 + 1e-12) + 1e-12).answer == at
         assert decide([took(10.0)], 10.0, tolerance=tolerance - 1e-9).answer == beside

@@ -10,11 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from llmb_common.index.search import find_run
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.references import worth_of
+from llmb_common.runs.record import load_record
 from support import instant
 from support.campaigns import Site
 from support.gpu_nodes import smi_answer, snapshot, write_node
+from support.iteration_logs import mbridge_log
 from support.plans import ROOT, plan
 
 JOB = ("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1")
@@ -54,6 +57,22 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
     assert f"{fast}: this run takes 11.1% more time" in text
     assert f"{command} mbs=2" in text
     assert "no faster run of the same work is recorded here" in site("why", "--slow", fast).out
+
+
+def test_what_failed_or_still_runs_is_not_called_slow(site: Site) -> None:
+    """Without a run, the newest one with a step time is meant; of one that is named, why nothing is compared."""
+    fast, slow = started(site, "STEP_MS=90"), started(site, "STEP_MS=100")
+    record = load_record(find_run(site.install, started(site, "STEP_MS=101")).folder)
+    record.paths.log.write_text(mbridge_log(range(1, 6)))
+    record.with_state("FAILED", "exit code 1").save()
+    failed = record.paths.run_id
+    (found,) = site("why", "--slow", "--json").data["runs"]
+    assert (found["run"], found["gap"]["best"]) == (slow, fast)
+    (named,) = site("why", "--slow", failed, "--json").data["runs"]
+    assert named["gap"]["unfit"].startswith("the log ends at iteration 5 of 50")
+    said = site("why", "--slow", failed).out
+    assert "no faster run" not in said
+    assert "nothing is compared: this run has no step time that counts (the log ends at" in said
 
 
 def test_each_line_of_ab_can_be_pasted_and_is_what_it_says(site: Site) -> None:

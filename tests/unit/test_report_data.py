@@ -312,6 +312,7 @@ def test_scatter_is_no_slow_node(tmp_path: Path) -> None:
 
 def group(verdict: str | None, text: str = "", **changes: Any) -> dict[str, Any]:
     usual = {"title": f"job {verdict}", "software": "nemo", "run_ids": ["1"], "indication": False, "difference": None}
+    usual |= {"live": 0, "unsuccessful": 0}
     return {**usual, "verdict": verdict, "verdict_text": text or verdict, **changes}
 
 
@@ -335,14 +336,14 @@ OK = {"status": "Success"}
             [group("fail", "fail, a", difference=0.1), group("fail", "fail, b", difference=0.3, title="worse")],
             [OK, {"status": "Running"}],
             "fail",
-            "2 of 2 configurations fail, among them worse, nemo, b.",
+            "2 of 2 configurations fail, among them worse, nemo, b; 1 of 2 runs has not ended.",
         ),
         (
-            [group("inconclusive"), group("fail", "fast, but not training: NaN"), group(None, run_ids=[])],
+            [group("open"), group("fail", "fast, but not training: NaN"), group(None, run_ids=[])],
             [OK],
             "fail",
             "1 of 3 configurations fails: job fail, nemo, fast, but not training: NaN; 1 has no successful run;"
-            " 1 is inconclusive.",
+            " 1 is open.",
         ),
         (
             [group("odd", "odd, for once"), group("pass")],

@@ -113,22 +113,22 @@ def test_a_campaign_ends_at_the_look_that_decides() -> None:
     assert campaign([took(1.0)] * 15, 1.0, 3, 12) == ("pass", 3)
     assert campaign([took(1.2)] * 15, 1.0, 3, 12) == ("fail", 3)
     assert campaign([took(1.03)] * 15, 1.0, 3, 12) == ("pass", 10), "after looks at 3 and 5"
-    assert campaign([took(1.05)] * 15, 1.0, 3, 12) == ("inconclusive", 15)
-    assert campaign([took(1.0)], 1.0, 1, 0) == ("inconclusive", 1)
+    assert campaign([took(1.05)] * 15, 1.0, 3, 12) == ("open", 3), "no further run of the kind would decide"
+    assert campaign([took(1.0)], 1.0, 1, 0) == ("open", 1)
     limit = 1 / 0.95 / decide([took(1.0)], 1.0).high
     assert campaign([took(limit * 0.9999)], 1.0, 1, 0) == ("pass", 1), "the limit is 1 / 0.95, and not 1.05"
-    assert campaign([took(limit * 1.0001)], 1.0, 1, 0) == ("inconclusive", 1)
+    assert campaign([took(limit * 1.0001)], 1.0, 1, 0) == ("open", 1)
 
 
 def test_somebody_who_repeats_until_there_is_an_answer_stops_there() -> None:
     calm = Noise("", 0.0, 0.0)
     assert looks(calm, 1.0, trials=2, source=random.Random(1), known=False) == ({"pass": 2}, 3.0)
-    assert looks(calm, 1.05, trials=2, source=random.Random(1), known=False) == ({"inconclusive": 2}, 20.0)
+    assert looks(calm, 1.05, trials=2, source=random.Random(1), known=False) == ({"open": 2}, 20.0)
     assert looks(calm, 1.5, trials=2, source=random.Random(1), known=False) == ({"fail": 2}, 1.0)
 
 
 def test_a_wrong_answer_is_a_fail_up_to_the_limit_and_a_pass_from_it_on() -> None:
-    answers: Counter[Any] = Counter({"pass": 1, "fail": 2, "inconclusive": 7})
+    answers: Counter[Any] = Counter({"pass": 1, "fail": 2, "open": 7})
     assert (wrong(answers, 1.0), wrong(answers, 1.08), wrong(answers, 1.05)) == (0.2, 0.1, 0.2)
 
 

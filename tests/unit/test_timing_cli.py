@@ -268,7 +268,7 @@ def test_help_shows_the_scripts_name_its_window_and_its_statuses(engine, option,
     assert f"over iterations {style.window}, for\nevery run" in text, "as it is written, not wrapped anew"
     assert f"other iterations, both included (default: {style.window})" in text
     assert "--format table|csv|json" in text
-    assert "Exit status: 0 all runs are a Success" in text
+    assert "Exit status: 0 no run is Failed or Incomplete" in text
 
 
 @pytest.mark.parametrize(

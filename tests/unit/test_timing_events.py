@@ -75,7 +75,8 @@ def test_a_run_that_waits_for_its_first_log_line(tmp_path: Path) -> None:
     assert files.folder is not None
     files.log.unlink()
     found = analyse(RunFiles("run", files.folder, None), WINDOW)
-    assert (found.status.state, found.status.reason, found.status.message) == ("Running", "still_running", "no log yet")
+    assert (found.status.state, found.status.reason) == ("Running", "still_running")
+    assert found.status.message == "it is running, and has trained no step yet"
 
 
 def test_why_a_run_without_a_log_ended(tmp_path: Path) -> None:

@@ -197,21 +197,25 @@ SIGNALLED = events(START, ("signal", None), GOOD)
 SAVED_AT_20 = up_to(20, saved_line(20), TOLD_LINE)
 UNTOLD_AT_20 = up_to(20, saved_line(20))
 RUNNING = ("Running", "still_running")
+WAITING = ("Running", "waiting")
 EARLY = ("Failed", "ended_early", 20)
 TOLD = ("Incomplete", "told_to_end")
 
 ENDS: list[tuple[str, dict[str, Any], str, tuple[str, str, int | None]]] = [
     *(
         case
-        for state in ("SUBMITTING", "SUBMITTED", "PENDING", "RUNNING", "REQUEUED")
-        for case in ((up_to(20), ended(state), "", (*RUNNING, 20)), ("", ended(state), "", (*RUNNING, None)))
+        for state, kind in (
+            *((state, WAITING) for state in ("SUBMITTING", "SUBMITTED", "PENDING", "REQUEUED")),
+            *((state, RUNNING) for state in ("RUNNING", "COMPLETING", "SUSPENDED")),
+        )
+        for case in ((up_to(20), ended(state), "", (*kind, 20)), ("", ended(state), "", (*kind, None)))
     ),
     *(
         (up_to(20), {"state": state}, "", EARLY)
         for state in ("NOT_SUBMITTED", "LOST", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "UNHEARD_OF")
     ),
     *(
-        (mbridge_log(), ended(state), "", ("Failed", "ended_badly", 50))
+        (mbridge_log(), ended(state), "", ("Trained", "ended_badly", 50))
         for state in ("FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "LOST")
     ),
     (up_to(19, mbridge_line(20, grad_norm="nan")), ended("RUNNING"), "", ("Failed", "nan_grad_norm", 20)),
@@ -223,7 +227,7 @@ ENDS: list[tuple[str, dict[str, Any], str, tuple[str, str, int | None]]] = [
     # Told to end, by whomever: Slurm's preemption reaches the ranks alone, and only their log knows.
     *((SAVED_AT_20, ended(state), "", (*TOLD, 20)) for state in ("COMPLETED", "TIMEOUT", "PREEMPTED", "DEADLINE")),
     *((SAVED_AT_20, ended(state), "", EARLY) for state in ("FAILED", "CANCELLED", "NODE_FAIL")),
-    (SAVED_AT_20, ended("PENDING"), "", (*RUNNING, 20)),
+    (SAVED_AT_20, ended("PENDING"), "", (*WAITING, 20)),
     (SAVED_AT_20.replace("successfully", "not"), ended("TIMEOUT"), "", EARLY),  # there is nothing to continue from
     (UNTOLD_AT_20, ended("COMPLETED"), "", EARLY),  # nobody told it
     (UNTOLD_AT_20, ended("COMPLETED"), SIGNALLED, (*TOLD, 20)),
@@ -241,7 +245,10 @@ ENDS: list[tuple[str, dict[str, Any], str, tuple[str, str, int | None]]] = [
     (mbridge_log(), ended("RUNNING"), "", (*RUNNING, 50)),
     (mbridge_log(), ended("RUNNING"), events(START), (*RUNNING, 50)),
     (mbridge_log(), ended("RUNNING"), events(START, GOOD), SUCCESS),
-    (mbridge_log(), ended("RUNNING"), events(START, BAD), ("Failed", "ended_badly", 50)),
+    (mbridge_log(), ended("RUNNING"), events(START, BAD), ("Trained", "ended_badly", 50)),
+    # All steps that it was to train, and yet not those that are measured.
+    (mbridge_log(range(1, 6), 5), ended("FAILED"), "", ("Incomplete", "window_not_reached", 5)),
+    (up_to(50, saved_line(50), TOLD_LINE), ended("TIMEOUT"), "", ("Trained", "ended_badly", 50)),
     (mbridge_log(), ended("RUNNING"), events(START, BAD, START), (*RUNNING, 50)),
     (mbridge_log(), ended("RUNNING"), events(START, BAD, START, GOOD), SUCCESS),
 ]
@@ -272,7 +279,7 @@ def test_what_the_record_and_the_job_say_of_its_end(judge, log, record, written,
         (
             mbridge_log(),
             {"record": ended("FAILED", "exit code 7")},
-            "every iteration is there, but the run ended as FAILED, exit code 7",
+            "every step was trained; after the last one, the run ended as FAILED, exit code 7",
         ),
         (up_to(20), {"record": ended("TIMEOUT")}, "the log ends at iteration 20 of 50 (TIMEOUT)"),
         *(
@@ -291,10 +298,13 @@ def test_what_the_record_and_the_job_say_of_its_end(judge, log, record, written,
             " from there",
         ),
         (
-            up_to(50, saved_line(50)),
-            {"record": ended("TIMEOUT")},
-            "told to end (TIMEOUT) after iteration 50 of 50, and saved iteration 50: nothing is left to train",
+            mbridge_log(range(1, 6), 5),
+            {"record": ended("FAILED")},
+            "it ends with step 5, and iterations 35-44 are measured: --window measures others; after the last one, the"
+            " run ended as FAILED",
         ),
+        (up_to(20), {"record": ended("RUNNING")}, "it is running, and has trained 20 steps"),
+        (up_to(20), {"record": ended("PENDING")}, "it is waiting for nodes"),
     ],
 )
 def test_why_in_words(judge, log, known, message):

@@ -184,7 +184,7 @@ def test_a_base_that_fails_more_often_than_it_runs_ends_the_tuning(
     what = "out of memory" if how == MEMORY else "ValueError: no"
     assert "the base itself does not run: " in done.data["conclusion"]
     assert what in done.data["conclusion"]
-    assert done.data["next"].startswith("next: begin with a job that runs (--set, --variant, more GPUs)")
+    assert done.data["next"] == f"next: llmb-run why {runs[-1]['run_id']}"
 
 
 def test_who_fails_in_a_whole_run_does_not_win(site: Site) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.results.decision import SuiteAttempt
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
 from llmb_run.campaigns.conduct import Due, Run

@@ -1,4 +1,4 @@
-"""``llmb-run accept``: a suite of workloads, planned, run, judged, rerun where that is inconclusive, and packed.
+"""``llmb-run accept``: a suite of workloads, planned, run, judged, rerun where that is open, and packed.
 
 ::
 

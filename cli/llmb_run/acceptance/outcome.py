@@ -4,7 +4,8 @@ Performance is the reference's step time over the measured one: 0.97 means 3 % l
 
 ================ = =====================================================================================
 accepted         0 the speed of every workload was judged, and all pass
-not accepted     1 a workload fails, or is still inconclusive at the limit
+not accepted     1 a workload fails
+open             4 nothing fails, but some workload needs further runs, of which the campaign may start none
 not judged       4 nothing is wrong, but there is no reference for some workload whose speed was to be judged
 ================ = =====================================================================================
 
@@ -18,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from llmb_common.command.printable import counted
 from llmb_common.results.decision import CONFIDENCE
+from llmb_common.results.sequential import OPEN
 from llmb_run import columns
 from llmb_run.acceptance.workloads import FrozenSuite, WorkloadProgress
 from llmb_run.campaigns.conduct import Run
@@ -25,9 +27,9 @@ from llmb_run.columns import Column, Form, item
 from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.terminal import clock
 
-Conclusion: TypeAlias = Literal["accepted", "not accepted", "not judged", "under way"]
+Conclusion: TypeAlias = Literal["accepted", "not accepted", "open", "not judged", "under way"]
 
-STATUS: dict[Conclusion, int] = {"accepted": 0, "not accepted": 1, "not judged": 4}
+STATUS: dict[Conclusion, int] = {"accepted": 0, "not accepted": 1, "open": 4, "not judged": 4}
 """Exit status of a campaign that is over."""
 
 
@@ -41,7 +43,7 @@ def outcome(frozen: FrozenSuite, standings: Sequence[WorkloadProgress]) -> dict[
         "suite_sha256": frozen.suite_sha256,
         "llmb": frozen.llmb,
         "began": frozen.began,
-        **conclusion(workloads),
+        **conclusion(workloads, evening=frozen.evening),
         "workloads": workloads,
         "reruns": [{"workload": item["title"], **rerun} for item in workloads for rerun in item["reruns"]],
     }
@@ -68,6 +70,8 @@ def _workload(item: WorkloadProgress) -> dict[str, Any]:
         "performance_high": 1 / decision.low if decision and decision.low > 0 else None,
         "performance_limit": 1 / decision.limit if decision else None,
         "confidence": CONFIDENCE if decision else None,
+        "more_runs": progress.needs.runs if progress.needs else None,
+        "further_days": progress.needs.days if progress.needs else None,
         "runs": [_run(run) for run in item.runs],
         "reruns": [
             {"run": rerun.attempt, "run_id": run_ids.get(rerun.attempt), "reason": rerun.reason}
@@ -98,47 +102,86 @@ def _text(item: WorkloadProgress) -> str:
     if reference is None:
         return "completed" if item.workload.entry.reference != "optional" else "completed, no reference"
     text = progress.answer if reference.same_software else f"indication: {progress.answer}"
-    if progress.answer != "inconclusive":
-        return text
-    if progress.decision and progress.decision.reference_too_uncertain:
-        return f"{text}, the baseline's own error is too large: make it of more runs"
-    days = ", and only runs on other days would" if progress.decision and progress.decision.other_days else ""
-    return f"{text}, not decided by {len(item.runs)} runs{days}"
+    return f"{text}: {_what_decides(item)}" if progress.answer == OPEN else text
 
 
-def conclusion(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _what_decides(item: WorkloadProgress) -> str:
+    """Of a workload whose runs leave the answer open: what it would take."""
+    progress = item.progress
+    if progress.decision is not None and progress.decision.reference_too_uncertain:
+        return "the baseline's own error is too large: make it of more runs"
+    needs = progress.needs
+    if needs is None:
+        return "too close to the limit to tell"
+    days = f", on {counted(needs.days, 'further day')}," if needs.days else ""
+    said = f"about {counted(needs.runs, 'more run')}{days} would decide"
+    if needs.days and item.workload.evening:
+        return f"{said}: without --evening"
+    left = item.workload.entry.reruns - len(progress.reruns)
+    if left < needs.runs:
+        reruns = len(progress.reruns) + needs.runs
+        return f"{said}; the suite allows {left or 'none'} (reruns: {reruns} would allow them)"
+    if needs.days and item.workload.plan.scheduler is None:
+        return f"{said}; without a scheduler, jobs begin at once"
+    return said
+
+
+def conclusion(workloads: Sequence[dict[str, Any]], *, evening: bool = False) -> dict[str, Any]:
     """How the whole ends: ``outcome``, whether that is ``accepted``, and ``why`` in a few words.
 
     ``indication``: some of the references were measured with other software, and an acceptance is no more than that.
+    ``evening``: it is of the day of its runs, and says nothing of others.
     """
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _whole(workloads, main)
     indication = any(item["indication"] for item in main)
     accepted = None if ends == "under way" else ends == "accepted"
-    return {"outcome": ends, "accepted": accepted, "indication": indication, "why": why}
+    if evening and ends == "accepted":
+        why += "; other days may be slower or faster, and are not judged"
+    return {"outcome": ends, "accepted": accepted, "indication": indication, "evening": evening, "why": why}
 
 
 def headline(result: dict[str, Any]) -> str:
     """The outcome as people read it: ``ACCEPTED AS AN INDICATION``."""
     if result["outcome"] == "under way":
         return "under way"
-    only = " as an indication" if result["outcome"] == "accepted" and result["indication"] else ""
+    claims = (("indication", " as an indication"), ("evening", " for one evening"))
+    only = "".join(words for name, words in claims if result["outcome"] == "accepted" and result.get(name))
     return f"{result['outcome']}{only}".upper()
+
+
+def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
+    """A result of any release as this one would say it: what is open was called inconclusive, and not accepted."""
+    workloads = result["workloads"]
+    if not any(item["verdict"] == "inconclusive" for item in workloads):
+        return result
+    renamed = [
+        {**item, "verdict": OPEN, "text": item["text"].replace("inconclusive", OPEN)}
+        if item["verdict"] == "inconclusive"
+        else item
+        for item in workloads
+    ]
+    return {**result, "workloads": renamed, **conclusion(renamed)}
 
 
 def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
     """``main``: those of ``workloads`` that are not the pre-screen's."""
     stopped = [item for item in workloads if item["prescreen"] and item["verdict"] not in (None, "pass")]
     if stopped:
-        return "not accepted", f"the pre-screen ended with {stopped[0]['text']}; no other workload was started"
+        failed = next((item for item in stopped if item["verdict"] == "fail"), None)
+        text = (failed or stopped[0])["text"]
+        ends: Conclusion = "not accepted" if failed else "open"
+        return ends, f"the pre-screen ended with {text}; no other workload was started"
     if any(item["verdict"] is None for item in workloads):
         return "under way", "not every workload has its answer yet"
-    counts = [(kind, sum(item["verdict"] == kind for item in main)) for kind in ("fail", "inconclusive")]
-    bad = [
-        f"{count} of {len(main)} {'fail' if kind == 'fail' else 'are inconclusive'}" for kind, count in counts if count
-    ]
-    if bad:
-        return "not accepted", "workloads: " + ", ".join(bad)
+    failed = sum(item["verdict"] == "fail" for item in main)
+    undecided = [item for item in main if item["verdict"] == OPEN]
+    counts = [f"{failed} of {len(main)} fail"] if failed else []
+    counts += [f"{len(undecided)} of {len(main)} open"] if undecided else []
+    if failed:
+        return "not accepted", f"workloads: {', '.join(counts)}"
+    if undecided:
+        return "open", "; ".join(filter(None, (f"workloads: {counts[0]}", _first_of(undecided))))
     judged = [item for item in main if item["reference"] is not None]
     unjudged = [item for item in main if item["reference"] is None and item["speed_wanted"]]
     if not judged:
@@ -155,6 +198,13 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
     if only_ran := len(main) - len(judged) - len(unjudged):
         words.append(f"{counted(only_ran, 'workload')} only had to run, as the suite says")
     return "not judged" if unjudged else "accepted", "; ".join(words)
+
+
+def _first_of(undecided: Sequence[dict[str, Any]]) -> str:
+    """What decides the first of them; empty where its text does not say it."""
+    first = undecided[0]
+    text: str = first["text"].removeprefix("indication: ").partition(": ")[2]
+    return f"{first['title']}: {text}" if text and len(undecided) > 1 else text
 
 
 def _bounds(workload: dict[str, Any]) -> str:
@@ -190,7 +240,7 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
         _DATA | Form.TABLE,
         *("`performance` above which it passes", "required above", "%", ".1%"),
     ),
-    Column("verdict", item("verdict"), Form.JSON, "pass, fail, inconclusive or none"),
+    Column("verdict", item("verdict"), Form.JSON, "pass, fail, open or none"),
     Column("text", item("text"), Form.JSON | Form.TABLE, "the verdict in words", "verdict"),
 )
 """The columns of a workload in a campaign's outcome."""
@@ -199,7 +249,7 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
 def for_report(result: dict[str, Any]) -> dict[str, Any]:
     """What a report on the campaign's runs says of the campaign: what ``as_text`` says, as data."""
     return {
-        **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "why", "reruns")},
+        **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "evening", "why", "reruns")},
         "headline": headline(result),
         "workloads": [columns.as_dict(WORKLOAD, workload) for workload in result["workloads"]],
         "columns": columns.described(WORKLOAD),
@@ -233,6 +283,7 @@ def _remarks(item: dict[str, Any]) -> list[str]:
     for run in item["runs"]:
         about = [text for text in (run["fault"], run["failure"]) if text]
         if run["result"]:
+            about += [run["result"]["message"]] if run["result"]["status"] == "Trained" else []
             about += run["result"]["remarks"]
             about += [f["text"] for f in run["result"]["findings"] if f["severity"] == "problem"]
         found += [f"{item['title']}, run {run['run']} ({run['run_id']}): {text}" for text in about]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import msgspec
@@ -22,7 +22,15 @@ from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.machine.files import sha256_of, write_atomic, write_json
 from llmb_common.planning.job_plan import plan_as_dict
-from llmb_run.acceptance.outcome import STATUS, as_text, conclusion, for_report, outcome
+from llmb_run.acceptance.outcome import (
+    STATUS,
+    as_text,
+    conclusion,
+    for_report,
+    headline,
+    in_todays_words,
+    outcome,
+)
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.acceptance.workloads import (
     FrozenSuite,
@@ -33,13 +41,13 @@ from llmb_run.acceptance.workloads import (
     plan_suite,
 )
 from llmb_run.campaigns.campaign import ANEW, Campaign, answered, begin_or_go_on
-from llmb_run.campaigns.conduct import Conduct
+from llmb_run.campaigns.conduct import Conduct, attempt_of
 from llmb_run.reporting.forms import junit, page_or_notice
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.starting.submitting import require_health, say_doubts, say_warnings
-from llmb_run.terminal import notice, table
+from llmb_run.terminal import next_command, notice, table
 from llmb_run.workspace import Workspace
 
 
@@ -82,16 +90,16 @@ def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
     return table(heads, rows, heads[1:8])
 
 
-def at_best(workloads: Sequence[SuiteWorkload]) -> dict[str, Any]:
+def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, Any]:
     """The conclusion where every workload passes, as ``outcome.conclusion`` gives it."""
-    return conclusion([{**planned(item), "verdict": "pass"} for item in workloads])
+    return conclusion([{**planned(item), "verdict": "pass"} for item in workloads], evening=evening)
 
 
-def foreseen(workloads: Sequence[SuiteWorkload]) -> list[str]:
-    """What the references alone say of how the campaign can end, before anything runs."""
+def foreseen(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
+    """What references and ``evening`` alone say of how the campaign can end, before anything runs."""
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
-    best = at_best(workloads)
+    best = at_best(workloads, evening=evening)
     if best["outcome"] == "not judged":
         return [
             f"{len(main) - len(judged)} of {counted(len(main), 'workload')} will be compared with nothing: at best this"
@@ -101,8 +109,10 @@ def foreseen(workloads: Sequence[SuiteWorkload]) -> list[str]:
     if others:
         return [
             f"{others} of {counted(len(main), 'workload')} will be compared with a reference of other software, with a"
-            " wider limit: at best this campaign ends ACCEPTED AS AN INDICATION"
+            f" wider limit: at best this campaign ends {headline(best)}"
         ]
+    if evening:
+        return [f"the runs of one evening say nothing of other days: at best this campaign ends {headline(best)}"]
     return []
 
 
@@ -157,8 +167,8 @@ def write_pack(
     return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if html else None}
 
 
-def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
-    """Begin, continue or show the campaign of the suite ``word``.
+def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:
+    """Begin, continue or show the campaign of the suite ``word``; ``evening``: the one of a single evening.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
@@ -168,7 +178,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
     if dry_run:
         workloads = plan_suite(suite, workspace, dry_run=True)
         say_warnings([item.planned for item in workloads if item.planned])
-        return _show_plans(workloads, suite)
+        return _show_plans(workloads, suite, evening=evening)
 
     def conducted(campaign: Campaign) -> dict[str, Any]:
         workloads = plan_suite(suite, workspace, dry_run=False)
@@ -176,14 +186,15 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
         say_doubts(item.plan for item in workloads)
         if not campaign.frozen_file.exists():
             write_atomic(campaign.folder / "suite.yaml", suite.text)
-        frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads))
+        frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads, evening=evening))
         workloads = frozen.frozen(workloads)
-        for text in foreseen(workloads):
+        for text in foreseen(workloads, evening=evening):
             notice(text)
         if suite.health and not (campaign.folder / HEALTH).exists():
             _look_at_nodes(campaign, workloads, workspace)
         judged = Judged(workloads)
-        runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice).to_the_end()
+        ended = partial(attempt_of, trained_counts=frozen.trained_counts)
+        runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice, ended).to_the_end()
         standings = judged.standings(runs)
         result = outcome(frozen, standings)
         return result | write_pack(campaign, frozen, result, standings, workspace)
@@ -192,7 +203,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
         folder or workspace.require_install() / "campaigns",
         "accept",
         suite.name,
-        str(suite.path),
+        f"{suite.path} for one evening" if evening else str(suite.path),
         find=conducted,
         show=_shown,
         again=again,
@@ -225,6 +236,7 @@ def _is_of(result: dict[str, Any], suite: Suite) -> bool:
 
 
 def _shown(result: dict[str, Any]) -> Result:
+    result = in_todays_words(result)
     return Result(
         result,
         as_text(result),
@@ -233,19 +245,22 @@ def _shown(result: dict[str, Any]) -> Result:
             f"evidence: {Path(result['folder']) / result['pack']}",
             f"sha256 {result['pack_sha256']}; keep it apart from the file: sha256sum says whether it is still that",
         ],
-        hint=f"next: llmb-run accept show {quote(result['folder'])}",
+        hint=next_command("accept", "show", result["folder"]),
     )
 
 
-def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite) -> Result:
+def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite, *, evening: bool) -> Result:
     return Result(
         lambda: {
             "dry_run": True,
             "suite": suite.name,
             "suite_sha256": suite.sha256,
-            "at_best": at_best(workloads),
+            "at_best": at_best(workloads, evening=evening),
             "workloads": [planned(item) for item in workloads],
         },
         lambda: planned_text(workloads),
-        remarks=[*foreseen(workloads), f"{counted(len(workloads), 'workload')}, nothing started (dry run)"],
+        remarks=[
+            *foreseen(workloads, evening=evening),
+            f"{counted(len(workloads), 'workload')}, nothing started (dry run)",
+        ],
     )

@@ -13,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from llmb_common.machine.files import read_json, read_plain
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.results.references import published_references
 from llmb_common.timing.job_events import read_events
-from llmb_run.acceptance.outcome import STATUS, as_text, headline, outcome
+from llmb_run.acceptance.outcome import STATUS, as_text, headline, in_todays_words, outcome
 from llmb_run.acceptance.recorded import CampaignFiles, RecordedCampaign, files_of
 from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
 from llmb_run.acceptance.workloads import FrozenSuite, Judged, SuiteWorkload, WorkloadProgress
 from llmb_run.campaigns.campaign import important, unlike
-from llmb_run.campaigns.conduct import Conduct
+from llmb_run.campaigns.conduct import Conduct, attempt_of
 from llmb_run.workspace import Workspace
 
 UNDER_WAY = 4
@@ -132,20 +133,25 @@ class _Shown:
         )
         judged = Judged(self.workloads)
         arms = [item.arm for item in self.workloads]
-        return judged.standings(Conduct(campaign, arms, judged, self._workspace, lambda text: None).look())
+        ended = partial(attempt_of, trained_counts=self.frozen.trained_counts)
+        conduct = Conduct(campaign, arms, judged, self._workspace, lambda text: None, ended)
+        return judged.standings(conduct.look())
 
     def _compare(self) -> str:
         """The campaign's own conclusion; where the logs say something else is a problem."""
         file = self._files.verdicts
         if not self._files.is_pack and not file.exists():
             return ""
-        said = read_json(file)
+        written = read_json(file)
+        said = in_todays_words(written)
         self.problems += [f"{file.name} -> its logs: {text}" for text in disagreements(said, self.found)]
         text = self._files.campaign / "verdicts.txt"
         if self._files.is_pack:
             last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
-            if f": {headline(self.found)}: " not in last:
+            if f": {headline(written)}: " not in last:
                 self.problems.append(f"verdicts.txt ends otherwise than its logs do: {last[:200]}")
+        if said["outcome"] != written["outcome"]:
+            self.notes.append(f"it was made when an open answer was called {headline(written)}")
         return f"{headline(said)}: {said['why']}"
 
     def _workloads(self) -> list[SuiteWorkload]:

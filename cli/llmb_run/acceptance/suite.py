@@ -48,8 +48,8 @@ from llmb_common.platform.engines import container_release, release_order
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedResult
-from llmb_common.results.decision import REPEATS, REQUIRED, RERUNS
 from llmb_common.results.references import same_software
+from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
 from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import At, Sweep, Task, read_content, specs_of_task
 from llmb_run.workspace import Workspace

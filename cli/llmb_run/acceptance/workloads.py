@@ -16,7 +16,7 @@ from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, Request
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
-from llmb_common.results.decision import Decision, SequentialDecision, follow, tolerance_of
+from llmb_common.results.decision import Decision
 from llmb_common.results.references import (
     Baseline,
     Reference,
@@ -26,6 +26,7 @@ from llmb_common.results.references import (
     published_references,
 )
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
+from llmb_common.results.sequential import SequentialDecision, follow, tolerance_of
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_common.runs.record import CANCELLED
@@ -42,7 +43,8 @@ from llmb_run.workspace import Workspace
 class SuiteWorkload:
     """One test of a suite. ``reference`` None: its runs need only succeed. ``planned`` None: it is only judged, again.
 
-    ``scatter`` and ``earlier`` are what the site's record says of how its runs differ, as of ``decide``.
+    ``scatter`` and ``earlier`` are what the site's record says of how its runs differ, as of ``decide``. ``evening``:
+    what is judged is the speed of its own day, and not that of others.
     """
 
     entry: SuiteEntry
@@ -51,6 +53,7 @@ class SuiteWorkload:
     planned: PlannedJob | None = None
     scatter: Scatter = STATED
     earlier: Squares = NOTHING_SEEN
+    evening: bool = False
 
     @property
     def arm(self) -> Arm:
@@ -82,7 +85,7 @@ class SuiteWorkload:
             times,
             self.reference,
             tolerance=tolerance_of(self.entry.required),
-            scatter=self.scatter,
+            scatter=self.scatter.of_one_day if self.evening else self.scatter,
             earlier=self.earlier,
         )
         assert verdict.decision is not None
@@ -172,6 +175,9 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
     suite_name: str
     suite_sha256: str
     arms: tuple[FrozenWorkload, ...]
+    evening: bool = False
+    trained_counts: bool = False
+    """Whether a run that ended badly after its last step counts: earlier releases replaced it, or called it failed."""
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -181,13 +187,13 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def frozen(self, workloads: Sequence[SuiteWorkload]) -> list[SuiteWorkload]:
         """The workloads, compared with what the campaign began with."""
         return [
-            replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier)
+            replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier, evening=self.evening)
             for item, kept in zip(workloads, self.arms, strict=True)
         ]
 
 
-def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload]) -> FrozenSuite:
-    """The campaign's suite and workloads as they are now, to be written or compared."""
+def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload], *, evening: bool) -> FrozenSuite:
+    """The campaign's suite and workloads as they are now, to be written or compared; ``evening``: of one alone."""
     each = [
         {
             "where": item.entry.where,
@@ -197,7 +203,8 @@ def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload])
         }
         for item in workloads
     ]
-    own = {"suite": str(suite.path), "suite_name": suite.name, "suite_sha256": suite.sha256}
+    own: dict[str, Any] = {"suite": str(suite.path), "suite_name": suite.name, "suite_sha256": suite.sha256}
+    own |= {"evening": evening, "trained_counts": True}
     return frozen_now(campaign, [item.arm for item in workloads], FrozenSuite, each, **own)
 
 
@@ -251,7 +258,7 @@ class Judged:
             judge = workload.decide if workload.reference is not None else None
             # Where nothing is queued, a run ends with the command that follows it: to kill that uses up no rerun.
             killed = 0 if workload.plan.traits.queued else sum(run.record.state == CANCELLED for run in runs[number])
-            reruns, spread = entry.reruns + killed, workload.plan.scheduler is not None
+            reruns, spread = entry.reruns + killed, workload.plan.scheduler is not None and not workload.evening
             progress = follow(ended, entry.repeats, reruns, judge, spread=spread)
             found.append(WorkloadProgress(number, workload, tuple(runs[number]), progress))
         return found

@@ -13,7 +13,7 @@ from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
-from llmb_common.results.decision import SuiteAttempt
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.submission.jobs import JobToSubmit, Options
@@ -40,23 +40,28 @@ _NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter", "adapter-count", "fabri
 """Problems that explain why a run failed."""
 
 
-def attempt_of(item: MeasuredRun, record: RunRecord, *, timed: bool, strict: bool) -> SuiteAttempt:
+def attempt_of(
+    item: MeasuredRun, record: RunRecord, *, timed: bool, strict: bool, trained_counts: bool = True
+) -> SuiteAttempt:
     """How a run that has ended did.
 
     Args:
         item: its figures
         record: as it is now
         timed: its step time counts; else it is enough that it succeeded
-        strict: what its nodes have found is a failure
+        strict: what its nodes have found is a failure, as is a bad end after its last step
+        trained_counts: a bad end after its last step is neither a fault nor a failure
     """
     status = item.timing.status
-    if status.state == "Success" and item.not_training:
+    if status.measured and item.not_training:
         return SuiteAttempt(failure=item.unfit)
     problems = [finding.text for finding in item.findings if finding.severity == "problem"]
-    if timed and status.state == "Success" and item.steps.time is not None:
+    counts = status.measured and (trained_counts or status.state == "Success")
+    if timed and counts and item.steps.time is not None:
         return SuiteAttempt(item.steps.time)
-    short = status.state == "Success" or status.reason == "window_not_reached"
-    if not timed and record.state == COMPLETED and short:
+    trained = status.measured or status.reason == "window_not_reached"
+    ended_well = record.state == COMPLETED or (trained_counts and not strict)
+    if not timed and trained and ended_well:
         return SuiteAttempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else SuiteAttempt()
     if (word := record.state.split()[0]) in _FAULTS:
         return SuiteAttempt(fault=f"{_FAULTS[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
@@ -72,7 +77,7 @@ def attempt_of(item: MeasuredRun, record: RunRecord, *, timed: bool, strict: boo
         hardware.append(why.said)
     if hardware:
         return SuiteAttempt(fault=f"a node's fault: {hardware[0]}")
-    if status.state == "Incomplete":
+    if status.state == "Incomplete" and not (strict and trained):
         return SuiteAttempt(fault=status.message)
     said = status.message or record.detail or record.state
     return SuiteAttempt(failure=f"{said}: {why.said}" if record.state != COMPLETED else said)
@@ -155,12 +160,14 @@ class Conduct:
         strategy: Strategy,
         workspace: Workspace,
         say: Callable[[str], None],
+        attempt_of: Callable[..., SuiteAttempt] = attempt_of,
     ) -> None:
         self._campaign = campaign
         self._arms = arms
         self._strategy = strategy
         self._workspace = workspace
         self._say = say
+        self._attempt_of = attempt_of
         self._changes = Changes(say)
         self._known: dict[str, tuple[MeasuredRun, SuiteAttempt, float, float]] = {}
         self._apart = ""
@@ -209,7 +216,7 @@ class Conduct:
             return run
         if record.paths.run_id not in self._known:
             item = measure_run(record, self._workspace)
-            attempt = attempt_of(item, record, timed=arm.timed, strict=arm.strict)
+            attempt = self._attempt_of(item, record, timed=arm.timed, strict=arm.strict)
             self._known[record.paths.run_id] = item, attempt, *held(record)
         return Run(number, record, *self._known[record.paths.run_id])
 

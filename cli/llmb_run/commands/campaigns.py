@@ -22,6 +22,7 @@ from llmb_run.comparing.strategy import rule_of
 from llmb_run.selecting import one_folder
 from llmb_run.starting.requests import job_spec, one_job, plan_job
 from llmb_run.starting.sweeps import dimension, dimensions_of
+from llmb_run.terminal import next_command
 from llmb_run.tuning.run import TuneRequest, tune
 from llmb_run.workspace import Workspace
 
@@ -42,7 +43,7 @@ def show_suites(name: str) -> Result:
     return Result(
         {"suites": list(suites())},
         "".join(f"{known}\n" for known in suites()),
-        hint="next: llmb-run accept suites NAME",
+        hint=next_command("accept", "suites", next(iter(suites()))),
     )
 
 
@@ -71,18 +72,21 @@ def show_verb(folder: Path) -> Result:
 )
 @options.flag("--again", help="Start a new campaign, even if one is over or could be resumed.")
 @options.kept_in("campaigns")
+@options.flag("--evening", help="Judge this evening alone: no run on another day, and no claim about other days.")
 @options.flag("--dry-run", help="Start nothing; show what would run, and what it would be compared with.")
-def accept_command(suite: str, again: bool, folder: Path | None, dry_run: bool) -> Result:
+def accept_command(suite: str, again: bool, folder: Path | None, evening: bool, dry_run: bool) -> Result:
     """Run an acceptance campaign: a suite of workloads, a verdict, evidence.
 
-    Plans everything before anything starts. Runs that are inconclusive or that met a faulty node are repeated, up to
-    the suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted; 4: not judged, because part
-    of it has no reference. After any interruption, run the same command again, and it continues.
+    Plans everything before anything starts. Workloads are rerun that are open and may be decided, or that met a faulty
+    node, up to the suite's limit, and every rerun is listed. After any interruption, run the same command again, and it
+    continues.
+
+    Exit status 0: accepted; 1: not accepted; 4: open, more runs would decide, or not judged, for want of a reference.
 
     llmb-run accept suites [NAME] shows the suites that come with LLMB; accept show FOLDER judges a campaign or its
     unpacked evidence again.
     """
-    return accept(suite, again=again, folder=folder, dry_run=dry_run)
+    return accept(suite, again=again, folder=folder, dry_run=dry_run, evening=evening)
 
 
 @click.command(cls=Command)
@@ -123,7 +127,7 @@ def ab_command(
     lies within the resolution. The losses show whether both sides did the same work. After any interruption, run the
     same command again to continue.
 
-    Exit status 0: answered; 1: a side failed, or the work differs; 4: undecided within the budget.
+    Exit status 0: answered; 1: a side failed, or the work differs; 4: open when the budget was spent.
     """
     if (base is None) == (workload is None):
         raise RequestError("side A is one job", remedy="--base RUN, or -w NAME and the other options of single")

@@ -30,7 +30,7 @@ from llmb_run.app import Command
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
 from llmb_run.starting.submitting import counted_by
-from llmb_run.terminal import notice, table
+from llmb_run.terminal import next_command, notice, table
 from llmb_run.workspace import Workspace
 
 _MOST_LINES = 40
@@ -142,9 +142,7 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
     hint = ""
     if failed and not excluded:
         names = compress(item.node for item in failed)
-        hint = (
-            f"next: llmb-run exclude add {names} --reason '...' --days {DAYS:g} | llmb-run health ... --exclude-failed"
-        )
+        hint = next_command("exclude", "add", names, "--days", f"{DAYS:g}", "--reason", "failed llmb-run health")
     return Result(
         {
             "nodes": [_as_dict(found, item) for item in found.verdicts],

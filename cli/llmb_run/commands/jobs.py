@@ -27,7 +27,7 @@ from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
 from llmb_run.following import Changes, LiveRun, look_at
 from llmb_run.results.kept import reasons
 from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
-from llmb_run.terminal import notice, since
+from llmb_run.terminal import next_command, notice, since
 from llmb_run.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def jobs_command(
             if any((runs, state, live, *filters.values()))
             else "no run yet"
         )
-        hint = "next: llmb-run list, llmb-run single"
+        hint = next_command("list")
     _say_what_differs(lines)
     return Result({"runs": lines}, table(JOBS, lines), hint=hint)
 

@@ -49,7 +49,7 @@ def report_command(
     """Report on runs: verdicts, charts, scaling, history, nodes and differences.
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. FILE
-    may be - for standard output. Exit status 1 if a run that RUNS or options choose did not succeed.
+    may be - for standard output. Exit status 1 if a run that RUNS or options choose failed or is incomplete.
     """
     asked = {"html": html, "markdown": markdown, "junit": junit}
     for form, file in asked.items():

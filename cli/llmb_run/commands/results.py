@@ -16,6 +16,7 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.history import ALARM_RATE
+from llmb_common.timing.runs import NO_FAILURE
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, options, terminal
 from llmb_run.app import Command, refuse_beside_json
@@ -63,7 +64,7 @@ def results_command(
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. First
     the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
-    Exit status 1 if a run did not succeed; with --rank, if a model has no run with a time.
+    Exit status 1 if a run failed or is incomplete; with --rank, if a model has no run with a time.
     """
     if output not in (None, "json"):
         refuse_beside_json("--format", output)
@@ -86,7 +87,7 @@ def results_command(
     found = selected(workspace, runs, filters, measured)
     if rank:
         return _ranking(output, found, workspace)
-    status = 0 if all(item.timing.status.state == "Success" for item in found) else 1
+    status = 0 if all(item.timing.status.state in NO_FAILURE for item in found) else 1
     if group or scaling or history:
         return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
     if iterations:  # every step, which is no table for a terminal
@@ -109,7 +110,8 @@ def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
 def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
     """Configurations by their speed. One that failed is an outcome, as long as another one has a time."""
     made = boards(found, workspace)
-    status = 0 if all(board.command for board in made) else 1
+    # What has not ended may yet have a time.
+    status = 0 if all(board.command or board.live for board in made) else 1
     return _in_form(
         output,
         lambda: {"boards": ranking_as_dict(made)},
@@ -170,7 +172,8 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 def compare_command(first: str, second: str) -> Result:
     """Compare two runs, or repeats of two: step time, loss, and what differs.
 
-    The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run.
+    The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
+    4 if it has none yet.
     """
     workspace = Workspace()
     one, other = _Side(first, workspace), _Side(second, workspace)
@@ -185,6 +188,7 @@ def compare_command(first: str, second: str) -> Result:
     data = {
         "first": one.as_dict(),
         "second": other.as_dict(),
+        "answer": _answer(change),
         "ratio": change.ratio if change else None,
         "ratio_low": change.low if change else None,
         "ratio_high": change.high if change else None,
@@ -195,9 +199,23 @@ def compare_command(first: str, second: str) -> Result:
     say_remarks([*one.runs, *other.runs])
     heads = ("", "first run", "successful", "step s", "tokens/s")
     text = table(heads, [one.row("A"), other.row("B")], heads[2:])
-    text += f"\n{_change(change, min(len(one.times), len(other.times)))}\n{_work(loss, unequal)}\n"
+    without = [side for side in (one, other) if not side.times]
+    said = _change(change, min(len(one.times), len(other.times)))
+    status = 0 if change else 1
+    if without and all(side.live for side in without):
+        said, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
+    text += f"\n{said}\n{_work(loss, unequal)}\n"
     text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
-    return Result(data, text if differing else f"{text}no recorded difference\n", status=0 if change else 1)
+    return Result(data, text if differing else f"{text}no recorded difference\n", status=status)
+
+
+def _answer(change: Change | None) -> str | None:
+    """In a word; None where no times are compared."""
+    if change is None:
+        return None
+    if not change.is_real:
+        return "open"
+    return "slower" if change.ratio > 1 else "faster"
 
 
 class _Side:
@@ -212,6 +230,7 @@ class _Side:
         self.records = [item.record for item in self.runs if item.record is not None]
         self.run_ids = [record.paths.run_id for record in self.records]
         self.times = [item.good for item in self.runs if item.good is not None]
+        self.live = any(item.timing.status.state == "Running" for item in self.runs)
         self.seconds = sum(time.seconds for time in self.times) / len(self.times) if self.times else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -245,7 +264,9 @@ def _change(change: Change | None, fewest: int) -> str:
         return "a side has no successful run with steady steps, so no times are compared"
     interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
     if not change.is_real:
-        return f"step time of B against A: {change.ratio - 1:+.1%} {interval}: these runs do not show a difference"
+        return (
+            f"open: step time of B against A: {change.ratio - 1:+.1%} {interval}: these runs do not show a difference"
+        )
     more = "more" if change.ratio > 1 else "less"
     few = f"; fewer than {_TELLING} runs of a side cannot show that one of them was odd" if fewest < _TELLING else ""
     return f"B's steps take {abs(change.ratio - 1):.1%} {more} time than A's {interval}{few}"

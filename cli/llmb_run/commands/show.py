@@ -17,7 +17,7 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, printable
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.index.runs import RunRow
+from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.evidence.account import as_plain
 from llmb_common.runs.evidence.stragglers import FILE, Straggler, straggler_in
@@ -32,7 +32,7 @@ from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.results.measuring import MeasuredRun, measure, measure_run, reference_lines
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
-from llmb_run.terminal import clock, labelled, notice, span, table
+from llmb_run.terminal import clock, labelled, next_command, notice, span, table
 from llmb_run.workspace import Workspace
 
 
@@ -65,10 +65,11 @@ def show_command(run: str | None, script: bool) -> Result:
         "result": as_dict(measured),
     }
     if is_live(seen.record.state):
-        hint = f"next: llmb-run watch {word} | llmb-run logs {word} -f | llmb-run cancel {word}"
+        hint = next_command("watch", word)
+    elif measured.timing.status.reason == "told_to_end":
+        hint = next_command("retry", word, "--resume")
     else:
-        again = "retry --resume" if measured.timing.status.reason == "told_to_end" else "retry"
-        hint = f"next: llmb-run logs {word} | llmb-run results {word} | llmb-run {again} {word}"
+        hint = next_command("why" if measured.why else "results", word)
     return Result(data, lambda: _text(seen, measured, slow), hint=hint)
 
 
@@ -164,13 +165,12 @@ def cause_lines(found: Diagnosis) -> list[str]:
         if found.suspect is None:
             return [found.summary]
         remedy = next((known.remedy for known in signatures() if known.id == found.suspect.signature), "")
-        return [found.summary, _witness(found.suspect), *([f"next: {remedy}"] if remedy else [])]
+        return [found.summary, _witness(found.suspect), *([f"-> {remedy}"] if remedy else [])]
     sure = "" if cause.sure == "certain" else f" ({cause.sure})"
     step = f"; the last iteration before it is {cause.step}" if cause.step is not None and not found.trained else ""
-    trained = "every step was trained, and the figures count; after the last one: " if found.trained else ""
-    lines = [f"{trained}{found.summary}{sure}{step}", cause.cause]
+    lines = [f"{found.summary}{sure}{step}", cause.cause]
     lines += [f"{_where(cause.file, cause.number)}{cause.line}"] if cause.line else []
-    return [*lines, f"next: {cause.remedy}"]
+    return [*lines, f"-> {cause.remedy}"]
 
 
 def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
@@ -248,7 +248,8 @@ def _chosen(workspace: Workspace, names: Sequence[str], filters: dict[str, Any])
 def _slow(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
     """Who kept the others waiting, and what each run has otherwise than the best of the same work here."""
     found, text = [], ""
-    for record in load_rows(_chosen(workspace, names, filters))[0]:
+    rows = _chosen(workspace, names, filters) if names or any(filters.values()) else [_newest_timed(workspace)]
+    for record in load_rows(rows)[0]:
         folder = record.paths.folder
         item = straggler_in(folder, record.plan)
         nobody = (
@@ -262,6 +263,21 @@ def _slow(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -
         text += "".join(labelled(name, lines) for name, lines in lines_of(gap))
         found.append(msgspec.to_builtins({"run": record.paths.run_id, "straggler": item, "gap": gap}))
     return Result({"runs": found}, text)
+
+
+_MOST_LOOKED_AT = 20
+
+
+def _newest_timed(workspace: Workspace) -> RunRow:
+    """The newest run with a step time: what failed or still runs is not slow.
+
+    Raises:
+        RequestError: none of the newest has one
+    """
+    for row in select_rows(workspace, [], RunFilter(limit=_MOST_LOOKED_AT)):
+        if any(item.good for item in measure([row.folder], workspace)):
+            return row
+    raise RequestError("none of the newest runs has a step time yet", remedy="llmb-run why says why runs failed")
 
 
 def _of_logs(path: Path) -> _Explained:
@@ -294,11 +310,12 @@ def _each(found: Sequence[_Explained]) -> Result:
 
 def _summary(found: Sequence[_Explained]) -> Result:
     """Many runs: what they failed of, and where."""
-    failed = {item.run: item.why for item in found if item.why is not None}
-    counted = count([*failed.values()])
+    badly = {item.run: item.why for item in found if item.why is not None}
+    counted = count([*badly.values()])
+    failed = [why for why in badly.values() if not why.trained]
     text = f"{len(failed)} of {len(found)} runs failed\n"
     kinds = [[str(item.count), item.kind, item.what, ", ".join(item.nodes)] for item in counted.kinds]
     text += table(["runs", "cause", "", "nodes"], kinds, ("runs",))
-    text += table(["run", "why"], [[run, why.summary] for run, why in failed.items()])
+    text += table(["run", "why"], [[run, why.summary] for run, why in badly.items()])
     text += "".join(f"{line}\n" for line in counted.advice)
     return Result({"runs": msgspec.to_builtins(found), **counted.as_dict()}, text)

@@ -20,7 +20,7 @@ from llmb_run.app import Command
 from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
 from llmb_run.following import LiveRun, ask_again, look_at
 from llmb_run.selecting import select_rows
-from llmb_run.terminal import notice, since, span
+from llmb_run.terminal import next_command, notice, since, span
 from llmb_run.workspace import Workspace
 
 LOOK_SECONDS = 1.0
@@ -72,7 +72,7 @@ def watch_command(runs: tuple[str, ...]) -> Result:
     rows = select_rows(Workspace(), runs, RunFilter(live=True))
     if not rows:
         notice("no run is live")
-        return Result(hint="next: llmb-run jobs shows those that have ended")
+        return Result(hint=next_command("jobs"))
     followed = look_at([row.folder for row in rows])
     for run in followed:
         run.progress.look()
@@ -80,8 +80,8 @@ def watch_command(runs: tuple[str, ...]) -> Result:
         _on_terminal(followed)
     else:
         _as_lines(followed)
-    word = f" {followed[0].record.paths.run_id}" if len(followed) == 1 else ""
-    return Result(hint=f"next: llmb-run results{word}", status=0 if all(run.well for run in followed) else 1)
+    names = [followed[0].record.paths.run_id] if len(followed) == 1 else []
+    return Result(hint=next_command("results", *names), status=0 if all(run.well for run in followed) else 1)
 
 
 def _looks(followed: list[LiveRun]) -> Iterator[None]:

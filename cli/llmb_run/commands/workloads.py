@@ -15,7 +15,7 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Configuration
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.terminal import notice, split, table
+from llmb_run.terminal import next_command, notice, split, table
 from llmb_run.workspace import CatalogEntry, Workspace
 
 
@@ -60,12 +60,10 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
     if first is None:
         return ""
     gpu_type = wanted or (first["gpu_type"] if first["gpu_type"] != "any" else site or gpus.CPU)
-    other = f"--gpu-type {gpu_type} " if gpu_type != site else ""
-    named = f"--variant {first['variant']} " if len(data[0]["variants"]) > 1 else ""
-    return (
-        f"next: llmb-run single -w {data[0]['workload']} -s {first['size']} {other}--dtype {first['dtype']} {named}"
-        f"--scale {first['scales'][0]} --dry-run"
-    )
+    other = ["--gpu-type", gpu_type] if gpu_type != site else []
+    named = ["--variant", first["variant"]] if len(data[0]["variants"]) > 1 else []
+    job = ["-w", data[0]["workload"], "-s", first["size"], *other, "--dtype", first["dtype"], *named]
+    return next_command("single", *job, "--scale", str(first["scales"][0]), "--dry-run")
 
 
 def _nothing(entries: Sequence[CatalogEntry], words: Sequence[str], gpu_type: str | None) -> NoReturn:

@@ -201,6 +201,8 @@ def _short(value: str) -> str:
 class Gap(msgspec.Struct, frozen=True):
     """``published``: in words, against what the run is judged; empty where that is nothing of its software.
 
+    ``unfit``: why the run has no step time to compare, and then nothing is.
+
     ``best``: run id of the fastest run of the same work, None where this is it; then ``differences`` are from what
     was published. ``slower``: by what share it is slower than that; ``change``: the step time of that over its own.
     """
@@ -210,13 +212,17 @@ class Gap(msgspec.Struct, frozen=True):
     slower: float | None = None
     differences: tuple[GapDifference, ...] = ()
     change: Change | None = None
+    unfit: str = ""
 
 
 def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
     """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
     own, best = _own_and_best(record, workspace)
     if own is None:
-        return Gap("")
+        return Gap("", unfit="it left no log")
+    seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
+    if own.unfit:
+        return Gap("", differences=tuple(seen), unfit=own.unfit)
     try:
         here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
     except LLMBError:
@@ -226,7 +232,6 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
         other = _best_run(best, own, here)
     elif here is not None:
         other = _published_job(here, own, workspace)
-    seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if other is None:
         return Gap(_published(own), differences=tuple(seen))
     listed = _Sides(record, here, other, workspace).differences()
@@ -357,7 +362,9 @@ def _kind(name: str) -> DifferenceKind:
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     """For people: a name and the lines under it."""
     found = [("published", [gap.published])] if gap.published else []
-    if gap.best is not None:
+    if gap.unfit:
+        found.append(("best", [f"nothing is compared: this run has no step time that counts ({gap.unfit})"]))
+    elif gap.best is not None:
         found.append(("best", [f"{gap.best}: this run takes {gap.slower or 0.0:.1%} more time"]))
     else:
         said = "no faster run of the same work is recorded here"

@@ -5,9 +5,9 @@ do not execute; the page's scripts put every value into the document as text, an
 other script and loads nothing.
 
 In JUnit, which continuous-integration servers show, each configuration on one software is a case. *pass* passes and
-*fail* is a failure. *Inconclusive* and the like are skipped, with the reason: neither green nor red would be true. A
+*fail* is a failure. *Open* and the like are skipped, with the reason: neither green nor red would be true. A
 run that did not succeed is a case of its own, an error. An acceptance campaign is the first case: it passes, fails, or
-is skipped because it was not judged.
+is skipped because it is open or was not judged.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import msgspec
 
 from llmb_common.command.printable import counted, printable
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.timing.runs import MEASURED
 from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
 from llmb_run.reporting.charts_library import charts_library
@@ -132,7 +133,7 @@ def _runs(report: Report) -> Iterator[str]:
 
 def _told(found: dict[str, Any]) -> str | None:
     """The verdict, or why there is none."""
-    told = (found["verdict_text"],) if found["status"] == "Success" else (found["message"], found["cause_text"])
+    told = (found["verdict_text"],) if found["status"] in MEASURED else (found["message"], found["cause_text"])
     return "; ".join(filter(None, told)) or None
 
 
@@ -221,7 +222,7 @@ def _cases(report: Report) -> Iterator[_Case]:
             # Also of what passes: by how much, and against what.
             yield _Case(group["title"], group["software"], kind, said, [said, *_held_against(group)])
     for run in report.runs:
-        if (found := run.result)["status"] != "Success":
+        if (found := run.result)["status"] not in MEASURED:
             kind = "skipped" if found["status"] == "Running" else "error"
             said = f"{found['status']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
             yield _Case(found["name"], run.software or "unknown software", kind, said)

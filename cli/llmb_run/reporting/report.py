@@ -24,7 +24,7 @@ from llmb_common.results.scaling import ScalingLine
 from llmb_common.results.steps import after_warm_up
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.records import Iteration
-from llmb_common.timing.runs import RunTiming
+from llmb_common.timing.runs import NO_FAILURE, RunTiming
 from llmb_run import columns
 from llmb_run.reporting.hosts import HostLine, host_lines
 from llmb_run.results.groups import GROUP, boards, group, ranking_as_dict
@@ -38,14 +38,15 @@ _MOST = 4
 
 _WORDS = {
     "fail": ("fails", "fail"),
-    "inconclusive": ("is inconclusive", "are inconclusive"),
+    "open": ("is open", "are open"),
     "pass": ("passes", "pass"),
     "no reference": ("has no reference", "have no reference"),
     "no success": ("has no successful run", "have no successful run"),
+    "running": ("has not ended", "have not ended"),
 }
 """Of one configuration and of several; any other verdict is its own word."""
 
-_WORST_FIRST = ("fail", "no success", "", "inconclusive", "not judged", "no reference", "pass")
+_WORST_FIRST = ("fail", "no success", "", "open", "running", "not judged", "no reference", "pass")
 """The empty one stands for verdicts that are not listed."""
 
 
@@ -123,8 +124,10 @@ def conclude(
         return Conclusion("not judged", f"{counted(len(results), 'run')}, and nothing to judge.")
     ordered = sorted(groups, key=_order)
     said = _counts(ordered) if len(groups) > 1 else [f"{_named(ordered[0])}: {_text(ordered[0])}"]
-    if broken := sum(result["status"] not in ("Success", "Running") for result in results):
+    if broken := sum(result["status"] not in NO_FAILURE for result in results):
         said.append(f"{broken} of {counted(len(results), 'run')} did not succeed")
+    if live := sum(result["status"] == "Running" for result in results):
+        said.append(f"{live} of {counted(len(results), 'run')} {'has' if live == 1 else 'have'} not ended")
     for line in hosts:
         if line.slower is not None and line.host < min(line.together, default="\U0010ffff"):  # once of those together
             names = _listed([line.host, *line.together], " and ")
@@ -166,7 +169,11 @@ def _text(group: dict[str, Any]) -> str:
 
 
 def _kind(group: dict[str, Any]) -> str:
-    return group["verdict"] or ("not judged" if group["run_ids"] else "no success")
+    if group["verdict"]:
+        return str(group["verdict"])
+    if group["run_ids"]:
+        return "not judged"
+    return "running" if group["live"] and not group["unsuccessful"] else "no success"
 
 
 _MOST_VALUES = 8
@@ -326,8 +333,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether every run succeeded."""
-        return all(run.result["status"] == "Success" for run in self.runs)
+        """Whether no run failed or is incomplete."""
+        return all(run.result["status"] in NO_FAILURE for run in self.runs)
 
 
 _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}

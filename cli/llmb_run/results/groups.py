@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import Any
 
 from llmb_common.command.printable import counted
-from llmb_common.platform.run_states import is_live
 from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
 from llmb_common.results.decision import CONFIDENCE, level, look
@@ -34,7 +33,9 @@ class Group:
     runs: tuple[RunRecord, ...]
     seconds: tuple[float, ...]
     others: int
-    """Runs without a step time."""
+    """Runs that have ended without a step time."""
+    live: int
+    """Runs that wait or run."""
     waiting: int
     """Successful runs beyond the last look: they count at the next."""
     in_reference: int
@@ -74,7 +75,7 @@ def _group(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Group:
     if good:
         verdict = _preferred(item.verdict for item, *_ in good if item.verdict)
     else:  # of runs that succeeded and did not train
-        verdict = next((item.verdict for item in members if item.timing.status.state == "Success"), None)
+        verdict = next((item.verdict for item in members if item.timing.status.measured), None)
     reference = verdict.reference if verdict else None
     able = [run for run in good if reference is None or (run[0].verdict and run[0].verdict.reference == reference)]
     judged = able[: look(len(able))] if reference else able  # what is not judged is not looked at
@@ -84,6 +85,7 @@ def _group(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Group:
     if times and reference:
         waiting = [time for *_, time in able[len(judged) :]]
         verdict = judge_runs(record.plan, times, reference, scatter=scatter, earlier=earlier, waiting=waiting)
+    live = sum(item.timing.status.state == "Running" for item in members)
     odd = [item.not_training for item in members if item.not_training]
     if verdict and odd and len(odd) < len(members):  # no run may have ended without having trained, or met NaN
         verdict = with_training(verdict, (f"{len(odd)} of {counted(len(members), 'run')}: {'; '.join(odd[0])}",))
@@ -93,7 +95,8 @@ def _group(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Group:
         software=first.software,
         runs=tuple(record for _, record, _ in judged),
         seconds=tuple(time.seconds for time in times),
-        others=len(items) - len(good),
+        others=len(items) - len(good) - live,
+        live=live,
         waiting=len(able) - len(judged),
         in_reference=len(good) - len(able),
         verdict=verdict,
@@ -115,9 +118,18 @@ def _preferred(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 def _runs(item: Group) -> str:
     """How many, and what the others are."""
-    others = [(item.others, "failed"), (item.waiting, "for the next look"), (item.in_reference, "in the baseline")]
+    others = [
+        (item.others, "failed"),
+        (item.live, "not ended"),
+        (item.waiting, "for the next look"),
+        (item.in_reference, "in the baseline"),
+    ]
     told = ", ".join(f"{count} {what}" for count, what in others if count)
     return f"{len(item.runs)}" + (f" ({told})" if told else "")
+
+
+def _without_verdict(item: Group) -> str:
+    return "not ended yet" if item.live and not item.others else "no successful run"
 
 
 GROUP: tuple[Column[Group], ...] = (
@@ -126,7 +138,8 @@ GROUP: tuple[Column[Group], ...] = (
     Column("software", at("software"), ALL & ~Form.PAGE, "container and engine", "software"),
     Column("runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=_runs),
     Column("run_ids", lambda group: [record.paths.run_id for record in group.runs], Form.JSON, "judged"),
-    Column("unsuccessful", at("others"), DATA, "runs without a step time"),
+    Column("unsuccessful", at("others"), DATA, "runs that ended without a step time"),
+    Column("live", at("live"), DATA, "runs that wait or run"),
     Column("waiting", at("waiting"), DATA, "successful runs that count at the next look"),
     Column("in_reference", at("in_reference"), DATA, "runs that the reference is made of"),
     Column("step_seconds", at("mean"), ALL, "mean of the steady step times", *("steady step", "s", ".3f")),
@@ -145,7 +158,7 @@ GROUP: tuple[Column[Group], ...] = (
     ),
     Column(
         "verdict_text",
-        lambda group: group.verdict.text if group.verdict else "no successful run",
+        lambda group: group.verdict.text if group.verdict else _without_verdict(group),
         Form.JSON | TEXT,
         "the verdict in words",
         "verdict",
@@ -200,6 +213,11 @@ class Board:
     configurations: tuple[RankedConfiguration, ...]
     command: str
     """Of the fastest; empty where none has a time."""
+
+    @property
+    def live(self) -> bool:
+        """Whether a run of it has not ended."""
+        return any(item.group.live for item in self.configurations)
 
     @property
     def columns(self) -> list[Column[RankedConfiguration]]:
@@ -284,7 +302,7 @@ def _record(item: Group) -> RunRecord:
 def _outcome(members: Iterable[MeasuredRun]) -> str:
     """Why none of the runs has a time: ``out of memory``; each reason once."""
     found = dict.fromkeys(
-        "not ended" if run.record and is_live(run.record.state) else (run.why.short if run.why else "") or run.unfit
+        "not ended" if run.timing.status.state == "Running" else (run.why.short if run.why else "") or run.unfit
         for run in members
     )
     return "; ".join(found)

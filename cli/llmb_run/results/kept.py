@@ -99,7 +99,7 @@ class KeptFigures:
             last = (read.last._replace(figures=()),) if read.last else ()
             content = _Content(replace(read, files=_NO_FILES, iterations=last), len(read.iterations), steps)
             packed = msgspec.msgpack.encode(content)
-            says = steps.time and read.status.state == "Success" and read.window == window_of(record.plan)
+            says = steps.time and read.status.measured and read.window == window_of(record.plan)
             repeats = configuration_of(record) if says else ""
             mean = steps.time.mean if steps.time else None
             memory = _memory(read, record) if says else ("", None)
@@ -190,7 +190,7 @@ def reasons(
     failed = []
     for record in records:
         status = statuses.get(record.paths.run_id)
-        badly = status.state == "Failed" if status else record.state != COMPLETED
+        badly = status.state in ("Failed", "Trained") if status else record.state != COMPLETED
         if badly and not is_live(record.state):
             failed.append(record)
     if not failed:

@@ -18,7 +18,7 @@ from llmb_run.columns import Column, Form
 from llmb_run.results.groups import GROUP, Group, group, group_remarks
 from llmb_run.results.measuring import MeasuredRun, reference_lines
 from llmb_run.results.run_columns import RUN, as_dict, say_remarks
-from llmb_run.terminal import notice
+from llmb_run.terminal import next_command, notice
 
 ENOUGH = 3
 """Runs of a baseline that an equal run can pass."""
@@ -36,9 +36,13 @@ class _Step(NamedTuple):
 
 def next_step(groups: Sequence[Group]) -> dict[str, str]:
     """The command of the most urgent step of all groups, of the first of them where several are, and why."""
-    nothing = _Step(9, ("list",), "what can be run and judged")
-    urgent = min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
+    urgent = _most_urgent(groups)
     return {"command": f"llmb-run {shlex.join(urgent.words)}", "why": urgent.why}
+
+
+def _most_urgent(groups: Sequence[Group]) -> _Step:
+    nothing = _Step(9, ("list",), "what can be run and judged")
+    return min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
 
 
 def _step(item: Group) -> _Step:
@@ -57,7 +61,7 @@ def _step(item: Group) -> _Step:
     if verdict.kind == "fail":
         slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
         return _Step(2, ("show", *_ids([slowest])), f"{item.title} is too slow: what its slowest run's nodes say")
-    if verdict.kind == "inconclusive":
+    if verdict.kind == "open":
         return _more(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
         return _Step(7, ("results", "--history"), "all pass: how the configurations change over time")
@@ -73,7 +77,7 @@ def _more(item: Group, verdict: Verdict) -> _Step:
     first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
     if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
         days = ", on other days" if decision.other_days else ""
-        return _repeat(3, item, count, f"{item.title} is inconclusive: more runs{days}", spread=decision.other_days)
+        return _repeat(3, item, count, f"{item.title} is open: more runs{days}", spread=decision.other_days)
     return _Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
 
 
@@ -125,8 +129,8 @@ def listing(found: Sequence[MeasuredRun], most: int | None, *, full_names: bool)
     say_remarks(shown)
     for line in (*group_remarks(judged), *reference_lines(found)):
         notice(line)
-    step = next_step(judged)
-    return f"{text}\nnext: {step['command']}  # {step['why']}\n"
+    step = _most_urgent(judged)
+    return f"{text}\n{next_command(*step.words)}  # {step.why}\n"
 
 
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
@@ -147,7 +151,9 @@ def _runs(found: Sequence[MeasuredRun], groups: Sequence[Group], *, full_names: 
         name = item.record.paths.name if item.record else item.timing.files.name
         names[id(item)] = name if full_names else shorten(name, _NAME_WIDTH)
         status = item.timing.status
-        if status.state != "Success":
+        if status.state == "Trained":
+            trouble = [item.why.short if item.why else status.message, item.unfit]
+        elif status.state != "Success":
             trouble = [f"{status.state}: {status.message}", item.why.short if item.why else ""]
         else:
             trouble = [item.unfit if item.record else "not an LLMB run: no figures"]

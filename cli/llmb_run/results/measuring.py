@@ -68,7 +68,7 @@ class MeasuredRun:
     image: str = ""
     """What tells the run's image from others of its name (``image_marks``)."""
     why: Diagnosis | None = None
-    """The diagnosis of a failed run; None otherwise."""
+    """The diagnosis of a run that failed, or ended badly after its last step; None otherwise."""
 
     @property
     def good(self) -> StepTime | None:
@@ -79,7 +79,7 @@ class MeasuredRun:
     def unfit(self) -> str:
         """Why there is no ``good``, in words; empty where there is."""
         status = self.timing.status
-        if status.state != "Success":
+        if not status.measured:
             return status.message or status.state
         if self.not_training:
             return f"not training: {'; '.join(self.not_training)}"
@@ -300,7 +300,7 @@ def _judged(item: MeasuredRun, workspace: Workspace, known: Sequence[Baseline], 
     item = replace(item, baselines=known, past=past)
     try:
         recipe = workspace.workload(record.plan.workload).recipe
-        seconds = measured_seconds(record.plan, timing) if timing.status.state == "Success" else None
+        seconds = measured_seconds(record.plan, timing) if timing.status.measured else None
         return replace(
             item,
             figures=figures(record.plan, recipe, timing, seconds) if seconds else None,
@@ -324,7 +324,7 @@ def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     held = list(items)
     repeats: dict[str, list[tuple[int, MeasuredSteps, Verdict]]] = {}
     for at, item in enumerate(items):
-        if item.record and item.verdict and item.timing.status.state == "Success":
+        if item.record and item.verdict and item.timing.status.measured:
             repeats.setdefault(item.configuration, []).append((at, item.steps, item.verdict))
     for same in repeats.values():
         found = unlike_repeats([steps.training for _, steps, _ in same])

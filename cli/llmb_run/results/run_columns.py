@@ -65,7 +65,7 @@ TOLERANCE = Column[Any](
     *("passes up to", "%", "+.1%"),
 )
 VERDICT: tuple[Column[Any], ...] = (
-    Column("verdict", at("verdict.kind"), DATA, "pass, fail, inconclusive, no reference or not judged"),
+    Column("verdict", at("verdict.kind"), DATA, "pass, fail, open, no reference or not judged"),
     Column(
         "indication",
         at("verdict.reference.same_software", not_),

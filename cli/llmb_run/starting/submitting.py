@@ -37,7 +37,7 @@ from llmb_common.submission.single import UNSETTLED, check_chain, submit, submit
 from llmb_run.columns import run_as_json
 from llmb_run.starting.requests import Asked, JobSpec, PlannedJob
 from llmb_run.starting.spreading import on_different_nodes
-from llmb_run.terminal import clock, notice, table
+from llmb_run.terminal import clock, next_command, notice, table
 from llmb_run.workspace import Workspace
 
 
@@ -161,8 +161,8 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
         remarks.append(f"{len(started) - old} of {len(results)} jobs started{before}")
     hint = ""
     if started:
-        word = started[0].paths.run_id if len(started) == 1 else ""
-        hint = f"next: llmb-run watch {word}".rstrip() if started[0].job_id else f"next: llmb-run results {word}"
+        names = [started[0].paths.run_id] if len(started) == 1 else []
+        hint = next_command("watch" if started[0].job_id else "results", *names)
     return Result(
         {"dry_run": False, "jobs": [_as_dict(title, item) for title, item in results], "skipped": []},
         "".join(_line(record, old=record.submission.key in known) for record in started),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -11,6 +12,7 @@ from llmb_run.campaigns.conduct import Run, Runs
 from llmb_run.columns import Column, Form, item, table
 from llmb_run.comparing.ab import outcome as comparison_outcome
 from llmb_run.comparing.strategy import ComparisonProgress
+from llmb_run.terminal import next_command
 from llmb_run.tuning.halving import CRASHED
 from llmb_run.tuning.outcomes import outcome_of, why_not
 from llmb_run.tuning.preview import SCHEMA, FrozenSpace, hours_said
@@ -53,7 +55,7 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
     }
     failures = [run for run in runs[1] if not run.live and outcome_of(1, run, runs) != "timed"]
     why = why_not(1, failures[-1], runs) if failures else ""
-    return {**result, "conclusion": _conclusion(result, why), "next": _next(result)}
+    return {**result, "conclusion": _conclusion(result, why), "next": _next(result, failures)}
 
 
 def _ended(state: TuningState, *, found: bool) -> str:
@@ -196,16 +198,15 @@ def _tried(result: dict[str, Any]) -> str:
     return f"all {tried} that can run were tried" if tried > 1 else "it was the only candidate"
 
 
-def _next(result: dict[str, Any]) -> str:
+def _next(result: dict[str, Any], failures: Sequence[Run]) -> str:
+    """``failures``: runs of the recipe's own configuration without a step time."""
     if result["ended"] == "base failed":
-        return (
-            f"next: begin with a job that runs (--set, --variant, more GPUs); alone, it is {result['base']['command']}"
-        )
+        return next_command("why", *(run.record.paths.run_id for run in failures[-1:]))
     if result["ended"] == "budget":
-        return "next: the same command with a larger --budget goes on"
+        return "the same command with a larger --budget goes on"
     if not result["found"]:
         return ""
-    return f"next: llmb-run baseline set {' '.join(result['winner']['run_ids'])}"
+    return next_command("baseline", "set", *result["winner"]["run_ids"])
 
 
 _TEXT = Form.JSON | Form.TABLE

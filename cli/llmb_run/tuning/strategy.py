@@ -15,8 +15,8 @@ import msgspec
 from llmb_common.command.printable import counted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
-from llmb_common.results.decision import SuiteAttempt
 from llmb_common.results.paired import RESOLUTION, looks
+from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
 from llmb_run.campaigns.conduct import Due, Run, Runs

@@ -83,7 +83,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def short(self) -> str:
         """The summary, or nothing where all that is known is how the log ends."""
-        return self.summary if self.cause or (self.suspect and self.suspect.role != "noise") else ""
+        known = self.cause or self.trained or (self.suspect and self.suspect.role != "noise")
+        return self.summary if known else ""
 
     @property
     def said(self) -> str:

@@ -178,7 +178,7 @@ def _diagnose(
     summary = _summary(chosen, suspect, outcome)
     last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
     trained = step is not None and step == last
-    if trained and chosen is None:
+    if trained:
         summary = f"every step was trained; after the last one, {summary.removeprefix('unknown: ')}"
     return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
 

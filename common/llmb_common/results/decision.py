@@ -1,7 +1,7 @@
 """Is a step time within the tolerance of its reference? Pass, fail, or what it would take to know.
 
 Two one-sided tests over the ratio of the *mean* step time to the reference: *pass* where even the upper bound is within
-the tolerance, *fail* where even the lower bound is not, *inconclusive* between. The mean is what a reference is, stalls
+the tolerance, *fail* where even the lower bound is not, *open* between. The mean is what a reference is, stalls
 included. It is put together from two parts, each with bounds of its own (MOVER: Zou and Donner, 2008):
 
 * the *steady* steps, whose logarithms scatter by day, by run and inside the run (``scatter`` has how much, stated or
@@ -12,9 +12,6 @@ A pass holds for the steady steps alone as well: unusually fast (skipped) steps 
 
 Whoever looks at growing data each time a run ends is wrong more often than one who looks once. So verdicts are given at
 ``LOOKS`` runs only, each at a share of the error rate. ``docs/verdicts.md`` has the simulation.
-
-An acceptance campaign (``follow``) adds runs as long as the answer is open. It looks after its first runs, at the
-numbers in ``LOOKS``, and after as many runs as it may have.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -49,7 +46,7 @@ _CONFLICT = 0.10
 _TRUST = 2
 """Degrees of freedom of a configuration's own scatter (three runs), below which the site does not speak for it."""
 
-Answer: TypeAlias = Literal["pass", "fail", "inconclusive"]
+Answer: TypeAlias = Literal["pass", "fail", "open"]
 Source: TypeAlias = Literal["stated", "site", "runs"]
 """Who says how runs differ: the stated prior, this site's record, or these runs alone, as they contradict it."""
 Bounded: TypeAlias = tuple[float, float, float]
@@ -110,10 +107,10 @@ class Decision:
     """The slowest ratio that passes."""
     runs: int
     more_runs: int | None = None
-    """Where inconclusive: about how many more runs like these would decide, on days of their own; None: over the last
+    """Where open: about how many more runs like these would decide, on days of their own; None: over the last
     look."""
     other_days: bool = False
-    """Where inconclusive: ``more_runs`` would not decide on the same days."""
+    """Where open: ``more_runs`` would not decide on the same days."""
     reference_too_uncertain: bool = False
     """Where no number of runs would decide: they would against a reference without an error of its own."""
     steady: float = 0.0
@@ -150,7 +147,7 @@ class Decision:
         """The answer that the steady steps alone would get."""
         if self.steady + self.steady_half <= self.limit:
             return "pass"
-        return "fail" if self.steady - self.steady_half > self.limit else "inconclusive"
+        return "fail" if self.steady - self.steady_half > self.limit else "open"
 
 
 def look(count: int) -> int:
@@ -192,10 +189,10 @@ def decide(
     found = level(runs, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
     limit, origin = math.log1p(tolerance), math.log(reference)
     low, high = found.low - origin, found.high - origin
-    answer: Answer = "pass" if high <= limit else "fail" if low > limit else "inconclusive"
+    answer: Answer = "pass" if high <= limit else "fail" if low > limit else "open"
     middle, groups = found.steady + found.stalls - origin, len(batches(runs))
     more, blurred, elsewhere = None, False, False
-    if answer == "inconclusive":
+    if answer == "open":
         then = _foreseen(found, runs, scatter, earlier, error_rate, reference_error)
         below, above = middle - then.low + origin, then.high - origin - middle
 
@@ -317,110 +314,3 @@ def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> 
             return squared / degrees, float(degrees), True
     together = prior_degrees + degrees
     return (prior_degrees * prior + squared) / together, together, False
-
-
-REQUIRED = 0.95
-"""The performance that a system must exceed, as a share of the reference's."""
-
-REPEATS = 3
-RERUNS = 12
-"""Runs of each workload at the first look, and how many more a campaign may add: few systems need them, but one at 97 %
-of the reference does."""
-
-
-def tolerance_of(required: float) -> float:
-    """How much slower a step may be where performance must exceed ``required`` of the reference: 0.95 is +5.26 %."""
-    return 1 / required - 1
-
-
-@dataclass(frozen=True)
-class SuiteAttempt:
-    """How a run ended: with a step time (None where only its success counts), or why it says nothing, or why it failed.
-
-    ``fault`` is not the system's speed: a node died, somebody cancelled it. Such a run is replaced.
-    """
-
-    time: StepTime | None = None
-    fault: str = ""
-    failure: str = ""
-
-
-@dataclass(frozen=True)
-class Rerun:
-    """``attempt`` is the run's number, from 1; ``days`` from now it should start."""
-
-    attempt: int
-    reason: str
-    days: int = 0
-
-
-@dataclass(frozen=True)
-class SequentialDecision:
-    """Where a workload stands. ``attempts`` is how many runs there must be; ``answer`` None: wait for them.
-
-    ``decision`` is that of the last look. ``trouble`` says why there is none, or why it does not count.
-    """
-
-    attempts: int
-    reruns: tuple[Rerun, ...] = ()
-    answer: Answer | None = None
-    decision: Decision | None = None
-    trouble: str = ""
-
-
-def follow(
-    ended: Sequence[SuiteAttempt | None],
-    repeats: int,
-    reruns: int,
-    judge: Callable[[Sequence[StepTime]], Decision] | None,
-    *,
-    spread: bool = True,
-) -> SequentialDecision:
-    """What comes next in a campaign, after runs that have ended (None: not yet) in the order of their numbers.
-
-    It depends on nothing else. So a campaign that was killed need not remember what it meant to do next, and can always
-    tell why there was a rerun.
-
-    Args:
-        ended: as far as runs exist
-        repeats: runs before the first look
-        reruns: how many may be added, for whatever reason
-        judge: the decision over step times; None: it is enough that the runs succeed
-        spread: whether runs can start on other days; else none is added that only there would help
-    """
-    attempts = wanted = repeats
-    added: list[Rerun] = []
-    while True:
-        known = [*ended[:attempts], *[None] * (attempts - len(ended))]
-        failed = next((item for item in known if item is not None and item.failure), None)
-        if None in known and failed is None:
-            return SequentialDecision(attempts, tuple(added))
-        # What is running already is waited for, even where one has failed: nothing is left behind.
-        if failed is not None:
-            going = any(item is None for item in ended)
-            return SequentialDecision(attempts, tuple(added), None if going else "fail", None, failed.failure)
-        faults = [(number, item) for number, item in enumerate(known, 1) if item is not None and item.fault]
-        good = [item.time for item in known if item is not None and not item.fault]
-        left = repeats + reruns - attempts
-        missing = wanted - len(good)
-        if missing and left:
-            for number, item in faults[len(faults) - missing :][:left]:
-                attempts += 1
-                added.append(Rerun(attempts, f"run {number}: {item.fault}"))
-            continue
-        times = [time for time in good if time is not None]
-        if missing and (judge is None or not times):
-            why = f"{len(faults)} of {attempts} runs say nothing, the last one: {faults[-1][1].fault}"
-            return SequentialDecision(attempts, tuple(added), "inconclusive", None, why)
-        if judge is None:
-            return SequentialDecision(attempts, tuple(added), "pass")
-        decision = judge(times)
-        more = min(next(size for size in doubling(LOOKS) if size > len(good)) - len(good), left)
-        # Where the reference's own error leaves it open, no run of the campaign changes that.
-        useless = decision.reference_too_uncertain or (decision.other_days and not spread)
-        if decision.answer != "inconclusive" or useless or not more:
-            return SequentialDecision(attempts, tuple(added), decision.answer, decision)
-        reason = f"inconclusive after {len(times)} run{'s' if len(times) > 1 else ''}"
-        day = 1 if decision.other_days else 0
-        added += [Rerun(attempts + number, reason, number * day) for number in range(1, more + 1)]
-        attempts, wanted = attempts + more, len(good) + more

@@ -68,6 +68,11 @@ class Scatter:
         """Standard deviation between single runs of different days."""
         return math.hypot(self.day, self.run)
 
+    @property
+    def of_one_day(self) -> Scatter:
+        """How runs of one day differ, for a verdict on that day alone."""
+        return replace(self, day=0.0, learned=True)
+
 
 STATED = Scatter(0.0175, _STATED_DEGREES, 0.0206, _STATED_DEGREES, Stalls(0.6, 1.8, 200))
 """Identical jobs on one cluster differ by 1 to 3 % (2.7 % in all); one step in a thousand takes four times as long. The

@@ -6,7 +6,7 @@ documented iterations. Everything else gets a reason instead of a number. ``deci
 ============ ==========================================================
 pass         even the upper bound of the step time is within the tolerance
 fail         even the lower bound is not
-inconclusive more runs are needed
+open         more runs are needed
 ============ ==========================================================
 
 A reference measured with other software makes the verdict an *indication*, with a tolerance that is wider by what
@@ -151,11 +151,11 @@ SAME_COUNT = 0.01
 """Share by which two counts of FLOPs may differ and be called the same."""
 
 _SCATTER = {"stated": "stated scatter", "site": "this site's scatter", "runs": "these runs' own scatter"}
-_STEADY = {"pass": "pass", "fail": "fail too", "inconclusive": "alone are inconclusive"}
+_STEADY = {"pass": "pass", "fail": "fail too", "open": "alone are open"}
 _STALLS_SHOWN = 0.001
 """Of the step time: what less cost is not worth a word."""
 
-Kind: TypeAlias = Literal["pass", "fail", "inconclusive", "no reference", "not judged"]
+Kind: TypeAlias = Literal["pass", "fail", "open", "no reference", "not judged"]
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def judge_result(
 
     ``steps`` is ``steps_of(timing)`` where that is known already; ``scatter`` and ``earlier`` are as of ``decide``.
     """
-    if timing.status.state != "Success":
+    if not timing.status.measured:
         odd = (timing.status.message,) if timing.status.not_finite else ()
         return Verdict("not judged", f"{timing.status.state.lower()}: no result to judge", not_training=odd)
     steps = steps or steps_of(timing)
@@ -362,13 +362,13 @@ def _text(decision: Decision, reference: Reference) -> str:
         alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
         shown += f"; {alone}, stalls cost {decision.stall_share:.1%}"
     shown += "; mind the note on its reference" if reference.notes else ""
-    if decision.answer != "inconclusive":
+    if decision.answer != "open":
         return shown
     if decision.reference_too_uncertain:
         return f"{shown}: the baseline's own error leaves it open, make it of more runs"
     if decision.more_runs is None:
         return f"{shown}: too close to the limit to tell"
-    days = ", on other days," if decision.other_days else ""
+    days = f", on {counted(decision.more_runs, 'further day')}," if decision.other_days else ""
     return f"{shown}: about {counted(decision.more_runs, 'more run')}{days} would decide"
 
 

@@ -12,7 +12,7 @@ from llmb_common.command.outcome import guarded
 from llmb_common.command.printable import printable
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.timing.log_files import find_runs
-from llmb_common.timing.runs import analyse, no_garbage
+from llmb_common.timing.runs import NO_FAILURE, analyse, no_garbage
 from llmb_common.timing.statistics import read_window
 from llmb_common.timing.tables import STYLES, Style, render
 
@@ -23,10 +23,11 @@ Mean and standard deviation of the training step time ({unit}) and of TFLOP/s pe
 every run under FOLDER (default: experiments). Reads the logs of Megatron-Bridge and of NeMo 2.
 """
 _EPILOG = """\
-Status: Success; Failed (it died, or a loss is NaN or inf); Incomplete (healthy, but not all of these iterations are
-there); Running. Why a run is not a Success is printed on stderr, and in csv and json.
+Status: Success; Trained (every step, but the run ended badly afterwards); Failed (it died, or a loss is NaN or inf);
+Incomplete (healthy, but not all of these iterations are there); Running. Why a run is not a Success is printed on
+stderr, and in csv and json.
 
-Exit status: 0 all runs are a Success; 1 some are not; 2 the request is wrong; 3 no suitable Python.
+Exit status: 0 no run is Failed or Incomplete; 1 some are; 2 the request is wrong; 3 no suitable Python.
 """
 
 
@@ -105,7 +106,7 @@ def _run(arguments: list[str]) -> int:
             print(f"{name}: {status.state}: {status.reason}: {printable(status.message)}", file=sys.stderr)
         for notice in timing.notices:
             print(f"{name}: note: {printable(notice)}", file=sys.stderr)
-    return 0 if all(timing.status.state == "Success" for timing in timings) else 1
+    return 0 if all(timing.status.state in NO_FAILURE for timing in timings) else 1
 
 
 def _folder(named: list[Path]) -> Path:

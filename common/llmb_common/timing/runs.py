@@ -4,6 +4,8 @@
 status     reason                  meaning
 ========== ======================= ===================================================================
 Success                            healthy, complete, every iteration of the window is there, and the run ended well
+Trained    ended_badly             the same, but after its last step the run failed, was cancelled or ran out of time:
+                                   the figures count
 Failed     no_log                  the run folder has no log
 Failed     unreadable_log          the log is not a regular file, or reading it failed
 Failed     empty_log               the log has no byte
@@ -15,12 +17,12 @@ Failed     nan_figure              another named figure (MTP, balancing, paramet
 Failed     nan_iteration           the engine counted a NaN iteration
 Failed     skipped_iteration       the optimizer skipped a step of the window: its time says nothing
 Failed     ended_early             the last attempt stopped before its last step
-Failed     ended_badly             every step is there, but the run failed, was cancelled or ran out of time
 Incomplete told_to_end             it saved and ended early because it was told to: by its time limit, by preemption
 Incomplete nothing_left            a later job of a chain found its checkpoint to be from the last step
 Incomplete window_not_reached      the run was planned shorter than the window
 Incomplete missing_iteration       a record in the window is missing or damaged
-Running    still_running           no end yet, and the run's record says that it runs or waits
+Running    waiting                 no end yet, and the run's record says that it waits
+Running    still_running           no end yet, and the run's record says that it runs
 ========== ======================= ===================================================================
 """
 
@@ -42,14 +44,20 @@ from typing import Literal, TypeAlias
 
 from llmb_common.command.printable import counted, first_few
 from llmb_common.machine.files import open_plain
-from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
+from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES, is_waiting
 from llmb_common.timing.iterations import Ending, LogContent, MemoryPrints, read_ending, read_log
 from llmb_common.timing.job_events import JobEvents, read_events
 from llmb_common.timing.log_files import RECORDS, RunFiles, open_log
 from llmb_common.timing.records import OF_SPEED, Iteration, LogFormat
 from llmb_common.timing.statistics import Summary, Window, summarize
 
-State: TypeAlias = Literal["Success", "Failed", "Incomplete", "Running"]
+State: TypeAlias = Literal["Success", "Trained", "Failed", "Incomplete", "Running"]
+
+MEASURED: tuple[State, ...] = ("Success", "Trained")
+"""States whose figures count."""
+
+NO_FAILURE: tuple[State, ...] = (*MEASURED, "Running")
+"""States that make no command fail."""
 
 
 _AVERAGE = re.compile("loss|norm|logit")
@@ -67,6 +75,11 @@ class Status:
     message: str = ""
 
     @property
+    def measured(self) -> bool:
+        """Whether its figures count: it succeeded, or only what came after its last step did not."""
+        return self.state in MEASURED
+
+    @property
     def not_finite(self) -> bool:
         """The run met NaN or an infinite value, printed or not: whatever it did, it was not training."""
         return self.reason.startswith(("nan_", "inf_"))
@@ -81,6 +94,8 @@ class Planned:
     """The run ends after that many steps from where it starts."""
     alive: bool = False
     """The record says that the run waits or runs, and the job has not written that it ended."""
+    waits: bool = False
+    """It is alive, and has no nodes at the moment."""
     failure: str = ""
     """How the run ended, in words, where that was not well: its state, and the exit code where it is known."""
     told: bool = False
@@ -105,7 +120,7 @@ def judge(
     if content.replaced and (unhealthy := _first_unhealthy(earlier, Window(1, 0))):
         return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
     final, last = _final_index(content, planned), iterations[-1].index
-    if not planned.alive and (last < final or planned.failure):
+    if not planned.alive and last < final:
         told = _told_to_end(ending(), planned, last, final)
         if told:
             return told
@@ -114,13 +129,10 @@ def judge(
     if planned.alive:
         # All steps are there; whether the run ends well is open.
         return _unless_alive(planned, "", last, "")
-    if planned.failure:
-        message = f"every iteration is there, but the run ended as {planned.failure}"
-        return Status("Failed", "ended_badly", last, message)
     if window.last > final:
         steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
         message = f"it ends with step {final}, and iterations {window} are measured: {steps}"
-        return Status("Incomplete", "window_not_reached", final, message)
+        return Status("Incomplete", "window_not_reached", final, message + _afterwards(planned))
     missing = window.missing(iterations)
     if missing:
         message = f"no usable record of iteration {first_few(missing, 5)}"
@@ -128,8 +140,15 @@ def judge(
             message = (
                 f"it begins with iteration {first}, and iterations {window} are measured: --window measures others"
             )
-        return Status("Incomplete", "missing_iteration", missing[0], message)
+        return Status("Incomplete", "missing_iteration", missing[0], message + _afterwards(planned))
+    if planned.failure:
+        return Status("Trained", "ended_badly", last, f"every step was trained{_afterwards(planned)}")
     return Status("Success")
+
+
+def _afterwards(planned: Planned) -> str:
+    """How a run ended that had trained all its steps; empty where that was well."""
+    return f"; after the last one, the run ended as {planned.failure}" if planned.failure else ""
 
 
 def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
@@ -138,14 +157,19 @@ def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Sta
     if ending.saved is None or not told:
         return None
     how = f" ({planned.failure})" if planned.failure else ""
-    on = "llmb-run retry --resume continues from there" if ending.saved < final else "nothing is left to train"
-    message = f"told to end{how} after iteration {last} of {final}, and saved iteration {ending.saved}: {on}"
+    message = (
+        f"told to end{how} after iteration {last} of {final}, and saved iteration {ending.saved}:"
+        " llmb-run retry --resume continues from there"
+    )
     return Status("Incomplete", "told_to_end", ending.saved, message)
 
 
 def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
     if planned.alive:
-        return Status("Running", "still_running", iteration, "the run has not ended yet")
+        if planned.waits:
+            return Status("Running", "waiting", iteration, "it is waiting for nodes")
+        steps = counted(iteration, "step") if iteration else "no step yet"
+        return Status("Running", "still_running", iteration, f"it is running, and has trained {steps}")
     return Status("Failed", reason, iteration, message + (f" ({planned.failure})" if planned.failure else ""))
 
 
@@ -261,7 +285,7 @@ def analyse(
     planned, notices = _planned(files.folder, ended_as, events)
     if files.log is None:
         if planned.alive:
-            return RunTiming(files, Status("Running", "still_running", None, "no log yet"), window, notices=notices)
+            return RunTiming(files, _unless_alive(planned, "", None, ""), window, notices=notices)
         message = f"it left no log ({planned.failure})" if planned.failure else f"no log-*.out in {files.folder}"
         return RunTiming(files, Status("Failed", "no_log", None, message), window, notices=notices)
     try:
@@ -277,6 +301,8 @@ def analyse(
     if empty and status.state == "Failed":
         message = "the log is empty" + (f" ({planned.failure})" if planned.failure else "")
         status = Status("Failed", "empty_log", None, message)
+    if status.state == "Trained":
+        notices += (status.message,)
     measured = window.select(content.iterations)
     if len(measured) < len(window):
         measured = ()
@@ -327,8 +353,16 @@ def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEve
         last = history[-1] if isinstance(history, list) and history else None
         detail = last.get("detail") if isinstance(last, dict) else None
         ended_as = RecordedState(str(record.get("state")).upper(), detail if isinstance(detail, str) else "")
-    ended = _end(ended_as, events)
-    return Planned(train if train is not None else max_steps, exit_after, *ended, resumes), tuple(notices)
+    alive, failure, told = _end(ended_as, events)
+    return Planned(
+        steps=train if train is not None else max_steps,
+        exit_after=exit_after,
+        alive=alive,
+        waits=alive and is_waiting(ended_as.state),
+        failure=failure,
+        told=told,
+        resumes=resumes,
+    ), tuple(notices)
 
 
 _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")

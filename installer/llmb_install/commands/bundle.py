@@ -102,7 +102,7 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     total = size(sum((folder / name).stat().st_size for name in sums))
     purpose = f"for {', '.join(about['platforms'])} with Python {', '.join(about['pythons'])}"
     text = f"{folder}: {len(sums)} files, {total}, {purpose}"
-    remarks = [f"next: copy it and this clone, then there: ./installer.py --from {folder.name} ..."]
+    remarks = [f"copy it and this clone, then there: ./installer.py --from {folder.name} ..."]
     return Result({"bundle": str(folder), **about}, f"{text}\n", remarks=remarks)
 
 

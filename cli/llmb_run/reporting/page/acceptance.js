@@ -2,7 +2,7 @@
 // The verdicts of an acceptance campaign, on the page of its evidence: before everything else, because they decide.
 
 function concluded({ accepted, why, outcome = accepted ? "accepted" : known(accepted) ? "not accepted" : "not judged", headline = outcome.toUpperCase() }) {
-  const kind = { accepted: "pass", "not accepted": "fail" }[outcome] || "not judged";
+  const kind = { accepted: "pass", "not accepted": "fail", open: "open" }[outcome] || "not judged";
   return { kind, headline, text: `${headline}: ${why}.` };
 }
 

@@ -28,7 +28,7 @@ const quiet = (...words) => element("div", { class: "quiet" }, ...words);
 const VERDICTS = {
   fail: { sign: "\u2717", kind: "fail" },
   "no success": { sign: "!", kind: "fail" },
-  inconclusive: { sign: "?", kind: "open" },
+  open: { sign: "?", kind: "open" },
   pass: { sign: "\u2713", kind: "pass" },
   "no reference": { sign: "\u2013", kind: "open" },
   "not judged": { sign: "\u2013", kind: "open" },
@@ -37,12 +37,15 @@ const VERDICTS = {
 const lookOf = (verdict) => VERDICTS[verdict] || { sign: "!", kind: "fail" };
 const rankOf = (verdict) => (verdict in VERDICTS ? Object.keys(VERDICTS).indexOf(verdict) : 1.5);
 
+// Statuses whose figures count.
+const MEASURED = ["Success", "Trained"];
+
 function verdictOf(result) {
   if (result.status === "Running") return "running";
-  return result.status === "Success" ? result.verdict || "not judged" : "no success";
+  return MEASURED.includes(result.status) ? result.verdict || "not judged" : "no success";
 }
 
-const groupKind = (group) => group.verdict || (group.run_ids.length ? "not judged" : "no success");
+const groupKind = (group) => group.verdict || (group.run_ids.length ? "not judged" : group.live && !group.unsuccessful ? "running" : "no success");
 
 function mark(verdict, words = verdict) {
   const { sign, kind } = lookOf(verdict);

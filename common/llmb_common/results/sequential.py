@@ -1,0 +1,209 @@
+"""How an acceptance campaign goes on: when a workload has its answer, and which runs are added before.
+
+It adds runs as long as the answer is open and further runs may change that. It looks after its first runs, at the
+numbers of runs in ``LOOKS``, and after as many runs as it may have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from llmb_common.results.decision import LOOKS, Answer, Decision, doubling
+from llmb_common.results.scatter import STATED
+from llmb_common.results.steps import StepTime
+
+OPEN: Literal["open"] = "open"
+"""The answer where runs do not decide."""
+
+REQUIRED = 0.95
+"""The performance that a system must exceed, as a share of the reference's."""
+
+REPEATS = 3
+RERUNS = 12
+"""Runs of each workload at the first look, and how many more a campaign may add: few systems need them, but one at 97 %
+of the reference does."""
+
+
+def tolerance_of(required: float) -> float:
+    """How much slower a step may be where performance must exceed ``required`` of the reference: 0.95 is +5.26 %."""
+    return 1 / required - 1
+
+
+_TELLING = 3
+"""Runs from which on their own scatter is believed when further ones are foreseen."""
+
+
+@dataclass(frozen=True)
+class SuiteAttempt:
+    """How a run ended: with a step time (None where only its success counts), or why it says nothing, or why it failed.
+
+    ``fault`` is not the system's speed: a node died, somebody cancelled it. Such a run is replaced.
+    """
+
+    time: StepTime | None = None
+    fault: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """``attempt`` is the run's number, from 1; ``days`` from now it should start."""
+
+    attempt: int
+    reason: str
+    days: int = 0
+
+
+@dataclass(frozen=True)
+class Needs:
+    """About what would decide: ``runs`` like those that there are; where ``days`` is not 0, each on a further day."""
+
+    runs: int
+    days: int
+
+
+@dataclass(frozen=True)
+class SequentialDecision:
+    """Where a workload stands. ``attempts`` is how many runs there must be; ``answer`` None: wait for them.
+
+    ``decision`` is that of the last look. ``trouble`` says why there is none, or why it does not count. ``needs``: what
+    would decide where it ends open.
+    """
+
+    attempts: int
+    reruns: tuple[Rerun, ...] = ()
+    answer: Answer | None = None
+    decision: Decision | None = None
+    trouble: str = ""
+    needs: Needs | None = None
+
+
+def follow(
+    ended: Sequence[SuiteAttempt | None],
+    repeats: int,
+    reruns: int,
+    judge: Callable[[Sequence[StepTime]], Decision] | None,
+    *,
+    spread: bool = True,
+) -> SequentialDecision:
+    """What comes next in a campaign, after runs that have ended (None: not yet) in the order of their numbers.
+
+    It depends on nothing else. So a campaign that was killed need not remember what it meant to do next, and can always
+    tell why there was a rerun.
+
+    Args:
+        ended: as far as runs exist
+        repeats: runs before the first look
+        reruns: how many may be added, for whatever reason
+        judge: the decision over step times; None: it is enough that the runs succeed
+        spread: whether runs can start on other days; else none is added that only there would help
+    """
+    attempts = wanted = repeats
+    added: list[Rerun] = []
+    while True:
+        known = [*ended[:attempts], *[None] * (attempts - len(ended))]
+        failed = next((item for item in known if item is not None and item.failure), None)
+        if None in known and failed is None:
+            return SequentialDecision(attempts, tuple(added))
+        # What is running already is waited for, even where one has failed: nothing is left behind.
+        if failed is not None:
+            going = any(item is None for item in ended)
+            return SequentialDecision(attempts, tuple(added), None if going else "fail", None, failed.failure)
+        faults = [(number, item) for number, item in enumerate(known, 1) if item is not None and item.fault]
+        good = [item.time for item in known if item is not None and not item.fault]
+        left = repeats + reruns - attempts
+        missing = wanted - len(good)
+        if missing and left:
+            for number, item in faults[len(faults) - missing :][:left]:
+                attempts += 1
+                added.append(Rerun(attempts, f"run {number}: {item.fault}"))
+            continue
+        times = [time for time in good if time is not None]
+        if missing and (judge is None or not times):
+            why = f"{len(faults)} of {attempts} runs say nothing, the last one: {faults[-1][1].fault}"
+            return SequentialDecision(attempts, tuple(added), OPEN, None, why)
+        if judge is None:
+            return SequentialDecision(attempts, tuple(added), "pass")
+        decision = judge(times)
+        more = min(next(size for size in doubling(LOOKS) if size > len(good)) - len(good), left)
+        # Where the reference's own error leaves it open, no run of the campaign changes that.
+        if decision.answer != OPEN or decision.reference_too_uncertain:
+            return SequentialDecision(attempts, tuple(added), decision.answer, decision)
+        day = _day_that_may_decide(judge, times, left, spread=spread) if more else None
+        if not more or (day is None and len(ended) <= attempts):
+            return SequentialDecision(attempts, tuple(added), OPEN, decision, needs=what_would_decide(judge, times))
+        day = day or 0  # Also where somebody has started further runs all the same: what they say counts.
+        reason = f"open after {len(times)} run{'s' if len(times) > 1 else ''}"
+        added += [Rerun(attempts + number, reason, number * day) for number in range(1, more + 1)]
+        attempts, wanted = attempts + more, len(good) + more
+
+
+def _day_that_may_decide(
+    judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime], left: int, *, spread: bool
+) -> int | None:
+    """0: further runs may decide today; 1: only on further days, one a day; None: ``left`` runs cannot decide.
+
+    Where runs like those that there are would decide sooner on further days, they are not tried today first. Arguments
+    as of ``follow``.
+    """
+    needs = what_would_decide(judge, times)
+    sooner_elsewhere = spread and needs is not None and needs.days > 0
+    for further_days in (True, False) if sooner_elsewhere else (False, True) if spread else (False,):
+        if may_decide(judge, times, left, further_days=further_days):
+            return int(further_days)
+    return None
+
+
+def may_decide(
+    judge: Callable[[Sequence[StepTime]], Decision],
+    times: Sequence[StepTime],
+    left: int,
+    *,
+    further_days: bool,
+) -> bool:
+    """Whether at most ``left`` further runs could give an answer, at any look of a campaign.
+
+    They could not where they would not even if each were as fast as the fastest so far, each as slow as the slowest, or
+    each like the middle one, which lets them scatter least.
+    ``further_days``: each on a day of its own; else all on the day of the last run.
+    """
+    ordered = sorted(times, key=_length)
+    # Fewer runs do not show how much they differ.
+    reach = STATED.run if len(times) < _TELLING else 0.0
+    numbers = [size - len(times) for size in LOOKS if len(times) < size < len(times) + left]
+    for like in (_scaled(ordered[0], -reach), ordered[len(ordered) // 2], _scaled(ordered[-1], reach)):
+        for count in [*numbers, left]:
+            if judge([*times, *_further(times, like, count, further_days=further_days)]).answer != OPEN:
+                return True
+    return False
+
+
+def what_would_decide(judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime]) -> Needs | None:
+    """The fewest further runs, all like the middle one of ``times``, with which a look decides; None: over the last
+    look. Those of the same day are preferred to as many on further days.
+    """
+    like = sorted(times, key=_length)[len(times) // 2]
+    for count in [size - len(times) for size in LOOKS if size > len(times)]:
+        for further_days in (False, True):
+            if judge([*times, *_further(times, like, count, further_days=further_days)]).answer != OPEN:
+                return Needs(count, count if further_days else 0)
+    return None
+
+
+def _length(time: StepTime) -> float:
+    return time.mean or time.seconds
+
+
+def _further(times: Sequence[StepTime], like: StepTime, count: int, *, further_days: bool) -> list[StepTime]:
+    """``count`` runs as ``like``, on the day of the last one, or each on a day of its own."""
+    days = [f"further day {number}" if further_days else times[-1].day for number in range(count)]
+    return [replace(like, day=day) for day in days]
+
+
+def _scaled(time: StepTime, log: float) -> StepTime:
+    """``time`` longer by a factor, given as its logarithm."""
+    factor = math.exp(log)
+    return replace(time, seconds=time.seconds * factor, error=time.error * factor, mean=time.mean * factor)
