@@ -402,3 +402,8 @@ def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: P
     odd, screen = results("".join(skipping))
     assert odd["not_training"] == ["the optimizer skipped 40 of 50 steps"]
     assert "the optimizer skipped 40 of 50 steps" in screen
+
+
+def test_a_fall_goes_on_to_the_last_step() -> None:
+    steep = [12 * 0.7**step + 0.5 for step in range(50)]
+    assert [odd_course(run_of(steep), Window(first, first + 9)) for first in (1, 5, 41)] == [()] * 3

@@ -269,8 +269,8 @@ _GROWTH = 30.0
 _LEAST_NORM = 0.05
 """Below it, three printed decimals and a loss of nearly nothing make ratios meaningless."""
 
-_AROUND = 4
-"""Steps on either side that a loss is held against."""
+_AROUND, _FEWEST_BESIDE = 4, 2
+"""Steps on either side that a loss is held against, and at least: the end of a log does not show where it is going."""
 
 _FAR = 10.0
 """Standard deviations of one step's loss by which it is far from those around it."""
@@ -312,12 +312,16 @@ def _leaps(steps: Sequence[Iteration], window: Window) -> str:
     far, least = _FAR * _noise(losses), _LEAST_LEAP * statistics.median(losses[:3])
     share = max(_LEAP, _FAR * _noise([math.log(max(loss, _SMALLEST)) for loss in losses]))
     odd = []
-    for at, (index, loss) in enumerate(known):
+    for at in range(_FEWEST_BESIDE, len(known) - _FEWEST_BESIDE):
+        index, loss = known[at]
+        if index not in window:
+            continue
         around = sorted([*losses[max(0, at - _AROUND) : at], *losses[at + 1 : at + 1 + _AROUND]])
         # Two leaps in a row are no measure of each other; between the others lies whatever falls or rises steadily.
-        low, high = around[2], around[-3]
+        aside = len(around) // 4
+        low, high = around[aside], around[-1 - aside]
         allowed = max(share * statistics.median(around), far, least)
-        if index in window and not low - allowed <= loss <= high + allowed:
+        if not low - allowed <= loss <= high + allowed:
             odd.append((index, loss, statistics.median(around)))
     if not odd:
         return ""
