@@ -401,6 +401,8 @@ def test_records_of_ten_steps_are_said_and_give_what_they_have(judge):
     assert "31-50 take 45 s each" in timing.status.message
     assert any("log_interval=10" in notice for notice in timing.notices)
     assert verdict(judge(log, Window(50, 50))) == SUCCESS, "nothing is printed of steps 51 to 55"
+    assert verdict(judge(log, Window(45, 54)))[1] == "missing_iteration", "it has all these steps"
+    assert verdict(judge(log, Window(55, 64)))[1] == "window_not_reached"
 
 
 def test_how_many_steps_were_skipped_is_said_of_the_one_that_counts(judge):

@@ -120,7 +120,7 @@ def judge(
     if planned.failure:
         message = f"every iteration is there, but the run ended as {planned.failure}"
         return Status("Failed", "ended_badly", last, message)
-    if window.last > final:
+    if window.last >= final + content.interval:
         steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
         message = f"it ends with step {final}, and iterations {window} are measured: {steps}"
         return Status("Incomplete", "window_not_reached", final, message)
