@@ -197,7 +197,7 @@ def after_warm_up(timing: RunTiming) -> list[Iteration]:
 _SETTLED = 3
 """The last of so many parts of a log is settled, if any is."""
 
-_COMPILING = 1.2
+_COMPILING = 1.1
 """How many times longer than settled ones the steps of a long warm-up take at least, by their median."""
 
 
