@@ -352,3 +352,56 @@ def test_what_a_rank_raised_counts_also_where_it_arrives_late(tmp_path: Path) ->
     assert (found.kind, found.cause and found.cause.rank) == ("read-only", log.culprit)
     shell = log.line(log.culprit, "touch: cannot touch '/root/.x': Read-only file system")
     assert why(tmp_path, shell + log.failed(["KeyError: 'x'"], steps=0)).kind == "exception", "a shell goes on"
+
+
+RECEIVER = (
+    "DeepEP dispatch NVL receiver timeout, channel: 3, RDMA: 0, nvl: 7, src RDMA: 1, src nvl: 1, start: 0, end: 0"
+)
+
+
+@pytest.mark.parametrize("printed", [RECEIVER, "DeepEP timeout check failed: rank = 3, thread = 5, value = 1024)"])
+def test_a_time_out_of_deepep_is_no_illegal_access_whoever_prints_it(tmp_path: Path, printed: str) -> None:
+    """CUDA prints for a kernel, without the rank's prefix."""
+    log = FailedLog(5, style="torch")
+    failed = (
+        "Traceback (most recent call last):",
+        '  File "/opt/a.py", line 7, in f',
+        "torch.AcceleratorError: CUDA error: unspecified launch failure",
+    )
+    own = "".join(log.line(3, text) for text in failed)
+    assert why(tmp_path, log.steps(5) + 3 * f"{printed}\n" + own).kind == "deepep"
+    assert why(tmp_path, log.steps(5) + own + 3 * f"{printed}\n").kind == "illegal-access", "others wait for it"
+
+
+TORCHRUN = """E1122 10:11:12.345000 4711 api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 4714) of binary: python
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_10:11:12
+  host      : gpu-12
+  rank      : 11 (local_rank: 3)
+  exitcode  : -11 (pid: 4714)
+  traceback : Signal 11 (SIGSEGV) received by PID 4714
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Fatal Python error: Segmentation fault",
+        "[gpu-12:4714:0:4714] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x0)",
+    ],
+)
+def test_the_rank_of_a_segfault_is_in_the_lines_of_torchrun_below_it(tmp_path: Path, said: str) -> None:
+    found = why(tmp_path, FailedLog(5).steps(5) + f"{said}\n" + TORCHRUN)
+    assert found.cause is not None
+    assert (found.kind, found.cause.rank, found.cause.node) == ("segfault", 11, "gpu-12")
+    assert found.cause.line.startswith(said[:20])
+
+
+def test_rank_0s_own_log_says_that_steps_were_trained(tmp_path: Path) -> None:
+    steps = 30 * "Step Time : 5.74s GPU utilization: 612.3MODEL_TFLOP/s/GPU\n"
+    limit = "slurmstepd: error: *** JOB 4544 ON gpu-1 CANCELLED AT 2026-04-21T17:01:43 DUE TO TIME LIMIT ***\n"
+    found = why(tmp_path, steps + limit)
+    assert found.cause is not None
+    assert (found.kind, found.cause.step) == ("time-limit", 30)

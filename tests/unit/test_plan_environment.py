@@ -239,3 +239,26 @@ def test_cores_and_the_memory_clock_stand_in_the_script() -> None:
         assert said in script_of(job).splitlines()
     job = plan("mbridge", **asked(CATALOGUE.entry("llama3_8b_pretrain_8gpu_b300_fp8mx_config")))
     assert "core_stride" not in script_of(job)
+
+
+KIMI = {"MODEL_SIZE": "kimi_k2", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "1024"}
+
+
+@pytest.mark.parametrize(
+    ("job", "noticed"),
+    [
+        (KIMI, True),
+        (KIMI | {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "IB"}, False),
+        (
+            KIMI | {"MEGATRON_SETTINGS": "model.moe_token_dispatcher_type=flex"},
+            False,
+        ),
+        (KIMI | {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.10"}, False),
+        ({"MODEL_SIZE": "qwen3_235b_a22b", "GPU_TYPE": "b200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}, False),
+        ({"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "256"}, False),
+    ],
+    ids=["beyond a node", "another plug-in", "DeepEP", "another release", "inside a node", "HybridEP by itself"],
+)
+def test_a_known_corruption_of_what_experts_exchange_is_a_notice(job: dict[str, str], noticed: bool) -> None:
+    warnings = plan("mbridge", **job).preflight.warnings
+    assert any("issue 5462" in text for text in warnings) is noticed

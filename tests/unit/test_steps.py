@@ -311,3 +311,47 @@ def test_a_calm_run_one_with_a_spike_and_one_without_tflops_say_no_more_than_the
     (text,) = said(steps(i39=400.0))
     assert "is unlike the others (iteration 39, 40 times" in text, "a spike is no drift"
     assert said([step._replace(tflops=math.nan) for step in steps()], 5000.0) == ()
+
+
+# Long warm-ups
+
+
+@pytest.mark.parametrize("end", [11, 25, 34])
+def test_slow_steps_from_the_start_on_are_warm_up_and_no_stalls(end: int) -> None:
+    slow = steps(**{f"i{index}": 30.0 for index in range(1, end + 1)})
+    assert after_warm_up(timing(slow))[0].index == end + 1
+    assert step_time(timing(slow)).stalls == ()
+    (text,) = said(slow)
+    assert text.startswith(f"iterations 1 to {end} are warm-up")
+    assert "3 times as long" in text
+
+
+@pytest.mark.parametrize("end", [38, 44, 80])
+def test_a_window_in_a_long_warm_up_is_measured_and_the_settled_time_is_said(end: int) -> None:
+    slow = steps(300, **{f"i{index}": 30.0 for index in range(1, end + 1)})
+    text = next(text for text in said(slow) if text.startswith("warm-up"))
+    mean = (min(end, 44) - 34) * 2 + 10
+    assert f"to iteration {end}," in text
+    assert f"settled steps take 10 s, the mean of the window is {mean} s" in text
+    assert f"--window={end + 1}-{end + 10}" in text
+    assert [item.index for item in after_warm_up(timing(slow))][:10] == list(range(35, 45))
+
+
+def test_a_restart_may_warm_up_as_long() -> None:
+    slow = steps(100, **{f"i{index}": 30.0 for index in range(51, 70)})
+    assert [item.index for item in after_warm_up(timing(slow, restarts=(51,)))] == [*range(11, 51), *range(70, 101)]
+    assert any(item.index == 65 for item in after_warm_up(timing(slow))), "without a restart they are a stall"
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        [10.0 * (1.3 - 0.3 * step / 300) for step in range(300)],  # faster all the time
+        [10.8 if step < 150 else 10.0 for step in range(300)],  # another level
+        [30.0 if step < 8 else 10.0 for step in range(300)],  # the usual warm-up
+        [30.0 if step < 30 and step % 6 else 10.0 for step in range(300)],  # with breaks
+        [30.0 if step < 45 else 10.0 for step in range(50)],  # nothing has settled
+    ],
+)
+def test_what_no_long_warm_up_is(seconds: list[float]) -> None:
+    assert after_warm_up(timing(timed(seconds)))[0].index == 11

@@ -280,3 +280,45 @@ def test_a_record_far_into_a_piece_of_a_log_is_found() -> None:
         7,
         8,
     ]
+
+
+def test_rank_0s_own_log_has_times_and_its_steps_are_counted(read):
+    content = read("".join(step_time(5.0 + n / 100, 600.0 + n) for n in range(4)))
+    assert [(item.index, item.total, item.seconds, item.tflops) for item in content.iterations] == [
+        (n + 1, 4, pytest.approx(5.0 + n / 100), 600.0 + n) for n in range(4)
+    ]
+    assert (content.of_rank_0, content.log_format, content.damaged) == (True, "mbridge", 0)
+
+
+def test_steps_of_rank_0_are_counted_from_where_its_loop_starts(read):
+    begins = "Starting training loop at iteration {}\n"
+    content = read(begins.format(20) + 8 * step_time() + begins.format(25) + 5 * step_time())
+    assert indices(content) == list(range(21, 31))
+    assert content.restarts == (26,)
+
+
+def test_few_prints_of_rank_0_are_the_beginning_of_a_log_that_was_cut(read):
+    assert read(2 * step_time()).iterations == ()
+    assert read(5 * step_time() + mbridge_line(1)[:200] + "\n").of_rank_0 is False
+
+
+def test_a_step_of_no_time_is_counted_and_left_out(read):
+    assert indices(read(3 * step_time() + step_time(0.0) + step_time())) == [1, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "interval"),
+    [((10, 20, 30), 10), ((5, 10, 20, 25), 5), ((1, 2, 3), 1), ((5, 10), 1), ((3, 5, 7), 1), ((1, 3, 4), 1)],
+)
+def test_records_of_several_steps_are_known_by_their_numbers(read, numbers, interval):
+    assert read("".join(map(mbridge_line, numbers))).interval == interval
+
+
+def test_losses_below_zero_are_kept_by_name_and_value(read):
+    usual, odd = "load_balancing_loss: 1.2E-02", "load_balancing_loss: -1.2E-02"
+    content = read("".join(mbridge_line(n, extra=odd if n == 4 else usual) for n in range(1, 7)))
+    assert [item.negative for item in content.iterations] == [(), (), (), (("load_balancing_loss", -0.012),), (), ()]
+
+
+def test_a_record_counts_all_steps_that_were_skipped(read):
+    assert [item.skipped for item in read(mbridge_line(10, skipped=8) + mbridge_line(20)).iterations] == [8, 0]

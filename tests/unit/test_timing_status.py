@@ -13,7 +13,7 @@ from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import analyse
 from llmb_common.timing.statistics import Summary, Window, read_window, summarize
-from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line
+from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line, step_time
 
 WINDOW = Window(35, 44)
 NEMO = {"window": Window(11, 44)}
@@ -387,3 +387,34 @@ def test_summaries() -> None:
     assert summarize([2.0]) == Summary(1, 2.0, 0.0, 2.0)
     assert summarize([1.0, 3.0]) == Summary(2, 2.0, pytest.approx(2**0.5), 2.0)
     assert summarize([4.0, 1.0, 3.0, 2.0]) == Summary(4, 2.5, pytest.approx(1.2909944), 2.5)
+
+
+RANK_0 = 50 * step_time()
+
+
+@pytest.mark.parametrize(
+    ("record", "state"),
+    [(None, "Incomplete"), (ended("FAILED", "exit code 7"), "Failed"), ({"state": "RUNNING"}, "Running")],
+)
+def test_rank_0s_own_log_is_no_run_that_died_before_its_first_step(judge, record, state):
+    timing = judge(RANK_0, record=record)
+    reason = "still_running" if state == "Running" else "rank_0_only"
+    assert verdict(timing) == (state, reason, 50)
+    assert timing.seconds == Summary(10, 5.74, 0.0, 5.74)
+    assert timing.tflops is not None
+
+
+def test_records_of_ten_steps_are_said_and_give_what_they_have(judge):
+    log = "".join(mbridge_line(n, 55, milliseconds=1000.0 * n) for n in range(10, 51, 10))
+    timing = judge(log)
+    assert verdict(timing) == ("Incomplete", "missing_iteration", 35)
+    assert "31-50 take 45 s each" in timing.status.message
+    assert any("log_interval=10" in notice for notice in timing.notices)
+    assert verdict(judge(log, Window(50, 50))) == SUCCESS, "nothing is printed of steps 51 to 55"
+    assert verdict(judge(log, Window(45, 54)))[1] == "missing_iteration", "it has all these steps"
+    assert verdict(judge(log, Window(55, 64)))[1] == "window_not_reached"
+
+
+def test_how_many_steps_were_skipped_is_said_of_the_one_that_counts(judge):
+    log = "".join(mbridge_line(n, skipped=int(n % 5 > 0), loss=None if n % 5 else "6.5") for n in range(1, 51))
+    assert judge(log).status.message == "the optimizer skipped its step at iteration 36, and 40 of 50 in all"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import random
 from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmb_common.results.steps import logged_tflop
-from llmb_common.results.training import Training, training_of, training_sense, unlike_repeats
+from llmb_common.results.training import Training, odd_course, training_of, training_sense, unlike_repeats
 from llmb_common.timing.iterations import read_log
 from llmb_common.timing.records import Iteration
+from llmb_common.timing.statistics import Window
 from support import instant
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_line, nemo_log
@@ -323,3 +326,84 @@ def test_without_a_reference_it_fails_all_the_same(cli: Cli, tmp_path: Path) -> 
     assert cli("report", *asked).status == 0
     assert all("not training: " in (tmp_path / form).read_text() for form in ("html", "markdown", "junit"))
     assert cli("results", "--group").status == cli("results", "--history").status == 0
+
+
+WINDOW = Window(35, 44)
+
+
+def course(losses: Sequence[float], norms: Sequence[float] | None = None) -> tuple[str, ...]:
+    iterations = run_of(losses)
+    if norms is not None:
+        iterations = [item._replace(grad_norm=norm) for item, norm in zip(iterations, norms, strict=True)]
+    return odd_course(iterations, WINDOW)
+
+
+@pytest.mark.parametrize("growth", [1.15, 1.3, 2.0])
+def test_a_gradient_norm_that_grows_by_orders_of_magnitude_is_said(growth: float) -> None:
+    (text,) = course(falling(), [0.7 * growth**step for step in range(50)])
+    assert text.startswith("the gradient norm grows from ")
+
+
+def test_gradient_norms_of_healthy_trainings_are_left_alone() -> None:
+    source = random.Random(3)
+    early = [30 * math.exp(-step / 4) + 0.5 for step in range(50)]
+    late = [0.3 + step / 50 for step in range(50)]
+    memorized = [0.001 * (1 + step) for step in range(50)]
+    bursts = [norm * source.choice([1, 1, 1, 1, 1, 1, 1, 1, 1, 40]) for norm in early]
+    assert [course(falling(), norms) for norms in (early, late, memorized, bursts)] == [()] * 4
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "named"), [(39, 13.0, True), (39, 3.0, True), (36, 8.0, True), (20, 13.0, False)]
+)
+def test_a_measured_loss_far_from_its_neighbors_is_said(at: int, value: float, named: bool) -> None:
+    losses = falling()
+    losses[at] = value
+    found = course(losses)
+    assert bool(found) is named
+    if named:
+        assert f"{value:.4g} at iteration {at + 1}" in found[0]
+
+
+def test_losses_of_healthy_trainings_are_not_far_from_their_neighbors() -> None:
+    source = random.Random(5)
+    for number in range(200):
+        drop = 20 + number % 25
+        abrupt = [12 * math.exp(-max(0, step - drop) / 2) + 0.02 for step in range(50)]
+        curves = [falling(seed=number), falling(0.3, 5.0, seed=number), abrupt, [20.0 - step / 3 for step in range(50)]]
+        for curve in curves:
+            assert course([value * (1 + source.gauss(0, 0.03)) for value in curve]) == ()
+
+
+def test_a_balancing_loss_below_zero_is_no_training() -> None:
+    odd = (("load_balancing_loss", -0.012),)
+    iterations = with_figures(run_of(falling()), lambda index: {"negative": odd if index > 20 else ()})
+    assert sense(iterations) == ("load_balancing_loss is negative in 30 of 50 records (-0.012 at iteration 21)",)
+
+
+def test_skipped_steps_are_counted_within_records_of_several() -> None:
+    records = [Iteration(at, 50, 1.0, loss=9.0 - at / 50, grad_norm=1.0, skipped=8) for at in range(10, 51, 10)]
+    assert "the optimizer skipped 40 of 50 steps" in training_of(records).faults
+
+
+def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: Path) -> None:
+    def results(log: str) -> tuple[dict[str, Any], str]:
+        (tmp_path / "log-x.out").write_text(log)
+        printed = cli("results", str(tmp_path / "log-x.out"))
+        document = json.loads(cli("results", str(tmp_path / "log-x.out"), "--json").out)
+        return document["data"]["runs"][0], printed.out + printed.err
+
+    losses = falling()
+    lines = [mbridge_line(n, loss=f"{losses[n - 1]:.4f}", tflops=612.3) for n in range(1, 51)]
+    healthy, screen = results("".join(lines))
+    assert (healthy["remarks"], healthy["not_training"]) == ([], [])
+    assert "612.30" in screen.partition("\n\n")[2], "in the table of runs, too"
+    skipping = [mbridge_line(n, loss=None, skipped=1) if not 35 <= n <= 44 else lines[n - 1] for n in range(1, 51)]
+    odd, screen = results("".join(skipping))
+    assert odd["not_training"] == ["the optimizer skipped 40 of 50 steps"]
+    assert "the optimizer skipped 40 of 50 steps" in screen
+
+
+def test_a_fall_goes_on_to_the_last_step() -> None:
+    steep = [12 * 0.7**step + 0.5 for step in range(50)]
+    assert [odd_course(run_of(steep), Window(first, first + 9)) for first in (1, 5, 41)] == [()] * 3

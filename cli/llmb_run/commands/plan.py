@@ -11,7 +11,15 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
-from llmb_common.planning.outlook import cost_line, gpu_hours, job_seconds, known_from, most_gpu_hours, time_lines
+from llmb_common.planning.outlook import (
+    cost_line,
+    fits_line,
+    gpu_hours,
+    job_seconds,
+    known_from,
+    most_gpu_hours,
+    time_lines,
+)
 from llmb_common.planning.ranks import ORDER, coordinates, groups
 from llmb_common.planning.sources import sources
 from llmb_run import options
@@ -60,9 +68,7 @@ class Outlook:
         if memory is None:
             yield "not known: its memory is not estimated"
             return
-        needed = memory.peak + memory.reserve
-        answer = "yes" if memory.fits else "no" if memory.certain else "maybe not"
-        yield f"{answer} ({needed:.1f} of {memory.limit:.0f} GiB a GPU; {memory.kind}: {memory.knowledge})"
+        yield fits_line(memory)
 
     def _job(self) -> Iterator[str]:
         plan = self.plan

@@ -121,8 +121,8 @@ def _table(planned: Sequence[PlannedJob]) -> str:
 
 def _known(plan: JobPlan) -> list[str]:
     memory, step = plan.preflight.memory, step_seconds(plan)
-    room = "" if memory is None else f"{memory.peak + memory.reserve:.0f} of {memory.limit:.0f}"
-    doubt = "" if memory is None or memory.fits else f", {memory.verdict}"
+    room = "" if memory is None else f"{memory.likely + memory.reserve:.0f} of {memory.limit:.0f}"
+    doubt = "" if memory is None or memory.verdict == "fits" else f", {memory.verdict}"
     return [str(plan.gpus), room + doubt, "" if step is None else ranged(step), known_from(plan)]
 
 

@@ -156,7 +156,7 @@ def _runs(found: Sequence[MeasuredRun], groups: Sequence[Group], *, full_names: 
         elif status.state != "Success":
             trouble = [f"{status.state}: {status.message}", item.why.short if item.why else ""]
         else:
-            trouble = [item.unfit if item.record else "not an LLMB run: no figures"]
+            trouble = [item.unfit, "" if item.record else "not an LLMB run: no figures"]
         held = "in the baseline" if item.record and item.record.paths.run_id in in_baseline else ""
         marks[id(item)] = "; ".join(filter(None, (*trouble, chosen, differing.get(id(item)), held)))
     beside = (

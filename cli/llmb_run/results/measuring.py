@@ -24,6 +24,7 @@ from llmb_common.results.verdict import (
     Figures,
     Verdict,
     figures,
+    judge_log,
     judge_result,
     measured_seconds,
     window_of,
@@ -296,7 +297,7 @@ def _read_one(
 def _judged(item: MeasuredRun, workspace: Workspace, known: Sequence[Baseline], past: PastRuns) -> MeasuredRun:
     record, timing = item.record, item.timing
     if record is None:
-        return item
+        return replace(item, verdict=judge_log(timing, item.steps))
     item = replace(item, baselines=known, past=past)
     try:
         recipe = workspace.workload(record.plan.workload).recipe

@@ -16,7 +16,7 @@ from llmb_common.recipes.rows import FIGURES, PublishedResult
 from llmb_common.results.references import Reference
 from llmb_common.timing.records import Iteration
 from llmb_run import columns
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, less_one, run_as_json
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, formatted, less_one, run_as_json
 from llmb_run.results.measuring import MeasuredRun
 from llmb_run.terminal import notice
 
@@ -33,6 +33,12 @@ def _texts(path: str) -> Callable[[Any], list[str]]:
 
 def _percent(share: float) -> float:
     return share * 100
+
+
+def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str]:
+    """The cell of a figure; of a log that LLMB did not make, what the log itself says over the window."""
+    own, said = at(path), at(of_log)
+    return lambda run: formatted(own(run) if run.record else said(run), spec)
 
 
 def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
@@ -126,6 +132,7 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
         ALL,
         "as the recipe's source states it: mean of the window, or the last step",
         *("step", "s", ".3f"),
+        text=_or_of_log("figures.step_seconds", "timing.seconds.mean", ".3f"),
         csv_name="step_s",
     ),
     Column(
@@ -144,6 +151,7 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
         ALL,
         "FLOPs counted as the reference's source does",
         *("TFLOPS/GPU", "", ".2f"),
+        text=_or_of_log("figures.tflops_per_gpu", "timing.tflops.mean", ".2f"),
     ),
     Column("mfu_percent", at("figures.mfu", _percent), ALL, "of the peak of the precision", *("MFU", "%", ".2f")),
     Column("log_mfu_percent", at("figures.log_mfu", _percent), DATA | TEXT, "by the log", *("log MFU", "%", ".2f")),
@@ -254,7 +262,7 @@ STEP: tuple[Column[MeasuredStep], ...] = (
     Column("tflops_per_gpu", at("step.tflops"), DATA, "by the log"),
     Column("loss", at("step.loss"), DATA),
     Column("grad_norm", at("step.grad_norm"), DATA),
-    Column("skipped", at("step.skipped"), DATA, "by the optimizer"),
+    Column("skipped", at("step.skipped", bool), DATA, "by the optimizer"),
 )
 
 

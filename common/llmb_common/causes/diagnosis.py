@@ -20,7 +20,7 @@ from llmb_common.causes.blame import is_certain_of_node, is_interrupted, peer_of
 from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
 from llmb_common.causes.lines import LogLine
 from llmb_common.causes.places import Places
-from llmb_common.causes.reading import Complaint, Reading, number_of, read_complaints
+from llmb_common.causes.reading import Complaint, Reading, first_by_time, number_of, read_complaints, trapped
 from llmb_common.causes.table import FailureSignature, signatures
 from llmb_common.command.printable import counted, printable
 from llmb_common.errors import LLMBError
@@ -38,8 +38,6 @@ _TASK = re.compile(r"srun: error: \S+: task \d+: ")
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
 
-_LATE = 60.0
-"""Seconds by which a line may arrive after later ones: by more than that, it is the clocks of two nodes that differ."""
 
 _STATES = {
     "NODE_FAIL": "node-failed",
@@ -209,7 +207,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
             specific = [item for item in kept if "vague" not in item.signature.traits] or kept
             kept = [item for item in kept if item.raised] or ([] if _lost_in_silence(readings, places) else specific)
         if kept:
-            return _with_node(_more_specific(_first_by_time(kept), kept), kept)
+            return _with_node(_more_specific(first_by_time(kept), kept), kept)
     return None
 
 
@@ -259,9 +257,7 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
     reading = _reading_of(item, readings)
     before = [other for other in reading.complaints if other.offset < item.offset]
     own = item.line.rank
-    if item.signature.id in ("illegal-access", "cuda") and any(
-        "traps" in other.signature.traits and other.line.rank == own for other in before
-    ):
+    if item.signature.id in ("illegal-access", "cuda") and any(trapped(item, other) for other in before):
         return False
     if any(other.signature.role == "witness" for other in before):
         return _strength(item) == 2 and own is not None and own not in reading.waits.waiting
@@ -269,25 +265,6 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
         before = [other for other in before if "NCCL WARN" not in other.line.text]
     follows = any(other.signature.role in ("cascade", "killed", "ended") and not other.line.mild for other in before)
     return _strength(item) == 2 or not follows
-
-
-def _first_by_time(items: Sequence[Complaint]) -> Complaint:
-    """The first in the file, unless another of the same style of time is a little earlier by the clock."""
-
-    def style(item: Complaint) -> str:
-        return re.sub(r"\d", "0", (item.line.time or "")[:19])
-
-    def clock(item: Complaint) -> float:
-        time = re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", item.line.time or "")
-        return int(time[1]) * 3600 + int(time[2]) * 60 + float(time[3].replace(",", ".")) if time else 0.0
-
-    first = found = items[0]
-    most = 0.0
-    for item in items:
-        earlier = (clock(first) - clock(item)) % 86_400
-        if item.log == first.log and style(item) == style(first) and most < earlier <= _LATE:
-            found, most = item, earlier
-    return found
 
 
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
@@ -317,7 +294,7 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
     said_by = reading.ranks.get(kind, set())
     rank, node, gpu = locate(item, places)
     if rank is None and not item.location.ranks:
-        ended, host = _ended_first(readings, places)
+        ended, host = _told_below(item, reading, places) or _ended_first(readings, places)
         rank, node = (ended, host) if node in (None, host) else (None, node)
     ranks = tuple(sorted(item.location.ranks if len(item.location.ranks) > 1 else said_by))[:_MOST_RANKS]
     hosts = reading.hosts.get(kind, set()) | {places.host_of(one) for one in said_by}
@@ -335,6 +312,21 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
         peer=peer_of(item) if found.fault == "network" else None,
         keep_out=found.keep_out and node is not None and not everywhere and found.sure != "possible",
     )
+
+
+def _told_below(item: Complaint, reading: Reading, places: Places) -> tuple[int, str | None] | None:
+    """Rank and node of a crash whose own line names neither: a later one of the same kind, torchrun's, has its process.
+
+    None where none does.
+    """
+    if item.signature.id != "segfault":
+        return None
+    for other in reading.complaints:
+        if other.offset > item.offset and other.signature is item.signature:
+            rank, host, _ = locate(other, places)
+            if rank is not None:
+                return rank, host
+    return None
 
 
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:

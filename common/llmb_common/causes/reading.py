@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -23,7 +23,7 @@ from llmb_common.causes.collectives import TimedOutCollectives
 from llmb_common.causes.lines import Location, LogLine, location_of, parse, plain, printer_of
 from llmb_common.causes.table import FailureSignature, signature_of
 from llmb_common.timing.log_files import find_markers, open_log
-from llmb_common.timing.records import MARKERS
+from llmb_common.timing.records import MARKERS, STEP_TIME_BEGINS
 
 LONGEST = 500
 """Characters of a line that are reported."""
@@ -167,7 +167,7 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
     """What ``log`` says from the byte ``start`` on; nothing where it cannot be read."""
     reading = Reading(log)
     with contextlib.suppress(OSError), open_log(log) as file:
-        last_two = deque(_iterations(file, start), maxlen=2)
+        last_two = deque(_iterations(file, start), maxlen=2) or deque(_of_rank_0(file, start), maxlen=2)
         if last_two:
             _, reading.step, reading.steps, reading.step_time = last_two[-1]
         begin = last_two[0][0] if len(last_two) == 2 else start
@@ -199,7 +199,13 @@ def _revive(reading: Reading) -> None:
         reading.complaints.append(item._replace(survived=item.survived and not dead))
 
 
-def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int, str | None]]:
+def _of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
+    """The same of a log that has rank 0's prints alone: these are counted, and do not say of how many."""
+    for number, (offset, _) in enumerate(find_markers(file, (STEP_TIME_BEGINS,), b"", start), 1):
+        yield offset, number, None, None
+
+
+def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
     """Of the last iterations that the log has: offset, number, how many there were to be, and time."""
     found = deque((offset for offset, _ in find_markers(file, list(MARKERS), start=start)), maxlen=4)
     for offset in found:
@@ -334,3 +340,37 @@ def _by_last_words(line: str) -> Above:
     if not parsed.mild or _NATIVE.search(line):
         return "uncaught"
     return "none" if _HANDLED.search(parsed.text) else "logged"
+
+
+_LATE = 60.0
+"""Seconds by which a line may arrive after later ones: by more than that, it is the clocks of two nodes that differ."""
+
+
+def trapped(item: Complaint, other: Complaint) -> bool:
+    """Whether ``other`` ended a kernel of its own, and ``item`` may be what CUDA then says. A kernel's print has no
+    prefix, and not every one names its rank."""
+    if "traps" not in other.signature.traits:
+        return False
+    own = item.line.rank
+    if other.line.rank is not None or other.line.local is not None:
+        return (other.line.rank, other.line.local) == (own, item.line.local)
+    return own is None or not other.location.ranks or own in other.location.ranks
+
+
+def first_by_time(items: Sequence[Complaint]) -> Complaint:
+    """The first in the file, unless another of the same style of time is a little earlier by the clock."""
+
+    def style(item: Complaint) -> str:
+        return re.sub(r"\d", "0", (item.line.time or "")[:19])
+
+    def clock(item: Complaint) -> float:
+        time = re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", item.line.time or "")
+        return int(time[1]) * 3600 + int(time[2]) * 60 + float(time[3].replace(",", ".")) if time else 0.0
+
+    first = found = items[0]
+    most = 0.0
+    for item in items:
+        earlier = (clock(first) - clock(item)) % 86_400
+        if item.log == first.log and style(item) == style(first) and most < earlier <= _LATE:
+            found, most = item, earlier
+    return found

@@ -97,7 +97,8 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ``limit``: what the device has; ``at_least``: a validated lower bound of the peak, None where there is none.
     ``knowledge`` says how well jobs of the class ``kind`` are known: ``low`` and ``high`` are the errors of ``pairs``
     peaks, in percent of the measured one, None where nobody measured any. ``factor``: what was
-    measured over what was predicted, here or by others. ``knob``: what would help most.
+    measured over what was predicted, here or by others. ``knob``: what would help most. ``ran_out``: who saw a job of
+    this kind run out of memory that was predicted to need less of its GPU than this one; empty: nobody is known.
     """
 
     stages: tuple[StageMemory, ...]
@@ -111,6 +112,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     factor: float = 1.0
     at_least: float | None = None
     knob: str = ""
+    ran_out: str = ""
 
     @property
     def fullest(self) -> StageMemory:
@@ -123,9 +125,14 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.fullest.total
 
     @property
+    def likely(self) -> float:
+        """The peak as such jobs were measured; the predicted one where nobody measured any."""
+        return self.peak * self.factor
+
+    @property
     def fits(self) -> bool:
-        """Whether the peak, as it was measured of such jobs, and the reserve are below the limit."""
-        return self.peak * self.factor + self.reserve <= self.limit
+        """Whether the likely peak and the reserve are below the limit."""
+        return self.likely + self.reserve <= self.limit
 
     @property
     def certain(self) -> bool:
@@ -134,8 +141,11 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def verdict(self) -> str:
-        """``fits``, ``does not fit``, or ``may not fit`` where that is not certain."""
-        return "fits" if self.fits else "does not fit" if self.certain else "may not fit"
+        """``fits``, ``does not fit``, ``may not fit`` where that is not certain, and ``may fit`` where it is predicted
+        to, and another like it ran out of memory."""
+        if self.fits:
+            return "may fit" if self.ran_out else "fits"
+        return "does not fit" if self.certain else "may not fit"
 
 
 class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

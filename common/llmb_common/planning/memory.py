@@ -61,6 +61,26 @@ MEASURED = {
 }
 
 
+RAN_OUT = (
+    # Llama 3.1 405B on 256 GB200, in NVIDIA's own configuration; Nemotron 3 Super on 64 GB300; Nemotron 3 Nano on
+    # 16 H100 without recomputation of its experts, and with less; Qwen3 30B-A3B on 8 B300.
+    ("dense, nvfp4", "", 0.87, "Megatron-Bridge issue 3714"),
+    ("experts, nvfp4", "", 0.58, "Megatron-Bridge issue 3500; 3597 is of another such job"),
+    ("experts, bf16", "CUDA graphs", 0.92, "Megatron-Bridge, skills/nemo-mbridge-perf-activation-recompute"),
+    ("experts, fp8 (mx)", "CUDA graphs", 0.75, "Megatron-Bridge issue 4587"),
+)
+"""Kinds of jobs that were seen to run out of memory, though they were predicted to fit: how such a kind begins, a
+further word of it, the share of the GPU that was predicted with the reserve, and who saw it."""
+
+
+def ran_out(kind: str, share: float) -> str:
+    """Who saw a job of ``kind`` run out of memory where ``share`` of the GPU or less was predicted; empty: nobody."""
+    for begins, word, least, source in RAN_OUT:
+        if kind.startswith(begins) and word in kind and share >= least:
+            return source
+    return ""
+
+
 def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
     """``dense, bf16``, ``experts, fp8 (mx), VP, offload``: what decides how well the memory of a job is known."""
     layout = job.layout
@@ -131,6 +151,9 @@ def estimate_of(
         **measured._asdict(),
         at_least=_at_least(case, plan, job, kind, measured),
     )
+    if measured.knowledge == "not validated":
+        seen = ran_out(kind, (estimate.peak + estimate.reserve) / estimate.limit)
+        estimate = structs.replace(estimate, ran_out=seen)
     return estimate if estimate.fits else structs.replace(estimate, knob=_knob(case, job, estimate))
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from llmb_common.command.printable import counted
 from llmb_common.command.words import clock, span_seconds
 from llmb_common.errors import RequestError
-from llmb_common.planning.job_plan import JobPlan, PublishedTime
+from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, PublishedTime
 from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
 from llmb_common.request.variables import FieldNames
 
@@ -217,14 +217,40 @@ def cost_line(plan: JobPlan) -> str:
     return ""
 
 
+_APART = 0.01
+"""Share by which a measured peak differs from the predicted one where both are shown."""
+
+
+def fits_line(memory: MemoryEstimate) -> str:
+    """Whether a job fits, with what it needs: as predicted, and as such jobs were measured where that is known."""
+    answers = {"fits": "yes", "may fit": "maybe", "may not fit": "maybe not", "does not fit": "no"}
+    needs = f"{memory.peak + memory.reserve:.1f}" if _as_predicted(memory) else _peaks(memory, unit="")
+    joint = "" if _as_predicted(memory) else ","
+    return f"{answers[memory.verdict]} ({needs}{joint} of {memory.limit:.0f} GiB a GPU; {memory_known(memory)})"
+
+
+def _peaks(memory: MemoryEstimate, unit: str = " GiB") -> str:
+    measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
+    return f"{memory.peak:.1f}{unit}{measured} and {memory.reserve:.0f} in reserve"
+
+
+def _as_predicted(memory: MemoryEstimate) -> bool:
+    return abs(memory.factor - 1) < _APART
+
+
+def memory_known(memory: MemoryEstimate) -> str:
+    """How well the memory of such jobs is known, and where one like it ran out."""
+    known = f"{memory.kind}: {memory.knowledge}"
+    if not memory.ran_out:
+        return known
+    return f"{known}; a job of this kind ran out of memory where no more was predicted: {memory.ran_out}"
+
+
 def in_short(plan: JobPlan) -> list[str]:
     """Memory, time and GPU-hours, a line each where something is known."""
     memory, lines = plan.preflight.memory, []
     if memory is not None:
-        lines.append(
-            f"memory: {memory.peak:.1f} GiB and {memory.reserve:.0f} in reserve on the fullest rank, of "
-            f"{memory.limit:.0f} ({memory.kind}: {memory.knowledge})"
-        )
+        lines.append(f"memory: {_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})")
     if plan.device == "cuda" or step_seconds(plan) is not None:  # small models on CPUs: nobody asks
         lines.append(f"time: {'; '.join(time_lines(plan))}")
     cost = cost_line(plan)

@@ -11,6 +11,9 @@ Three things make the plain mean and its textbook error wrong for training steps
 * *Short windows.* Ten steps (35 to 44) are too few to estimate a variance, an autocorrelation or how often steps stall.
   These come from all steps after warm-up, the location from the window alone.
 
+Warm-up is neither: the first ten steps of every start, and slow ones that follow these without a break, as where each
+of the first steps compiles. ``after_warm_up`` leaves them out, unless the documented window has them.
+
 ``anomalies`` are what is odd about the steps, in words: each makes a reader doubt the figure, none of them changes it
 silently.
 """
@@ -24,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmb_common.command.printable import counted, first_few
-from llmb_common.results.training import NOTHING, Training, training_of
+from llmb_common.results.training import NOTHING, Training, odd_course, training_of
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import RunTiming
 
@@ -166,9 +169,10 @@ def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
     skipped = [item for item in timing.iterations if item.skipped]
     found = [
         _spikes(inside, measured),
-        _warm_up(inside, measured),
+        _long_warm_up(timing, measured) or _warm_up(inside, measured),
         _drift(after_warm_up(timing), {inside[at].index for at in measured.spikes}),
         f"the optimizer skipped {counted(len(skipped), 'step')} ({_named(skipped)})" if skipped else "",
+        *odd_course(timing.iterations, timing.window),
     ]
     return tuple(text for text in found if text)
 
@@ -184,8 +188,61 @@ def after_warm_up(timing: RunTiming) -> list[Iteration]:
     window = timing.window
     first = min(window.first, timing.iterations[0].step + _TO_WARM_UP)
     cold = {at + step for at in timing.restarts for step in range(_TO_WARM_UP)}
+    for slow in _slow_starts(timing):
+        cold.update(item.index for item in slow)
     steady = (item for item in timing.iterations if item.index >= first)
     return [item for item in steady if item.index not in cold or item.index in window]
+
+
+_SETTLED = 3
+"""The last of so many parts of a log is settled, if any is."""
+
+_COMPILING = 1.1
+"""How many times longer than settled ones the steps of a long warm-up take at least, by their median."""
+
+
+def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
+    """The steps of each start that are slower than settled ones from the first on, where these go on beyond the usual
+    warm-up."""
+    iterations = timing.iterations
+    settled = [item.seconds for item in iterations[-(len(iterations) // _SETTLED) :]]
+    if len(iterations) < 2 * _TO_WARM_UP or (iterations[_TO_WARM_UP].seconds <= min(settled) and not timing.restarts):
+        return []
+    _, high = _usual(settled)
+    level = statistics.median(settled)
+    found: list[Sequence[Iteration]] = []
+    for start in (iterations[0].index, *timing.restarts):
+        after = (item for item in iterations if item.index >= start)
+        slow = list(itertools.takewhile(lambda item: item.seconds > high, after))
+        if len(slow) <= _TO_WARM_UP or statistics.median(item.seconds for item in slow) < _COMPILING * level:
+            continue
+        # A run that becomes faster all the time does not settle where its steps pass a limit.
+        following = [item.seconds for item in iterations if item.index > slow[-1].index][:_TO_WARM_UP]
+        if statistics.median(following) < (level + high) / 2:
+            found.append(slow)
+    return found
+
+
+def _long_warm_up(timing: RunTiming, measured: StepTime) -> str:
+    """How long the first steps were slow; of a window among them, what settled steps take."""
+    starts = _slow_starts(timing)
+    if not starts:
+        return ""
+    slow, window = starts[-1], timing.window
+    end = slow[-1].index
+    settled = [item for item in timing.iterations if item.index > end]
+    level = statistics.median(item.seconds for item in settled)
+    times = statistics.median(item.seconds for item in slow) / level
+    if end < window.first or slow[0].index > window.last:
+        return (
+            f"iterations {slow[0].index} to {end} are warm-up (compilation?), and take {times:.2g} times as long as"
+            " later ones: they do not count"
+        )
+    return (
+        f"warm-up (compilation?) lasts to iteration {end}, beyond where the window {window} begins: settled steps take"
+        f" {level:.4g} s, the mean of the window is {measured.mean:.4g} s"
+        f" (--window={end + 1}-{min(end + len(window), settled[-1].index)} measures them)"
+    )
 
 
 def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:

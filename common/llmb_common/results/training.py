@@ -20,8 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from llmb_common.command.printable import first_few
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.timing.iterations import interval_of
 from llmb_common.timing.records import Iteration
+from llmb_common.timing.statistics import Window
 
 MATERIAL = 0.10
 """A change of the loss that matters, as a share of it."""
@@ -36,6 +39,7 @@ _FLAT = 0.02  # of the loss: a fall below it, and below FALLS, is none
 _ENOUGH = 15  # losses, below which noise and trend cannot be told apart
 _FROZEN = 10  # steps in a row with the same seven digits; two in a row come once in 50 steps
 _ACCIDENTS = 0.05  # share of the steps that may be odd
+_SMALLEST = 1e-6  # of a loss whose logarithm is taken
 _PRINTED = 0.1  # below this loss a gradient norm may be too small for its three decimals
 _OPPORTUNITY = 1e-3  # sum of the learning rates; with 6e-5 (50 steps of a long warm-up) models already learn measurably
 _UNSCALING = 24  # steps that FP16 skips at first, while its loss scale comes down from 2^32 to 2^10
@@ -89,6 +93,7 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
         *_curve_faults("MTP loss", further, _course(further), taken),
         *_still(taken),
         *_skips(iterations),
+        *_negative(iterations),
     )
     names = taken[-1].figures if taken else ()
     common = tuple(name for name in names if name.endswith("loss"))
@@ -172,14 +177,19 @@ def _course(losses: Sequence[float]) -> _Course | None:
         return None
     fifth = count // 5
     levels = [statistics.median(losses[at : at + fifth]) for at in range(count - 5 * fifth, count, fifth)]
-    changes = [after - before for before, after in itertools.pairwise(losses)]
-    middle = statistics.median(changes)
-    noise = 1.4826 * statistics.median(abs(change - middle) for change in changes) / math.sqrt(2)
+    noise = _noise(losses)
     start, end = statistics.median(losses[:3]), levels[-1]
     error, later = (1.2533 * noise * math.sqrt(1 / size + 1 / fifth) for size in (3, fifth))
     # A steep fall is over within the first fifth, a slow one shows from that on.
     falls = start - end > min(FALLS * error, _FLAT * start) or levels[0] - end > min(FALLS * later, _FLAT * start)
     return _Course(start, min(levels), end, error, falls)
+
+
+def _noise(losses: Sequence[float]) -> float:
+    """Robust standard deviation of one step's loss, from the differences of neighbors."""
+    changes = [after - before for before, after in itertools.pairwise(losses)]
+    middle = statistics.median(changes)
+    return 1.4826 * statistics.median(abs(change - middle) for change in changes) / math.sqrt(2)
 
 
 def _curve_faults(
@@ -231,10 +241,96 @@ def _skips(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     if not skipped:
         return ()
     first = next((at for at, item in enumerate(iterations) if not item.skipped), len(iterations))
-    fitting = first if iterations[0].loss_scale != 1 else 0
-    if fitting <= _UNSCALING and skipped - fitting <= _accidents(iterations):
+    fitting = sum(item.skipped for item in iterations[:first]) if iterations[0].loss_scale != 1 else 0
+    steps = len(iterations) * interval_of(iterations)
+    if fitting <= _UNSCALING and skipped - fitting <= max(1.0, _ACCIDENTS * steps):
         return ()
-    return (f"the optimizer skipped {skipped} of {len(iterations)} steps",)
+    return (f"the optimizer skipped {skipped} of {steps} steps",)
+
+
+def _negative(iterations: Sequence[Iteration]) -> tuple[str, ...]:
+    """Losses below 0: what balances experts, and what further heads predict, are sums of what cannot be."""
+    below: dict[str, list[tuple[float, int]]] = {}
+    for item in iterations:
+        for name, value in item.negative:
+            below.setdefault(name, []).append((value, item.index))
+    found = []
+    for name, own in below.items():
+        least, index = min(own)
+        found.append(
+            f"{name} is negative in {len(own)} of {len(iterations)} records ({least:.4g} at iteration {index})"
+        )
+    return tuple(found)
+
+
+_GROWTH = 30.0
+"""How many times its lowest level a gradient norm may reach; while a model learns, it falls or stays."""
+
+_LEAST_NORM = 0.05
+"""Below it, three printed decimals and a loss of nearly nothing make ratios meaningless."""
+
+_AROUND, _FEWEST_BESIDE = 4, 2
+"""Steps on either side that a loss is held against, and at least: the end of a log does not show where it is going."""
+
+_FAR = 10.0
+"""Standard deviations of one step's loss by which it is far from those around it."""
+
+_LEAP = 0.15
+"""And the least share of it."""
+
+_LEAST_LEAP = 0.02
+"""And of the first losses: what has been memorized is nearly nothing, and its noise is not."""
+
+
+def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ...]:
+    """What a training may do and a benchmark does not: gradients that explode, measured steps whose loss leaps.
+
+    Empty where there is nothing of it. It changes no verdict.
+    """
+    taken = [item for item in iterations if not item.skipped]
+    return tuple(text for text in (_growth(taken), _leaps(taken, window)) if text)
+
+
+def _growth(steps: Sequence[Iteration]) -> str:
+    norms = [(item.index, item.grad_norm) for item in steps if item.grad_norm is not None]
+    fifth = len(norms) // 5
+    if len(norms) < _ENOUGH:
+        return ""
+    levels = [statistics.median(norm for _, norm in norms[at : at + fifth]) for at in range(0, 5 * fifth, fifth)]
+    end = max(levels[-1], statistics.median(norm for _, norm in norms[-5:]))
+    lowest = min(levels)
+    if end < _GROWTH * max(lowest, _LEAST_NORM):
+        return ""
+    return f"the gradient norm grows from {lowest:.3g} to {end:.3g}, which no healthy training does"
+
+
+def _leaps(steps: Sequence[Iteration], window: Window) -> str:
+    known = [(item.index, item.loss) for item in steps if item.loss is not None]
+    losses = [loss for _, loss in known]
+    if len(losses) < _ENOUGH:
+        return ""
+    far, least = _FAR * _noise(losses), _LEAST_LEAP * statistics.median(losses[:3])
+    share = max(_LEAP, _FAR * _noise([math.log(max(loss, _SMALLEST)) for loss in losses]))
+    odd = []
+    for at in range(_FEWEST_BESIDE, len(known) - _FEWEST_BESIDE):
+        index, loss = known[at]
+        if index not in window:
+            continue
+        around = sorted([*losses[max(0, at - _AROUND) : at], *losses[at + 1 : at + 1 + _AROUND]])
+        # Two leaps in a row are no measure of each other; between the others lies whatever falls or rises steadily.
+        aside = len(around) // 4
+        low, high = around[aside], around[-1 - aside]
+        allowed = max(share * statistics.median(around), far, least)
+        if not low - allowed <= loss <= high + allowed:
+            odd.append((index, loss, statistics.median(around)))
+    if not odd:
+        return ""
+    index, loss, usual = max(odd, key=lambda item: abs(item[1] - item[2]))
+    where = first_few([index for index, *_ in odd], 5)
+    return (
+        f"the loss is far from its neighbors in {len(odd)} of {len(window)} measured steps (iteration {where}):"
+        f" {loss:.4g} at iteration {index}, about {usual:.4g} around it"
+    )
 
 
 def _accidents(steps: Sequence[object]) -> float:

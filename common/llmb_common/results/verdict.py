@@ -36,7 +36,7 @@ from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of
-from llmb_common.results.training import training_sense
+from llmb_common.results.training import training_of, training_sense
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
@@ -267,6 +267,14 @@ def judge_result(
         speed = judge_runs(plan, [measured], references[0], scatter=scatter, earlier=earlier)
     speed = replace(speed, remarks=remarks + speed.remarks)
     return with_training(speed, sense + flops_mismatch(steps.tflop, planned, OTHER_WORK))
+
+
+def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
+    """Of a log that LLMB did not make: whether it trained, and what is odd about its steps; compared with nothing."""
+    training = steps.training if steps.time is not None else training_of(timing.iterations)
+    odd = (timing.status.message,) if timing.status.not_finite else ()
+    text = "not an LLMB run: compared with nothing"
+    return Verdict("not judged", text, remarks=steps.remarks + training.faults, not_training=odd + training.faults)
 
 
 def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:

@@ -11,10 +11,15 @@ Megatron-LM's own loop (``training/utils.py``: ``report_memory``) in MiB::
 
     [Rank 0] (after 2 iterations) memory (GB) | mem-allocated-gigabytes: 34.466 | ... | mem-max-allocated-gigabytes: ...
     [Rank 0] (after 2 iterations) memory (MB) | allocated: 35293.00 | max allocated: 68149.20 | ... | max reserved: ...
+
+Two things make a log less than that, and it says so. Rank 0 prints the time of a step (``STEP_TIME``) and the last rank
+everything else: who kept rank 0's output alone has times to 0.01 s and no loss. And with a ``log_interval`` above 1 a
+record is the mean of that many steps (``training_log`` of Megatron-Bridge, 0.3.1 and 0.6).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -34,6 +39,7 @@ from llmb_common.timing.records import (
     NUMBER,
     RECORD_BYTES,
     STEP_TIME,
+    STEP_TIME_BEGINS,
     Iteration,
     LogFormat,
     RecordReader,
@@ -102,6 +108,7 @@ def memory_prints(text: bytes) -> MemoryPrints | None:
     return MemoryPrints(*last[rank], rank, len(last))
 
 
+_STARTS = b"Starting training loop at iteration "
 _LAST_STEP = b"is from the last step, "
 NOTHING_LEFT = re.compile(_LAST_STEP + rb"\d+: nothing is left to train\b")
 """``llmb_train`` of a job that goes on from a checkpoint and finds it complete (``settings.checkpoint``)."""
@@ -145,6 +152,10 @@ class LogContent:
     """What Megatron printed of its memory after the first iterations."""
     nothing_left: bool = False
     """There is no iteration, because the checkpoint was from the last step."""
+    of_rank_0: bool = False
+    """It has rank 0's prints alone: ``iterations`` are of times and TFLOP/s, numbered by counting."""
+    interval: int = 1
+    """How many steps a record is the mean of."""
 
 
 class IterationsOnDisk(Sequence[Iteration]):
@@ -204,16 +215,68 @@ def read_log(file: FileIO) -> LogContent:
         replaced = [record for record in replaced if record.grad_norm is not None or record.skipped]
     if log_format == "mbridge" and any(record.tflops is None for _, record in kept):
         kept = _with_step_time_prints(file, kept)
+    if not kept:
+        return _without_records(file, damaged)
+    iterations = tuple([record for _, record in kept])
     return LogContent(
         log_format,
-        tuple([record for _, record in kept]),
+        iterations,
         tuple(replaced),
         sequence.doubled,
         tuple(sequence.restarts),
         damaged,
         _memory(file, kept),
-        not kept and _says_nothing_left(file),
+        interval=interval_of(iterations),
     )
+
+
+def interval_of(iterations: Sequence[Iteration]) -> int:
+    """How many steps each record is the mean of: Megatron prints where the number is a multiple of it. 1 of NeMo's."""
+    if len(iterations) < 3 or iterations[1].index - iterations[0].index == 1 or iterations[0].zero_based:
+        return 1
+    interval = min(later.index - one.index for one, later in itertools.pairwise(iterations))
+    return interval if all(item.index % interval == 0 for item in iterations) else 1
+
+
+def _without_records(file: FileIO, damaged: int) -> LogContent:
+    """What a log without a whole record says: that nothing was left to train, or rank 0's prints of the steps' times.
+
+    With ``damaged`` records it is the last rank's, too, and these prints are not all that it was to have.
+    """
+    sequence = RecordSequence()
+    nothing_left, step = False, 0
+    for offset, marker in find_markers(file, (_LAST_STEP, STEP_TIME_BEGINS, _STARTS), separator=b""):
+        text = ANSI.sub(b"", os.pread(file.fileno(), 200, offset))
+        if marker == _LAST_STEP:
+            nothing_left = nothing_left or NOTHING_LEFT.match(text) is not None
+        elif marker == _STARTS:
+            number = re.match(rb" *(\d{1,9})\b", text[len(_STARTS) :])
+            step = int(number[1]) if number else 0
+        elif not damaged and (printed := _printed(text)):
+            step += 1
+            if printed[0] > 0:
+                sequence.add(offset, Iteration(step, 0, *printed))
+    # The first lines of a log that was cut there may be rank 0's, too.
+    kept = sequence.kept if len(sequence.kept) > _LATE else []
+    iterations = tuple([record._replace(total=kept[-1][1].index) for _, record in kept])
+    return LogContent(
+        "mbridge" if iterations else None,
+        iterations,
+        doubled=sequence.doubled,
+        restarts=tuple(sequence.restarts),
+        damaged=damaged,
+        memory=_memory(file, kept),
+        nothing_left=nothing_left,
+        of_rank_0=bool(iterations),
+    )
+
+
+def _printed(text: bytes) -> tuple[float, float] | None:
+    """Seconds and TFLOP/s of a GPU, where a print of rank 0 begins there; None for one that is cut or cannot be."""
+    match = STEP_TIME.match(text)
+    if match is None or not NUMBER.fullmatch(match[1]) or not NUMBER.fullmatch(match[2]):
+        return None
+    return float(match[1]), float(match[2])
 
 
 def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints | None:
@@ -241,11 +304,6 @@ def read_ending(file: FileIO) -> Ending:
     return Ending(saved, told)
 
 
-def _says_nothing_left(file: FileIO) -> bool:
-    found = find_markers(file, (_LAST_STEP,), separator=b"")
-    return any(NOTHING_LEFT.match(os.pread(file.fileno(), 100, offset)) for offset, _ in found)
-
-
 def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:
     """Fill in TFLOP/s from the ``Step Time`` prints of rank 0, for releases whose iteration line has none.
 
@@ -253,10 +311,10 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
     record's neighbours and shows the same time, rounded; each serves once.
     """
     prints: list[tuple[int, float, float]] = []
-    for offset, _ in find_markers(file, (b"Step Time : ",), separator=b""):
-        match = STEP_TIME.match(ANSI.sub(b"", os.pread(file.fileno(), 200, offset)))
-        if match and NUMBER.fullmatch(match[1]) and NUMBER.fullmatch(match[2]):
-            prints.append((offset, float(match[1]), float(match[2])))
+    for offset, _ in find_markers(file, (STEP_TIME_BEGINS,), separator=b""):
+        printed = _printed(ANSI.sub(b"", os.pread(file.fileno(), 200, offset)))
+        if printed is not None:
+            prints.append((offset, *printed))
     filled: list[tuple[int, Iteration]] = []
     position = 0
     for number, (offset, record) in enumerate(records):

@@ -63,6 +63,7 @@ OF_SPEED = ("TFLOPS", "energy per GPU (J/iter/GPU)", "power per GPU (W/GPU)")
 _LONGEST = 1e7  # seconds, four months: nobody has waited for a longer step
 
 _HEADER = re.compile(rb"iteration\s+(\d{1,12})/\s*(\d{1,12})\s*\|")
+STEP_TIME_BEGINS = b"Step Time : "
 STEP_TIME = re.compile(rb"Step Time : ([0-9.]+)s GPU utilization: ([0-9.]+)(?:MODEL_)?TFLOP/s/GPU(?:\r?\n)?")
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 NUMBER = re.compile(rb"[-+]?(?:\d{1,30}(?:\.\d{0,30})?(?:e[-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
@@ -85,8 +86,8 @@ class Iteration(NamedTuple):
     """TFLOP/s per GPU, in the engine's own count of model FLOPs."""
     loss: float | None = None
     grad_norm: float | None = None
-    skipped: bool = False
-    """The optimizer took no step."""
+    skipped: int = 0
+    """Steps in which the optimizer did nothing: 1 or 0, more where a record is of several steps."""
     nan: bool = False
     """The engine itself counted a NaN."""
     zero_based: bool = False
@@ -100,6 +101,8 @@ class Iteration(NamedTuple):
     """The loss of the first MTP module."""
     figures: tuple[str, ...] = ()
     """The names of everything that the record has, as printed and in that order."""
+    negative: tuple[tuple[str, float], ...] = ()
+    """Losses below 0, which cannot be, with their values: of balancing and of further heads, not ``loss`` itself."""
 
     @property
     def step(self) -> int:
@@ -136,16 +139,20 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
         return None
     figures = (next((numbers[name] for name in names if name in numbers), None) for names in FIGURES)
     found = (float(headers[-1][1]), float(headers[-1][2]), numbers.get(SECONDS[kind][0]), *figures)
-    return iteration(found, kind, tuple(map(readable, fields)), _not_finite(fields))
+    return iteration(found, kind, tuple(map(readable, fields)), _not_finite(fields), _negative(fields))
 
 
 def iteration(
-    numbers: Sequence[float | None], kind: LogFormat, figures: tuple[str, ...], odd: tuple[str, ...] = ()
+    numbers: Sequence[float | None],
+    kind: LogFormat,
+    figures: tuple[str, ...],
+    odd: tuple[str, ...] = (),
+    negative: tuple[tuple[str, float], ...] = (),
 ) -> Iteration | None:
     """The record that has these numbers as printed: index, total, time, and those of ``FIGURES``.
 
     None for a time that cannot be. ``figures`` names everything that it has, ``odd`` what of it is not finite and not
-    among the figures of speed, the loss and the gradient norm.
+    among the figures of speed, the loss and the gradient norm; ``negative`` as ``Iteration`` has it.
     """
     index, total, seconds, tflops, loss, grad_norm, skipped, nan, rate, mtp_loss, scale = numbers
     seconds = (seconds or math.nan) / SECONDS[kind][1]
@@ -156,11 +163,13 @@ def iteration(
         tflops = None
     if odd:
         rate, scale, mtp_loss = _finite(rate), _finite(scale), _finite(mtp_loss)
+    if skipped:
+        skipped = int(skipped) if math.isfinite(skipped) else 1
     # A tuple straight away: the class's own constructor takes half as long again, by name three times as long.
     # fmt: off
     return tuple.__new__(Iteration, (
         int(index), int(total), seconds, tflops, loss, grad_norm,
-        bool(skipped), bool(nan), kind == "nemo", odd, rate, scale, mtp_loss, figures,
+        skipped or 0, bool(nan), kind == "nemo", odd, rate, scale, mtp_loss, figures, negative,
     ))
     # fmt: on
 
@@ -187,6 +196,16 @@ def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
     return tuple(readable(name) for name in odd if name not in WANTED)
 
 
+def _negative(fields: dict[bytes, bytes]) -> tuple[tuple[str, float], ...]:
+    """The losses below 0, but for ``WANTED``."""
+    losses = {name: value for name, value in fields.items() if _is_loss(name) and NUMBER.fullmatch(value)}
+    return tuple((readable(name), float(value)) for name, value in losses.items() if float(value) < 0)
+
+
+def _is_loss(name: bytes) -> bool:
+    return name.endswith(b"loss") and name not in WANTED
+
+
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
@@ -196,9 +215,12 @@ _PIECE = 1 << 16
 
 _PLAIN_HEADER = rb"iteration +(\d{1,12})/ *(\d{1,12}) *\|"
 _PLAIN_NUMBER = b"(?i:%s)" % NUMBER.pattern
-_FINITE = rb"[-+]?\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d\d?)?"
+_DIGITS = rb"\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d\d?)?"
+_FINITE = b"[-+]?" + _DIGITS
 """Of any other figure: NaN, infinity and words go the thorough way. Neither a header nor another rank's print can be
 made of it."""
+_NOT_NEGATIVE = rb"\+?" + _DIGITS
+"""Of any other loss."""
 
 _SPELT = re.compile(rb"([^|]*?): ([^|]*)")
 
@@ -272,6 +294,13 @@ def _layout_of(line: bytes) -> _Layout | None:
     return _layout(names, kinds[0], scale, barred=barred)
 
 
+def _value_of(name: bytes) -> bytes:
+    """A pattern of the plain values of a figure."""
+    if name in WANTED:
+        return _PLAIN_NUMBER
+    return _NOT_NEGATIVE if _is_loss(name) else _FINITE
+
+
 @functools.lru_cache(maxsize=64)
 def _layout(names: tuple[bytes, ...], kind: LogFormat, scale: bytes | None, *, barred: bool) -> _Layout:
     spelt = dict.fromkeys(USUALLY_ZERO, b"0") | ({} if scale is None else {SCALE: re.escape(scale)})
@@ -279,7 +308,7 @@ def _layout(names: tuple[bytes, ...], kind: LogFormat, scale: bytes | None, *, b
     captured = [name for name in names if name in wanted and name not in spelt]
     fields = []
     for name in names:
-        value = spelt.get(name) or (_PLAIN_NUMBER if name in WANTED else _FINITE)
+        value = spelt.get(name) or _value_of(name)
         fields.append(rb" *%s: +%s *" % (re.escape(name), b"(%s)" % value if name in captured else value))
     pattern = _PLAIN_HEADER + rb"\|".join(fields) + (rb"\|" if barred else b"") + rb"[ \r]*\n"
     groups = [2 + captured.index(name) if name in captured else -2 for name in wanted[:-1]]

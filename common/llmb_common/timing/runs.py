@@ -19,6 +19,7 @@ Failed     skipped_iteration       the optimizer skipped a step of the window: i
 Failed     ended_early             the last attempt stopped before its last step
 Incomplete told_to_end             it saved and ended early because it was told to: by its time limit, by preemption
 Incomplete nothing_left            a later job of a chain found its checkpoint to be from the last step
+Incomplete rank_0_only             the log is rank 0's: it has the steps' times, and neither their number nor a loss
 Incomplete window_not_reached      the run was planned shorter than the window
 Incomplete missing_iteration       a record in the window is missing or damaged
 Running    waiting                 no end yet, and the run's record says that it waits
@@ -113,6 +114,8 @@ def judge(
         return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
     if not iterations:
         return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
+    if content.of_rank_0:
+        return _of_rank_0(iterations, planned)
     if unhealthy := _first_unhealthy(content, window):
         return unhealthy
     # What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident.
@@ -129,14 +132,16 @@ def judge(
     if planned.alive:
         # All steps are there; whether the run ends well is open.
         return _unless_alive(planned, "", last, "")
-    if window.last > final:
+    if window.last >= final + content.interval:
         steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
         message = f"it ends with step {final}, and iterations {window} are measured: {steps}"
         return Status("Incomplete", "window_not_reached", final, message + _afterwards(planned))
     missing = window.missing(iterations)
     if missing:
         message = f"no usable record of iteration {first_few(missing, 5)}"
-        if window.last < (first := iterations[0].index):
+        if content.interval > 1:
+            message = _covered(content, window)
+        elif window.last < (first := iterations[0].index):
             message = (
                 f"it begins with iteration {first}, and iterations {window} are measured: --window measures others"
             )
@@ -149,6 +154,29 @@ def judge(
 def _afterwards(planned: Planned) -> str:
     """How a run ended that had trained all its steps; empty where that was well."""
     return f"; after the last one, the run ended as {planned.failure}" if planned.failure else ""
+
+
+def _of_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
+    """The verdict over rank 0's own log, of at least one step."""
+    last = iterations[-1].index
+    message = (
+        f"this is rank 0's log, with {counted(len(iterations), 'step')} by their 'Step Time' lines, to 0.01 s:"
+        " losses and the number of steps are in the log of the last rank"
+    )
+    if planned.alive or planned.failure:
+        return _unless_alive(planned, "rank_0_only", last, message)
+    return Status("Incomplete", "rank_0_only", last, message)
+
+
+def _covered(content: LogContent, window: Window) -> str:
+    """What records that are means of several steps say of a window that has none of its own for each."""
+    every = content.interval
+    over = [item for item in content.iterations if window.first <= item.index < window.last + every]
+    message = f"one record for every {every} steps (log_interval): iterations {window} have none of their own"
+    if not over:
+        return message
+    mean = math.fsum(item.seconds for item in over) / len(over)
+    return f"{message}; {over[0].index - every + 1}-{over[-1].index} take {mean:.5g} s each"
 
 
 def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
@@ -201,7 +229,11 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
         if item.nan:
             return Status("Failed", "nan_iteration", item.index, f"the engine counts a NaN {where}")
         if item.skipped and item.index in window:
-            return Status("Failed", "skipped_iteration", item.index, f"the optimizer skipped its step {where}")
+            message = f"the optimizer skipped its step {where}"
+            skipped = sum(item.skipped for item in content.iterations)
+            if skipped > 1:
+                message += f", and {skipped} of {content.interval * len(content.iterations)} in all"
+            return Status("Failed", "skipped_iteration", item.index, message)
     return None
 
 
@@ -226,7 +258,7 @@ def _final_index(content: LogContent, planned: Planned) -> int:
     if planned.exit_after is not None:
         start = content.restarts[-1] if content.restarts else content.iterations[0].index
         final = min(final, start + planned.exit_after - 1)
-    return final
+    return final - final % content.interval  # nothing is printed of steps after the last multiple
 
 
 @dataclass(frozen=True)
@@ -405,6 +437,9 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
     if content.damaged:
         what = "cut, garbled, or with a step time that cannot be"
         remarks.append(f"{_are(content.damaged, 'record')} left out: {what}")
+    if content.interval > 1:
+        every = content.interval
+        remarks.append(f"each record is the mean of {every} steps (log_interval={every}), and so are its spreads")
     if events.restarts and not content.restarts:  # it went on exactly where it stopped: only its events tell
         again = "no iteration is printed again: where it went on, the log does not show"
         remarks.append(f"the job was restarted, and {again}")
