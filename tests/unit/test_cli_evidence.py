@@ -139,7 +139,7 @@ def test_five_runs_of_a_kind_make_it_known_here(cli: Cli, tmp_path: Path, monkey
     assert (planned.pairs, round(planned.factor, 3)) == (5, 0.804)
     assert (planned.low, planned.high) == pytest.approx((23.1, 25.6), abs=0.2)
     assert planned.at_least == pytest.approx(predicted.peak * 0.796, rel=0.01)
-    elsewhere = plan_for(tmp_path, **CONFIGURATION, RUN_CONF_IMAGE="/images/nvidia+nemo+26.04.sqsh").preflight.memory
+    elsewhere = plan_for(tmp_path, **CONFIGURATION, RUN_CONF_IMAGE="/images/nvidia+nemo+26.02.sqsh").preflight.memory
     assert elsewhere is not None
     assert elsewhere.knowledge == "not validated", "other software"
     larger = plan_for(tmp_path, **CONFIGURATION, MBS="4", PREFLIGHT="warn").preflight.warnings
