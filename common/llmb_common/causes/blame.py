@@ -4,11 +4,11 @@ connects."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from llmb_common.causes.answer import Cause
 from llmb_common.causes.reading import Complaint, Reading, number_of
-from llmb_common.causes.table import signatures
+from llmb_common.causes.table import FailureSignature, signatures
 
 _INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
 """Signatures of a job that its scheduler, or somebody, has ended."""
@@ -34,6 +34,16 @@ def is_certain_of_node(kind: str) -> bool:
         or kind.startswith(("xid-", "sxid-"))
         or any(item.id == kind and item.kernel for item in signatures())
     )
+
+
+def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, several: bool) -> bool:
+    """Whether a complaint speaks against the node where it was seen.
+
+    ``hosts``: the nodes that complain alike, None for one without a name. ``several``: the job is known to have had
+    others. What may be a setting of all nodes is blamed on one only where others did without.
+    """
+    may_be_all = found.fault in ("site", "storage") or "setting" in found.traits
+    return len(hosts) <= 1 and found.sure != "possible" and (several or not may_be_all)
 
 
 _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")

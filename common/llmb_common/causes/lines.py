@@ -54,7 +54,7 @@ _PREFIXES = tuple(
     )
 )
 _NO_HOSTS = re.compile(
-    r"(?:python|bash|sh|srun|nccl|cuda|lib|torch|triton|nvidia|epoch|step|iter\w*|layer|stage|expert|thread|phase)[-\d.]*\b|.*\.(?:py|so|cu|cc|cpp|h|sh)\b"
+    r"(?:python|bash|sh|srun|enroot|nccl|cuda|lib|torch|triton|nvidia|epoch|step|iter\w*|layer|stage|expert|thread|phase)[-\d.]*\b|.*\.(?:py|so|cu|cc|cpp|h|sh)\b"
 )
 _MOST_PREFIXES = 6
 
