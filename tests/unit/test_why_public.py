@@ -143,18 +143,47 @@ def test_the_rank_for_which_the_others_waited_has_said_why(tmp_path: Path) -> No
     assert (waited, cause.kind, cause.rank) == ("unknown", "ib-retry", 391)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "ib-7:10:11 [7] sharp_plugin.c:320 NCCL WARN NET/IB : SHARP coll init error: Cannot create SHARP job(-11)",
-        "ib-7:10:11 [0] transport.cc:323 NCCL WARN Cannot initialize CollNet, using point-to-point network instead",
-        "slurmstepd: error: couldn't chdir to `/home/u': No such file or directory: going to /tmp instead",
-    ],
+HARMLESS = (
+    "ib-7:10:11 [7] sharp_plugin.c:320 NCCL WARN NET/IB : SHARP coll init error: Cannot create SHARP job(-11)",
+    "ib-7:10:11 [0] transport.cc:323 NCCL WARN Cannot initialize CollNet, using point-to-point network instead",
+    "ib-7:10:11 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
+    "slurmstepd: error: couldn't chdir to `/home/u': No such file or directory: going to /tmp instead",
+    "slurmstepd: error: task_p_post_term: rmdir(/sys/fs/cgroup/cpuset/slurm7/slurm7.1_0) failed Device busy",
+    "slurmstepd: error: Unable to send job complete message: Unable to contact slurm controller (connect failure)",
+    "slurmstepd: error: acct_gather_filesystem/lustre: _read_lustre_counters: can't find Lustre stats",
+    "fatal: detected dubious ownership in repository at '/opt/Megatron-Bridge'",
+    "E0000 00:00:17 4711 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register factory",
+    "ERROR: ld.so: object '/l.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.",
+    "ERROR 07-31 22:10:35 [config.py:29] Please make sure your triton is compatible. No module named 'triton_kernels'",
 )
-def test_what_does_no_harm_is_not_why_a_rank_was_killed(tmp_path: Path, line: str) -> None:
+
+
+@pytest.mark.parametrize("end", ["Exited with exit code 1", "Killed"])
+@pytest.mark.parametrize("line", HARMLESS)
+def test_what_does_no_harm_is_not_why_a_rank_ended(tmp_path: Path, line: str, end: str) -> None:
     log = tmp_path / "log.out"
-    log.write_text(f"{line}\nsrun: error: ib-9: task 15: Exited with exit code 1\n")
+    log.write_text(f"{line}\nsrun: error: ib-9: task 15: {end}\n")
     assert diagnose_logs([log]).kind == "unknown"
+
+
+def test_ranks_that_wait_for_each_other_have_survived_what_pmix_complains_of(tmp_path: Path) -> None:
+    complaint = "[g0:4711] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168\n"
+    log = tmp_path / "log.out"
+    log.write_text(complaint)
+    assert diagnose_logs([log]).kind == "pmix-complaint"
+    log.write_text(
+        f"{complaint}[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited\n"
+    )
+    assert diagnose_logs([log]).kind == "unknown"
+
+
+def test_no_rank_is_named_for_what_the_scheduler_did(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    preempted = "slurmstepd: error: *** STEP 77.0 ON c0 CANCELLED AT 2026-11-20T03:40:35 DUE TO PREEMPTION ***\n"
+    log.write_text(f"{preempted}srun: error: c1: task 11: Exited with exit code 1\n")
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank, cause.node) == ("preempted", None, None)
 
 
 def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
@@ -182,6 +211,11 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ('slurmstepd: error: Warning: SPANK plugin "pyxis" option "container-image" not found', "spank-missing"),
         ("python3: can't open file '/tmp/pretrain.py': [Errno 2] No such file or directory", "folder-missing"),
         ("python3: can't open file '/opt/pretrain.py': [Errno 2] No such file or directory", "missing-program"),
+        ("[ERROR] /etc/enroot/hooks.d/90-aws-ofi-nccl.sh exited with return code 1", "hook"),
+        ("[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1", "gpu-hook"),
+        ("slurmstepd: error: container_g_join failed: 119383", "launch"),
+        ("slurmstepd: error: execve(): /tmp/slurmd/job00089/slurm_script: No such file or directory", "launch"),
+        ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable", "compiler"),
         ("RuntimeError: received 0 items of ancdata", "process-limit"),
         ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "old-driver"),
         ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "no-gpu"),

@@ -10,7 +10,7 @@ from llmb_common.causes.answer import Cause
 from llmb_common.causes.reading import Complaint, Reading, number_of
 from llmb_common.causes.table import FailureSignature, signatures
 
-_INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
+INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
 """Signatures of a job that its scheduler, or somebody, has ended."""
 
 
@@ -20,9 +20,9 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
     ``state`` is the signature that the job's own state stands for, or empty.
     """
     complaints = [item for reading in readings for item in reading.complaints]
-    ends = [item for item in complaints if item.signature.id in _INTERRUPTIONS]
+    ends = [item for item in complaints if item.signature.id in INTERRUPTIONS]
     if not ends:
-        return state in _INTERRUPTIONS
+        return state in INTERRUPTIONS
     return any(str(end.log) != cause.file or (number_of(end) or 0) <= (cause.number or 0) for end in ends)
 
 
@@ -34,6 +34,23 @@ def is_certain_of_node(kind: str) -> bool:
         or kind.startswith(("xid-", "sxid-"))
         or any(item.id == kind and item.kernel for item in signatures())
     )
+
+
+def lived_on(item: Complaint, reading: Reading) -> bool:
+    """Whether ranks have waited for each other, or lost each other, since a complaint that may be harmless."""
+    return "harmless" in item.signature.traits and any(
+        other.offset > item.offset and other.signature.role in ("witness", "cascade") for other in reading.complaints
+    )
+
+
+def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
+    """The nodes whose tasks ended by themselves, by the word of srun; a line that does not say whose it is may be of any.
+
+    Empty where srun has said nothing.
+    """
+    complaints = [item for reading in readings for item in reading.complaints]
+    ends = [item for item in complaints if item.signature.role in ("ended", "killed")]
+    return {item.location.host for item in ends if item.location.host and "Terminated" not in item.line.text}
 
 
 def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, several: bool) -> bool:

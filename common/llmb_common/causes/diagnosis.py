@@ -16,7 +16,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmb_common.causes.answer import Cause, Diagnosis, Symptom
-from llmb_common.causes.blame import is_certain_of_node, is_interrupted, is_of_one_node, peer_of
+from llmb_common.causes.blame import (
+    INTERRUPTIONS,
+    is_certain_of_node,
+    is_interrupted,
+    is_of_one_node,
+    lived_on,
+    nodes_that_ended,
+    peer_of,
+)
 from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
 from llmb_common.causes.places import Places, locate
 from llmb_common.causes.reading import Complaint, Reading, number_of, read_complaints
@@ -212,6 +220,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
     for strength in (3, 2, 1):
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
         kept = [item for item in kept if not _outlived(item, believed, readings)]
+        kept = [item for item in kept if not lived_on(item, _reading_of(item, readings))]
         if any("start" in item.signature.traits for item in kept):
             # Its first message took longer than the job had: no longer limit would have helped.
             kept = [item for item in kept if item.signature.id != "time-limit"]
@@ -327,13 +336,13 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
     reading = _reading_of(item, readings)
     said_by = reading.ranks.get(kind, set())
     rank, node, gpu = locate(item, places)
-    if rank is None and not item.location.ranks:
+    if rank is None and not item.location.ranks and kind not in INTERRUPTIONS:
         ended, host = _ended_first(readings, places)
         rank, node = (ended, host) if node in (None, host) else (None, node)
     ranks = tuple(sorted(item.location.ranks if len(item.location.ranks) > 1 else said_by))[:_MOST_RANKS]
     hosts = reading.hosts.get(kind, set()) | {places.host_of(one) for one in said_by}
     if node is not None and not hosts:
-        hosts = _nodes_that_ended(readings)
+        hosts = nodes_that_ended(readings)
     return _of_kind(
         found,
         rank=rank,
@@ -356,13 +365,6 @@ def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | Non
     )
     first = next((item for item in says if "Terminated" not in item.line.text), None)
     return locate(first, places)[:2] if first is not None else (None, None)
-
-
-def _nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
-    """The nodes whose tasks ended by themselves, by the word of srun: where a line does not say whose it is, it may be
-    any of theirs."""
-    ends = [item for item in _all(readings) if item.signature.role in ("ended", "killed")]
-    return {item.location.host for item in ends if item.location.host and "Terminated" not in item.line.text}
 
 
 def _by_state(outcome: Outcome, places: Places) -> Cause | None:
