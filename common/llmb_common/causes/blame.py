@@ -44,7 +44,7 @@ def lived_on(item: Complaint, reading: Reading) -> bool:
 
 
 def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
-    """The nodes whose tasks ended by themselves, by the word of srun; a line that does not say whose it is may be of any.
+    """The nodes whose tasks ended by themselves, by the word of srun; a line without a place may be of any of them.
 
     Empty where srun has said nothing.
     """
