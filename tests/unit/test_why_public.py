@@ -177,6 +177,14 @@ def test_ranks_that_wait_for_each_other_have_survived_what_pmix_complains_of(tmp
     assert diagnose_logs([log]).kind == "unknown"
 
 
+def test_a_host_that_cannot_be_resolved_is_no_node(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text("slurmstepd: error: pyxis:     [ERROR] Could not resolve host: nvcr.io\n")
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.node) == ("host-name", None)
+
+
 def test_no_rank_is_named_for_what_the_scheduler_did(tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     preempted = "slurmstepd: error: *** STEP 77.0 ON c0 CANCELLED AT 2026-11-20T03:40:35 DUE TO PREEMPTION ***\n"
@@ -216,6 +224,14 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("slurmstepd: error: container_g_join failed: 119383", "launch"),
         ("slurmstepd: error: execve(): /tmp/slurmd/job00089/slurm_script: No such file or directory", "launch"),
         ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable", "compiler"),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "no-gpu"),
+        ("slurmstepd: error: pyxis:     [ERROR] Could not resolve host: nvcr.io", "host-name"),
+        ("[ERROR] Could not resolve host: nvcr.io", "host-name"),
+        (
+            "srun: fatal: cpus-per-task set by two different environment variables SLURM_CPUS_PER_TASK=16",
+            "slurm-options",
+        ),
+        ("srun: fatal: No command given to execute.", "error"),
         ("misc/utils.cc:88 NCCL WARN Call to stat failed: No such file or directory", "folder-missing"),
         ("connect to 127.0.0.1<37211> returned Connection refused, exceeded error retry count", "unreachable"),
         ("connect to 10.9.226.174<42307> returned Connection refused, exceeded error retry count", "peer-left"),
