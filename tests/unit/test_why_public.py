@@ -194,6 +194,20 @@ def test_no_rank_is_named_for_what_the_scheduler_did(tmp_path: Path) -> None:
     assert (cause.kind, cause.rank, cause.node) == ("preempted", None, None)
 
 
+def test_a_job_that_trained_every_step_does_not_need_more_time(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    iteration = " [2026-04-21 15:41:34] iteration {:8d}/      50 | elapsed time per iteration (ms): 1735.8 |\n"
+    limit = "slurmstepd: error: *** JOB 4544 ON gpu-1 CANCELLED AT 2026-04-21T17:01:43 DUE TO TIME LIMIT ***\n"
+    remedies = []
+    for last in (49, 50):
+        log.write_text("".join(map(iteration.format, range(1, last + 1))) + limit)
+        cause = diagnose_logs([log]).cause
+        assert cause is not None
+        assert cause.kind == "time-limit"
+        remedies.append("TIME_LIMIT" in cause.remedy)
+    assert remedies == [True, False]
+
+
 def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
     assert diagnose_logs([CASES / "w14_cudagraph_eval.out"]).trained
     assert not diagnose_logs([CASES / "gpfs_stale.log"]).trained

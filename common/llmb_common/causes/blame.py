@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from llmb_common.causes.answer import Cause
 from llmb_common.causes.reading import Complaint, Reading, number_of
 from llmb_common.causes.table import FailureSignature, signatures
@@ -61,6 +63,28 @@ def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, se
     """
     may_be_all = found.fault in ("site", "storage") or "setting" in found.traits
     return len(hosts) <= 1 and found.sure != "possible" and (several or not may_be_all)
+
+
+def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
+    """The cause of a job that reached its time limit, in words for how far it came: a longer one helps only in between.
+
+    ``trained``: every step was.
+    """
+    if limit.step is None:
+        return msgspec.structs.replace(
+            limit,
+            what="the job reached its time limit before its first step",
+            remedy="the last lines of the ranks say what they waited for: the import of the image, an address that "
+            "cannot be reached, a folder that hangs",
+        )
+    if trained:
+        return msgspec.structs.replace(
+            limit,
+            what="the job did not end before its time limit",
+            cause="Ranks that wait for each other at the end of a job, or a checkpoint that is still being written.",
+            remedy="llmb-run results has the figures; nothing to repeat, unless the checkpoint is needed",
+        )
+    return limit
 
 
 _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")

@@ -18,6 +18,7 @@ import msgspec
 from llmb_common.causes.answer import Cause, Diagnosis, Symptom
 from llmb_common.causes.blame import (
     INTERRUPTIONS,
+    in_words_of_progress,
     is_certain_of_node,
     is_interrupted,
     is_of_one_node,
@@ -141,13 +142,6 @@ def _without_launchers(readings: Sequence[Reading]) -> None:
                 reading.complaints[number] = item._replace(location=item.location._replace(ranks=()))
 
 
-_NO_STEP = "the job reached its time limit before its first step"
-_NO_STEP_REMEDY = (
-    "the last lines of the ranks say what they waited for: the import of the image, an address that cannot be reached, "
-    "a folder that hangs"
-)
-
-
 def _diagnose(
     readings: Sequence[Reading],
     outcome: Outcome,
@@ -183,19 +177,19 @@ def _diagnose(
         said_why = chosen is not None and chosen.fault == "network" and chosen.rank in hang.ranks
         chosen = chosen if said_why else hang
     step = next((reading.step for reading in readings if reading.step is not None), None)
+    last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
+    trained = step is not None and step == last
     if chosen is not None:
         # A rank that never came is why the job was ended, not what comes of that.
         by_itself = chosen.kind == "hang" or is_certain_of_node(chosen.kind)
         interrupted = not by_itself and (signalled or is_interrupted(chosen, readings, outcome.kind))
         keep_out = chosen.keep_out and not interrupted
         chosen = msgspec.structs.replace(chosen, step=step, interrupted=interrupted, keep_out=keep_out)
-        if chosen.kind == "time-limit" and step is None:
-            chosen = msgspec.structs.replace(chosen, what=_NO_STEP, remedy=_NO_STEP_REMEDY)
+        if chosen.kind == "time-limit":
+            chosen = in_words_of_progress(chosen, trained=trained)
     witnesses = _witnesses(readings, places, chosen)
     suspect = None if chosen else _suspect(witnesses)
     summary = _summary(chosen, suspect, outcome)
-    last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
-    trained = step is not None and step == last
     if trained and chosen is None:
         summary = f"every step was trained; after the last one, {summary.removeprefix('unknown: ')}"
     return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
