@@ -31,8 +31,32 @@ FOUND = {
     "gpfs_stale.log": ("file-system", 9, "hgx-b018"),
     "munge_down.log": ("munge", None, None),
     "worker_enospc.log": ("disk-full", 9, "hgx-b018"),
+    "userns_two_nodes.out": ("user-namespace", 0, "w1"),
+    "launch_timed_out.out": ("launch", None, "n1"),
+    "start_link_local.out": ("unreachable", None, "n122-085"),
+    "start_no_route.out": ("unreachable", None, "node5"),
+    "mnnvl_import.out": ("mnnvl", None, "gb-job-0"),
+    "torchrun_ecc.out": ("ecc", 3, None),
+    "fsx_timed_out.out": ("file-system", 6, "ip-10-1-2-3"),
+    "worker_exited.out": ("worker-ended", 11, "k8-1"),
+    "worker_segfault.out": ("worker-crashed", 11, "k8-1"),
+    "efa_endpoint.out": ("libfabric", None, "ip-10-36-29-253"),
+    "ompi_pmi.out": ("mpi-pmi", 0, "n2109"),
+    "model_name.out": ("hub", 0, "a1"),
+    "ranks_over_gpus.out": ("no-gpu", 4, "gpu-1"),
+    "ib_last_error.out": ("ib-retry", 391, "gpu-204"),
+    "ib_watchdog.out": ("ib-retry", 391, "gpu-204"),
+    "triton_noexec.out": ("noexec", 2, "gpu01"),
+    "ptxas_missing.out": ("compiler", 9, "s1"),
 }
 """File -> kind, rank and node of the cause."""
+
+
+OOM = (
+    "[rank3]: Traceback (most recent call last):\n"
+    '[rank3]:   File "/w/train.py", line 9, in <module>\n'
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+)
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -66,6 +90,124 @@ def test_a_time_limit_before_the_first_step_is_not_answered_with_more_time(tmp_p
     assert "TIME_LIMIT" not in cause.remedy
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("userns_two_nodes.out", id="a line without a node, where the tasks of two nodes ended"),
+        pytest.param("ranks_over_gpus.out", id="what may be a setting, on the only node"),
+        pytest.param("mnnvl_import.out", id="what may be a setting, on the only node that has spoken"),
+        pytest.param("torchrun_ecc.out", id="a rank whose node nothing says"),
+    ],
+)
+def test_a_node_that_may_be_healthy_is_not_kept_out(name: str) -> None:
+    cause = diagnose_logs([CASES / name]).cause
+    assert cause is not None
+    assert not cause.keep_out
+
+
+@pytest.mark.parametrize(
+    "summary", ["ChildFailedError:", "failed (exitcode: 1) local_rank: 3 (pid: 212) of binary: python"]
+)
+def test_tasks_are_launchers_and_no_ranks_under_torchrun(tmp_path: Path, summary: str) -> None:
+    ended = "srun: error: gpu-9: task 3: Exited with exit code 1\n"
+    (tmp_path / "torchrun.out").write_text(f"torch.distributed.elastic.multiprocessing.errors.{summary}\n{OOM}{ended}")
+    (tmp_path / "srun.out").write_text(f"{OOM}{ended}")
+    launched = diagnose_logs([tmp_path / "torchrun.out"]).cause
+    alone = diagnose_logs([tmp_path / "srun.out"]).cause
+    assert launched is not None
+    assert alone is not None
+    assert (launched.rank, launched.node) == (3, None)
+    assert (alone.rank, alone.node) == (3, "gpu-9")
+
+
+def test_nccls_reason_follows_what_stands_before_its_error(tmp_path: Path) -> None:
+    """Its own exception is no reason to doubt it; a rank that was killed before is."""
+    steps, error = (CASES / "ib_last_error.out").read_text().split("\n\n")
+    log = tmp_path / "log.out"
+    log.write_text(f"{steps}\nsrun: error: gpu-7: task 5: Killed\n{error}")
+    assert diagnose_logs([log]).kind == "unknown"
+
+
+def test_the_rank_for_which_the_others_waited_has_said_why(tmp_path: Path) -> None:
+    timed_out = (
+        "[rank{0}]:[E421 14:29:05.2 ProcessGroupNCCL.cpp:682] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=388, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)\n"
+    )
+    others = "".join(timed_out.format(rank) for rank in range(392) if rank != 391)
+    log = tmp_path / "log.out"
+    log.write_text(others)
+    waited = diagnose_logs([log]).kind
+    log.write_text((CASES / "ib_last_error.out").read_text() + others)
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (waited, cause.kind, cause.rank) == ("unknown", "ib-retry", 391)
+
+
+HARMLESS = (
+    "ib-7:10:11 [7] sharp_plugin.c:320 NCCL WARN NET/IB : SHARP coll init error: Cannot create SHARP job(-11)",
+    "ib-7:10:11 [0] transport.cc:323 NCCL WARN Cannot initialize CollNet, using point-to-point network instead",
+    "ib-7:10:11 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
+    "slurmstepd: error: couldn't chdir to `/home/u': No such file or directory: going to /tmp instead",
+    "slurmstepd: error: task_p_post_term: rmdir(/sys/fs/cgroup/cpuset/slurm7/slurm7.1_0) failed Device busy",
+    "slurmstepd: error: Unable to send job complete message: Unable to contact slurm controller (connect failure)",
+    "slurmstepd: error: acct_gather_filesystem/lustre: _read_lustre_counters: can't find Lustre stats",
+    "fatal: detected dubious ownership in repository at '/opt/Megatron-Bridge'",
+    "E0000 00:00:17 4711 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register factory",
+    "ERROR: ld.so: object '/l.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.",
+    "ERROR 07-31 22:10:35 [config.py:29] Please make sure your triton is compatible. No module named 'triton_kernels'",
+)
+
+
+@pytest.mark.parametrize("end", ["Exited with exit code 1", "Killed"])
+@pytest.mark.parametrize("line", HARMLESS)
+def test_what_does_no_harm_is_not_why_a_rank_ended(tmp_path: Path, line: str, end: str) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(f"{line}\nsrun: error: ib-9: task 15: {end}\n")
+    assert diagnose_logs([log]).kind == "unknown"
+
+
+def test_ranks_that_wait_for_each_other_have_survived_what_pmix_complains_of(tmp_path: Path) -> None:
+    complaint = "[g0:4711] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168\n"
+    log = tmp_path / "log.out"
+    log.write_text(complaint)
+    assert diagnose_logs([log]).kind == "pmix-complaint"
+    log.write_text(
+        f"{complaint}[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited\n"
+    )
+    assert diagnose_logs([log]).kind == "unknown"
+
+
+def test_a_host_that_cannot_be_resolved_is_no_node(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text("slurmstepd: error: pyxis:     [ERROR] Could not resolve host: nvcr.io\n")
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.node) == ("host-name", None)
+
+
+def test_no_rank_is_named_for_what_the_scheduler_did(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    preempted = "slurmstepd: error: *** STEP 77.0 ON c0 CANCELLED AT 2026-11-20T03:40:35 DUE TO PREEMPTION ***\n"
+    log.write_text(f"{preempted}srun: error: c1: task 11: Exited with exit code 1\n")
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank, cause.node) == ("preempted", None, None)
+
+
+def test_a_job_that_trained_every_step_does_not_need_more_time(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    iteration = " [2026-04-21 15:41:34] iteration {:8d}/      50 | elapsed time per iteration (ms): 1735.8 |\n"
+    limit = "slurmstepd: error: *** JOB 4544 ON gpu-1 CANCELLED AT 2026-04-21T17:01:43 DUE TO TIME LIMIT ***\n"
+    remedies = []
+    for last in (49, 50):
+        log.write_text("".join(map(iteration.format, range(1, last + 1))) + limit)
+        cause = diagnose_logs([log]).cause
+        assert cause is not None
+        assert cause.kind == "time-limit"
+        remedies.append("TIME_LIMIT" in cause.remedy)
+    assert remedies == [True, False]
+
+
 def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
     assert diagnose_logs([CASES / "w14_cudagraph_eval.out"]).trained
     assert not diagnose_logs([CASES / "gpfs_stale.log"]).trained
@@ -88,6 +230,40 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("ValueError: No dot product attention support for the provided inputs!", "gpu-unsupported"),
         ("ImportError: cannot import name 'x' from 'numpy' (/usr/lib/numpy/__init__.py)", "missing-module"),
         ("ImportError: cannot import name 'x' from 'megatron.core' (/opt/megatron)", "releases-mixed"),
+        ('slurmstepd: error: Warning: SPANK plugin "pyxis" option "container-image" not found', "spank-missing"),
+        ("python3: can't open file '/tmp/pretrain.py': [Errno 2] No such file or directory", "folder-missing"),
+        ("python3: can't open file '/opt/pretrain.py': [Errno 2] No such file or directory", "missing-program"),
+        ("[ERROR] /etc/enroot/hooks.d/90-aws-ofi-nccl.sh exited with return code 1", "hook"),
+        ("[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1", "gpu-hook"),
+        ("slurmstepd: error: container_g_join failed: 119383", "launch"),
+        ("slurmstepd: error: execve(): /tmp/slurmd/job00089/slurm_script: No such file or directory", "launch"),
+        ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable", "compiler"),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "no-gpu"),
+        ("slurmstepd: error: pyxis:     [ERROR] Could not resolve host: nvcr.io", "host-name"),
+        ("[ERROR] Could not resolve host: nvcr.io", "host-name"),
+        (
+            "srun: fatal: cpus-per-task set by two different environment variables SLURM_CPUS_PER_TASK=16",
+            "slurm-options",
+        ),
+        ("srun: fatal: No command given to execute.", "error"),
+        ("misc/utils.cc:88 NCCL WARN Call to stat failed: No such file or directory", "folder-missing"),
+        ("connect to 127.0.0.1<37211> returned Connection refused, exceeded error retry count", "unreachable"),
+        ("connect to 10.9.226.174<42307> returned Connection refused, exceeded error retry count", "peer-left"),
+        ("slurmstepd: error: pyxis: container exited too soon", "pyxis-summary"),
+        ("RuntimeError: received 0 items of ancdata", "process-limit"),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "old-driver"),
+        ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "no-gpu"),
+        ("Cuda failure 101 'invalid device ordinal'", "cuda"),
+        ("OSError: [Errno 37] No locks available: '/home/u/x.lock'", "file-system"),
+        ("TimeoutError: [Errno 110] Connection timed out", "peer-left"),
+        ("UCX  ERROR   no active messages transport to <no debug data>: rc_verbs/mlx5_0:1", "rdma-connect"),
+        ("ValueError: Failed to load configuration from meta-llama/Meta-Llama-3-70B after 3 attempts.", "hub"),
+        ("srun: error: Something is wrong with the boot of the nodes.", "not-booted"),
+        ("slurmstepd: error: Failed to invoke task plugins: task_p_pre_launch error", "launch"),
+        ("slurmstepd: error: Exceeded step memory limit at some point.", "host-memory"),
+        ("enroot-aufs2ovlfs: failed to set whiteout attributes: /c/: Operation not permitted", "image-links"),
+        ("RuntimeError: Gloo connectFullMesh failed with [../tcp/pair.cc:144] no error", "unreachable"),
+        ("RuntimeError: Gloo connectFullMesh failed with [../pair.cc:534] Connection closed by peer", "peer-left"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str) -> None:

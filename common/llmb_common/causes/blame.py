@@ -4,13 +4,15 @@ connects."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import msgspec
 
 from llmb_common.causes.answer import Cause
 from llmb_common.causes.reading import Complaint, Reading, number_of
-from llmb_common.causes.table import signatures
+from llmb_common.causes.table import FailureSignature, signatures
 
-_INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
+INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
 """Signatures of a job that its scheduler, or somebody, has ended."""
 
 
@@ -20,9 +22,9 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
     ``state`` is the signature that the job's own state stands for, or empty.
     """
     complaints = [item for reading in readings for item in reading.complaints]
-    ends = [item for item in complaints if item.signature.id in _INTERRUPTIONS]
+    ends = [item for item in complaints if item.signature.id in INTERRUPTIONS]
     if not ends:
-        return state in _INTERRUPTIONS
+        return state in INTERRUPTIONS
     return any(str(end.log) != cause.file or (number_of(end) or 0) <= (cause.number or 0) for end in ends)
 
 
@@ -34,6 +36,55 @@ def is_certain_of_node(kind: str) -> bool:
         or kind.startswith(("xid-", "sxid-"))
         or any(item.id == kind and item.kernel for item in signatures())
     )
+
+
+def lived_on(item: Complaint, reading: Reading) -> bool:
+    """Whether ranks have waited for each other, or lost each other, since a complaint that may be harmless."""
+    return "harmless" in item.signature.traits and any(
+        other.offset > item.offset and other.signature.role in ("witness", "cascade") for other in reading.complaints
+    )
+
+
+def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
+    """The nodes whose tasks ended by themselves, by the word of srun; a line without a place may be of any of them.
+
+    Empty where srun has said nothing.
+    """
+    complaints = [item for reading in readings for item in reading.complaints]
+    ends = [item for item in complaints if item.signature.role in ("ended", "killed")]
+    return {item.location.host for item in ends if item.location.host and "Terminated" not in item.line.text}
+
+
+def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, several: bool) -> bool:
+    """Whether a complaint speaks against the node where it was seen.
+
+    ``hosts``: the nodes that complain alike, None for one without a name. ``several``: the job is known to have had
+    others. What may be a setting of all nodes is blamed on one only where others did without.
+    """
+    may_be_all = found.fault in ("site", "storage") or "setting" in found.traits
+    return len(hosts) <= 1 and found.sure != "possible" and (several or not may_be_all)
+
+
+def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
+    """The cause of a job that reached its time limit, in words for how far it came: a longer one helps only in between.
+
+    ``trained``: every step was.
+    """
+    if limit.step is None:
+        return msgspec.structs.replace(
+            limit,
+            what="the job reached its time limit before its first step",
+            remedy="the last lines of the ranks say what they waited for: the import of the image, an address that "
+            "cannot be reached, a folder that hangs",
+        )
+    if trained:
+        return msgspec.structs.replace(
+            limit,
+            what="the job did not end before its time limit",
+            cause="Ranks that wait for each other at the end of a job, or a checkpoint that is still being written.",
+            remedy="llmb-run results has the figures; nothing to repeat, unless the checkpoint is needed",
+        )
+    return limit
 
 
 _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")

@@ -16,10 +16,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmb_common.causes.answer import Cause, Diagnosis, Symptom
-from llmb_common.causes.blame import is_certain_of_node, is_interrupted, peer_of
+from llmb_common.causes.blame import (
+    INTERRUPTIONS,
+    in_words_of_progress,
+    is_certain_of_node,
+    is_interrupted,
+    is_of_one_node,
+    lived_on,
+    nodes_that_ended,
+    peer_of,
+)
 from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
-from llmb_common.causes.lines import LogLine
-from llmb_common.causes.places import Places
+from llmb_common.causes.places import Places, locate
 from llmb_common.causes.reading import Complaint, Reading, first_by_time, number_of, read_complaints, trapped
 from llmb_common.causes.table import FailureSignature, signatures
 from llmb_common.command.printable import counted, printable
@@ -35,6 +43,7 @@ _MOST_WITNESSES = 8
 _MOST_RANKS = 64
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
 _TASK = re.compile(r"srun: error: \S+: task \d+: ")
+_TORCHRUN = re.compile(r"\bChildFailedError\b|\blocal_rank: \d+ \(pid")
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
 
@@ -124,11 +133,14 @@ def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
         yield reading
 
 
-_NO_STEP = "the job reached its time limit before its first step"
-_NO_STEP_REMEDY = (
-    "the last lines of the ranks say what they waited for: the import of the image, an address that cannot be reached, "
-    "a folder that hangs"
-)
+def _without_launchers(readings: Sequence[Reading]) -> None:
+    """Drop the numbers of srun's tasks where torchrun starts the ranks: such a task is a launcher, one on a node."""
+    if not any(_TORCHRUN.search(item.line.text) for item in _all(readings)):
+        return
+    for reading in readings:
+        for number, item in enumerate(reading.complaints):
+            if item.line.text.startswith("srun: "):
+                reading.complaints[number] = item._replace(location=item.location._replace(ranks=()))
 
 
 def _diagnose(
@@ -146,6 +158,7 @@ def _diagnose(
     ``readings``: the logs, the ranks' own first. ``signalled``: the job was told to end. ``steps``: how many it was to
     train, where the logs need not say it.
     """
+    _without_launchers(readings)
     for reading in readings:
         places.add_complaints(reading.complaints)
     if readings and (places.world is None or not places.hosts):
@@ -161,21 +174,23 @@ def _diagnose(
     elif said is not None:
         chosen = said
     if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
-        chosen = hang
+        # Where the rank that never came has said that its network failed, that is why.
+        said_why = chosen is not None and chosen.fault == "network" and chosen.rank in hang.ranks
+        chosen = chosen if said_why else hang
     step = next((reading.step for reading in readings if reading.step is not None), None)
+    last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
+    trained = step is not None and step == last
     if chosen is not None:
         # A rank that never came is why the job was ended, not what comes of that.
         by_itself = chosen.kind == "hang" or is_certain_of_node(chosen.kind)
         interrupted = not by_itself and (signalled or is_interrupted(chosen, readings, outcome.kind))
         keep_out = chosen.keep_out and not interrupted
         chosen = msgspec.structs.replace(chosen, step=step, interrupted=interrupted, keep_out=keep_out)
-        if chosen.kind == "time-limit" and step is None:
-            chosen = msgspec.structs.replace(chosen, what=_NO_STEP, remedy=_NO_STEP_REMEDY)
+        if chosen.kind == "time-limit":
+            chosen = in_words_of_progress(chosen, trained=trained)
     witnesses = _witnesses(readings, places, chosen)
     suspect = None if chosen else _suspect(witnesses)
     summary = _summary(chosen, suspect, outcome)
-    last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
-    trained = step is not None and step == last
     if trained:
         summary = f"every step was trained; after the last one, {summary.removeprefix('unknown: ')}"
     return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
@@ -200,6 +215,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
     for strength in (3, 2, 1):
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
         kept = [item for item in kept if not _outlived(item, believed, readings)]
+        kept = [item for item in kept if not lived_on(item, _reading_of(item, readings))]
         if any("start" in item.signature.traits for item in kept):
             # Its first message took longer than the job had: no longer limit would have helped.
             kept = [item for item in kept if item.signature.id != "time-limit"]
@@ -255,7 +271,8 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
     if _strength(item) == 3:
         return True
     reading = _reading_of(item, readings)
-    before = [other for other in reading.complaints if other.offset < item.offset]
+    begins = item.offset if item.begins is None else item.begins
+    before = [other for other in reading.complaints if other.offset < begins]
     own = item.line.rank
     if item.signature.id in ("illegal-access", "cuda") and any(trapped(item, other) for other in before):
         return False
@@ -293,12 +310,13 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
     reading = _reading_of(item, readings)
     said_by = reading.ranks.get(kind, set())
     rank, node, gpu = locate(item, places)
-    if rank is None and not item.location.ranks:
+    if rank is None and not item.location.ranks and kind not in INTERRUPTIONS:
         ended, host = _told_below(item, reading, places) or _ended_first(readings, places)
         rank, node = (ended, host) if node in (None, host) else (None, node)
     ranks = tuple(sorted(item.location.ranks if len(item.location.ranks) > 1 else said_by))[:_MOST_RANKS]
     hosts = reading.hosts.get(kind, set()) | {places.host_of(one) for one in said_by}
-    everywhere = len(hosts) > 1 or (found.fault in ("site", "storage") and not places.several)
+    if node is not None and not hosts:
+        hosts = nodes_that_ended(readings)
     return _of_kind(
         found,
         rank=rank,
@@ -310,7 +328,7 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
         file=str(item.log),
         number=number_of(item),
         peer=peer_of(item) if found.fault == "network" else None,
-        keep_out=found.keep_out and node is not None and not everywhere and found.sure != "possible",
+        keep_out=found.keep_out and node is not None and is_of_one_node(found, hosts, several=places.several),
     )
 
 
@@ -336,26 +354,6 @@ def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | Non
     )
     first = next((item for item in says if "Terminated" not in item.line.text), None)
     return locate(first, places)[:2] if first is not None else (None, None)
-
-
-def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
-    """Rank, node and GPU of a complaint, from what stands before the line, in it, and what is known of places."""
-    line, location = item.line, item.location
-    if "named" in item.signature.traits and location.ranks:
-        line = LogLine(line.text, location.ranks[0])
-    host = line.host or location.host
-    rank = line.rank if line.rank is not None else location.ranks[0] if len(location.ranks) == 1 else None
-    if rank is None and location.bus is not None:
-        rank = places.rank_of_bus(host, location.bus)
-    if rank is None and location.pid is not None:
-        rank = places.processes.get(location.pid)
-    local = line.local if line.local is not None else location.local if location.local is not None else line.gpu
-    if rank is None and local is not None:
-        rank = places.rank_at(host, local)
-    gpu = location.bus or (
-        str(location.gpu) if location.gpu is not None else str(line.gpu) if line.gpu is not None else None
-    )
-    return rank, places.host_of(rank) if host is None else host, gpu
 
 
 def _by_state(outcome: Outcome, places: Places) -> Cause | None:

@@ -54,7 +54,7 @@ _PREFIXES = tuple(
     )
 )
 _NO_HOSTS = re.compile(
-    r"(?:python|bash|sh|srun|nccl|cuda|lib|torch|triton|nvidia|epoch|step|iter\w*|layer|stage|expert|thread|phase)[-\d.]*\b|.*\.(?:py|so|cu|cc|cpp|h|sh)\b"
+    r"(?:python|bash|sh|srun|enroot|nccl|cuda|lib|torch|triton|nvidia|epoch|step|iter\w*|layer|stage|expert|thread|phase)[-\d.]*\b|.*\.(?:py|so|cu|cc|cpp|h|sh)\b"
 )
 _MOST_PREFIXES = 6
 
@@ -106,7 +106,7 @@ _GROUP_RANK = re.compile(r"\[PG ID \d+ PG GUID (?!0\b)\S* Rank \d+\]")
 _TASKS = re.compile(r"^srun: (?:error: )?(?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): ")
 _ON = re.compile(
     # Not where slurmstepd itself is that says that a job was cancelled.
-    r"(?:\bON(?! \S+ CANCELLED)|\bon node|\bnode:|\bfailed on node|Node failure on|\bhost *:"
+    r"(?:\bON(?! \S+ CANCELLED)|\bon node|\bnode:|\bfailed on node|Node failure on|(?<!resolve )\bhost *:"
     r'|"(?:host|hostname|node)": ?")'
     r"\s*(?P<host>[A-Za-z][\w.-]*\w)"
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from llmb_common.causes.lines import parse, plain
+from llmb_common.causes.lines import LogLine, parse, plain
 from llmb_common.causes.reading import Complaint, line_at
 from llmb_common.errors import LLMBError
 from llmb_common.runs.evidence.nodes import Nodes
@@ -120,3 +120,23 @@ def short_bus(bus: str) -> str:
         return bus  # anybody may have written it
     number = int(bus, 16)
     return f"{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}"
+
+
+def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
+    """Rank, node and GPU of a complaint, from what stands before the line, in it, and what is known of places."""
+    line, location = item.line, item.location
+    if "named" in item.signature.traits and location.ranks:
+        line = LogLine(line.text, location.ranks[0])
+    host = line.host or location.host
+    rank = line.rank if line.rank is not None else location.ranks[0] if len(location.ranks) == 1 else None
+    if rank is None and location.bus is not None:
+        rank = places.rank_of_bus(host, location.bus)
+    if rank is None and location.pid is not None:
+        rank = places.processes.get(location.pid)
+    local = line.local if line.local is not None else location.local if location.local is not None else line.gpu
+    if rank is None and local is not None:
+        rank = places.rank_at(host, local)
+    gpu = location.bus or (
+        str(location.gpu) if location.gpu is not None else str(line.gpu) if line.gpu is not None else None
+    )
+    return rank, places.host_of(rank) if host is None else host, gpu

@@ -84,7 +84,8 @@ _RETRIES = re.compile(
     r"(?i)\bretry|\bre-try|\bwill (?:try|fall)|\btrying again\b|\bfall(?:ing)? ?back\b|\bignor(?:ed|ing)\b"
     r"|\bstart(?:ing)? from (?:scratch|random)|\bdisabling\b|\bwill (?:be|use|not)\b|\bcontinu(?:e|ing)\b"
     r"|\busing default"
-    r"|\bskipp(?:ed|ing)\b|\boptional\b|\bdeprecat|\bnon-?fatal\b|\bnot (?:critical|fatal)\b|warning\b|\bharmless\b"
+    r"|\bskipp(?:ed|ing)\b|\boptional\b|\bdeprecat|\bnon-?fatal\b|\bnot (?:critical|fatal)\b"
+    r"|(?<!error: )warning\b|\bharmless\b"
 )
 _HEDGED = re.compile(
     r"(?i)\b(?:may|might|could|can) (?:be|have|cause|lead)\b|\bpossibly\b|\bif (?:you|this)\b"
@@ -105,7 +106,8 @@ class Complaint(NamedTuple):
     """A log line that matches a signature, and its location.
 
     ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught;
-    ``logged``: or that was logged, if its rank raises another later.
+    ``logged``: or that was logged, if its rank raises another later. ``begins``: where the error begins whose last
+    line it is, if that is another line.
     """
 
     signature: FailureSignature
@@ -117,6 +119,7 @@ class Complaint(NamedTuple):
     survived: bool = False
     raised: bool = False
     logged: bool = False
+    begins: int | None = None
 
 
 @dataclass
@@ -255,12 +258,40 @@ def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Compla
     if of is not None:
         line = LogLine(line.text, of, time=line.time)
     found = _believed(found, line, above)
+    begins = None
+    if found and found.role == "root" and reading.counts[found.id] < _EACH:
+        begins, rank = _reason(file, start, text)
+        line = line._replace(rank=rank) if line.rank is None else line
     if found and found.role in ("ended", "killed") and _SUMMARY.match(line.text):
         line = _with_place(file, start, line)
     if found is None:
         return None
     said, how = text[:LONGEST].strip(), {"raised": above in ("uncaught", "logged"), "logged": above == "logged"}
-    return Complaint(found, line, location_of(line.text), said, reading.log, start, **how)
+    return Complaint(found, line, location_of(line.text), said, reading.log, start, begins=begins, **how)
+
+
+def _reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None]:
+    """Where an NCCL error begins whose reason is the line at ``start``, and its rank; None and None for other lines.
+
+    The reason stands below "Last error:", behind what the error means for the rank; in a watchdog's message only the
+    first line names the rank.
+    """
+    begin = max(0, start - _REACH)
+    block = os.pread(file.fileno(), start - begin, begin)
+    if b"Last error:" not in block:
+        return None, None
+    who = printer_of(text)[0]
+    offset, is_reason = start, False
+    for raw in reversed(block.split(b"\n")[:-1]):
+        offset -= len(raw) + 1
+        printer, rest = printer_of(plain(raw))
+        own = printer == who
+        if own and not is_reason and rest.strip() != "Last error:":
+            return None, None
+        is_reason = is_reason or own
+        if is_reason and "NCCL error" in rest and (own or not who):
+            return offset, parse(plain(raw)).rank
+    return None, None
 
 
 def _with_place(file: FileIO, start: int, line: LogLine) -> LogLine:

@@ -15,7 +15,7 @@ from llmb_common.decoding.structs import from_json
 Role: TypeAlias = Literal["root", "cascade", "witness", "killed", "ended", "teardown", "noise"]
 Sure: TypeAlias = Literal["certain", "likely", "possible"]
 Fault: TypeAlias = Literal["run", "node", "network", "storage", "site", "scheduler"]
-Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named", "traps", "start"]
+Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named", "traps", "start", "setting", "harmless"]
 
 
 class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
