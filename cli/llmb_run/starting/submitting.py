@@ -28,7 +28,8 @@ from llmb_common.rendering.script import render_script
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.hostlist import compress
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.bad_nodes import OUT_OF_SERVICE, as_notice, keep_off, nodes_to_leave_out, shown_bad
 from llmb_common.submission.jobs import JobToSubmit, Options, experiments_of, jobs_to_follow
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
@@ -274,12 +275,14 @@ def start_round(
     """
     digest = digest or digest_of(jobs, command, options.chain, options.apart)
     with open_round(jobs, digest, again=options.again, say=notice) as this:
-        known = {row.key for row in find_runs(workspace.install, roots=experiments_of(jobs))} - {""}
+        rows = find_runs(workspace.install, roots=experiments_of(jobs))
+        known = {row.key for row in rows} - {""}
         if this.begun is not None and not lasting:
             notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
         begin = lasting or f"{command}:{this.name}"
         keys = [f"{begin}:{name}" for name in _numbered(names or ["job"] * len(jobs))]
         jobs = [replace(job, options=replace(job.options, key=key)) for key, job in zip(keys, jobs, strict=True)]
+        jobs = _without_bad_nodes(jobs, [row.folder for row in rows if row.key in keys], workspace)
         if options.apart:  # only now: another state of the nodes is no other round
             jobs = on_different_nodes(jobs)
         results = _submit_all(jobs, options)
@@ -289,6 +292,20 @@ def start_round(
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
+
+
+def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], workspace: Workspace) -> list[JobToSubmit]:
+    """``jobs`` of a round that goes on, kept off the nodes that its runs so far, by their folders, have shown bad.
+
+    Raises:
+        EnvironmentLacks: too few nodes are left
+    """
+    records = refresh([load_record(folder) for folder in earlier])
+    shown = [bad for record in records for bad in shown_bad(record)]
+    bad = nodes_to_leave_out(shown, workspace.install)
+    for item in bad:
+        notice(as_notice(item))
+    return keep_off(jobs, bad)
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
@@ -325,8 +342,6 @@ def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tupl
 
 # Which nodes jobs get: only healthy ones, and repeats of one job different ones.
 
-_UNUSABLE = ("down", "drain", "fail", "maint", "unknown")
-
 
 def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
     """``jobs``, each of several repeats kept from the nodes of the others; where there are too few, from some.
@@ -340,7 +355,10 @@ def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
         repeats.setdefault((job.plan.workload, job.plan.experiment_name), []).append(number)
     found = list(jobs)
     for numbers in repeats.values():
-        shares = shares_of(_usable(jobs[numbers[0]].plan), len(numbers), jobs[numbers[0]].plan.nodes)
+        first = jobs[numbers[0]]
+        left_out = dict(first.options.left_out)
+        usable = [name for name in _usable(first.plan) if name not in left_out]
+        shares = shares_of(usable, len(numbers), first.plan.nodes)
         for number, avoided in zip(numbers, shares, strict=True):
             listed = ",".join(filter(None, (jobs[number].options.exclude, compress(avoided))))
             found[number] = replace(jobs[number], options=replace(jobs[number].options, exclude=listed))
@@ -366,7 +384,7 @@ def _usable(plan: JobPlan) -> list[str]:
     if told is None:
         raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
     states = executor_for(plan.cluster_type).nodes_now(told.nodelist, told.queue)
-    return [name for name, state in states.items() if not state.startswith(_UNUSABLE)]
+    return [name for name, state in states.items() if not state.startswith(OUT_OF_SERVICE)]
 
 
 def require_health(plans: Sequence[JobPlan], workspace: Workspace) -> list[NodeVerdict]:
