@@ -36,6 +36,17 @@ def is_certain_of_node(kind: str) -> bool:
     )
 
 
+_BY_SETTINGS = frozenset({"no-gpu", "gpu-hook"})
+"""Kinds about a node that a job's own variables or its image bring about as well."""
+
+
+def proves_node_bad(cause: Cause) -> bool:
+    """Whether the cause is a broken part or daemon of its node, which no setting of a job or a site brings about."""
+    if cause.kind in _BY_SETTINGS:
+        return False
+    return is_certain_of_node(cause.kind) or (cause.fault == "node" and cause.sure == "certain")
+
+
 _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from llmb_common.causes.blame import proves_node_bad
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.command.printable import counted
 from llmb_common.errors import EnvironmentLacks, LLMBError
@@ -67,8 +68,9 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
         return found
     why = diagnose(record)
     if why.cause is not None and why.bad_node is not None:
-        certain = why.cause.fault == "node" and why.cause.sure == "certain"
-        found.append(shown(why.bad_node, why.cause.kind, why.cause.what, certain=certain))
+        certain = proves_node_bad(why.cause)
+        if certain or record.plan.nodes > 1:  # of a single node nobody knows whether others would say the same
+            found.append(shown(why.bad_node, why.cause.kind, why.cause.what, certain=certain))
     for node, finding in find_on_nodes(record.plan, read_nodes(record.paths.folder)):
         if finding.kind == "ecc" and finding.severity == "problem":
             found.append(shown(node, "ecc", finding.text, certain=True))
