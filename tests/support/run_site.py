@@ -33,7 +33,7 @@ STANDIN_ENGINE = """#!/bin/bash
 set -u
 trap 'echo "TERM reached rank ${SLURM_PROCID:-0}"; kill $(jobs -p) 2> /dev/null; exit 143' TERM
 if [[ -n ${STANDIN_BAD:-} && ${SLURMD_NODENAME:-} == "$STANDIN_BAD" ]]; then
-  echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered'
+  echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered' >&2
   exit 1
 fi
 if [[ ${SLURM_PROCID:-0} != 0 ]]; then

@@ -22,18 +22,20 @@ from llmb_common.submission.many import submit_many
 from llmb_common.submission.rounds import digest_of
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
+from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.run_site import RECIPE, RunSite, with_small_code
 from support.runs import make_run
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 NO_LIBRARY = "OSError: libcudnn.so.9: cannot open shared object file: No such file or directory"
 ONE_NODE = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "8"}
+TWO_NODES = {**ONE_NODE, "JOB_TOTAL_GPUS": "16"}
 
 
 def failed(install: Path, *lines: tuple[str, int, str], **more: Any) -> RunRecord:
     """A run of whose ranks, on so many hosts, some have said something."""
     record = make_run(install, **{"state": "FAILED", **more})
-    nodes = "n2" if record.plan.nodes == 1 else "n[1-32]"
+    nodes = "n2" if record.plan.nodes == 1 else f"n[1-{record.plan.nodes}]"
     record.paths.events.write_text(json.dumps({"event": "start", "job_id": "101", "nodes": nodes}) + "\n")
     record.paths.log.write_text("".join(f"{host}: [rank{rank}]: {text}\n" for host, rank, text in lines))
     return record
@@ -53,6 +55,7 @@ def shown(record: RunRecord) -> list[tuple[str, str]]:
         ([("n2", 2, "torch.OutOfMemoryError: CUDA out of memory.")], {}, []),
         ([("n2", 2, "RuntimeError: No CUDA GPUs are available")], {}, [("n2", "no-gpu")]),
         ([("n2", 2, "RuntimeError: No CUDA GPUs are available")], {"variables": ONE_NODE}, []),
+        ([("n2", 2, "RuntimeError: No CUDA GPUs are available")], {"variables": TWO_NODES}, [("n2", "no-gpu")]),
         ([("n2", 2, ECC)], {"state": "RUNNING"}, []),
         ([("n2", 2, ECC)], {"state": "COMPLETED"}, []),
         ([("n2", 2, ECC)], {"state": "TIMEOUT"}, []),
@@ -66,6 +69,7 @@ def shown(record: RunRecord) -> list[tuple[str, str]]:
         "the run",
         "its GPUs",
         "the job's variables, perhaps",
+        "its GPUs, as the other node has no such line",
         "still running",
         "it has survived",
         "its time was over",
@@ -76,6 +80,16 @@ def test_a_node_is_bad_by_what_began_a_failure(
     tmp_path: Path, lines: Sequence[tuple[str, int, str]], more: Mapping[str, Any], found: list[tuple[str, str]]
 ) -> None:
     assert shown(failed(tmp_path, *lines, **more)) == found
+
+
+def test_memory_errors_that_a_node_has_counted_speak_against_it(tmp_path: Path) -> None:
+    """Those of the run, and only where it has failed."""
+    before, after = snapshot(1000.0, smi_answer(changes={3: {"uncorrectable": "1"}})), {"uncorrectable": "2"}
+    for state, found in (("FAILED", [("n2", "ecc")]), ("COMPLETED", [])):
+        record = failed(tmp_path, ("n1", 1, "ValueError: nonsense"), state=state, variables=TWO_NODES)
+        write_node(record.paths.folder, "n1", before=before, after=before)
+        write_node(record.paths.folder, "n2", before=before, after=snapshot(2000.0, smi_answer(changes={3: after})))
+        assert shown(record) == found
 
 
 def test_a_node_that_failed_under_an_earlier_start_is_bad_whatever_came_of_the_run(tmp_path: Path) -> None:
@@ -173,6 +187,10 @@ def test_jobs_avoid_bad_nodes_beside_all_others(site: RunSite, fake: FakeSlurm) 
         ("idle idle", ["n2"], False),
         ("idle down idle", ["n3"], False),
         ("idle idle drained", ["n3"], True),
+        ("idle drained idle", ["n3"], False),
+        ("idle fail idle", ["n3"], False),
+        ("idle maint idle", ["n3"], False),
+        ("idle unknown idle", ["n3"], False),
     ],
 )
 def test_where_too_few_nodes_are_left_that_is_said_before_the_job_waits_for_ever(

@@ -27,8 +27,6 @@ from llmb_common.runs.record import COMPLETED, RunRecord
 from llmb_common.submission.excluded_nodes import REMEMBERED_DAYS, exclusions, used_again
 from llmb_common.submission.jobs import JobToSubmit
 
-_NODE_FAILURES = ("NODE_FAIL", "BOOT_FAIL")
-
 
 @dataclass(frozen=True)
 class BadNode:
@@ -61,8 +59,8 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
 
     found = []
     for attempt in attempts_of(record):
-        if attempt.state in _NODE_FAILURES:
-            reason = f"the node failed under an earlier start of the job ({attempt.state})"
+        if attempt.state == "NODE_FAIL":
+            reason = "the node failed under an earlier start of the job"
             found += [shown(node, "node-failed", reason, certain=True) for node in _expanded(attempt.failed)]
     if is_live(record.state) or record.state == COMPLETED:
         return found
@@ -102,28 +100,25 @@ def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]
     last: dict[str, BadNode] = {}
     for item in sorted(shown, key=lambda item: item.time):
         is_the_nodes = item.certain or len(nodes_of[item.kind]) == 1
-        if is_the_nodes and item.time > max(oldest, put_back.get(item.node, 0.0)):
+        if is_the_nodes and item.time > max(oldest, put_back.get(item.node, oldest)):
             last[item.node] = item
     return [last[node] for node in sorted(last)]
 
 
 def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToSubmit]:
-    """``jobs`` that avoid the ``bad`` nodes too; without any, and where no scheduler chooses nodes, as they are.
+    """``jobs`` that avoid the ``bad`` nodes too; without any, as they are.
 
     Raises:
         EnvironmentLacks: too few nodes are left for one of them.
     """
     if not bad:
         return [*jobs]
-    enough: list[JobPlan] = []
+    looked_at: list[JobPlan] = []
     found: list[JobToSubmit] = []
     for job in jobs:
-        if job.plan.traits.this_machine:
-            found.append(job)
-            continue
-        if job.plan not in enough:
+        if job.plan not in looked_at:  # repeats have one plan, and need one look at the nodes
             _require_enough(job.plan, bad)
-            enough.append(job.plan)
+            looked_at.append(job.plan)
         left_out = dict(job.options.left_out) | {item.node: item.why for item in bad}
         found.append(replace(job, options=replace(job.options, left_out=tuple(left_out.items()))))
     return found
