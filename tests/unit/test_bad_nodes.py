@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.causes.answer import Cause, Diagnosis
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.runs.finding import Attempt
+from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import bad_nodes, excluded_nodes
 from llmb_common.submission.bad_nodes import BadNode, keep_off, nodes_to_leave_out, shown_bad
@@ -20,6 +22,11 @@ from llmb_common.submission.excluded_nodes import exclude_nodes, include_nodes
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.rounds import digest_of
+from llmb_common.submission.single import submit
+from llmb_run.campaigns.campaign import Arm, Campaign
+from llmb_run.campaigns.conduct import Conduct, Due, Runs
+from llmb_run.starting.submitting import on_different_nodes
+from llmb_run.workspace import Workspace
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.gpu_nodes import smi_answer, snapshot, write_node
@@ -80,6 +87,15 @@ def test_a_node_is_bad_by_what_began_a_failure(
     tmp_path: Path, lines: Sequence[tuple[str, int, str]], more: Mapping[str, Any], found: list[tuple[str, str]]
 ) -> None:
     assert shown(failed(tmp_path, *lines, **more)) == found
+
+
+def test_a_rank_that_never_came_speaks_against_no_node() -> None:
+    """Its program may be why, also where ``why`` offers to keep its node out."""
+    about = {"what": "2 ranks never came", "cause": "The others waited.", "remedy": "", "node": "n2", "keep_out": True}
+    hang = Cause(kind="hang", fault="run", sure="likely", **about)  # type: ignore[arg-type]
+    assert Diagnosis(cause=hang, summary="").bad_node is None
+    launch = Cause(kind="launch", fault="node", sure="likely", **about)  # type: ignore[arg-type]
+    assert Diagnosis(cause=launch, summary="").bad_node == "n2"
 
 
 def test_memory_errors_that_a_node_has_counted_speak_against_it(tmp_path: Path) -> None:
@@ -225,6 +241,40 @@ def test_a_job_that_names_the_bad_node_is_refused_with_how_to_put_it_back(site: 
     assert result.remedy.startswith("llmb-run exclude remove n1,")
 
 
+def test_repeats_on_different_nodes_share_those_that_are_left(site: RunSite, fake: FakeSlurm) -> None:
+    nodes_are(fake, "idle idle idle")
+    for item in on_different_nodes(keep_off([job(site)] * 3, [bad("n1")])):
+        assert {"n2", "n3"}.difference(expand(item.options.exclude)), "a node is left for it"
+
+
+class Once:
+    """A campaign's strategy: after the run on record, two that share an allocation on the nodes of that run."""
+
+    def due(self, arms: object, runs: Runs) -> list[Due]:
+        if any(run.live for run in runs[1]):
+            raise KeyboardInterrupt  # they are submitted, which is all that is asked for here
+        return [Due(1, attempt, block=1, nodes="n1") for attempt in (2, 3)]
+
+
+@pytest.mark.parametrize("more", [{}, {"ADDITIONAL_SLURM_PARAMS": "time=5"}], ids=["together", "apart"])
+def test_runs_of_one_block_of_a_campaign_are_kept_off_the_bad_node(
+    site: RunSite, fake: FakeSlurm, more: dict[str, str]
+) -> None:
+    """Where they follow each other, no longer on the nodes of the first."""
+    nodes_are(fake, "idle idle")
+    campaign = Campaign(site.install, "5eed", "ab")
+    plan = site.plan(JOB_TOTAL_GPUS="1", **more)
+    record = submit(plan, RECIPE, Options(key=campaign.key(1, 1)))
+    record.paths.log.write_text(f"n1: [rank0]: {ECC}\n")
+    update_record(record.paths.folder, lambda found: found.with_state("FAILED"))
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        Conduct(campaign, [Arm(plan, RECIPE, "A")], Once(), Workspace(site.install), said.append).to_the_end()
+    assert len(fake.jobs()) == 2
+    assert excluded(fake) == ["--exclude=n1"]
+    assert any(text.startswith("n1 is left out ") for text in said)
+
+
 def test_where_the_scheduler_does_not_say_which_nodes_there_are_it_will_say_so_itself(
     site: RunSite, fake: FakeSlurm
 ) -> None:
@@ -306,7 +356,7 @@ def test_nodes_that_come_and_go_make_no_other_round(cluster: Cli, fake: FakeSlur
     assert cluster(*words).status == 3
     fake.say("sbatch", "")
     (fake.folder / "nodes").write_text("n1\n")
-    done = cluster(*words)
-    assert (done.status, len(fake.jobs())) == (0, 5), done.err
     plain = cluster("retry", run, "--repeats", "5")
-    assert (plain.status, len(fake.jobs())) == (0, 10), "without the option it is another command"
+    assert (plain.status, len(fake.jobs())) == (0, 3 + 5), "without the option it is another command"
+    done = cluster(*words)
+    assert (done.status, len(fake.jobs())) == (0, 5 + 5), done.err
