@@ -139,9 +139,9 @@ def test_the_loudest_configuration_in_ten_may_be_an_accident() -> None:
 
     quiet, loud = alternating(0.004, 9), alternating(0.1, 3)
     usual = learn(quiet).run
-    assert learn(quiet[:1]).run == pytest.approx(usual)
+    assert learn(quiet[:1]).run == pytest.approx(usual, rel=0.05)
     assert learn([quiet[0], loud[0]]).run < 0.02, "of two one is set aside"
-    assert learn([*quiet, *loud[:2]]).run == pytest.approx(usual, rel=0.01), "of eleven two"
+    assert learn([*quiet, *loud[:2]]).run == pytest.approx(usual, rel=0.05), "of eleven two"
     assert learn([*quiet, *loud]).run > 0.03, "of twelve two, too"
 
 
