@@ -122,6 +122,33 @@ def test_a_campaign_that_is_killed_three_times(campaign: Campaign, tmp_path: Pat
     assert any("step_seconds: 0.106" in text for text in campaign.shown(folder)[1])
 
 
+BAD = """\
+name: bad
+defaults: {size: smoke, scale: 2, repeats: 1, reruns: 1, slurm: {mem: 100M, time: "5"}}
+tests:
+  - workload: pretrain_llama3.1
+    reference: {seconds: 0.2, source: slower than it is}
+    env: {STANDIN_STEPS: job, STANDIN_MS: "100", STANDIN_BAD: gpu1, GPUS_PER_NODE: "1"}
+"""
+
+
+def test_a_rerun_does_not_go_back_to_the_node_that_has_failed(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """The first run gets the bad one, because the others are busy until its rerun is queued."""
+    others = slurm.submit("--nodes=2", "--nodelist=gpu[3-4]", "--wrap", "sleep 600")
+    slurm.wait_for_state(others, "RUNNING")
+    campaign = Campaign(slurm, tmp_path, BAD)
+    command = campaign.command("accept", campaign.suite, "--json")
+    with subprocess.Popen(command, env=campaign.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: "1.2" in campaign.runs() or process.poll() is not None, "the rerun", timeout=120)
+        slurm.run(["scancel", others])
+        printed, _ = process.communicate(timeout=300)
+    data = json.loads(printed)["data"]
+    (rerun,) = data["reruns"]
+    assert (rerun["run"], rerun["replaces"], rerun["bad_nodes"]) == (2, 1, ["gpu1"])
+    assert (process.returncode, data["accepted"]) == (0, True)
+    assert campaign.shown(Path(data["folder"])) == (0, [])
+
+
 ONE = """\
 name: one
 defaults: {size: smoke, scale: 1, repeats: 2, reruns: 4, slurm: {mem: 100M, time: "5"}}

@@ -117,6 +117,32 @@ def test_retry_without_the_node_that_failed(cli: Cli, slurm: SlurmCluster) -> No
     finally:
         slurm.resume_node(node)
     assert cli("wait", again).status == 1
-    assert (
-        f'"{node}"' not in (Path(cli("jobs", again, "--json").data["runs"][0]["folder"]) / "events.jsonl").read_text()
-    )
+    assert f'"{node}"' not in events(cli, again)
+
+
+def test_retry_without_the_node_whose_memory_failed(cli: Cli, slurm: SlurmCluster) -> None:
+    """Slurm sees nothing wrong with it."""
+    others = slurm.submit("--nodes=3", "--nodelist=gpu[2-4]", "--wrap", "sleep 600")
+    slurm.wait_for_state(others, "RUNNING")
+    (broken,) = ids(cli("single", *SMOKE, "--env", "STANDIN_BAD=gpu1", "--json"))
+    assert cli("wait", broken).status == 1
+    slurm.run(["scancel", others])
+    (again,) = ids(cli("retry", broken, "--without-failed", "--json"))
+    assert cli("wait", again).status == 0
+    assert '"gpu1"' not in events(cli, again)
+    pinned = cli("submit", *SMOKE, "--nodelist", "gpu1", "--env", "STANDIN_BAD=gpu1", "--json")
+    (insists,) = ids(pinned)
+    assert cli("wait", insists).status == 1
+    refused = cli("retry", insists, "--without-failed")
+    assert (refused.status, "-> llmb-run exclude remove gpu1," in refused.err) == (2, True), refused.err
+    assert cli("exclude", "remove", "gpu1").status == 0
+    assert cli("retry", insists).status == 0
+
+
+def test_too_few_nodes_are_left(cli: Cli) -> None:
+    four = ("-w", "llama3.1", "-s", "smoke", "--scale", "4", "--env", "GPUS_PER_NODE=1")
+    (broken,) = ids(cli("single", *four, "--env", "STANDIN_BAD=gpu1", "--json"))
+    assert cli("wait", broken).status == 1
+    refused = cli("retry", broken, "--without-failed", "--json")
+    assert (refused.status, refused.envelope["error"]["code"]) == (3, "too-few-nodes")
+    assert "gpu1" in refused.envelope["error"]["message"]

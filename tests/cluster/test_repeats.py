@@ -89,3 +89,22 @@ def test_a_limit_of_the_site_among_repeats(tmp_path, monkeypatch, limited, capsy
     limited.run(["scancel", *(job for _, job in first)])
     assert cli(*REPEATS, "5", SBATCH_ACCOUNT="other", ADDITIONAL_SLURM_PARAMS="hold").status == 0
     assert len(jobs_of(site)) == 5
+
+
+def test_repeats_that_are_submitted_later_avoid_the_node_that_has_failed(tmp_path, monkeypatch, limited, capsys):
+    """One of the first three gets it; without that the last two would, too, as all nodes are free."""
+    site = ClusterSite(tmp_path, limited, monkeypatch)
+    cli = Cli(site.install, monkeypatch, capsys)
+    command = (*REPEATS, "5", "--env", "STANDIN_BAD=gpu1")
+    settings = {"SBATCH_ACCOUNT": "other", "ADDITIONAL_SLURM_PARAMS": "hold"}
+    assert cli(*command, **settings).status == 3
+    first = [load_record(folder) for folder in site.folders()]
+    limited.run(["scontrol", "update", f"jobid={first[0].job_id}", "reqnodelist=gpu1"])
+    limited.run(["scontrol", "release", ",".join(str(record.job_id) for record in first)])
+    assert sorted(end_of(first)) == ["COMPLETED", "COMPLETED", "FAILED"]
+    done = cli(*command, **settings)
+    assert done.status == 0, done.err
+    assert "gpu1 is left out" in done.err
+    last = [record for record in map(load_record, site.folders()) if record.paths not in {item.paths for item in first}]
+    limited.run(["scontrol", "release", ",".join(str(record.job_id) for record in last)])
+    assert end_of(last) == ["COMPLETED"] * 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,9 @@ class InstantExecutor(Executor):
 
     def launch(self, plan: JobPlan) -> list[str]:
         return ["true"]
+
+    def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(f"not on {node}: {why}" for node, why in excluded.items())
 
     def check(self, plan: JobPlan) -> None:
         if (folder() / "no image").exists():

@@ -3,10 +3,10 @@
 The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints its NCCL variables and the iteration lines that
 the engine prints. Variables of the job control the rest: ``STANDIN_STEPS`` (a number; ``job``: those of job.json),
 ``STANDIN_SECONDS`` a step, ``STANDIN_MS`` (what its lines say a step took), ``STANDIN_EXIT`` (its exit code),
-``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step), ``STANDIN_GATE`` (a
-file: no third step before it exists, so that a test can look as long as it needs), ``STANDIN_OTHERS`` and
-``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other ranks). A job that saves checkpoints has one when it exits
-with 0.
+``STANDIN_BAD`` (a node on which the memory of a GPU fails), ``STANDIN_HANG`` (after which step it hangs),
+``STANDIN_LINGER`` (no exit after its last step), ``STANDIN_GATE`` (a file: no third step before it exists, so that a
+test can look as long as it needs), ``STANDIN_OTHERS`` and ``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other
+ranks). A job that saves checkpoints has one when it exits with 0.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ STANDIN_ENGINE = """#!/bin/bash
 # Also serves as torchrun: one rank is enough here.
 set -u
 trap 'echo "TERM reached rank ${SLURM_PROCID:-0}"; kill $(jobs -p) 2> /dev/null; exit 143' TERM
+if [[ -n ${STANDIN_BAD:-} && ${SLURMD_NODENAME:-} == "$STANDIN_BAD" ]]; then
+  echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered' >&2
+  exit 1
+fi
 if [[ ${SLURM_PROCID:-0} != 0 ]]; then
   sleep "${STANDIN_OTHERS:-0}" & wait $!
   exit "${STANDIN_OTHERS_EXIT:-0}"

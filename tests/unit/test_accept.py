@@ -80,6 +80,7 @@ def test_a_run_that_a_node_ended_is_replaced_and_listed(site: Site, directed: tu
     assert (done.status, verdicts(done), runs_of(done)) == (0, ["pass", "pass"], [4, 3]), done.err
     (rerun,) = done.data["reruns"]
     assert rerun["reason"] == reason
+    assert (rerun["replaces"], rerun["bad_nodes"]) == (2, []), "this machine's own runs are kept off no node"
     assert rerun["run_id"] == done.data["workloads"][0]["runs"][3]["run_id"]
     assert f"a rerun: {reason}" in done.err
 

@@ -339,15 +339,15 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
 ) -> None:
     slurm = Slurm(cli, tmp_path, "gpu3\\ngpu4\\n")
     run = with_nodes(cli, "gpu[1-8]")
-    started: list[str] = []
+    started: list[Any] = []
 
     def submit(plan: object, folder: Path, options: Any, on_record: object) -> Any:
-        started.append(options.exclude)
+        started.append((options.exclude, dict(options.left_out)))
         return make_run(cli.install, state="SUBMITTED")
 
     monkeypatch.setattr("llmb_run.starting.submitting.submit", submit)
     assert cli("retry", run, "--without-failed", "--without", "x7").status == 0
-    assert started == ["x7,gpu[3-4]"]
+    assert started == [("x7", {"gpu3": "down or drained", "gpu4": "down or drained"})]
     assert "--nodes=gpu[1-8] --states=down,drain,fail,no_respond" in slurm.asked.read_text()
 
 
@@ -359,7 +359,7 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
             "gpu1",
             "",
             0,
-            "the scheduler shows none of its nodes (gpu1) as down or drained",
+            "its log names no bad node, and the scheduler shows none of its nodes (gpu1) as down or drained",
             "or retry without the option",
         ),
         ("gpu1", "", 1, "sinfo: ", "name the nodes with --without HOSTS"),

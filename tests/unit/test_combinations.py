@@ -63,6 +63,9 @@ def test_what_a_function_does_not_go_with_is_refused(job: dict[str, str], change
     assert caught.value.code == "does-not-divide"
 
 
+GPUS_96 = {"JOB_TOTAL_GPUS": "96", "GBS": "480"}
+
+
 def test_sizes_at_the_edge_of_what_a_precision_allows_are_taken() -> None:
     assert plan(**IN_FP8, TP="4", EP="32", **NEWEST, PREFLIGHT="off").tp == 4, "3088 columns: a multiple of 16"
     assert plan(**IN_MXFP8, TP="2", **NEWEST, PREFLIGHT="off").tp == 2, "5152 columns: a multiple of 32"
@@ -75,7 +78,11 @@ def test_sizes_at_the_edge_of_what_a_precision_allows_are_taken() -> None:
         ("h100", {"TP": "16", "PP": "1", "VP": "NA"}, f"{NVLINK} 8 GPUs"),
         ("h100", {"TP": "16", "PP": "1", "VP": "NA", "MEGATRON_SETTINGS": "comm_overlap.tp_comm_overlap=false"}, ""),
         ("h100", {"TP": "8", "PP": "1", "VP": "NA", "GPUS_PER_NODE": "4"}, f"{NVLINK} 4 GPUs"),
+        # Each second group would have GPUs of two nodes.
+        ("h100", {"TP": "4", "PP": "1", "VP": "NA", "GPUS_PER_NODE": "6", **GPUS_96}, f"{NVLINK} 6 GPUs"),
+        ("h100", {"TP": "2", "PP": "1", "VP": "NA", "GPUS_PER_NODE": "6", **GPUS_96}, ""),
         ("gb200", {"TP": "16", "PP": "1", "VP": "NA"}, ""),  # NVL72: 18 nodes in one domain
+        ("gb200", {"TP": "128", "PP": "1", "VP": "NA"}, f"{NVLINK} 72 GPUs"),
         ("gb200", {"FP8_RECIPE": "mx", "TP": "8", "CP": "16", "PP": "1", "VP": "NA"}, "leaves a rank 64 tokens"),
         ("gb200", {"FP8_RECIPE": "mx", "TP": "8", "CP": "8", "PP": "1", "VP": "NA"}, ""),
         ("gb200", {"FP8_RECIPE": "cs", "TP": "8", "CP": "16", "PP": "1", "VP": "NA"}, ""),

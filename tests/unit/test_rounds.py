@@ -17,7 +17,7 @@ import pytest
 
 from llmb_common.errors import RecordError
 from llmb_common.index.search import find_runs
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import rounds, single
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.rounds import LEFTOVER_SECONDS, digest_of, digest_of_file, open_round
@@ -143,6 +143,22 @@ def test_a_limit_of_the_site_among_repeats(cluster: Cli, fake: FakeSlurm) -> Non
     fake.say("sbatch", "")
     assert cluster(*FIVE).status == 0
     assert len(fake.jobs()) == 5
+
+
+def test_a_round_that_goes_on_avoids_the_node_that_its_runs_have_shown_bad(cluster: Cli, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "limit")
+    assert cluster(*FIVE).status == 3
+    fake.say("sbatch", "")
+    (fake.folder / "nodes").write_text("".join(f"gpu{number}|idle|batch*|none\n" for number in range(1, 4)))
+    first = load_record(next(row.folder for row in find_runs(cluster.install) if row.job_id == "1"))
+    first.paths.events.write_text('{"event": "start", "job_id": "1", "nodes": "gpu2"}\n')
+    first.paths.log.write_text("0: RuntimeError: CUDA error: uncorrectable ECC error encountered\n")
+    fake.change("1", state="FAILED")
+    done = cluster(*FIVE)
+    assert (done.status, len(fake.jobs())) == (0, 5), done.err
+    assert [job["options"].count("--exclude=gpu2") for job in fake.jobs()] == [0, 0, 0, 1, 1]  # type: ignore[attr-defined]
+    assert f"gpu2 is left out (run {first.paths.run_id}: " in done.err
+    assert "llmb-run exclude remove gpu2" in done.err
 
 
 def test_a_chain_killed_and_run_again(cluster: Cli, fake: FakeSlurm) -> None:

@@ -131,6 +131,20 @@ def test_one_configuration_that_changed_makes_no_site_loud() -> None:
     assert learn(groups).total < 0.006
 
 
+def test_the_loudest_configuration_in_ten_may_be_an_accident() -> None:
+    """One at least is set aside, and one always counts."""
+
+    def alternating(log: float, count: int) -> list[list[StepTime]]:
+        return [[run(log * (-1) ** at, "1") for at in range(9)] for _ in range(count)]
+
+    quiet, loud = alternating(0.004, 9), alternating(0.1, 3)
+    usual = learn(quiet).run
+    assert learn(quiet[:1]).run == pytest.approx(usual, rel=0.05)
+    assert learn([quiet[0], loud[0]]).run < 0.02, "of two one is set aside"
+    assert learn([*quiet, *loud[:2]]).run == pytest.approx(usual, rel=0.05), "of eleven two"
+    assert learn([*quiet, *loud]).run > 0.03, "of twelve two, too"
+
+
 def test_stalls_are_sums_over_the_steps_that_were_seen() -> None:
     mixed = run(stalls=(1.0, -0.5, 3.0))
     assert (stalls_of(mixed), stalls_of(mixed, faster=True)) == ((4.0, 10.0, 40), (0.5, 0.25, 40))

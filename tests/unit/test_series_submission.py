@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
-from llmb_common.errors import AnswerLost, LLMBError, RecordError
+from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
+from llmb_common.executors.slurm.submit import apart, render_series
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import many
 from llmb_common.submission.jobs import JobToSubmit, Options
@@ -101,3 +106,118 @@ def test_a_lost_answer_with_no_scheduler_to_query(site, fake, monkeypatch):
     assert [item.record.state for item in observe(records)] == ["NOT_SUBMITTED"] * 3
     assert {record.paths.folder for record in start(site)} == {record.paths.folder for record in records}
     assert len(fake.jobs()) == 1
+
+
+def changed(record: RunRecord, **fields: Any) -> RunRecord:
+    """The run with another plan; ``saves`` seconds to save, if it does."""
+    plan = record.plan
+    if (saves := fields.pop("saves", None)) is not None:
+        checkpoint = msgspec.structs.replace(plan.checkpoint, enabled=True, save_seconds=saves)
+        plan = msgspec.structs.replace(plan, checkpoint=checkpoint)
+    return replace(record, plan=msgspec.structs.replace(plan, **fields))
+
+
+def script_of(records: Sequence[RunRecord]) -> str:
+    series = records[0].shared
+    assert series is not None
+    return render_series(records, series)
+
+
+def in_bash(script: str, command: str) -> list[str]:
+    """What ``command`` prints after everything in the script that comes before its runs."""
+    head, _, _ = script.partition("told=0 failed=0")
+    done = subprocess.run(["bash", "-euc", f"{head}\n{command}"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def three(site: RunSite) -> list[RunRecord]:
+    return start(site)
+
+
+def test_each_run_of_a_series_has_its_own_time_and_what_it_needs_to_save(three: list[RunRecord]) -> None:
+    limits = ("00:05:00", "00:10:00", "01:00:00")
+    records = [changed(record, time_limit=limit) for record, limit in zip(three, limits, strict=True)]
+    records[1], records[2] = changed(records[1], saves=30), changed(records[2], saves=200)
+    script = script_of(records)
+    series = records[0].shared
+    assert series is not None
+    said = in_bash(script, 'printf "%s\\n" "$folder" "${names[*]}" "${limits[*]}" "${graces[*]}"')
+    name = records[0].plan.experiment_name
+    assert said == [str(series.folder), f"{name} {name} {name}", "300 570 3400", "120 120 200"]
+    lines = script.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert "#SBATCH --time=01:15:00" in lines, "that of all together"
+    assert "#SBATCH --signal=B:TERM@200" in lines, "in time for the longest save"
+    assert f"#SBATCH --output={series.log}" in lines
+
+
+def test_a_run_that_has_less_time_than_its_save_takes_is_told_at_once(three: list[RunRecord]) -> None:
+    records = [changed(record, time_limit="00:01:00", saves=200) for record in three]
+    assert in_bash(script_of(records), 'echo "${limits[*]}"') == ["1 1 1"]
+
+
+def test_cores_are_each_runs_own_affair(three: list[RunRecord]) -> None:
+    assert "cpus-per-task" not in script_of([changed(record, cpu_pinning=4) for record in three])
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "undone"),
+    [
+        ("vboost", (True, False, True), {1: "boost-slider --vboost 0"}),
+        ("vboost", (True, True, True), {}),
+        ("vboost", (False, False, False), {}),
+        ("memory_clock", (None, 2619, None), {0: "--reset-memory-clocks", 2: "--reset-memory-clocks"}),
+        ("memory_clock", (2619, 2619, 2619), {}),
+    ],
+)
+def test_what_one_run_sets_on_the_nodes_is_undone_for_those_that_do_not(
+    three: list[RunRecord], field: str, values: tuple[Any, ...], undone: dict[int, str]
+) -> None:
+    script = script_of([changed(record, **{field: value}) for record, value in zip(three, values, strict=True)])
+    for turn in range(3):
+        stubs = 'SLURM_JOB_NUM_NODES=1; timeout() { printf "%s\\n" "$*"; }'
+        said = in_bash(script, f"{stubs}; reset {turn}")
+        assert [line.partition("nvidia-smi ")[2] for line in said] == ([undone[turn]] if turn in undone else [])
+
+
+def of_partition(fake: FakeSlurm, limit: str) -> None:
+    (fake.folder / "nodes").write_text(f"batch*|{limit}|1-infinite|4\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "why"),
+    [
+        ([{}, {}, {}], "infinite", ""),
+        ([{}, {}, {}], "15:00", ""),
+        ([{}, {}, {}], "14:00", "together they may take 15 minutes, and the partition allows 14"),
+        ([{}, {}, {"GPUS_PER_NODE": "1", "JOB_TOTAL_GPUS": "2"}], "infinite", "they differ in nodes, GPUs per node"),
+        ([{}, {"SBATCH_ACCOUNT": "other"}, {}], "infinite", "they differ in account"),
+        ([{}, {"SBATCH_GPUS_PER_NODE": "h100:2"}, {}], "infinite", "they differ in gres, gres type"),
+        ([{"ADDITIONAL_SLURM_PARAMS": "time=5"}] * 3, "infinite", "the time limit is among the additional"),
+        ([{"ADDITIONAL_SLURM_PARAMS": "qos=high"}] * 3, "infinite", ""),
+    ],
+)
+def test_why_runs_cannot_share_an_allocation(
+    site: RunSite, fake: FakeSlurm, changes: list[dict[str, str]], limit: str, why: str
+) -> None:
+    of_partition(fake, limit)
+    plans = [site.plan(**{"GPUS_PER_NODE": "2", "JOB_TOTAL_GPUS": "2", **change}) for change in changes]
+    said = apart(plans)
+    assert (said.startswith(why), bool(said)) == (True, bool(why)), said
+
+
+def test_a_series_that_is_refused_leaves_nothing(site: RunSite, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "limit")
+    for _ in range(3):  # more jobs than these are refused
+        start(site)
+        for folder in run_folders(site):
+            shutil.rmtree(folder)
+    before = [*site.install.rglob(".series-*")]
+    with pytest.raises(SchedulerError) as refused:
+        submit_series(jobs_of(site))
+    assert refused.value.code == "apart"
+    assert run_folders(site) == []
+    assert len(before) == 3
+    assert [*site.install.rglob(".series-*")] == before

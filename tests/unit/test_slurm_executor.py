@@ -121,7 +121,7 @@ def test_the_plans_own_list_is_kept_and_its_own_wishes_are_contradicted(plan: Jo
     with pytest.raises(RequestError) as caught:
         say(with_params(plan, ("nodelist", "n[1-3],n9")), [], {"n3": "fan", "n2": "slow", "n7": "x"})
     assert caught.value.message == "the job requests excluded nodes: n2 (slow), n3 (fan)"
-    assert caught.value.remedy == "llmb-run exclude remove, or other nodes"
+    assert caught.value.remedy == "llmb-run exclude remove n[2-3], or other nodes"
 
 
 def test_a_submission_that_hangs_ends_by_itself(record: RunRecord, slurm: Slurm) -> None:

@@ -14,12 +14,13 @@ A workload of which the suite says ``reference: none`` only has to run; a campai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from llmb_common.command.printable import counted
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.sequential import OPEN
+from llmb_common.results.sequential import OPEN, Rerun
+from llmb_common.runs.hostlist import compress
 from llmb_run import columns
 from llmb_run.acceptance.workloads import FrozenSuite, WorkloadProgress
 from llmb_run.campaigns.conduct import Run
@@ -52,7 +53,7 @@ def outcome(frozen: FrozenSuite, standings: Sequence[WorkloadProgress]) -> dict[
 def _workload(item: WorkloadProgress) -> dict[str, Any]:
     progress, reference, plan = item.progress, item.workload.reference, item.workload.plan
     decision = progress.decision
-    run_ids = {run.number: run.record.paths.run_id for run in item.runs}
+    runs = {run.number: run for run in item.runs}
     return {
         "title": item.workload.title,
         "where": item.workload.entry.where,
@@ -73,10 +74,19 @@ def _workload(item: WorkloadProgress) -> dict[str, Any]:
         "more_runs": progress.needs.runs if progress.needs else None,
         "further_days": progress.needs.days if progress.needs else None,
         "runs": [_run(run) for run in item.runs],
-        "reruns": [
-            {"run": rerun.attempt, "run_id": run_ids.get(rerun.attempt), "reason": rerun.reason}
-            for rerun in progress.reruns
-        ],
+        "reruns": [_rerun(rerun, runs) for rerun in progress.reruns],
+    }
+
+
+def _rerun(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
+    """``runs`` by their numbers. ``bad_nodes`` are those that the run that it ``replaces`` has shown bad."""
+    run, replaced = runs.get(rerun.attempt), runs.get(rerun.replaces or 0)
+    return {
+        "run": rerun.attempt,
+        "run_id": run.record.paths.run_id if run else None,
+        "reason": rerun.reason,
+        "replaces": rerun.replaces,
+        "bad_nodes": list(replaced.attempt.bad_nodes) if replaced and replaced.attempt else [],
     }
 
 
@@ -263,10 +273,7 @@ def as_text(result: dict[str, Any]) -> str:
     lines = [columns.table(WORKLOAD, result["workloads"]).rstrip("\n")]
     if result["reruns"]:
         lines += ["", f"reruns ({len(result['reruns'])}):"]
-        lines += [
-            f"  {item['workload']}, run {item['run']} ({item['run_id'] or 'not started'}): {item['reason']}"
-            for item in result["reruns"]
-        ]
+        lines += [f"  {_rerun_text(item)}" for item in result["reruns"]]
     else:
         lines += ["", "reruns: none"]
     if remarks := [line for item in result["workloads"] for line in _remarks(item)]:
@@ -275,6 +282,14 @@ def as_text(result: dict[str, Any]) -> str:
         lines += ["", *references]
     lines += ["", f"suite {result['suite']}, begun {clock(result['began'])}: {headline(result)}: {result['why']}"]
     return "\n".join(lines) + "\n"
+
+
+def _rerun_text(item: dict[str, Any]) -> str:
+    text = f"{item['workload']}, run {item['run']} ({item['run_id'] or 'not started'})"
+    if item.get("replaces") is None:  # a result of an earlier release says nothing of it
+        return f"{text}: {item['reason']}"
+    bad = f" (bad: {compress(item['bad_nodes'])})" if item["bad_nodes"] else ""
+    return f"{text}, a replacement{bad}: {item['reason']}"
 
 
 def _remarks(item: dict[str, Any]) -> list[str]:

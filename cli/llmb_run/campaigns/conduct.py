@@ -16,6 +16,7 @@ from llmb_common.platform.run_states import is_live
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.submission.bad_nodes import BadNode, as_notice, keep_off, nodes_to_leave_out, shown_bad
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import APART, submit_many, submit_series
 from llmb_common.submission.observe import cancel, wait
@@ -73,7 +74,7 @@ def attempt_of(
         finding.text for finding in item.findings if finding.kind in _NODE_KINDS and finding.severity == "problem"
     ]
     why = diagnose(record)
-    if why.of_machine:
+    if why.of_machine or why.bad_node is not None:
         hardware.append(why.said)
     if hardware:
         return SuiteAttempt(fault=f"a node's fault: {hardware[0]}")
@@ -171,6 +172,8 @@ class Conduct:
         self._changes = Changes(say)
         self._known: dict[str, tuple[MeasuredRun, SuiteAttempt, float, float]] = {}
         self._apart = ""
+        self._shown: list[BadNode] = []
+        self._bad: Sequence[BadNode] = ()
 
     def to_the_end(self) -> Runs:
         """Start what the strategy wants until nothing is left to start and no run is live; all runs.
@@ -191,6 +194,7 @@ class Conduct:
             named = {(item.arm, item.attempt) for item in due}
             alone = [record for record in unsettled if self._campaign.numbers(record.submission.key) not in named]
             if alone or (due and not (self._apart and live)):
+                self._leave_out()
                 self._start(due, alone)
             elif live:
                 wait(live, seen=self._changes.tell)
@@ -217,6 +221,9 @@ class Conduct:
         if record.paths.run_id not in self._known:
             item = measure_run(record, self._workspace)
             attempt = self._attempt_of(item, record, timed=arm.timed, strict=arm.strict)
+            shown = shown_bad(record)
+            self._shown += shown
+            attempt = replace(attempt, bad_nodes=tuple(dict.fromkeys(bad.node for bad in shown)))
             self._known[record.paths.run_id] = item, attempt, *held(record)
         return Run(number, record, *self._known[record.paths.run_id])
 
@@ -239,6 +246,14 @@ class Conduct:
             error.remedy = f"{error.remedy or 'correct that'}; then the same command resumes the campaign"
             raise error
 
+    def _leave_out(self) -> None:
+        """Keep the runs that begin from now on off the nodes that runs of the campaign have shown bad."""
+        before = {item.node for item in self._bad}
+        self._bad = nodes_to_leave_out(self._shown, self._workspace.require_install())
+        for item in self._bad:
+            if item.node not in before:
+                self._say(as_notice(item))
+
     def _submit(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         results = self._each([item for item in due if item.block is None])
         blocks: dict[int, list[Due]] = {}
@@ -252,14 +267,14 @@ class Conduct:
         return results
 
     def _each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
-        jobs = [self._job(item) for item in due]
+        jobs = keep_off([self._job(item) for item in due], self._bad)
         self._say_what(due)
         return [result for _, result in submit_many(jobs)] if jobs else []
 
     def _series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Nothing where they cannot share an allocation, now or later."""
         try:
-            results = submit_series([self._job(item) for item in due])
+            results = submit_series(keep_off([self._job(item) for item in due], self._bad))
             self._say_what(due)
             return results
         except LLMBError as error:
@@ -275,7 +290,9 @@ class Conduct:
         plan = due.plan or arm.plan
         if due.days:
             plan = plan.after_days(due.days)
-        if self._apart and plan.scheduler is not None and len(expand(due.nodes)) == plan.nodes:
+        nodes = expand(due.nodes)
+        good = not any(item.node in nodes for item in self._bad)
+        if self._apart and plan.scheduler is not None and len(nodes) == plan.nodes and good:
             plan = plan.on_nodes(due.nodes)
         options = Options(key=self._campaign.key(due.arm, due.attempt))
         return JobToSubmit(plan, arm.recipe_folder, options)

@@ -20,12 +20,13 @@ from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
-from llmb_common.runs.hostlist import compress
 from llmb_common.runs.manifest import make_manifest, training_code
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.bad_nodes import BadNode, as_notice, keep_off, nodes_to_leave_out, shown_bad
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import check_resumable
+from llmb_common.submission.rounds import digest_of
 from llmb_common.submission.single import resuming
 from llmb_common.timing.job_events import read_events
 from llmb_run import options
@@ -33,7 +34,7 @@ from llmb_run.app import Command
 from llmb_run.selecting import require_own, select_rows
 from llmb_run.starting.planner import check_apart, spread_over
 from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
-from llmb_run.terminal import table
+from llmb_run.terminal import notice, table
 from llmb_run.workspace import Workspace
 
 _COMPARED = {
@@ -158,7 +159,10 @@ def differ(compared: Sequence[Compared]) -> CheckFailed:
     "--spread", metavar="DAYS", type=click.IntRange(1, 365), help="Spread them over this many days after the run's own."
 )
 @options.spread_nodes
-@options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
+@options.flag(
+    "--without-failed",
+    help="Avoid nodes that the run has shown bad, and those of its nodes that Slurm shows as down or drained.",
+)
 @options.flag("--resume", help="Continue from the run's newest checkpoint, and save beside it.")
 @options.flag("--exact", help="Start them exactly as they were, and nothing where something differs.")
 @options.flag("--anyway", help="With --exact: start them even where something differs.")
@@ -208,10 +212,12 @@ def retry_command(
     if not exact:
         records = refresh(records)
         _require_ended(records)
+    shown_by_runs = [] if exact else [node for record in records for node in shown_bad(record)]
+    bad = nodes_to_leave_out(shown_by_runs, workspace.install)
+    left_out = _failed_nodes(records, bad) if without_failed else {}
     jobs: list[JobToSubmit] = []
     for record in records:
-        hosts = [without or "", _failed_nodes(record) if without_failed else ""]
-        each = Options(exclude=",".join(filter(None, hosts)), detach=how.detach)
+        each = Options(exclude=without or "", detach=how.detach, left_out=tuple(left_out.items()))
         plan = resuming(record.plan, record.paths) if resume else record.plan
         if plan.checkpoint.resume:
             if repeats > 1:
@@ -225,7 +231,16 @@ def retry_command(
         plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
         jobs += [JobToSubmit(begun, folder, each) for begun in plans]
     say_doubts(job.plan for job in jobs)
-    result = start_round("retry", jobs, workspace, how) if len(jobs) > 1 else start_one(jobs[0])
+    if without_failed:
+        jobs = keep_off(jobs, bad)
+    for item in bad:
+        notice(as_notice(item) if without_failed else f"{item.node} is bad ({item.why}); --without-failed avoids it")
+    if len(jobs) > 1:
+        # Which nodes that means changes from one moment to the next, and makes no other round.
+        digest = digest_of(jobs, "retry --without-failed", how.apart) if without_failed else ""
+        result = start_round("retry", jobs, workspace, how, digest)
+    else:
+        result = start_one(jobs[0])
     return replace(result, remarks=[*in_words(compared), *result.remarks])
 
 
@@ -265,17 +280,27 @@ def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
             )
 
 
-def _failed_nodes(record: RunRecord) -> str:
-    """The nodes of a run that are down or drained now."""
-    nodes = read_events(record.paths.events).nodes
-    if not nodes:
-        raise RequestError(
-            f"{record.paths.run_id}: the nodes it ran on are unknown", remedy="name the nodes with --without HOSTS"
-        )
-    found = executor_for(record.plan.cluster_type).failed_nodes(nodes)
-    if not found:
-        raise RequestError(
-            f"{record.paths.run_id}: the scheduler shows none of its nodes ({nodes}) as down or drained",
-            remedy="name the nodes with --without HOSTS, or retry without the option",
-        )
-    return compress(found)
+def _failed_nodes(records: Sequence[RunRecord], bad: Sequence[BadNode]) -> dict[str, str]:
+    """The nodes of runs that are down or drained now, each with that reason.
+
+    Raises:
+        RequestError: there are none, and the runs have shown no others ``bad`` either
+        SchedulerError: the scheduler does not say
+    """
+    found: dict[str, str] = {}
+    for record in records:
+        nodes = read_events(record.paths.events).nodes
+        shown_bad = any(item.run_id == record.paths.run_id for item in bad)
+        if not nodes and not shown_bad:
+            raise RequestError(
+                f"{record.paths.run_id}: the nodes it ran on are unknown", remedy="name the nodes with --without HOSTS"
+            )
+        out = executor_for(record.plan.cluster_type).failed_nodes(nodes) if nodes else []
+        if not out and not shown_bad:
+            raise RequestError(
+                f"{record.paths.run_id}: its log names no bad node, and the scheduler shows none of its nodes ({nodes})"
+                " as down or drained",
+                remedy="name the nodes with --without HOSTS, or retry without the option",
+            )
+        found |= dict.fromkeys(out, "down or drained")
+    return found

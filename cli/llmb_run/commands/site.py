@@ -136,10 +136,10 @@ def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
 @exclude_command.command("remove", cls=Command)
 @_hosts
 def remove_nodes(hosts: str) -> Result:
-    """Use nodes again."""
+    """Use nodes again: take them off the list, and forget what runs have shown of them."""
     removed = include_nodes(Workspace().require_install(), hosts)
     if not removed:
-        notice(f"none of {hosts} was on the list")
+        notice(f"none of {hosts} was on the list; what runs have shown of them is forgotten")
     return Result({"removed": removed}, f"used again: {', '.join(removed)}\n" if removed else "")
 
 

@@ -10,11 +10,10 @@ from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.executors import executor_for
 from llmb_common.runs.hostlist import compress, expand
+from llmb_common.submission.bad_nodes import OUT_OF_SERVICE
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_common.submission.jobs import JobToSubmit
 from llmb_run.terminal import notice
-
-_UNUSABLE = ("down", "drain", "fail", "maint", "unknown")
 
 
 def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
@@ -61,7 +60,7 @@ def _usable(job: JobToSubmit) -> list[str]:
         raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
     states = executor_for(job.plan.cluster_type).nodes_now(told.nodelist, told.queue)
     excluded = {item.node for item in exclusions(Path(job.plan.install))}
-    excluded.update(expand(job.options.exclude), expand(told.excluded or ""))
+    excluded.update(expand(job.options.exclude), expand(told.excluded or ""), dict(job.options.left_out))
     left = [name for name in states if name not in excluded]
     if len(left) < job.plan.nodes:
         count = counted(len(states), "node")
@@ -71,4 +70,4 @@ def _usable(job: JobToSubmit) -> list[str]:
             remedy="llmb-run exclude list shows those on the list and why; llmb-run exclude remove takes one off",
             code="no-nodes",
         )
-    return [name for name in left if not states[name].startswith(_UNUSABLE)]
+    return [name for name in left if not states[name].startswith(OUT_OF_SERVICE)]

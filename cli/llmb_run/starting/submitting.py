@@ -27,7 +27,8 @@ from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.bad_nodes import as_notice, keep_off, nodes_to_leave_out, shown_bad
 from llmb_common.submission.jobs import JobToSubmit, Options, experiments_of, jobs_to_follow
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
@@ -296,6 +297,7 @@ def start_round(
         begin = lasting or f"{command}:{this.name}"
         keys = [f"{begin}:{name}" for name in _numbered(names or ["job"] * len(jobs))]
         jobs = [replace(job, options=replace(job.options, key=key)) for key, job in zip(keys, jobs, strict=True)]
+        jobs = _without_bad_nodes(jobs, [row.folder for row in rows if row.key in keys], workspace)
         if options.apart:  # only now: another state of the nodes is no other round
             jobs = on_different_nodes(jobs)
         results = _submit_all(jobs, options)
@@ -305,6 +307,20 @@ def start_round(
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
+
+
+def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], workspace: Workspace) -> list[JobToSubmit]:
+    """``jobs`` of a round that goes on, kept off the nodes that its runs so far, by their folders, have shown bad.
+
+    Raises:
+        EnvironmentLacks: too few nodes are left
+    """
+    records = refresh([load_record(folder) for folder in earlier])
+    shown = [bad for record in records for bad in shown_bad(record)]
+    bad = nodes_to_leave_out(shown, workspace.install)
+    for item in bad:
+        notice(as_notice(item))
+    return keep_off(jobs, bad)
 
 
 def _numbered(names: Sequence[str]) -> list[str]:

@@ -97,6 +97,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a node, the network, the storage or the scheduler is at fault, and neither the run nor a setting."""
         return self.cause is not None and self.cause.fault in ("node", "network", "storage", "scheduler")
 
+    @property
+    def bad_node(self) -> str | None:
+        """The node whose own hardware, daemon or files the cause is about. A rank that never came names none: its
+        program may be why."""
+        if self.cause is None or not self.cause.keep_out or self.cause.fault == "run":
+            return None
+        return self.cause.node
+
 
 FEW = 2
 """Failures with their root on the same node that are more than chance."""

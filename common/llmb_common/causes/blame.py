@@ -87,6 +87,13 @@ def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
     return limit
 
 
+def proves_node_bad(cause: Cause) -> bool:
+    """Whether the cause is a broken part or daemon of its node, which no setting of a job or a site brings about."""
+    if any(item.id == cause.kind and "setting" in item.traits for item in signatures()):
+        return False
+    return is_certain_of_node(cause.kind) or (cause.fault == "node" and cause.sure == "certain")
+
+
 _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")
 
 

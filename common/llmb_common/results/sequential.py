@@ -40,21 +40,25 @@ _TELLING = 3
 class SuiteAttempt:
     """How a run ended: with a step time (None where only its success counts), or why it says nothing, or why it failed.
 
-    ``fault`` is not the system's speed: a node died, somebody cancelled it. Such a run is replaced.
+    ``fault`` is not the system's speed: a node died, somebody cancelled it. Such a run is replaced. ``bad_nodes`` are
+    those that its end speaks against.
     """
 
     time: StepTime | None = None
     fault: str = ""
     failure: str = ""
+    bad_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Rerun:
-    """``attempt`` is the run's number, from 1; ``days`` from now it should start."""
+    """``attempt`` is the run's number, from 1; ``days`` from now it should start. ``replaces``: the number of the run
+    that says nothing, in whose place it is; None: it is one more."""
 
     attempt: int
     reason: str
     days: int = 0
+    replaces: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def follow(
         if missing and left:
             for number, item in faults[len(faults) - missing :][:left]:
                 attempts += 1
-                added.append(Rerun(attempts, f"run {number}: {item.fault}"))
+                added.append(Rerun(attempts, f"run {number}: {item.fault}", replaces=number))
             continue
         times = [time for time in good if time is not None]
         if missing and (judge is None or not times):

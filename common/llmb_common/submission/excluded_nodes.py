@@ -1,4 +1,7 @@
-"""Nodes to keep jobs away from: ``$LLMB_INSTALL/.llmb/exclude.json``, with a reason and an end."""
+"""Nodes to keep jobs away from: ``$LLMB_INSTALL/.llmb/exclude.json``, with a reason and an end.
+
+The list also remembers which nodes were put back, and when: what a run has shown of a node before that is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,13 @@ from llmb_common.decoding.structs import change_list, read_list
 from llmb_common.errors import RequestError
 from llmb_common.runs.hostlist import expand
 
+REMEMBERED_DAYS = 7.0
+"""For so long a node is left out by what a run has shown of it, unless somebody puts it back."""
+
 
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``expires``: Unix time from which on the node is used again; None: until it is removed."""
+    """``expires``: Unix time from which on the node is used again; None: until it is removed. An exclusion that ends
+    when it begins says that the node was put back then."""
 
     node: str
     reason: str
@@ -40,6 +47,20 @@ def _in_force(items: list[Exclusion]) -> list[Exclusion]:
     return sorted(in_force, key=lambda item: item.node)
 
 
+def used_again(install: Path) -> dict[str, float]:
+    """When nodes were put back within the last ``REMEMBERED_DAYS``, as Unix time, by name.
+
+    Raises:
+        RecordError: the file cannot be read.
+    """
+    return {item.node: item.added for item in _put_back(read_list(_file(install), *_LIST))}
+
+
+def _put_back(items: list[Exclusion]) -> list[Exclusion]:
+    since = time.time() - REMEMBERED_DAYS * 86400
+    return [item for item in items if item.expires == item.added > since]
+
+
 def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None = None) -> list[Exclusion]:
     """Exclude the host list ``nodes`` (``n[1-3],x7``); a node on the list gets the new reason and end.
 
@@ -58,29 +79,32 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
     new = [Exclusion(name, reason.strip(), now, expires) for name in names]
 
     def added(items: list[Exclusion]) -> list[Exclusion]:
-        others = [item for item in _in_force(items) if item.node not in names]
-        return _in_force([*others, *new])
+        others = [item for item in [*_in_force(items), *_put_back(items)] if item.node not in names]
+        return sorted([*others, *new], key=lambda item: item.node)
 
     change_list(_file(install), *_LIST, added)
     return exclusions(install)
 
 
 def include_nodes(install: Path, nodes: str) -> list[str]:
-    """Take nodes off the list, and return those that were on it.
+    """Put nodes back: take them off the list, and forget what runs have shown of them. Returns those that were on it.
 
     Raises:
         RequestError: the host list cannot be read.
     """
     names = _names(nodes)
     removed: list[str] = []
+    now = time.time()
+    back = [Exclusion(name, "put back", now, now) for name in names]
 
-    def others(items: list[Exclusion]) -> list[Exclusion]:
+    def without(items: list[Exclusion]) -> list[Exclusion]:
         in_force = _in_force(items)
         excluded = {item.node for item in in_force}
         removed.extend(name for name in names if name in excluded)
-        return [item for item in in_force if item.node not in names]
+        others = [item for item in [*in_force, *_put_back(items)] if item.node not in names]
+        return sorted([*others, *back], key=lambda item: item.node)
 
-    change_list(_file(install), *_LIST, others)
+    change_list(_file(install), *_LIST, without)
     return removed
 
 

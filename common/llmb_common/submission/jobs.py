@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,15 @@ class Options:
     ``after``: job ids, run ids or run names of this installation; the job starts when all have ended, in whatever
     state. ``exclude``: host list of nodes to avoid, in addition to the exclusion list. ``key``: the caller's own name
     for this submission; a run on record under it is returned and not submitted again (after an interruption a task
-    file is simply run again). ``detach``: return at once where the executor would follow the job.
+    file is simply run again). ``detach``: return at once where the executor would follow the job. ``left_out``: more
+    nodes to avoid, each with the reason; they make no other request, because they change from one moment to the next.
     """
 
     after: tuple[str, ...] = ()
     exclude: str = ""
     key: str = ""
     detach: bool = False
+    left_out: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
     excluded: dict[str, str] = {}
     if not plan.traits.this_machine:
         listed = {item.node: item.reason for item in exclusions(Path(plan.install))}
-        excluded = dict.fromkeys(expand(options.exclude), "named in --exclude") | listed
+        named = dict.fromkeys(expand(options.exclude), "named in --exclude")
+        excluded = dict(options.left_out) | named | listed
     arguments = executor_for(plan.cluster_type).options(plan, after, excluded)
     return Submission(key=options.key, options=arguments)
 

@@ -9,7 +9,7 @@ function concluded({ accepted, why, outcome = accepted ? "accepted" : known(acce
 function showAcceptance(campaign) {
   const { kind, headline } = concluded(campaign);
   const table = element("table", { id: "workloads" });
-  const reruns = campaign.reruns.map((rerun) => [`${rerun.workload}, run ${rerun.run} (`, linkTo(runPlaces, rerun.run_id, rerun.run_id || "not started"), `): ${rerun.reason}`]);
+  const reruns = campaign.reruns.map((rerun) => [`${rerun.workload}, run ${rerun.run} (`, linkTo(runPlaces, rerun.run_id, rerun.run_id || "not started"), `)${rerun.bad_nodes.length ? `, bad: ${rerun.bad_nodes.join(", ")}` : ""}: ${rerun.reason}`]);
   const lists = [["Reruns", reruns], ["Remarks", campaign.remarks], ["What the workloads were compared with", campaign.references]];
   at("verdicts").before(element("section", { id: "acceptance" },
     element("h2", {}, `Acceptance: ${campaign.suite}`),

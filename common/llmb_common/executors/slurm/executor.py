@@ -78,7 +78,7 @@ class SlurmExecutor(SlurmScript, Executor):
                 reasons = ", ".join(f"{name} ({excluded[name]})" for name in sorted(both))
                 raise RequestError(
                     f"the job requests excluded nodes: {reasons}",
-                    remedy="llmb-run exclude remove, or other nodes",
+                    remedy=f"llmb-run exclude remove {compress(both)}, or other nodes",
                 )
             arguments.append(f"--exclude={compress({*excluded, *expand(additional.get('exclude') or '')})}")
         return tuple(arguments)

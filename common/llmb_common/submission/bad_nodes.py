@@ -1,0 +1,158 @@
+"""Nodes that runs have shown bad: the next runs of the same campaign, round or retry are kept off them.
+
+A node is bad where the line that began a failure is about that node's own hardware, daemon or files
+(``Diagnosis.bad_node``), where the scheduler says that it failed under the job, or where its GPUs counted uncorrectable
+memory errors during a run that failed. A slow node is not bad: without it the results would be better than the system.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from llmb_common.causes.blame import proves_node_bad
+from llmb_common.causes.diagnosis import diagnose
+from llmb_common.command.printable import counted
+from llmb_common.errors import EnvironmentLacks, LLMBError
+from llmb_common.executors import executor_for
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.run_states import is_live
+from llmb_common.runs.evidence.findings import find_on_nodes
+from llmb_common.runs.evidence.nodes import read_nodes
+from llmb_common.runs.finding import attempts_of
+from llmb_common.runs.hostlist import compress, expand
+from llmb_common.runs.record import COMPLETED, RunRecord
+from llmb_common.submission.excluded_nodes import REMEMBERED_DAYS, exclusions, used_again
+from llmb_common.submission.jobs import JobToSubmit
+
+
+@dataclass(frozen=True)
+class BadNode:
+    """A node that a run has shown bad.
+
+    ``kind`` is the signature of the cause. ``certain``: no setting of the job or the site brings that about. ``time``:
+    when the run ended, as Unix time.
+    """
+
+    node: str
+    run_id: str
+    kind: str
+    reason: str
+    certain: bool
+    time: float
+
+    @property
+    def why(self) -> str:
+        """The run and the cause, for people."""
+        return f"run {self.run_id}: {self.reason}"
+
+
+def shown_bad(record: RunRecord) -> list[BadNode]:
+    """What a run has shown of its nodes; nothing while it lives, and where no scheduler chooses nodes."""
+    if record.plan.traits.this_machine:
+        return []
+
+    def shown(node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
+        return BadNode(node, record.paths.run_id, kind, reason, certain, record.state_time)
+
+    found = []
+    for attempt in attempts_of(record):
+        if attempt.state == "NODE_FAIL":
+            reason = "the node failed under an earlier start of the job"
+            found += [shown(node, "node-failed", reason, certain=True) for node in _expanded(attempt.failed)]
+    if is_live(record.state) or record.state == COMPLETED:
+        return found
+    why = diagnose(record)
+    if why.cause is not None and why.bad_node is not None:
+        certain = proves_node_bad(why.cause)
+        if certain or record.plan.nodes > 1:  # of a single node nobody knows whether others would say the same
+            found.append(shown(why.bad_node, why.cause.kind, why.cause.what, certain=certain))
+    for node, finding in find_on_nodes(record.plan, read_nodes(record.paths.folder)):
+        if finding.kind == "ecc" and finding.severity == "problem":
+            found.append(shown(node, "ecc", finding.text, certain=True))
+    return found
+
+
+def _expanded(nodes: str) -> list[str]:
+    try:
+        return expand(nodes)
+    except LLMBError:
+        return []
+
+
+def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]:
+    """The nodes that the next runs are kept off by what earlier ones have ``shown``, by name, each with the last word.
+
+    A cause that is not certain, and names another node in another run, is the job's or the site's, and no node's. What
+    was shown more than ``REMEMBERED_DAYS`` ago, or before the node was put back (``llmb-run exclude remove``), is over.
+
+    Raises:
+        RecordError: the list of excluded nodes cannot be read.
+    """
+    if not shown:
+        return []
+    nodes_of: dict[str, set[str]] = {}
+    for item in shown:
+        nodes_of.setdefault(item.kind, set()).add(item.node)
+    put_back, oldest = used_again(install), time.time() - REMEMBERED_DAYS * 86400
+    last: dict[str, BadNode] = {}
+    for item in sorted(shown, key=lambda item: item.time):
+        is_the_nodes = item.certain or len(nodes_of[item.kind]) == 1
+        if is_the_nodes and item.time > max(oldest, put_back.get(item.node, oldest)):
+            last[item.node] = item
+    return [last[node] for node in sorted(last)]
+
+
+def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToSubmit]:
+    """``jobs`` that avoid the ``bad`` nodes too; without any, as they are.
+
+    Raises:
+        EnvironmentLacks: too few nodes are left for one of them.
+    """
+    if not bad:
+        return [*jobs]
+    looked_at: list[JobPlan] = []
+    found: list[JobToSubmit] = []
+    for job in jobs:
+        if job.plan not in looked_at:  # repeats have one plan, and need one look at the nodes
+            _require_enough(job.plan, bad)
+            looked_at.append(job.plan)
+        left_out = dict(job.options.left_out) | {item.node: item.why for item in bad}
+        found.append(replace(job, options=replace(job.options, left_out=tuple(left_out.items()))))
+    return found
+
+
+OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "unknown")
+"""What the state of a node begins with that no job can get, however long it waits."""
+
+
+def _require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
+    """Raise EnvironmentLacks where the job would wait for nodes that it is kept off, some of them ``bad``."""
+    told = plan.scheduler
+    if told is None or told.nodelist:
+        return  # the executor refuses a list that names one of them
+    try:
+        states = executor_for(plan.cluster_type).nodes_now(None, told.queue)
+    except LLMBError:
+        return  # whoever submits the job will say
+    avoided = {item.node for item in exclusions(Path(plan.install))} | set(_expanded(told.excluded or ""))
+    serving = [name for name, state in states.items() if not state.startswith(OUT_OF_SERVICE) and name not in avoided]
+    out = [item for item in bad if item.node in serving]
+    left = len(serving) - len(out)
+    if not out or left >= plan.nodes:
+        return
+    reasons = "; ".join(f"{item.node} ({item.why})" for item in out)
+    raise EnvironmentLacks(
+        f"too few nodes are left: the job needs {plan.nodes}, and {left} of {counted(len(serving), 'node')} in service "
+        f"can be used, without those that earlier runs have shown bad: {reasons}",
+        remedy=f"when they are repaired, llmb-run exclude remove {compress(item.node for item in out)} "
+        "uses them again; or ask for fewer GPUs",
+        code="too-few-nodes",
+    )
+
+
+def as_notice(item: BadNode) -> str:
+    """What is said of a node that is left out."""
+    return f"{item.node} is left out ({item.why}); to use it again: llmb-run exclude remove {item.node}"
