@@ -248,7 +248,9 @@ KIMI = {"MODEL_SIZE": "kimi_k2", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL
     ("job", "noticed"),
     [
         (KIMI, True),
-        (KIMI | {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "IB"}, False),
+        (KIMI | {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.08"}, True),
+        (KIMI | {"NCCL_NET_PLUGIN": "none"}, False),
+        (KIMI | {"NCCL_NET": "IB"}, False),
         (
             KIMI | {"MEGATRON_SETTINGS": "model.moe_token_dispatcher_type=flex"},
             False,
@@ -257,7 +259,16 @@ KIMI = {"MODEL_SIZE": "kimi_k2", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL
         ({"MODEL_SIZE": "qwen3_235b_a22b", "GPU_TYPE": "b200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}, False),
         ({"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "256"}, False),
     ],
-    ids=["beyond a node", "another plug-in", "DeepEP", "another release", "inside a node", "HybridEP by itself"],
+    ids=[
+        "beyond a node",
+        "that release",
+        "no plug-in",
+        "another network",
+        "DeepEP",
+        "another release",
+        "inside a node",
+        "HybridEP by itself",
+    ],
 )
 def test_a_known_corruption_of_what_experts_exchange_is_a_notice(job: dict[str, str], noticed: bool) -> None:
     warnings = plan("mbridge", **job).preflight.warnings

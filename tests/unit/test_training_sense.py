@@ -365,6 +365,16 @@ def test_a_measured_loss_far_from_its_neighbors_is_said(at: int, value: float, n
         assert f"{value:.4g} at iteration {at + 1}" in found[0]
 
 
+def test_of_several_far_losses_the_farthest_is_named_whether_it_is_high_or_low() -> None:
+    losses = falling(noise=0.0)
+    losses[36], losses[40] = 9.0, 1.0
+    (text,) = course(losses)
+    assert text == (
+        "the loss is far from its neighbors in 2 of 10 measured steps (iteration 37, 41):"
+        " 1 at iteration 41, about 6.295 around it"
+    )
+
+
 def test_losses_of_healthy_trainings_are_not_far_from_their_neighbors() -> None:
     source = random.Random(5)
     for number in range(200):
@@ -384,6 +394,8 @@ def test_a_balancing_loss_below_zero_is_no_training() -> None:
 def test_skipped_steps_are_counted_within_records_of_several() -> None:
     records = [Iteration(at, 50, 1.0, loss=9.0 - at / 50, grad_norm=1.0, skipped=8) for at in range(10, 51, 10)]
     assert "the optimizer skipped 40 of 50 steps" in training_of(records).faults
+    few = [item._replace(skipped=int(item.index < 25)) for item in records]
+    assert training_of(few).faults == (), "2 of 50 are accidents, 2 of 5 would be none"
 
 
 def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: Path) -> None:
