@@ -134,7 +134,7 @@ tests:
 
 def test_a_rerun_does_not_go_back_to_the_node_that_has_failed(slurm: SlurmCluster, tmp_path: Path) -> None:
     """The first run gets the bad one, because the others are busy until its rerun is queued."""
-    others = slurm.submit("--nodes=2", "--nodelist=gpu[3-4]", "--wrap", "sleep 600")
+    others = slurm.submit("--nodes=2", "--nodelist=gpu[3-4]", "--output=/dev/null", "--wrap", "sleep 600")
     slurm.wait_for_state(others, "RUNNING")
     campaign = Campaign(slurm, tmp_path, BAD)
     command = campaign.command("accept", campaign.suite, "--json")

@@ -122,7 +122,7 @@ def test_retry_without_the_node_that_failed(cli: Cli, slurm: SlurmCluster) -> No
 
 def test_retry_without_the_node_whose_memory_failed(cli: Cli, slurm: SlurmCluster) -> None:
     """Slurm sees nothing wrong with it."""
-    others = slurm.submit("--nodes=3", "--nodelist=gpu[2-4]", "--wrap", "sleep 600")
+    others = slurm.submit("--nodes=3", "--nodelist=gpu[2-4]", "--output=/dev/null", "--wrap", "sleep 600")
     slurm.wait_for_state(others, "RUNNING")
     (broken,) = ids(cli("single", *SMOKE, "--env", "STANDIN_BAD=gpu1", "--json"))
     assert cli("wait", broken).status == 1

@@ -56,7 +56,7 @@ def test_a_command_that_was_killed_again_and_again_ends_with_ten_jobs(
     assert run_and_crash(lambda: main([*REPEATS, "10"]), 12, site.install)
     assert jobs_of(site) == []
     assert run_and_crash_while("sbatch", lambda: main([*REPEATS, "10"]))
-    assert run_and_crash(lambda: main([*REPEATS, "10"]), 120, site.install)
+    assert run_and_crash(lambda: main([*REPEATS, "10"]), 80, site.install)
     assert 0 < len(jobs_of(site)) < 10
     done = cli(*REPEATS, "10")
     assert done.status == 0, done.err
