@@ -31,7 +31,7 @@ def plan_for(install: Path, recipe: str = "llama3.1", **variables: str) -> JobPl
     try:
         return plan_from_variables(ROOT / recipe, base)[1]
     except RequestError as error:
-        if error.field != "RUN_CONF_IMAGE":
+        if error.field != "RUN_CONF_IMAGE" or "RUN_CONF_IMAGE" not in base:
             raise
     image = base.pop("RUN_CONF_IMAGE")
     return msgspec.structs.replace(plan_from_variables(ROOT / recipe, base)[1], image=image)

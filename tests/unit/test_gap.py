@@ -229,7 +229,7 @@ def test_without_a_faster_run_it_is_held_against_what_was_published(
     assert (only["here"], only["there"], only["worth"]["pairs"]) == ("nemo:26.02.01", "Megatron-Bridge, nemo:25.11", 52)
 
     job = ("single", "-w", "pretrain_mbridge", "-s", "qwen3_30b_a3b", "--gpu-type", "gb200", "--scale", "8")
-    image = "nvcr.io#nvidia/nemo:30.01"
+    image = "nvcr.io#nvidia/nemo:26.08.05"
     (later,) = site(*job, "--dtype", "fp8", "--image", image, "--json").data["jobs"]
     (only,) = site("why", "--slow", later["run_id"], "--json").data["runs"][0]["gap"]["differences"]
     assert only["test"] == f"llmb-run ab --base {later['run_id']} --change 'image=nvcr.io#nvidia/nemo:26.08'"

@@ -51,7 +51,7 @@ def test_only_a_command_is_called_next() -> None:
         for line in file.read_text(encoding="utf-8").splitlines()
         if re.search(r"""f?["']next: """, line)
     }
-    assert {name for name, _ in said} == {"terminal.py", "operations.py", "quickstart.py"}
+    assert {name for name, _ in said} == {"terminal.py", "adopt.py", "operations.py", "quickstart.py"}
     assert all("next: llmb-run {" in line or "next: export " in line for _, line in said)
 
 

@@ -186,6 +186,13 @@ def of_partition(fake: FakeSlurm, limit: str) -> None:
     (fake.folder / "nodes").write_text(f"batch*|{limit}|1-infinite|4\n")
 
 
+def test_plans_of_an_earlier_release_with_a_limit_of_their_own_stay_apart(site: RunSite) -> None:
+    plan = site.plan()
+    assert plan.scheduler is not None
+    limited = msgspec.structs.replace(plan.scheduler, additional=(("time", "5"),))
+    assert apart([msgspec.structs.replace(plan, scheduler=limited)] * 2).startswith("the time limit is among")
+
+
 @pytest.mark.parametrize(
     ("changes", "limit", "why"),
     [
@@ -195,7 +202,6 @@ def of_partition(fake: FakeSlurm, limit: str) -> None:
         ([{}, {}, {"GPUS_PER_NODE": "1", "JOB_TOTAL_GPUS": "2"}], "infinite", "they differ in nodes, GPUs per node"),
         ([{}, {"SBATCH_ACCOUNT": "other"}, {}], "infinite", "they differ in account"),
         ([{}, {"SBATCH_GPUS_PER_NODE": "h100:2"}, {}], "infinite", "they differ in gres, gres type"),
-        ([{"ADDITIONAL_SLURM_PARAMS": "time=5"}] * 3, "infinite", "the time limit is among the additional"),
         ([{"ADDITIONAL_SLURM_PARAMS": "qos=high"}] * 3, "infinite", ""),
     ],
 )

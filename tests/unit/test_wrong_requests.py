@@ -94,7 +94,7 @@ def test_what_the_installer_takes_nowhere(value: str) -> None:
             assert len(caught.value.message) < 1200
 
 
-NEEDED = {"add": ["x"], "remove": ["x"], "bundle": ["--to", "x"]}
+NEEDED = {"add": ["x"], "adopt": ["x"], "remove": ["x"], "bundle": ["--to", "x"]}
 
 
 @pytest.mark.parametrize(

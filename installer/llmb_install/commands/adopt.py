@@ -115,7 +115,9 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         for key, what in (("new", "new"), ("gone", "gone"), ("changed", "with other columns")):
             names = compared[key]
             lines.append(f"  {len(names)} {what}{f': {first_few(names)}' if names else ''}")
-    remarks = [f"next: {_example(recipe, kept['catalogue'], config.gpu_type, release)}"] if recipe and compared else []
+    remarks: list[str] = []
+    if recipe and compared:
+        remarks = [f"next: llmb-run {_example(recipe, kept['catalogue'], config.gpu_type, release)}"]
     return Result({"release": release, **entry, **(compared or {})}, "\n".join([*lines, ""]), remarks=remarks)
 
 
@@ -209,12 +211,12 @@ def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
 
 
 def _example(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str:
-    """A command that plans one of the functions in ``file``: one for these GPUs, where there is any."""
+    """The command of llmb-run that plans one of the functions in ``file``: one for these GPUs, where there is any."""
     entries = [one for one in Catalogue(file, recipe.variants[0]).index if one.task == "pretrain" and not one.suffix]
     here = next((one for one in entries if one.gpu == gpu_type), entries[0])
     words = f"-s {here.model} --dtype {here.dtype} --gpu-type {here.gpu} --scale {here.gpus} --engine {release}"
     fp8 = f" --env FP8_RECIPE={here.fp8_recipe}" if here.fp8_recipe else ""
-    return f"llmb-run plan -w {recipe.workload} {words}{fp8}"
+    return f"plan -w {recipe.workload} {words}{fp8}"
 
 
 def _columns(catalogue: Catalogue, name: str) -> Any:

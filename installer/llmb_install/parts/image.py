@@ -123,7 +123,9 @@ class Image(Artefact):
 
     def is_complete(self) -> bool:
         """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
-        require_trusted(self.path, self.receipts.parent.parent, None if self.is_private else self.path.parent)
+        install = self.receipts.parent.parent
+        named = None if self.path.is_relative_to(install) else self.path.parent  # a folder that the settings name
+        require_trusted(self.path, install, named)
         receipt = self.receipt()
         if receipt is None or not self.path.is_file():
             return False
