@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from llmb_common.command.printable import counted
-from llmb_common.results.decision import CONFIDENCE
+from llmb_common.results.level import CONFIDENCE
 from llmb_run import columns
 from llmb_run.acceptance.workloads import FrozenSuite, WorkloadProgress
 from llmb_run.campaigns.conduct import Run

@@ -14,7 +14,7 @@ import msgspec
 
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import configuration_key
-from llmb_common.results.decision import ERROR_RATE
+from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.steps import StepTime
 from llmb_run.results.measuring import MeasuredRun
 
