@@ -387,6 +387,8 @@ def test_runs_of_two_evenings_are_one_of_each() -> None:
     assert not compare_times(*sides).is_real, "a day may do as much to all of them"
     together = [[replace(run, day="1") for run in side] for side in sides]
     assert compare_times(*together).is_real, "it does the same to both"
+    near = [[replace(took(10.0 + step / 100 + more), day="1") for step in range(5)] for more in (0.0, 0.1)]
+    assert compare_times(*near).is_real, "1 % apart, and each run counts for itself"
 
 
 def test_ranks_hold_whatever_the_distribution() -> None:
