@@ -372,6 +372,8 @@ def test_five_runs_of_each_that_lie_apart_show_a_difference() -> None:
     assert (found.low, found.high) == pytest.approx((9.34 / 9.17, 9.48 / 9.06)), "of any two runs"
     swapped = apart(TEN, NINE)
     assert (swapped.low, swapped.high) == pytest.approx((1 / found.high, 1 / found.low))
+    by_scatter = compare_times([took(value) for value in NINE], [took(value) for value in TEN], ranks=False)
+    assert not by_scatter.is_real
     wild = apart(NINE, (*TEN[:4], 15.0))
     assert wild.is_real, "one odd run does not hide it"
 

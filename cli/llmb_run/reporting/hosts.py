@@ -134,7 +134,8 @@ def _sureness(host: str, repeats: Sequence[_Repeat]) -> float:
     if {item.day for item in inside} <= {item.day for item in outside}:
         # What a day does, it does to runs with and without the node.
         inside, outside = ([replace(item, day="") for item in side] for side in (inside, outside))
-    change = compare_times(outside, inside)
+    # Ranks have an interval of one width only, which many nodes cannot make stricter.
+    change = compare_times(outside, inside, ranks=False)
     return math.log(change.ratio) / math.log(change.high / change.ratio)
 
 

@@ -50,7 +50,9 @@ class Change:
         return not self.low <= 1 <= self.high
 
 
-def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED) -> Change:
+def compare_times(
+    first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED, *, ranks: bool = True
+) -> Change:
     """The ratio of the mean step times, stalls included.
 
     How much runs differ is pooled over both sides with what is stated or on record. Beside that stands a test that
@@ -60,6 +62,7 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter
         first: the step time of each run, at least one
         second: likewise
         scatter: how runs of this site differ
+        ranks: whether they may speak
 
     Raises:
         ValueError: a side has no run
@@ -79,7 +82,7 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter
     other = level(second, scatter, squares(batches(first)), stated=stated, shown=shown)
     # On the logarithm, so that swapping the sides swaps the bounds.
     low, apart, high = less(other.bounded, [one.bounded])
-    if low <= 0 <= high:
+    if ranks and low <= 0 <= high:
         by_rank = _by_ranks(day_means(first), day_means(second))
         if by_rank and by_rank[0] <= apart <= by_rank[1] and not by_rank[0] <= 0 <= by_rank[1]:
             low, high = by_rank
