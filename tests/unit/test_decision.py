@@ -293,6 +293,10 @@ def test_below_five_days_no_less_than_the_stated_scatter_is_believed() -> None:
         assert spread.variance == pytest.approx(STATED.total**2 / 4)
     settled = level(on_days([took(10.0)] * 5, 5)).spread
     assert settled.variance < 0.8 * STATED.total**2 / 5
+    twice = level(on_days([took(10.0)] * 10, 5)).spread
+    assert twice.variance < settled.variance, "then repeats of a day count"
+    rough, fewer = (level(on_days([took(10.0, error=0.5)] * count, 4)).spread for count in (12, 4))
+    assert rough.variance < fewer.variance, "the error inside a run is its own, and not the day's"
     known = squares(batches(on_days([took(9.0)] * 4, 4)))
     assert level(on_days([took(10.0)] * 4, 4), earlier=known).spread.variance < spreads[0].variance, "eight days"
     assert level(on_days([took(10.0)] * 4, 4), QUIET).spread.variance < spreads[0].variance / 10, "a record knows"

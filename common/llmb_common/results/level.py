@@ -7,7 +7,7 @@ how runs differ (``scatter``). Where the runs contradict that, their own varianc
 What a few runs cannot show is not read out of them:
 
 * One or two runs do not show how much their stalls scatter, so each stall widens the interval.
-* A site without a record takes repeats of a day for one run, and until a configuration ran on ``SETTLED`` days never
+* Until a configuration ran on ``SETTLED`` days, a site without a record takes repeats of a day for one run, and never
   less than the stated scatter: runs may be of kinds that come for a day, and stalls may come on one day of five.
 * Stalls of a single day may be that day's alone, so they make no configuration slower than its steady steps.
 """
@@ -183,17 +183,18 @@ def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated
     for model in (scatter, stated) if trusted else (stated,):
         run, run_degrees, odd_run = pooled(model.run**2 + inside, model.run_degrees, within, free)
         part = run * own.share
-        if not model.learned and len(groups) > 1:
-            part = max(run, model.run**2 + inside)
+        unsettled = not model.learned and len(groups) > 1 and days_free + 1 < SETTLED
+        if unsettled:
+            part = max(part, model.run**2 + inside * own.share)
         day = model.day**2
         prior = summed_degrees(day, model.day_degrees, part, run_degrees)
         total, degrees, odd_day = pooled(day + part, prior, between, days_free)
         source: Source = "runs" if odd_run or odd_day else "site" if model.learned else "stated"
-        if source == "stated" and days_free + 1 < SETTLED and day + part > total:
+        if unsettled and source == "stated" and day + part > total:
             total, degrees = day + part, prior
         if source != "runs":
             break
-    day_share = day / max(day + run * own.share, 1e-300) if len(groups) == 1 or model.learned else 1.0
+    day_share = 1.0 if unsettled else day / max(day + part, 1e-300)
     another = total if source == "runs" else day + run
     return Spread(total / len(groups), degrees, day_share, another, source, trusted and source != "site")
 
