@@ -50,8 +50,8 @@ class Cluster:
     disturbed: Disturbance = _none
 
 
-def _quiet(percent: float, **more: float) -> Noise:
-    return Noise(f"runs {percent:g} %", percent / 100, correlation=0.5, **more)
+def _quiet(percent: float, stalls: float = 0.0, times: float = 4.0) -> Noise:
+    return Noise(f"runs {percent:g} %", percent / 100, correlation=0.5, stalls=stalls, times=times)
 
 
 def _walk(source: random.Random, sides: str) -> Iterator[float]:

@@ -2,13 +2,14 @@
 
     python -m tools.verdict_simulation [--trials 1000] [--seed 1] [PART...]
 
-prints the tables of ``docs/verdicts.md``, ``docs/acceptance.md`` and ``docs/compare.md``. Cells of the first two are
-pass / fail in per cent of the trials, the rest is open.
+prints the tables of ``docs/verdict-tables.md``, ``docs/acceptance.md`` and ``docs/compare.md``, in per cent of the
+trials.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ RATIOS = (1.00, 1.03, 1.05, 1.065, 1.08)
 
 _STEPS = 50
 _WARM_UP = 10
+_START = 1.5  # how many times as long the first steps of a slow start take
 _WINDOW = slice(34, 44)  # iterations 35 to 44, the shorter and harder of the documented windows
 
 
@@ -53,11 +55,30 @@ class Noise:
     slow: float = 0.0
     """Share of runs that are ``slower`` than the others: they got the other cluster, or a slow node."""
     slower: float = 0.0
+    sticky: float = 0.0
+    """How often a run is of the kind of the run before it on the same day; else it is drawn."""
+    nodes: int = 0
+    """Nodes of the cluster, of which each run gets half: ``slower`` is who gets the first; 0: not known."""
+    tail: int = 0
+    """Degrees of freedom of Student's t, by which runs of a day differ; 0: normal."""
+    lottery: float = 0.0
+    """What the slowest node of a run adds on average, exponentially distributed."""
+    every: int = 0
+    """Each step with a number that this divides stalls; 0: steps stall by chance."""
+    stalling: float = 1.0
+    """Share of days on which steps stall."""
+    start: int = 0
+    """A run's first steps take half as long again: at least those of the warm-up, and up to so many."""
 
     @property
     def mean(self) -> float:
-        """True mean step time of runs whose steady steps take 1 s."""
-        return (1 + self.stalls * (self.times - 1)) * (1 + self.slow * self.slower)
+        """True mean step time of runs whose steady steps take 1 s, over the steps after warm-up."""
+        share = self.stalls
+        if self.every:
+            share = sum(step % self.every == 0 for step in range(_WARM_UP + 1, _STEPS + 1)) / (_STEPS - _WARM_UP)
+        started = (self.start - _WARM_UP) / 2 / (_STEPS - _WARM_UP) if self.start else 0.0
+        stalled = 1 + self.stalling * share * (self.times - 1) + started * (_START - 1)
+        return stalled * (1 + self.slow * self.slower) * (1 + self.lottery)
 
 
 NOISES = (
@@ -71,20 +92,29 @@ NOISES = (
     Noise("runs 3 %, steps 2 %, drift of 5 %", 0.03, 0.02, drift=0.05),
 )
 
-STALLED = (
-    Noise("a fifth of the steps 1.3 times as long", 0.005, stalls=0.2, times=1.3),
-    Noise("5 % of the steps twice as long", 0.005, stalls=0.05, times=2.0),
-    Noise("2.5 % of the steps 3 times as long", 0.005, stalls=0.025, times=3.0),
-    Noise("2.5 % of the steps 3 times as long, runs 2 %", 0.02, stalls=0.025, times=3.0),
-    Noise("1 % of the steps 3 times as long", 0.005, stalls=0.01, times=3.0),
-    Noise("5 % of the steps 4 times as long, runs 3 %, steps 3 %", 0.03, 0.03, stalls=0.05),
-)
-
 DAYS = (
     Noise("days 1 %, runs 0.5 %", 0.005, day=0.01),
     Noise("days 2 %, runs 0.5 %", 0.005, day=0.02),
     Noise("days 3 %, runs 0.5 %", 0.005, day=0.03),
     Noise("days 1 %, runs 1 %", 0.01, day=0.01),
+)
+
+STICKY = Noise("half of the runs 5 % slower, a run like the last one in 80 %", 0.003, slow=0.5, slower=0.05, sticky=0.8)
+
+MODELS = (
+    Noise("independent: runs 1 %", 0.01),
+    Noise("drift within runs: steps 3 %, correlated 0.9", 0.01, 0.03, correlation=0.9),
+    Noise("days 2 %", 0.005, day=0.02),
+    Noise("node lottery: 2 % on average, exponential", 0.003, lottery=0.02),
+    STICKY,
+    replace(STICKY, title="the same, 8 % slower", slower=0.08),
+    Noise("regular stalls: every 25th step 3 times as long", 0.005, every=25, times=3.0),
+    Noise("rare stalls: 1 % of the steps 3 times as long", 0.005, stalls=0.01, times=3.0),
+    Noise("2.5 % of the steps 3 times as long", 0.005, stalls=0.025, times=3.0),
+    Noise("stalls on a fifth of the days: 10 % of the steps twice as long", 0.005, stalls=0.1, times=2.0, stalling=0.2),
+    Noise("heavy tails: runs by t(3), 1 %", 0.01, tail=3),
+    Noise("slow starts: up to step 10 to 25", 0.005, start=25),
+    Noise("one slow node of eight: 5 %", 0.003, slow=0.5, slower=0.05, nodes=8),
 )
 
 KINDS = (
@@ -97,27 +127,64 @@ _HISTORY = 20
 
 
 def simulate(
-    noise: Noise, source: random.Random, level: float = 1.0, day: str = "", *, whole: bool = False
+    noise: Noise,
+    source: random.Random,
+    level: float = 1.0,
+    day: str = "",
+    *,
+    whole: bool = False,
+    slow: bool | None = None,
+    stalling: bool = True,
 ) -> StepTime:
-    """One run whose steady steps take ``level`` s, measured as a real one is; ``whole``: by all steps after warm-up."""
-    level *= 1 + source.gauss(0, noise.run)
-    level *= 1 + noise.slower * (source.random() < noise.slow) if noise.slow else 1
+    """One run whose steady steps take ``level`` s, measured as a real one is.
+
+    ``whole``: by all steps after warm-up; ``slow``: whether it is of the slower kind, None: by chance; ``stalling``:
+    whether it is a day with stalls.
+    """
+    level *= 1 + noise.run * _deviate(noise, source)
+    if slow is None and noise.slow:
+        slow = source.random() < noise.slow
+    level *= 1 + noise.slower if slow else 1
+    level *= 1 + source.expovariate(1) * noise.lottery if noise.lottery else 1
+    cold = source.randint(_WARM_UP, noise.start) if noise.start else 0
     state = source.gauss(0, 1)
     steps = []
     for index in range(_STEPS):
         state = noise.correlation * state + (1 - noise.correlation**2) ** 0.5 * source.gauss(0, 1)
         seconds = level * (1 + noise.step * state) * (1 + noise.drift * (index - 38.5) / _STEPS)
-        steps.append(max(seconds, 0.01) * (noise.times if source.random() < noise.stalls else 1))
+        stalls = (index + 1) % noise.every == 0 if noise.every else source.random() < noise.stalls
+        seconds = max(seconds, 0.01) * (noise.times if stalls and stalling else 1)
+        steps.append(seconds * (_START if index < cold else 1))
     window = slice(_WARM_UP, _WINDOW.stop) if whole else _WINDOW
     return replace(estimate(steps[window], steps[_WARM_UP:]), day=day)
+
+
+def _deviate(noise: Noise, source: random.Random) -> float:
+    """A deviation of a run, in units of its scatter; none of more than thirty, which would be no step time."""
+    value = source.gauss(0, 1)
+    if noise.tail:
+        value /= math.sqrt(source.gammavariate(noise.tail / 2, 2) / noise.tail)
+    return max(min(value, 30.0), -30.0)
 
 
 def repeats(noise: Noise, source: random.Random, count: int, days: int = 0) -> list[StepTime]:
     """Runs of one configuration, spread over ``days``; 0: each on a day of its own."""
     days = days or count
     levels = [1 + source.gauss(0, noise.day) for _ in range(days)]
-    at = [index * days // count for index in range(count)]
-    return [simulate(noise, source, levels[day], f"{day}") for day in at]
+    stalling = [noise.stalling == 1 or source.random() < noise.stalling for _ in range(days)]
+    runs: list[StepTime] = []
+    slow, before = None, -1
+    for index in range(count):
+        day, nodes = index * days // count, ""
+        if noise.nodes:
+            had = sorted(source.sample(range(noise.nodes), noise.nodes // 2))
+            slow, nodes = 0 in had, ",".join(f"n{node}" for node in had)
+        elif noise.sticky and not (day == before and source.random() < noise.sticky):
+            slow = source.random() < noise.slow
+        before = day
+        run = simulate(noise, source, levels[day], f"{day}", slow=slow, stalling=stalling[day])
+        runs.append(replace(run, nodes=nodes))
+    return runs
 
 
 def site(noise: Noise, source: random.Random, configurations: int = _HISTORY) -> Scatter:
@@ -198,16 +265,32 @@ def _table(heads: Heads, noises: Sequence[Noise], cases: Sequence[Case], cells: 
 
 _RATIOS = [f"{ratio:g}" for ratio in RATIOS]
 
+COUNTS = (3, 5, 7, 10)
+SPREAD = (1, 2, 3, 5)
+"""Runs, and the days that they are spread over."""
 
-def _of_days(title: str, noises: Sequence[Noise], cases: Sequence[Case], trials: int, seed: int) -> Iterator[str]:
-    """Verdicts over so many runs of so many days."""
+
+def models_table(trials: int, seed: int) -> Iterator[str]:
+    """Verdicts over so many runs, by the days that they are spread over."""
 
     def cells(noise: Noise, known: bool, case: Case, source: random.Random) -> Iterator[str]:
-        count, days = case
-        for ratio in RATIOS:
-            yield cell(verdicts(noise, ratio, count, trials=trials, source=source, known=known, days=days))
+        scatters = sites(noise, source, known, trials)
+        for days in SPREAD:
+            yield _power(noise, case[0], days, trials, source, scatters) if days <= case[0] else "-"
 
-    return _table([title, "Record", "Runs", "Days", *_RATIOS], noises, cases, cells, seed)
+    heads = ["Noise", "Record", "Runs", *(f"on {days} day{'s' * (days > 1)}" for days in SPREAD)]
+    return _table(heads, MODELS, [(count,) for count in COUNTS], cells, seed)
+
+
+def _power(noise: Noise, count: int, days: int, trials: int, source: random.Random, scatters: Iterator[Scatter]) -> str:
+    """Passes of a system as fast as its reference, fails of one 8 % slower; passes and fails of one at the limit."""
+    answers: dict[float, Counter[Answer]] = {ratio: Counter() for ratio in (1.0, 1.05, 1.08)}
+    for _ in range(trials):
+        runs, scatter = repeats(noise, source, count, days), next(scatters)
+        for ratio, found in answers.items():
+            found[decide(runs, noise.mean / ratio, scatter=scatter).answer] += 1
+    right = f"{100 * answers[1.0]['pass'] / trials:.0f}, {100 * answers[1.08]['fail'] / trials:.0f}"
+    return f"{right}; {cell(answers[1.05])}"
 
 
 def looks_table(trials: int, seed: int) -> Iterator[str]:
@@ -218,7 +301,7 @@ def looks_table(trials: int, seed: int) -> Iterator[str]:
             answers, taken = looks(noise, ratio, trials=trials, source=source, known=known)
             yield cell(answers, f" ({taken:.1f})")
 
-    noises = (*NOISES[:5], STALLED[2], DAYS[1], *KINDS)
+    noises = (*NOISES[:5], MODELS[8], DAYS[1], *KINDS)
     return _table(["Noise", "Record", *_RATIOS], noises, [()], cells, seed)
 
 
@@ -257,7 +340,7 @@ def campaigns_table(trials: int, seed: int) -> Iterator[str]:
             yield cell(Counter(answer for answer, _ in ends), f" ({taken:.1f})")
 
     heads = ["Noise", "Record", "Repeats + reruns", *(f"{100 * share:.0f} %" for share in PERFORMANCE)]
-    return _table(heads, (*NOISES[1:5], STALLED[2]), CASES, cells, seed)
+    return _table(heads, (*NOISES[1:5], MODELS[8]), CASES, cells, seed)
 
 
 DIFFERENCES = (0.00, 0.02, 0.03, 0.05, 0.10)
@@ -284,9 +367,7 @@ def _longer(run: StepTime, factor: float) -> StepTime:
 
 
 PARTS: dict[str, Table] = {
-    "runs": lambda *limits: _of_days("Noise", (*NOISES, *KINDS), [(n, n) for n in (1, 3, 5, 10)], *limits),
-    "stalls": lambda *limits: _of_days("Stalls", STALLED, [(n, n) for n in (1, 3, 5)], *limits),
-    "days": lambda *limits: _of_days("Days", DAYS, [(5, 1), (4, 2), (6, 3), (5, 5)], *limits),
+    "models": models_table,
     "looks": looks_table,
     "campaigns": campaigns_table,
     "comparisons": comparisons_table,

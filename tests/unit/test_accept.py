@@ -150,9 +150,8 @@ def test_a_run_whose_steps_stall_counts_with_what_that_costs(site: Site) -> None
     site.suite()
     instant.direct("2.3", "spiky")
     done = site.accept("--json")
-    assert (done.status, verdicts(done)[0]) == (1, "pass")
+    assert (done.status, verdicts(done)) == (4, ["pass", "open"]), "another day may have none"
     stalled = done.data["workloads"][1]
-    assert stalled["verdict"] != "pass"
     assert stalled["performance"] < 0.95
     assert not any("unstable" in rerun["reason"] for rerun in done.data["reruns"])
 

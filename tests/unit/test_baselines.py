@@ -12,7 +12,7 @@ import pytest
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.results.configuration import configuration, configuration_key, software_of
-from llmb_common.results.decision import steady_error
+from llmb_common.results.level import mean_error
 from llmb_common.results.references import (
     Baseline,
     BaselineRun,
@@ -68,7 +68,7 @@ def baseline(title: str, *seconds: float) -> Baseline:
 def test_a_baseline_is_the_mean_of_its_runs_with_its_error() -> None:
     found = baseline("a", 10.0, 10.02)
     assert found.seconds == pytest.approx(10.01)
-    assert found.relative_error(PastRuns()) == pytest.approx(steady_error(found.times))
+    assert found.relative_error(PastRuns()) == pytest.approx(mean_error(found.times))
     record = [
         PastRun("key nemo:1", run_id, took(seconds)) for run_id, seconds in (("r0", 10.0), ("x", 10.01), ("y", 10.0))
     ]

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.results import history
-from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.history import ALARM_RATE, LEAST_DAYS, LevelChange, Prior, day_prior, level_changes, standing
+from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.scatter import STATED
 from llmb_common.timing.statistics import t_quantile
 from tools import change_point_simulation as simulated
@@ -62,6 +62,24 @@ def test_days_that_hardly_scatter_show_a_change_though_nothing_is_known_of_the_s
     assert found.shift == pytest.approx(0.041, abs=0.001)
     assert found.reach < 0.025
     assert level_changes([math.log(seconds) for seconds in before], prior) == ()
+
+
+NINE = [9.06, 9.17, 9.11, 9.13, 9.08]
+"""Seconds on five days, and on five days with another image."""
+TEN = [9.43, 9.34, 9.48, 9.36, 9.39]
+
+
+@pytest.mark.parametrize("prior", [day_prior(STATED, [1]), Prior(0.027, 14.0)], ids=["stated", "site"])
+@pytest.mark.parametrize("sides", [(NINE, TEN), (TEN, NINE)])
+def test_five_days_of_each_that_lie_apart_are_a_change_whatever_is_said_of_the_site(
+    prior: Prior, sides: tuple[list[float], list[float]]
+) -> None:
+    days = [math.log(seconds) for side in sides for seconds in side]
+    (found,) = level_changes(days, prior)
+    assert (found.at, abs(found.shift)) == (5, pytest.approx(0.031, abs=0.001))
+    assert 0 < found.reach < abs(found.shift)
+    assert level_changes(days, prior, ALARM_RATE), "an alarm rings"
+    assert level_changes(days[1:-1], Prior(0.027, 14.0)) == (), "four of each may do so by chance"
 
 
 def test_four_days_are_the_fewest() -> None:

@@ -71,6 +71,14 @@ def test_each_is_compared_with_the_first_of_its_place_so_a_slow_slope_ends_a_pla
     assert places == sorted(places)
 
 
+def test_five_runs_of_each_that_lie_apart_share_no_place() -> None:
+    def side(name: str, values: tuple[float, ...]) -> Contender:
+        return Contender(name, [took(value) for value in values], 1000)
+
+    fast, slow = side("fast", (9.06, 9.08, 9.11, 9.13, 9.17)), side("slow", (9.34, 9.36, 9.39, 9.43, 9.48))
+    assert [(item.of, place) for item, place, _ in ranked([slow, fast])] == [("fast", 1), ("slow", 2)]
+
+
 def test_nobody_and_a_single_one_have_an_order() -> None:
     assert ranked([]) == []
     assert [place for _, place, _ in ranked([contender("alone", 1.0, runs=1)])] == [1]
@@ -94,7 +102,7 @@ def test_two_runs_are_compared(cli: Cli) -> None:
     done = cli("compare", first.paths.run_id, second.paths.run_id)
     assert done.status == 0
     few = "; fewer than 3 runs of a side cannot show that one of them was odd"
-    assert f"\nB's steps take 20.0% more time than A's (97.7% interval: +9.4% to +31.6%){few}\n" in done.out
+    assert f"\nB's steps take 20.0% more time than A's (97.7% interval: +9.9% to +31.0%){few}\n" in done.out
     assert "loss: at most 0.00% apart, at iteration" in done.out
     assert "the same work" in done.out
     assert ["env", "NCCL_ALGO", "-", "Ring"] in [line.split() for line in done.out.splitlines()]
@@ -116,6 +124,25 @@ def test_repeats_form_one_side(cli: Cli) -> None:
     assert "these runs do not show a difference" in cli("compare", ids[0], ids[3]).out
     out = cli("compare", ",".join(ids[:3]), ",".join(ids[3:])).out
     assert re.search(r"more time than A's \(97\.7% interval: \+[.0-9]+% to \+[.0-9]+%\)\n", out)
+
+
+def test_sides_that_lie_apart_are_different_or_say_what_would_tell(cli: Cli) -> None:
+    first, second = (
+        [
+            make_run(cli.install, log=steady_log(milliseconds), job_id=str(milliseconds)).paths.run_id
+            for milliseconds in side
+        ]
+        for side in ((9060, 9080, 9110, 9130, 9170), (9340, 9360, 9390, 9430, 9480))
+    )
+    few = cli("compare", ",".join(first[:2]), ",".join(second[:2]))
+    assert "do not show a difference,\nthough each run of B took longer than each run of A: " in few.out
+    assert "(--repeats 5 --spread 5)" in few.out
+    swapped = cli("compare", ",".join(second[:2]), ",".join(first[:2]))
+    assert "though each run of A took longer than each run of B: " in swapped.out
+    mixed = cli("compare", f"{first[0]},{second[0]}", f"{first[1]},{second[1]}")
+    assert "do not show a difference\n" in mixed.out
+    data = cli("compare", ",".join(first), ",".join(second), "--json").data
+    assert 1 < data["ratio_low"] < data["ratio"] == pytest.approx(1.0318, abs=1e-3)
 
 
 def test_what_differs_is_listed_with_its_values(cli: Cli) -> None:

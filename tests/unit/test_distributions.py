@@ -1,4 +1,4 @@
-"""Student's t, F, gamma and their helpers, against published tables and against each other."""
+"""Student's t, F and their helpers, against published tables and against each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.results.decision import ERROR_RATE, Decision, decide
+from llmb_common.results.decision import Decision, decide
 from llmb_common.results.sequential import (
     REPEATS,
     REQUIRED,
@@ -27,8 +27,6 @@ from llmb_common.timing.statistics import (
     beta_cdf,
     digamma,
     f_tail,
-    gamma_cdf,
-    gamma_quantile,
     t_quantile,
     t_tail,
     trigamma,
@@ -81,41 +79,6 @@ def test_beta_is_a_distribution():
     assert beta_cdf(1, 1, 0.3) == pytest.approx(0.3)
     assert beta_cdf(2, 3, 0.4) + beta_cdf(3, 2, 0.6) == pytest.approx(1)
     assert beta_cdf(2, 3, 0.4) == pytest.approx(0.5248), "6 x^2 - 8 x^3 + 3 x^4"
-
-
-@pytest.mark.parametrize(
-    ("shape", "share", "quantile"),
-    [
-        (1, 0.95, 2.995732),
-        (2, 0.95, 4.743865),
-        (10, 0.05, 5.425406),
-        (0.2, 1 - ERROR_RATE, 2.082529),
-        (0.2, ERROR_RATE, 1.410414e-10),
-        (0.02, 0.999, 2.006321),
-        (1.5, 0.001, 0.01214879),
-        (20000, 0.999, 20439.88),
-    ],
-)
-def test_gamma_quantiles_are_those_of_the_tables(shape, share, quantile):
-    """The last five are SciPy's."""
-    assert gamma_quantile(shape, share) == pytest.approx(quantile, rel=1e-6)
-
-
-def test_a_gamma_quantile_is_where_the_distribution_has_its_share():
-    for shape in (0.05, 0.2, 0.99, 1.01, 3, 250):
-        for share in (1e-6, 0.01, 0.5, 0.99, 1 - 1e-6):
-            assert gamma_cdf(shape, gamma_quantile(shape, share)) == pytest.approx(share, rel=1e-9)
-
-
-def test_gamma_is_a_distribution():
-    assert gamma_cdf(2, 0) == 0.0
-    for x in (0.01, 0.7, 1.9, 2.1, 30):
-        assert gamma_cdf(1, x) == pytest.approx(-math.expm1(-x))
-        assert gamma_cdf(0.5, x) == pytest.approx(math.erf(math.sqrt(x)))
-
-
-def test_a_gamma_quantile_below_the_smallest_number_is_zero():
-    assert gamma_quantile(0.002, 0.01) == 0.0
 
 
 def test_polygamma_at_one_and_a_half():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replaced
 
-from llmb_common.results.decision import CONFIDENCE
+from llmb_common.results.level import CONFIDENCE
 from llmb_common.runs.record import RunRecord
 from llmb_run.commands import results
 from support.cli import Cli

@@ -14,11 +14,9 @@ from llmb_common.results.scatter import (
     PastRun,
     PastRuns,
     Scatter,
-    Stalls,
     batches,
     learn,
     squares,
-    stalls_of,
 )
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import remarks_on, slow_node, unlike
@@ -70,11 +68,10 @@ def test_squares_are_within_batches_and_between_their_means() -> None:
     assert squares([]) == (0.0, 0, 0.0, 0, 0.0)
 
 
-def test_a_site_without_enough_runs_has_what_is_stated_and_its_own_stalls() -> None:
+def test_a_site_without_enough_runs_has_what_is_stated() -> None:
     assert learn([]) == STATED
-    few = learn([[run(day="1", stalls=(1.0, 2.0)), run(0.1, day="2")]])
+    few = learn([[run(day="1"), run(0.1, day="2")]])
     assert (few.day, few.run, few.learned) == (STATED.day, STATED.run, False)
-    assert few.stalls == pytest.approx(Stalls(0.6 + 3.0, 1.8 + 5.0, 200 + 80))
 
 
 @pytest.mark.parametrize(("day", "single"), [(0.0, 0.002), (0.0, 0.02), (0.02, 0.005), (0.03, 0.03)])
@@ -145,10 +142,12 @@ def test_the_loudest_configuration_in_ten_may_be_an_accident() -> None:
     assert learn([*quiet, *loud]).run > 0.03, "of twelve two, too"
 
 
-def test_stalls_are_sums_over_the_steps_that_were_seen() -> None:
-    mixed = run(stalls=(1.0, -0.5, 3.0))
-    assert (stalls_of(mixed), stalls_of(mixed, faster=True)) == ((4.0, 10.0, 40), (0.5, 0.25, 40))
-    assert stalls_of(StepTime(1.0, 0.0, count=10)).steps == 10, "where nothing else is known, the window"
+def test_a_record_knows_what_stalls_do_to_the_mean() -> None:
+    """Of every second run two steps in forty take three times as long: 10 % of its time."""
+    calm = [[run(day=f"{at}") for at in range(6)] for _ in range(10)]
+    stalling = [[run(day=f"{at}", stalls=(2.0, 2.0) if at % 2 else ()) for at in range(6)] for _ in range(10)]
+    assert learn(calm).total < 0.001
+    assert learn(stalling).total == pytest.approx(math.log(1.1) / 2 * math.sqrt(6 / 5), rel=0.1)
 
 
 # Past runs
@@ -219,7 +218,7 @@ def test_repeats_that_share_a_day_say_so() -> None:
 
 
 def test_runs_that_the_record_does_not_know_so_wild_say_so() -> None:
-    quiet = Scatter(0.0, 15.0, 0.002, 15.0, Stalls(0, 0, 2000), learned=True)
+    quiet = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)
     (text,) = remarks([judged(9.8), judged(10.0), judged(10.2)], quiet)
     assert text == "these runs scatter more than this site's record says (0.2%): by 2.0%; the interval is theirs"
     (text,) = remarks([judged(9.0), judged(10.0), judged(11.0)])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,10 +20,10 @@ from tools import verdict_simulation as simulation
 from tools.verdict_simulation import (
     CASES,
     DAYS,
+    MODELS,
     NOISES,
     PARTS,
     RATIOS,
-    STALLED,
     Noise,
     campaign,
     looks,
@@ -99,6 +102,29 @@ def test_runs_are_spread_evenly_over_days_that_they_share() -> None:
     assert len({item.seconds for item in repeats(noise, random.Random(1), 4)}) == 4, "each on a day of its own"
 
 
+def test_a_run_is_of_the_kind_of_the_last_one_on_its_day() -> None:
+    sticky = Noise("", 0.0, 0.0, slow=0.5, slower=0.05, sticky=0.9)
+    source = random.Random(1)
+    evenings = [[run.seconds > 1.02 for run in repeats(sticky, source, 10, 2)] for _ in range(200)]
+    changes = sum(a != b for runs in evenings for a, b in itertools.pairwise(runs[:5]))
+    assert changes / 800 == pytest.approx(0.05, abs=0.02), "half of those that are drawn anew"
+    assert sum(runs[4] != runs[5] for runs in evenings) / 200 == pytest.approx(0.5, abs=0.1), "another day"
+
+
+def test_a_node_that_is_slow_is_named_in_the_runs_that_had_it() -> None:
+    found = repeats(Noise("", 0.0, 0.0, slow=0.5, slower=0.05, nodes=8), random.Random(1), 40)
+    assert all(len(run.nodes.split(",")) == 4 for run in found)
+    assert all(("n0" in run.nodes.split(",")) == (run.seconds > 1.02) for run in found)
+
+
+@pytest.mark.parametrize("noise", MODELS, ids=lambda noise: noise.title)
+def test_the_true_mean_of_a_model_is_that_of_its_runs(noise: Noise) -> None:
+    source = random.Random(2)
+    means = [math.exp(run.mean_log) for run in repeats(noise, source, 1500)]
+    error = statistics.stdev(means) / math.sqrt(len(means))
+    assert statistics.fmean(means) == pytest.approx(noise.mean, abs=4 * error + 0.001)
+
+
 def test_a_record_knows_its_site() -> None:
     found = site(Noise("", 0.01, 0.0, day=0.02), random.Random(1))
     assert found.learned
@@ -138,8 +164,9 @@ def test_a_wrong_answer_is_a_fail_up_to_the_limit_and_a_pass_from_it_on() -> Non
     ("noise", "count", "days"),
     [
         *((noise, 3, 3) for noise in NOISES[1:7:2]),
-        (STALLED[0], 3, 3),
-        (STALLED[1], 5, 5),
+        (MODELS[5], 5, 3),
+        (MODELS[6], 3, 3),
+        (MODELS[7], 5, 5),
         (DAYS[1], 5, 1),
         (DAYS[1], 4, 2),
         (DAYS[3], 6, 3),
@@ -161,16 +188,18 @@ def test_wrong_answers_stay_below_five_per_cent(noise: Noise, count: int, days: 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "_HISTORY", 3)
-    for name in ("NOISES", "STALLED", "DAYS", "KINDS"):
+    for name in ("NOISES", "DAYS", "KINDS"):
         monkeypatch.setattr(simulation, name, getattr(simulation, name)[:3])
+    monkeypatch.setattr(simulation, "MODELS", (*MODELS[:1], *MODELS[8:9]) * 5)
     header, rule, *rows = PARTS[part](2, 1)
     assert header.count("|") == rule.count("|")
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert {row[1] for row in cells} == {"no", "yes"}
-    last = len(simulation.PERFORMANCE if part == "campaigns" else RATIOS)
+    last = {"campaigns": len(simulation.PERFORMANCE), "models": len(simulation.SPREAD)}.get(part, len(RATIOS))
     for row in cells:
         for cell in row[-last:]:
-            shares = [float(share) for share in cell.partition(" (")[0].split(" / ")]
+            answers = cell.partition(" (")[0].rpartition("; ")[2].split(" / ")
+            shares = [float(share) for share in answers if share != "-"]
             assert 0 <= sum(shares) <= 100
     if part == "campaigns":
         assert [row[2] for row in cells[:4]] == [f"{first} + {more}" for first, more in CASES]

@@ -160,9 +160,12 @@ def test_steps_that_were_read_before_are_not_read_again(plan: JobPlan) -> None:
 def test_stalls_are_said_with_what_they_cost(plan: JobPlan) -> None:
     stalling = replace(took(5.0), stalls=(9.0,) * 20, steps=100)
     verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], MeasuredSteps(stalling, ("odd",)))
-    assert verdict.kind == "fail"
-    assert verdict.text.startswith("fail, 180.0% slower ± ")
-    assert verdict.text.endswith("; steady steps alone are open (equal), stalls cost 180.0%")
+    assert verdict.kind == "open", "another day may have none"
+    assert verdict.text.startswith("open, 180.0% slower ± ")
+    assert "; steady steps alone are open (equal), stalls cost 180.0%; all of its stalls are of one day" in (
+        verdict.text
+    )
+    assert verdict.text.endswith("further days, would decide")
     three = judge_runs(plan, [stalling] * 3, own(5.0))
     assert three.text.endswith("; steady steps pass (equal), stalls cost 180.0%")
     slow = judge_runs(plan, [replace(stalling, seconds=6.0)], own(5.0))
@@ -182,7 +185,7 @@ def test_other_software_widens_the_limit_by_what_releases_differ(plan: JobPlan) 
     other = judge_runs(plan, [took(5.0)], own(5.0, same=False))
     assert other.decision == decide([took(5.0)], 5.0, tolerance=1.05 * 1.032 - 1)
     assert other.text.startswith(
-        "indication: pass, equal ± 7.5% (limit 8.4% slower; stated scatter"
+        "indication: pass, equal ± 7.3% (limit 8.4% slower; stated scatter"
         "; stalls rarer than 1 step in 133 not looked for)"
     )
 

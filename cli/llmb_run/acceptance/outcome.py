@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from llmb_common.command.printable import counted
-from llmb_common.results.decision import CONFIDENCE
+from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.sequential import OPEN, Rerun
 from llmb_common.runs.hostlist import compress
 from llmb_run import columns

@@ -14,8 +14,9 @@ import click
 from llmb_common.command.outcome import Result, envelope
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
-from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.history import ALARM_RATE
+from llmb_common.results.level import CONFIDENCE, SETTLED
+from llmb_common.results.steps import StepTime
 from llmb_common.timing.runs import NO_FAILURE
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, options, terminal
@@ -200,7 +201,7 @@ def compare_command(first: str, second: str) -> Result:
     heads = ("", "first run", "successful", "step s", "tokens/s")
     text = table(heads, [one.row("A"), other.row("B")], heads[2:])
     without = [side for side in (one, other) if not side.times]
-    said = _change(change, min(len(one.times), len(other.times)))
+    said = _change(change, one.times, other.times)
     status = 0 if change else 1
     if without and all(side.live for side in without):
         said, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
@@ -258,15 +259,28 @@ _TELLING = 3
 """Runs of a side with which the interval also holds where some runs are slow: two slow ones look like steady ones."""
 
 
-def _change(change: Change | None, fewest: int) -> str:
-    """B's step time against A's, in a sentence. ``fewest``: runs of the smaller side."""
+def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
+    """B's step time against A's, in a sentence."""
     if change is None:
         return "a side has no successful run with steady steps, so no times are compared"
+    fewest = min(len(first), len(second))
     interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
     if not change.is_real:
-        return (
-            f"open: step time of B against A: {change.ratio - 1:+.1%} {interval}: these runs do not show a difference"
-        )
+        shown = f"open: step time of B against A: {change.ratio - 1:+.1%} {interval}"
+        shown += ": these runs do not show a difference"
+        if fewest > 1 and _lie_apart(first, second):
+            longer, shorter = ("B", "A") if change.ratio > 1 else ("A", "B")
+            shown += (
+                f",\nthough each run of {longer} took longer than each run of {shorter}: so few may do that by chance."
+                f" {SETTLED} days of each side would tell (--repeats {SETTLED} --spread {SETTLED})"
+            )
+        return shown
     more = "more" if change.ratio > 1 else "less"
     few = f"; fewer than {_TELLING} runs of a side cannot show that one of them was odd" if fewest < _TELLING else ""
     return f"B's steps take {abs(change.ratio - 1):.1%} {more} time than A's {interval}{few}"
+
+
+def _lie_apart(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
+    """Whether each run of one side took longer than each of the other."""
+    one, other = ([time.mean_log for time in side] for side in (first, second))
+    return max(one) < min(other) or max(other) < min(one)

@@ -20,7 +20,7 @@ from llmb_common.request.columns import fields_of
 from llmb_common.request.values import is_setting
 from llmb_common.request.variables import COLUMNS
 from llmb_common.results.comparison import EVIDENCE, Change, compare_times, facts, facts_of_plan, unequal_work
-from llmb_common.results.decision import level
+from llmb_common.results.level import level
 from llmb_common.results.references import (
     Reference,
     Worth,
@@ -115,7 +115,7 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
     return Other(
         there.spec,
         facts_of_plan(there.plan),
-        Change(*(seconds / math.exp(log) for log in (found.steady + found.stalls, found.high, found.low))),
+        Change(*(seconds / math.exp(log) for log in (found.mean, found.high, found.low))),
         software=None if moved else (reference.software, worth),
     )
 

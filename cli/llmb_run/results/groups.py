@@ -14,7 +14,8 @@ from typing import Any
 from llmb_common.command.printable import counted
 from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
-from llmb_common.results.decision import CONFIDENCE, level, look
+from llmb_common.results.decision import look
+from llmb_common.results.level import CONFIDENCE, level
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at, less_one, table

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import configuration_of, image_marks, software_of
-from llmb_common.results.decision import CONFIDENCE
+from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.references import Baseline, baseline_references, baselines, release_spread, unlike_baselines
 from llmb_common.results.scatter import PastRun, PastRuns, Squares
 from llmb_common.results.steps import MeasuredSteps, StepTime, steps_of

@@ -10,8 +10,8 @@ import msgspec
 
 from llmb_common.command.printable import counted, first_few, printable
 from llmb_common.results.configuration import configuration_of
-from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, History, Shift, histories
+from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at, less_one

@@ -18,8 +18,8 @@ from typing import Any
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.columns import fields_of
 from llmb_common.results.configuration import software_of
-from llmb_common.results.decision import Level, less, level
-from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares, stalls_of
+from llmb_common.results.level import ERROR_RATE, SETTLED, SHOWN, day_means, less, level
+from llmb_common.results.scatter import STATED, Scatter, batches, squares
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.manifest import image_receipt
@@ -50,15 +50,19 @@ class Change:
         return not self.low <= 1 <= self.high
 
 
-def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED) -> Change:
+def compare_times(
+    first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED, *, ranks: bool = True
+) -> Change:
     """The ratio of the mean step times, stalls included.
 
-    How much runs differ is pooled over both sides, and the stalls of one also say what the other may have missed.
+    How much runs differ is pooled over both sides with what is stated or on record. Beside that stands a test that
+    asks for no such knowledge: where either side has days enough, the ranks of the days alone may show a difference.
 
     Args:
         first: the step time of each run, at least one
         second: likewise
         scatter: how runs of this site differ
+        ranks: whether they may speak
 
     Raises:
         ValueError: a side has no run
@@ -70,17 +74,55 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter
     if days[0] == days[1] and days[0] != {""}:
         # What a day does, it does to both.
         scatter, stated = replace(scatter, day=0.0), replace(stated, day=0.0)
-
-    def level_of(side: Sequence[StepTime], across: Sequence[StepTime]) -> Level:
-        """How runs differ, and how often they stall, the runs ``across`` say of this side, too."""
-        known = [scatter.stalls, *map(stalls_of, across)]
-        stalls = Stalls(*(math.fsum(part) for part in zip(*known, strict=True)))
-        return level(side, replace(scatter, stalls=stalls), squares(batches(across)), stated=stated)
-
-    one, other = level_of(first, second), level_of(second, first)
+        if len(days[0]) == 1:
+            first, second = ([replace(run, day="") for run in side] for side in (first, second))
+    # Of sides that are alike, one may have met the stalls that the other missed.
+    shown = SHOWN if scatter.learned else SETTLED
+    one = level(first, scatter, squares(batches(second)), stated=stated, shown=shown)
+    other = level(second, scatter, squares(batches(first)), stated=stated, shown=shown)
     # On the logarithm, so that swapping the sides swaps the bounds.
-    low, apart, high = map(math.exp, less(other.bounded, [one.bounded]))
-    return Change(apart, low, high)
+    low, apart, high = less(other.bounded, [one.bounded])
+    if ranks and low <= 0 <= high:
+        by_rank = _by_ranks(day_means(first), day_means(second))
+        if by_rank and by_rank[0] <= apart <= by_rank[1] and not by_rank[0] <= 0 <= by_rank[1]:
+            low, high = by_rank
+    return Change(math.exp(apart), math.exp(low), math.exp(high))
+
+
+_RANK_RATE = ERROR_RATE / 2
+"""Of either bound by ranks: it has a say beside the other interval, and together they are to be wrong seldom."""
+
+_MOST_RANKED = 40
+"""Days of a side beyond which their own scatter outweighs whatever is stated."""
+
+
+def _by_ranks(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """Bounds of how much larger the second values are, whatever distribution both share (Hodges and Lehmann, 1963).
+
+    None where the values are too few: five of each are enough, where all of one side are above all of the other.
+    """
+    if max(len(first), len(second)) > _MOST_RANKED:
+        return None
+    apart = sorted(b - a for a in first for b in second)
+    total, beyond, left_out = math.comb(len(first) + len(second), len(first)), 0, 0
+    for ways in _rank_sums(len(first), len(second)):
+        beyond += ways
+        if beyond > _RANK_RATE * total:
+            break
+        left_out += 1
+    return (apart[left_out - 1], apart[-left_out]) if left_out else None
+
+
+def _rank_sums(first: int, second: int) -> list[int]:
+    """In how many orders of all values 0, 1, 2, ... pairs have the second side's first (Mann and Whitney, 1947)."""
+    ways = [1] + [0] * (first * second)
+    for size in range(1, first + 1):
+        # From size - 1 values to size: times (1 - x^(second + size)) / (1 - x^size).
+        for at in range(len(ways) - 1, second + size - 1, -1):
+            ways[at] -= ways[at - second - size]
+        for at in range(size, len(ways)):
+            ways[at] += ways[at - size]
+    return ways
 
 
 def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) -> tuple[int, float] | None:
@@ -183,8 +225,7 @@ class Contender:
     @property
     def seconds(self) -> float:
         """Seconds per token on one GPU, stalls included."""
-        known = level(self.times, self.scatter)
-        return math.exp(known.steady + known.stalls) / self.tokens
+        return math.exp(level(self.times, self.scatter).mean) / self.tokens
 
 
 def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change | None]]:

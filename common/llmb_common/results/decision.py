@@ -2,95 +2,33 @@
 
 Two one-sided tests over the ratio of the *mean* step time to the reference: *pass* where even the upper bound is within
 the tolerance, *fail* where even the lower bound is not, *open* between. The mean is what a reference is, stalls
-included. It is put together from two parts, each with bounds of its own (MOVER: Zou and Donner, 2008):
-
-* the *steady* steps, whose logarithms scatter by day, by run and inside the run (``scatter`` has how much, stated or
-  learned from this site); the runs' own scatter is pooled with that, and replaces it where the two contradict;
-* the *stalls*: added time, over all steps after warm-up of all runs (``scatter.stall_shares``).
-
-A pass holds for the steady steps alone as well: unusually fast (skipped) steps win nothing.
+included; ``level`` has its bounds. A pass holds for the steady steps alone as well: unusually fast (skipped) steps win
+nothing.
 
 Whoever looks at growing data each time a run ends is wrong more often than one who looks once. So verdicts are given at
-``LOOKS`` runs only, each at a share of the error rate. ``docs/verdicts.md`` has the simulation.
+``LOOKS`` runs only, each at a share of the error rate. ``docs/verdict-tables.md`` has the simulation.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches, squares, stall_shares
+from llmb_common.results.level import ERROR_RATE, TRUST, Level, Source, level
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import f_tail, summed_degrees, t_quantile
+from llmb_common.timing.statistics import t_quantile
 
 TOLERANCE = 0.05
 """How much slower than its reference a run may be."""
 
-ERROR_RATE = 0.035 / 3
-"""Of either wrong answer at each look, as computed: a third of what all of them may have. They see mostly the same
-runs, so that together they stay below 5 % in the simulation."""
-
-CONFIDENCE = 1 - 2 * ERROR_RATE
-"""The confidence of every interval that is shown."""
-
 LOOKS = (1, 3, 5, 10, 20, 40)
 """Numbers of runs at which a verdict is given; beyond, at each doubling."""
 
-_CONFLICT = 0.10
-"""A prior under which the scatter that is seen is less likely than this is dropped."""
-
-_TRUST = 2
-"""Degrees of freedom of a configuration's own scatter (three runs), below which the site does not speak for it."""
-
 Answer: TypeAlias = Literal["pass", "fail", "open"]
-Source: TypeAlias = Literal["stated", "site", "runs"]
-"""Who says how runs differ: the stated prior, this site's record, or these runs alone, as they contradict it."""
-Bounded: TypeAlias = tuple[float, float, float]
-"""An estimate between its bounds."""
-
-
-@dataclass(frozen=True)
-class Level:
-    """The step time of a configuration: natural logarithms, of seconds for ``steady``, else of factors.
-
-    The mean step time is ``steady + stalls``.
-    """
-
-    steady: float
-    half: float
-    """Half the interval of ``steady``."""
-    stalls: float
-    """What stalls add, at least 0 unless steps were unusually fast."""
-    stalls_low: float
-    stalls_high: float
-    stalls_above: float
-    """The estimate that belongs to ``stalls_high``: higher where the history prices a stall."""
-    degrees: float
-    day_share: float
-    """Of the variance of ``steady``: what the runs' days do, and more runs of the same days do not make smaller."""
-    source: Source
-    scattered: bool = False
-    """The runs scatter more than the site's record says."""
-
-    @property
-    def bounded(self) -> Bounded:
-        """The mean between its bounds."""
-        return self.low, self.steady + self.stalls, self.high
-
-    @property
-    def low(self) -> float:
-        """Lower bound of the mean."""
-        return self.steady + self.stalls - math.hypot(self.half, self.stalls - self.stalls_low)
-
-    @property
-    def high(self) -> float:
-        """Upper bound of the mean, and of the steady steps alone."""
-        above = self.stalls_above + math.hypot(self.half, self.stalls_high - self.stalls_above)
-        return self.steady + max(above, self.half)
 
 
 @dataclass(frozen=True)
@@ -123,12 +61,14 @@ class Decision:
     """Batches of the runs that share nothing: repeats of one evening are one."""
     steps: int = 0
     """After warm-up, of all runs."""
+    held: bool = False
+    """Where open: it would fail, were the stalls of the only day that saw any those of other days as well."""
 
     @property
     def resolution(self) -> float:
         """The smallest difference from the limit that these runs are sure to show, as a share of the reference.
 
-        It is the distance to the farther end of the interval: stalls that nobody saw widen the upper side alone.
+        It is the distance to the farther end of the interval.
         """
         return max(self.high - self.ratio, self.ratio - self.low)
 
@@ -190,26 +130,27 @@ def decide(
     limit, origin = math.log1p(tolerance), math.log(reference)
     low, high = found.low - origin, found.high - origin
     answer: Answer = "pass" if high <= limit else "fail" if low > limit else "open"
-    middle, groups = found.steady + found.stalls - origin, len(batches(runs))
-    more, blurred, elsewhere = None, False, False
+    middle, groups = found.mean - origin, len(batches(runs))
+    more, blurred, elsewhere, held = None, False, False, False
     if answer == "open":
         then = _foreseen(found, runs, scatter, earlier, error_rate, reference_error)
-        below, above = middle - then.low + origin, then.high - origin - middle
+        below, above = then.mean_half, then.high - found.mean
+        held = not found.repeated and middle - found.mean_half > limit
 
         def decides(count: int, error: float, same_days: bool = False) -> bool:
             """Whether the interval of ``count`` runs, against a reference with that error, leaves out the limit."""
-            left = groups / (groups + count - len(runs))
+            spread, added = then.spread, count - len(runs)
             if same_days:
-                left = then.day_share + (1 - then.day_share) * len(runs) / count
-            # Of the runs' own variance ``left`` is left; the interval shrinks with it, and by more degrees of freedom.
-            now, later = (t_quantile(error_rate, then.degrees + added) for added in (0, count - len(runs)))
-            own = max((then.half / now) ** 2 - reference_error**2, 0.0)
-            shrunk = later * math.sqrt(own * left + error**2) / then.half if then.half else 1.0
+                variance = spread.variance * (spread.day_share + (1 - spread.day_share) * len(runs) / count)
+            else:
+                variance = (spread.variance * groups**2 + spread.another * added) / (groups + added) ** 2
+            half = t_quantile(error_rate, spread.degrees + added) * math.sqrt(variance + error**2)
+            shrunk = half / then.mean_half if then.mean_half else 1.0
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
         more = next((size - len(runs) for size in LOOKS if size > len(runs) and decides(size, reference_error)), None)
         blurred = more is None and reference_error > 0 and decides(max(LOOKS[-1], len(runs)), 0.0)
-        elsewhere = more is not None and not decides(len(runs) + more, reference_error, same_days=True)
+        elsewhere = more is not None and (held or not decides(len(runs) + more, reference_error, same_days=True))
     return Decision(
         answer=answer,
         ratio=math.exp(middle),
@@ -222,10 +163,11 @@ def decide(
         reference_too_uncertain=blurred,
         steady=math.exp(found.steady - origin),
         steady_half=math.exp(found.steady - origin) * math.expm1(found.half),
-        source=found.source,
-        scattered=found.scattered,
+        source=found.spread.source,
+        scattered=found.spread.scattered,
         days=groups,
         steps=sum(run.steps or run.count for run in runs),
+        held=held,
     )
 
 
@@ -233,84 +175,13 @@ def _foreseen(
     found: Level, runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, rate: float, error: float
 ) -> Level:
     """``found`` once the site speaks for the configuration, two runs later, where they scatter as it says."""
-    if found.source != "stated" or found.scattered or not scatter.learned:
+    if found.spread.source != "stated" or found.spread.scattered or not scatter.learned:
         return found
-    within, between = _TRUST * scatter.run**2, _TRUST * scatter.total**2
+    within, between = TRUST * scatter.run**2, TRUST * scatter.total**2
     more = Squares(
         earlier.within + within,
-        earlier.within_degrees + _TRUST,
+        earlier.within_degrees + TRUST,
         earlier.between + between,
-        earlier.between_degrees + _TRUST,
+        earlier.between_degrees + TRUST,
     )
     return level(runs, scatter, more, error_rate=rate, extra_error=error)
-
-
-def level(
-    runs: Sequence[StepTime],
-    scatter: Scatter = STATED,
-    earlier: Squares = NOTHING_SEEN,
-    *,
-    error_rate: float = ERROR_RATE,
-    extra_error: float = 0.0,
-    stated: Scatter = STATED,
-) -> Level:
-    """The step time of a configuration, by at least one run; arguments as of ``decide``.
-
-    ``stated`` is what holds where the site's record does not.
-    """
-    groups = batches(runs)
-    steady = statistics.fmean(statistics.fmean(run.log for run in batch) for batch in groups)
-    variance, degrees, day_share, source, scattered = _variance(runs, groups, scatter, earlier, stated)
-    half = t_quantile(error_rate, degrees) * math.sqrt(variance + extra_error**2)
-    stalls, low, high, above = map(math.log1p, stall_shares(runs, scatter.stalls, error_rate))
-    return Level(steady, half, stalls, low, high, above, degrees, day_share, source, scattered)
-
-
-def less(whole: Bounded, parts: Sequence[Bounded]) -> Bounded:
-    """``whole`` less all ``parts``, by their bounds (MOVER: Zou and Donner, 2008)."""
-    middle = whole[1] - sum(part[1] for part in parts)
-    below = math.hypot(whole[1] - whole[0], *(part[2] - part[1] for part in parts))
-    above = math.hypot(whole[2] - whole[1], *(part[1] - part[0] for part in parts))
-    return middle - below, middle, middle + above
-
-
-def steady_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:
-    """Standard error of the steady step time of at least one run, as a share of it."""
-    return math.sqrt(_variance(runs, batches(runs), scatter, earlier, STATED)[0])
-
-
-def _variance(
-    runs: Sequence[StepTime],
-    groups: Sequence[Sequence[StepTime]],
-    scatter: Scatter,
-    earlier: Squares,
-    stated: Scatter,
-) -> tuple[float, float, float, Source, bool]:
-    """Of the mean of the batches' means: variance, degrees of freedom, the days' share of the variance, who said so,
-    and whether the site was wrong."""
-    inside = statistics.fmean(run.relative_error**2 for run in runs)
-    own = squares(groups)
-    within, free = own.within + earlier.within, own.within_degrees + earlier.within_degrees
-    between, days_free = own.between + earlier.between, own.between_degrees + earlier.between_degrees
-    # That the site is louder than what is stated is believed at once.
-    trusted = scatter.learned and (free + days_free >= _TRUST or scatter.total > stated.total)
-    for model in (scatter, stated) if trusted else (stated,):
-        run, run_degrees, odd_run = pooled(model.run**2 + inside, model.run_degrees, within, free)
-        day, part = model.day**2, run * own.share
-        prior = summed_degrees(day, model.day_degrees, part, run_degrees)
-        total, degrees, odd_day = pooled(day + part, prior, between, days_free)
-        share = day / max(day + part, 1e-300)
-        source: Source = "runs" if odd_run or odd_day else "site" if model.learned else "stated"
-        if source != "runs":
-            break
-    return total / len(groups), degrees, share, source, trusted and source != "site"
-
-
-def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
-    """A variance with its degrees of freedom; True: what was seen is too large for the prior, which is dropped."""
-    if degrees and squared / degrees > prior:
-        ratio = squared / degrees / prior if prior else math.inf
-        if f_tail(ratio, degrees, prior_degrees) < _CONFLICT:
-            return squared / degrees, float(degrees), True
-    together = prior_degrees + degrees
-    return (prior_degrees * prior + squared) / together, together, False

@@ -9,7 +9,7 @@ change: one bad day is none.
 
 A level that rose and fell again has no single split. So the last two thirds of the series are searched too, two thirds
 of these, and so on; half of the error rate is the whole series', half theirs. Both sides of a change are searched
-again. ``docs/verdicts.md`` has the simulation.
+again. ``docs/verdict-tables.md`` has the simulation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
-from llmb_common.results.decision import ERROR_RATE
+from llmb_common.results.level import ERROR_RATE, SETTLED
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
@@ -55,6 +55,10 @@ class Prior(NamedTuple):
 
     deviation: float
     degrees: float
+
+
+_NOTHING_KNOWN = Prior(0.0, 0.0)
+"""Days by themselves."""
 
 
 def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
@@ -122,10 +126,15 @@ def _find(days: Sequence[float], prior: Prior, rate: float) -> int | None:
     for size, share in _parts(len(days)):
         part = days[len(days) - size :]
         if split := _strongest(part, prior):
-            t = abs(split.shift) / (_error(split, size, prior) * _widening(part, split.at))
+            widening = _widening(part, split.at)
             splits = size - 2 * _LEAST + 1
             # Of such a split, or a stronger one anywhere, where nothing changed.
+            t = abs(split.shift) / (_error(split, size, prior) * widening)
             chance = 2 * splits * t_tail(t, prior.degrees + size - 2)
+            if _speaks_for_itself(split.at, size):
+                # Two tests of the same days: this one has half of the other's rate beside it.
+                t = abs(split.shift) / (_error(split, size, _NOTHING_KNOWN) * widening)
+                chance = min(chance, 2 * 2 * splits * t_tail(t, size - 2.0))
             found.append((chance / share, len(days) - size + split.at))
     chance, at = min(found, default=(1.0, 0))
     return at if chance <= rate else None
@@ -186,6 +195,11 @@ def _agrees(values: Sequence[float], split: _Split) -> bool:
     return min((value - level) * side for value in short) >= abs(split.shift) / 2
 
 
+def _speaks_for_itself(at: int, count: int) -> bool:
+    """Whether either side has days enough to show how they scatter, whatever is said of the site."""
+    return min(at, count - at) >= SETTLED
+
+
 def _widening(values: Sequence[float], at: int) -> float:
     """How much larger an error is for days that follow each other, by what is left of them beside the change."""
     count = len(values)
@@ -204,8 +218,10 @@ def _measured(values: Sequence[float], at: int, offset: int, prior: Prior) -> Le
     """The change at ``at`` between two levels, which are ``values``; they begin with the day ``offset``."""
     splits = {split.at: split for split in _splits(values)}
     split, count = splits[at], len(values)
-    quantile = t_quantile(ERROR_RATE, prior.degrees + count - 2)
-    reach = quantile * _error(split, count, prior) * _widening(values, at)
+    widening = _widening(values, at)
+    reach = t_quantile(ERROR_RATE, prior.degrees + count - 2) * _error(split, count, prior) * widening
+    if reach >= abs(split.shift) and _speaks_for_itself(at, count):
+        reach = t_quantile(ERROR_RATE, count - 2.0) * _error(split, count, _NOTHING_KNOWN) * widening
     limit = split.squares + _AS_GOOD * _variance(split, count, prior)
     near = [other.at for other in splits.values() if other.squares <= limit and other.shift * split.shift > 0]
     return LevelChange(offset + at, split.shift, reach, offset + min(near), offset + max(near))

@@ -17,13 +17,16 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import mul
 from typing import Literal, TypeAlias
 
-from llmb_common.results.decision import Bounded, doubling, less, level
+from llmb_common.results.decision import doubling
+from llmb_common.results.level import Bounded, less
 from llmb_common.results.steps import StepTime
+from llmb_common.timing.statistics import t_quantile
 
 LOOKS = (3, 5, 8, 12)
 """Blocks after which somebody looks. Of three blocks there are 216 draws: just enough for ``RATE``, but in four of them
@@ -134,16 +137,28 @@ def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
     found = design.interval(steady, rate)
     if found is None:
         return None
-    sides = ([time for block in blocks for time in block.of(side)] for side in "AB")
-    levels = (level(side, error_rate=rate / _STALLS_RARER) for side in sides)
-    one, other = ((item.stalls_low, item.stalls, item.stalls_high) for item in levels)
-    stalls = less(one, [other])
-    if stalls[0] <= 0 <= stalls[2]:
-        stalls = (0.0, 0.0, 0.0)  # that one side stalls more is not certain
+    first, second = ([time for block in blocks for time in block.of(side)] for side in "AB")
+    stalls = _stalls(first, second, rate / _STALLS_RARER)
     low, centre, high = less(found, [stalls])
     noise, drift = design.scatter(steady, found[1])
     runs = sum(len(block.turns) for block in blocks)
     return Comparison(runs // 2, centre, low, high, noise, drift, 0.0 - stalls[1])
+
+
+def _stalls(first: Sequence[StepTime], second: Sequence[StepTime], rate: float) -> Bounded:
+    """What the first side loses to stalls beyond what the second does; nothing where that one does is not certain.
+
+    Student's t of the runs' own shares: of sides that stall alike it is wrong less often than ``rate``.
+    """
+    sides = [[math.log1p(run.stall_share) for run in side] for side in (first, second)]
+    degrees = len(first) + len(second) - 2
+    if degrees < 1:
+        return 0.0, 0.0, 0.0
+    apart = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
+    squared = math.fsum((share - statistics.fmean(side)) ** 2 for side in sides for share in side)
+    error = math.sqrt(squared / degrees * (1 / len(first) + 1 / len(second)))
+    half = t_quantile(rate, degrees) * error
+    return (apart - half, apart, apart + half) if abs(apart) > half else (0.0, 0.0, 0.0)
 
 
 class _Design:

@@ -33,7 +33,7 @@ from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Document, PublishedResult
 from llmb_common.request.columns import Columns
 from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
-from llmb_common.results.decision import level, steady_error
+from llmb_common.results.level import level, mean_error
 from llmb_common.results.scatter import PastRuns
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.evidence.account import NodeSummary, account_of, held_against, setup_of
@@ -154,14 +154,13 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def seconds(self) -> float:
         """Mean step time, stalls included."""
-        found = level(self.times)
-        return math.exp(found.steady + found.stalls)
+        return math.exp(level(self.times).mean)
 
     def relative_error(self, past: PastRuns) -> float:
         """Standard error of the mean, as a share of it, with what the site's ``past`` says of how runs differ."""
         configuration = f"{self.key} {self.software}"
         others = past.others(configuration, [run.run_id for run in self.runs])
-        return steady_error(self.times, past.scatter(configuration), others)
+        return mean_error(self.times, past.scatter(configuration), others)
 
 
 _LIST = ("baselines", Baseline, "a list of baselines")

@@ -1,6 +1,6 @@
-"""How runs of one configuration differ from each other: between days, between runs of a day, and by stalls.
+"""How runs of one configuration differ from each other: between days, and between runs of a day.
 
-The logarithm of a run's steady step time is *configuration + day + run + error inside the run*. The variances of the
+The logarithm of a run's mean step time is *configuration + day + run + error inside the run*. The variances of the
 second and the third are stated (``STATED``) until enough groups of runs are on record to learn them here (``learn``):
 then the site speaks, each configuration's own runs added to it.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmb_common.timing.statistics import digamma, gamma_quantile, trigamma, trigamma_inverse
+from llmb_common.timing.statistics import digamma, trigamma, trigamma_inverse
 
 if TYPE_CHECKING:  # plans, which ask for STATED, start faster without statistics
     from llmb_common.results.steps import StepTime
@@ -41,14 +41,6 @@ _SET_ASIDE = 10
 """One group in so many may be an accident: a driver that changed between its days."""
 
 
-class Stalls(NamedTuple):
-    """Time lost to stalled steps: the sum of what each took beyond a steady step, the sum of its square, and steps."""
-
-    total: float
-    squares: float
-    steps: float
-
-
 @dataclass(frozen=True)
 class Scatter:
     """Standard deviations as shares of the step time, with the degrees of freedom for which each counts."""
@@ -57,7 +49,6 @@ class Scatter:
     day_degrees: float
     run: float
     run_degrees: float
-    stalls: Stalls
     learned: bool = False
     """From this site's runs; else stated."""
     runs: int = 0
@@ -74,10 +65,9 @@ class Scatter:
         return replace(self, day=0.0, learned=True)
 
 
-STATED = Scatter(0.0175, _STATED_DEGREES, 0.0206, _STATED_DEGREES, Stalls(0.6, 1.8, 200))
-"""Identical jobs on one cluster differ by 1 to 3 % (2.7 % in all); one step in a thousand takes four times as long. The
-day's part is as large as ten runs of one evening need to be wrong in at most 5 % of the cases where days differ by 3 %.
-"""
+STATED = Scatter(0.0175, _STATED_DEGREES, 0.0206, _STATED_DEGREES)
+"""Identical jobs on one cluster differ by 1 to 3 % (2.7 % in all). The day's part is as large as ten runs of one
+evening need to be wrong in at most 5 % of the cases where days differ by 3 %."""
 
 
 class Squares(NamedTuple):
@@ -119,7 +109,7 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 
 def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
     """The sums of squares of the ``batches`` of one configuration."""
-    return _squares([[run.log for run in batch] for batch in groups])
+    return _squares([[run.mean_log for run in batch] for batch in groups])
 
 
 def _squares(groups: Sequence[Sequence[float]]) -> Squares:
@@ -141,15 +131,14 @@ def _mean(values: Sequence[float]) -> float:
 def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
     """What a site's runs say, one sequence for each configuration; ``STATED`` where they are too few."""
     groups = [(runs, squares(batches(runs))) for runs in history]
-    every = [run for runs, _ in groups for run in runs]
-    stalls = Stalls(*map(math.fsum, zip(STATED.stalls, *map(stalls_of, every), strict=True)))
+    count = sum(len(runs) for runs, _ in groups)
     near = [found for _, found in groups if found.within_degrees]
     apart = [found for _, found in groups if found.between_degrees]
     within = [(found.within / found.within_degrees, found.within_degrees) for found in near]
     between = [(found.between / found.between_degrees, found.between_degrees) for found in apart]
     know_run, know_day = (sum(degrees for _, degrees in side) >= _ENOUGH for side in (within, between))
     if not (know_run or know_day):
-        return replace(STATED, stalls=stalls, runs=len(every))
+        return replace(STATED, runs=count)
     day, day_degrees, run, run_degrees = STATED.day**2, STATED.day_degrees, STATED.run**2, STATED.run_degrees
     if know_run:
         run, run_degrees = _prior(within)
@@ -161,13 +150,7 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
         else:  # one run a day: the two cannot be told apart
             day, run = (total * part**2 / STATED.total**2 for part in (STATED.day, STATED.run))
             run_degrees = day_degrees
-    return Scatter(math.sqrt(day), day_degrees, math.sqrt(run), run_degrees, stalls, learned=True, runs=len(every))
-
-
-def stalls_of(run: StepTime, *, faster: bool = False) -> Stalls:
-    """The stalls of one run; ``faster``: its unusually fast steps, by what each saved."""
-    shares = [-share if faster else share for share in run.stalls if (share < 0) == faster]
-    return Stalls(math.fsum(shares), math.fsum(share * share for share in shares), run.steps or run.count)
+    return Scatter(math.sqrt(day), day_degrees, math.sqrt(run), run_degrees, learned=True, runs=count)
 
 
 def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
@@ -211,64 +194,6 @@ def _bias(degrees: float) -> float:
 
 def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
-
-
-_ACCIDENT = 5
-"""Runs from which on a single stall may have been an accident."""
-
-_STALL_MEMORY = 200
-"""Steps of the history that help to price a single stall."""
-
-_LEAST_SHARE = -0.9
-"""Unusually fast steps are bounded by this: no step takes less than no time."""
-
-
-def stall_shares(runs: Sequence[StepTime], history: Stalls, rate: float) -> tuple[float, float, float, float]:
-    """Time lost to stalls as a share of the steady time: estimate, lower bound, upper bound, the upper's estimate.
-
-    A compound Poisson sum (Fay and Feuer, 1997), less that of steps that were unusually fast (MOVER: Zou and Donner,
-    2008); each bound is wrong at ``rate``.
-    """
-    largest = [max([0.0, *run.stalls]) for run in runs]
-    count = sum(share > 0 for run in runs for share in run.stalls)
-    slow = [stalls_of(run) for run in runs]
-    if count > 1 or (count and len(runs) < _ACCIDENT):
-        # As many as were seen are too few for the upper bound; to add the largest once more, as Fay and Feuer do, is
-        # too many.
-        share, low, high = _compound(slow, rate, more=max(largest) / 2)
-        above = share
-    else:
-        # None, or one that may have been an accident: the history says how rare they are, and it never fails a run.
-        above, _, high = _compound(slow, rate, history=history)
-        share = low = 0.0
-    fast, fast_low, fast_high = _compound([stalls_of(run, faster=True) for run in runs], rate)
-    below, beyond = math.hypot(share - low, fast_high - fast), math.hypot(high - above, fast - fast_low)
-    return share - fast, max(share - fast - below, _LEAST_SHARE), above - fast + beyond, above - fast
-
-
-def _compound(
-    each: Sequence[Stalls], rate: float, *, more: float = 0.0, history: Stalls | None = None
-) -> tuple[float, float, float]:
-    """Share of time, with its bounds. Stalls in bursts, or in some runs only, widen them beyond Poisson's variance.
-
-    ``more``: a stall that the upper bound has beyond those that were seen.
-    """
-    total, squared, steps = (math.fsum(part) for part in zip(*each, strict=True))
-    if len(each) > 1:
-        seen = len(each) * math.fsum((item.total - total / len(each)) ** 2 for item in each)
-        squared = max(squared, (_STATED_DEGREES * squared + seen) / (_STATED_DEGREES + len(each) - 1))
-    if history:
-        weight = min(1.0, _STALL_MEMORY / history.steps)
-        total, squared, steps = (a + weight * b for a, b in zip((total, squared, steps), history, strict=True))
-    if not total > 0:
-        return 0.0, 0.0, 0.0
-    high = _bound(total + more, squared + 2 * more * more, steps, 1 - rate)
-    return total / steps, _bound(total, squared, steps, rate), high
-
-
-def _bound(total: float, squared: float, steps: float, share: float) -> float:
-    shape = total * total / squared
-    return total / steps * gamma_quantile(shape, share) / shape
 
 
 _MANY = 50
@@ -316,6 +241,6 @@ class PastRuns:
             known = self._by_configuration.get(configuration, {})
             ids = {id(time): run_id for run_id, time in itertools.islice(known.items(), _NEWEST)}
             together = batches(list(known.values())[:_NEWEST])
-            self._batches[configuration] = [{ids[id(time)]: time.log for time in batch} for batch in together]
+            self._batches[configuration] = [{ids[id(time)]: time.mean_log for time in batch} for batch in together]
         left = ([log for run_id, log in batch.items() if run_id not in than] for batch in self._batches[configuration])
         return _squares([batch for batch in left if batch])

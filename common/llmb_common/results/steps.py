@@ -37,6 +37,7 @@ SPIKE_SHARE = 0.05
 
 _TO_STANDARD_DEVIATION = 1.4826  # of a normal distribution, from its median absolute deviation
 _STRONGEST_CORRELATION = 0.95
+_LEAST_SHARE = -0.9
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,22 @@ class StepTime:
     def log(self) -> float:
         """Natural logarithm of ``seconds``."""
         return math.log(self.seconds)
+
+    @property
+    def mean_log(self) -> float:
+        """Natural logarithm of the mean step time: of ``seconds`` with what stalls cost over all ``steps``."""
+        return self.log + math.log1p(self.stall_share)
+
+    @property
+    def stall_share(self) -> float:
+        """What stalls add to the time of all steps, as a share of the steady ones; negative: steps were faster."""
+        # No step takes less than no time, however much unusually fast ones seem to have saved.
+        return max(math.fsum(self.stalls) / (self.steps or self.count or 1), _LEAST_SHARE)
+
+    @property
+    def stall_error(self) -> float:
+        """Standard error of ``mean_log`` by the stalls, as if they came by chance: each could as well be missing."""
+        return math.hypot(*self.stalls) / (self.steps or self.count or 1) / (1 + self.stall_share)
 
     @property
     def relative_error(self) -> float:

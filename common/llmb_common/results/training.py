@@ -1,8 +1,8 @@
 """Does it train? What the figures of a log say of the work itself, however fast it was.
 
 A benchmark that computes nonsense can be fast, so a *pass* needs both. Every rule asks for something that no training
-does, beyond the noise of neighbouring steps; none knows a loss that is right. ``docs/verdicts.md`` has how often they
-are wrong, on published curves and on made-up ones.
+does, beyond the noise of neighbouring steps; none knows a loss that is right. ``docs/verdict-tables.md`` has how often
+they are wrong, on published curves and on made-up ones.
 
 The yardsticks: the run's own first steps, an untrained model (its loss is at least the logarithm of the vocabulary's
 size), and repeats. NVIDIA holds its releases against the curve of the last one, with 10 % where the loss is above 2

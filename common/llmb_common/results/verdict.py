@@ -32,7 +32,8 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_second, training_days
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
+from llmb_common.results.decision import TOLERANCE, Decision, decide
+from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of
@@ -370,6 +371,7 @@ def _text(decision: Decision, reference: Reference) -> str:
         alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
         shown += f"; {alone}, stalls cost {decision.stall_share:.1%}"
     shown += "; mind the note on its reference" if reference.notes else ""
+    shown += "; all of its stalls are of one day" if decision.held else ""
     if decision.answer != "open":
         return shown
     if decision.reference_too_uncertain:

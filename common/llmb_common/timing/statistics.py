@@ -1,7 +1,7 @@
 """Windows and their statistics, as the documents give them; and the distributions behind verdicts.
 
-Student's t, Fisher's F and the gamma distribution by the standard library alone: a login node has no SciPy, and tens of
-megabytes for four functions are too many. Tests hold these against published tables and against each other.
+Student's t and Fisher's F by the standard library alone: a login node has no SciPy, and tens of megabytes for two
+functions are too many. Tests hold these against published tables and against each other.
 """
 
 from __future__ import annotations
@@ -106,48 +106,6 @@ def f_tail(f: float, above: float, below: float) -> float:
 def summed_degrees(one: float, one_degrees: float, other: float, other_degrees: float) -> float:
     """Degrees of freedom of a sum of two variances (Satterthwaite)."""
     return (one + other) ** 2 / max(one**2 / one_degrees + other**2 / other_degrees, 1e-300)
-
-
-@functools.lru_cache(maxsize=4096)
-def gamma_quantile(shape: float, share: float) -> float:
-    """The value below which ``share`` of a gamma distribution with unit scale lies; 0 where it is below the smallest.
-
-    Halley's method (Press et al., Numerical Recipes, 3rd edition, 6.2.1).
-    """
-    split = 1 - shape * (0.253 + 0.12 * shape)
-    if shape > 1:
-        x = shape
-    elif share < split:
-        x = (share / split) ** (1 / shape)
-    else:
-        x = 1 - math.log((1 - share) / (1 - split))
-    for _ in range(20):
-        if x < _TINY:
-            return 0.0
-        density = math.exp((shape - 1) * math.log(x) - x - math.lgamma(shape))
-        newton = (gamma_cdf(shape, x) - share) / max(density, _TINY)
-        step = newton / (1 - 0.5 * min(1.0, newton * ((shape - 1) / x - 1)))
-        x = x - step if step < x else x / 2
-        if abs(step) < 1e-10 * x:
-            break
-    return x
-
-
-def gamma_cdf(shape: float, x: float) -> float:
-    """The regularized incomplete gamma function P(shape, x): by a series, above the mean by a continued fraction."""
-    if x <= 0:
-        return 0.0
-    front = math.exp(shape * math.log(x) - x - math.lgamma(shape))
-    if x < shape + 1:
-        found = term = 1 / shape
-        for n in range(1, _MOST_TERMS):
-            term *= x / (shape + n)
-            found += term
-            if term < 1e-16 * found:
-                break
-        return front * found
-    terms = ((-n * (n - shape), x + 2 * n + 1 - shape) for n in range(1, _MOST_TERMS))  # DLMF 8.9.2
-    return 1 - front * _inverse_fraction(x + 1 - shape, terms)
 
 
 def beta_cdf(a: float, b: float, x: float) -> float:

@@ -1,0 +1,209 @@
+"""The step time of a configuration, by its runs, between its bounds.
+
+Each run counts with its own *mean* step time, stalls included, as references are means too. Runs of a day are averaged
+first, and the interval is Student's t over the days, with a variance that is pooled with what is stated or learned of
+how runs differ (``scatter``). Where the runs contradict that, their own variance stands alone.
+
+What a few runs cannot show is not read out of them:
+
+* One or two runs do not show how much their stalls scatter, so each stall widens the interval.
+* Until a configuration ran on ``SETTLED`` days, a site without a record takes repeats of a day for one run, and never
+  less than the stated scatter: runs may be of kinds that come for a day, and stalls may come on one day of five.
+* Stalls of a single day may be that day's alone, so they make no configuration slower than its steady steps.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeAlias
+
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches, squares
+from llmb_common.results.steps import StepTime
+from llmb_common.timing.statistics import f_tail, summed_degrees, t_quantile
+
+ERROR_RATE = 0.035 / 3
+"""Of either wrong answer at each look, as computed: a third of what all of them may have. They see mostly the same
+runs, so that together they stay below 5 % in the simulation."""
+
+CONFIDENCE = 1 - 2 * ERROR_RATE
+"""The confidence of every interval that is shown."""
+
+SETTLED = 5
+"""Days from which on the days of a configuration show how they differ."""
+
+SHOWN = 3
+"""Runs from which on they show how much their stalls scatter."""
+
+_CONFLICT = 0.10
+"""A prior under which the scatter that is seen is less likely than this is dropped."""
+
+TRUST = 2
+"""Degrees of freedom of a configuration's own scatter (three runs), below which the site does not speak for it."""
+
+Source: TypeAlias = Literal["stated", "site", "runs"]
+"""Who says how runs differ: the stated prior, this site's record, or these runs alone, as they contradict it."""
+
+Bounded: TypeAlias = tuple[float, float, float]
+"""An estimate between its bounds."""
+
+
+class Spread(NamedTuple):
+    """How well runs tell the mean of their configuration: of logarithms."""
+
+    variance: float
+    """Of the mean of the days' means."""
+    degrees: float
+    day_share: float
+    """Of the variance: what the runs' days do, and more runs of the same days do not make smaller."""
+    another: float
+    """Variance of one more run, on a day of its own."""
+    source: Source
+    scattered: bool
+    """The runs scatter more than the site's record says."""
+
+    def half(self, error_rate: float, extra_error: float) -> float:
+        """Half of the interval, beside another error of the same quantity."""
+        return t_quantile(error_rate, self.degrees) * math.sqrt(self.variance + extra_error**2)
+
+
+@dataclass(frozen=True)
+class Level:
+    """The step time of a configuration: natural logarithms, of seconds for ``steady``, else of factors.
+
+    The mean step time is ``steady + stalls``.
+    """
+
+    steady: float
+    half: float
+    """Half the interval of ``steady``."""
+    stalls: float
+    """What stalls add, at least 0 unless steps were unusually fast."""
+    mean_half: float
+    """Half the interval of the mean."""
+    repeated: bool
+    """Whether steps stalled on two days or more."""
+    spread: Spread
+    """Of the mean."""
+
+    @property
+    def mean(self) -> float:
+        """Of the step time, stalls included."""
+        return self.steady + self.stalls
+
+    @property
+    def bounded(self) -> Bounded:
+        """The mean between its bounds."""
+        return self.low, self.mean, self.high
+
+    @property
+    def low(self) -> float:
+        """Lower bound of the mean; of the steady steps alone where only one day saw stalls."""
+        low = self.mean - self.mean_half
+        return low if self.repeated else min(low, self.steady - self.half)
+
+    @property
+    def high(self) -> float:
+        """Upper bound of the mean, and of the steady steps alone: unusually fast steps win nothing."""
+        return max(self.mean + self.mean_half, self.steady + self.half)
+
+
+def level(
+    runs: Sequence[StepTime],
+    scatter: Scatter = STATED,
+    earlier: Squares = NOTHING_SEEN,
+    *,
+    error_rate: float = ERROR_RATE,
+    extra_error: float = 0.0,
+    stated: Scatter = STATED,
+    shown: int = SHOWN,
+) -> Level:
+    """The step time of a configuration, by at least one run.
+
+    Args:
+        runs: the step time of each
+        scatter: how runs differ, by what is stated or by the site's record
+        earlier: of other runs of the configuration, which say how it scatters and not how fast it is
+        error_rate: how often the truth lies beyond either bound
+        extra_error: relative standard error of what the level is compared with
+        stated: what holds where the site's record does not
+        shown: with fewer runs, stalls scatter as if they came by chance
+    """
+    calm = [replace(run, stalls=()) for run in runs]
+    steady, mean = _centre(calm), _centre(runs)
+    alone, spread = (_spread(side, scatter, earlier, stated, shown) for side in (calm, runs))
+    stalling = sum(any(share > 0 for run in batch for share in run.stalls) for batch in batches(runs))
+    return Level(
+        steady=steady,
+        half=alone.half(error_rate, extra_error),
+        stalls=mean - steady,
+        mean_half=spread.half(error_rate, extra_error),
+        repeated=stalling > 1,
+        spread=spread,
+    )
+
+
+def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:
+    """Standard error of the mean step time of at least one run, as a share of it."""
+    return math.sqrt(_spread(runs, scatter, earlier, STATED, SHOWN).variance)
+
+
+def less(whole: Bounded, parts: Sequence[Bounded]) -> Bounded:
+    """``whole`` less all ``parts``, by their bounds (MOVER: Zou and Donner, 2008)."""
+    middle = whole[1] - sum(part[1] for part in parts)
+    below = math.hypot(whole[1] - whole[0], *(part[2] - part[1] for part in parts))
+    above = math.hypot(whole[2] - whole[1], *(part[1] - part[0] for part in parts))
+    return middle - below, middle, middle + above
+
+
+def _centre(runs: Sequence[StepTime]) -> float:
+    """The mean of the days' means."""
+    return statistics.fmean(day_means(runs))
+
+
+def day_means(runs: Sequence[StepTime]) -> list[float]:
+    """The logarithm of the mean step time of each of the ``batches``."""
+    return [statistics.fmean(run.mean_log for run in batch) for batch in batches(runs)]
+
+
+def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated: Scatter, shown: int) -> Spread:
+    """``scatter`` pooled with what the runs show, or ``stated``, or the runs' own: the first that they do not
+    contradict."""
+    groups = batches(runs)
+    inside = statistics.fmean(run.relative_error**2 for run in runs)
+    if len(runs) < shown:
+        inside += statistics.fmean(run.stall_error**2 for run in runs)
+    own = squares(groups)
+    within, free = own.within + earlier.within, own.within_degrees + earlier.within_degrees
+    between, days_free = own.between + earlier.between, own.between_degrees + earlier.between_degrees
+    # That the site is louder than what is stated is believed at once.
+    trusted = scatter.learned and (free + days_free >= TRUST or scatter.total > stated.total)
+    for model in (scatter, stated) if trusted else (stated,):
+        run, run_degrees, odd_run = pooled(model.run**2 + inside, model.run_degrees, within, free)
+        part = run * own.share
+        unsettled = not model.learned and len(groups) > 1 and days_free + 1 < SETTLED
+        if unsettled:
+            part = max(part, model.run**2 + inside * own.share)
+        day = model.day**2
+        prior = summed_degrees(day, model.day_degrees, part, run_degrees)
+        total, degrees, odd_day = pooled(day + part, prior, between, days_free)
+        source: Source = "runs" if odd_run or odd_day else "site" if model.learned else "stated"
+        if unsettled and source == "stated" and day + part > total:
+            total, degrees = day + part, prior
+        if source != "runs":
+            break
+    day_share = 1.0 if unsettled else day / max(day + part, 1e-300)
+    another = total if source == "runs" else day + run
+    return Spread(total / len(groups), degrees, day_share, another, source, trusted and source != "site")
+
+
+def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
+    """A variance with its degrees of freedom; True: what was seen is too large for the prior, which is dropped."""
+    if degrees and squared / degrees > prior:
+        ratio = squared / degrees / prior if prior else math.inf
+        if f_tail(ratio, degrees, prior_degrees) < _CONFLICT:
+            return squared / degrees, float(degrees), True
+    together = prior_degrees + degrees
+    return (prior_degrees * prior + squared) / together, together, False

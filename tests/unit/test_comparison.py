@@ -1,0 +1,130 @@
+"""How two sides of runs compare: by how much runs differ, and by ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from llmb_common.results.comparison import Change, _by_ranks, _rank_sums, compare_times, loss_difference
+from llmb_common.results.level import less, level
+from llmb_common.results.scatter import STATED, batches, squares
+from support.runs import losses, took
+
+
+def test_a_change_is_real_where_its_interval_leaves_out_one() -> None:
+    assert not Change(1.1, 1.0, 1.2).is_real
+    assert Change(1.1, 1.01, 1.2).is_real
+    assert Change(0.9, 0.8, 0.99).is_real
+    assert not Change(0.9, 0.8, 1.0).is_real
+
+
+def test_the_interval_of_a_comparison_is_made_of_the_two_sides() -> None:
+    one, other = [took(10.0)], [took(11.0), took(11.0)]
+    found = compare_times(one, other)
+    before, after = level(one, STATED, squares(batches(other))), level(other, earlier=squares(batches(one)))
+    assert found.ratio == pytest.approx(1.1)
+    assert math.log(found.ratio / found.low) == pytest.approx(math.hypot(before.half, after.half))
+    swapped = compare_times(other, one)
+    assert (swapped.low, swapped.high) == pytest.approx((1 / found.high, 1 / found.low))
+
+
+def apart(first: Sequence[float], second: Sequence[float]) -> Change:
+    """Two sides, each run on a day of its own."""
+    return compare_times([took(value) for value in first], [took(value) for value in second])
+
+
+NINE = (9.06, 9.08, 9.11, 9.13, 9.17)
+"""Seconds of five runs; of other runs, 3 % slower."""
+TEN = (9.34, 9.36, 9.39, 9.43, 9.48)
+
+
+def test_five_runs_of_each_that_lie_apart_show_a_difference() -> None:
+    found = apart(NINE, TEN)
+    assert found.is_real
+    assert (found.low, found.high) == pytest.approx((9.34 / 9.17, 9.48 / 9.06)), "of any two runs"
+    swapped = apart(TEN, NINE)
+    assert (swapped.low, swapped.high) == pytest.approx((1 / found.high, 1 / found.low))
+    by_scatter = compare_times([took(value) for value in NINE], [took(value) for value in TEN], ranks=False)
+    assert not by_scatter.is_real
+    wild = apart(NINE, (*TEN[:4], 15.0))
+    assert wild.is_real, "one odd run does not hide it"
+
+
+@pytest.mark.parametrize(("few", "many"), [(3, 3), (4, 4), (2, 5), (4, 5)])
+def test_fewer_runs_may_lie_apart_by_chance(few: int, many: int) -> None:
+    assert not apart(NINE[:few], TEN[:many]).is_real
+    assert not apart(NINE[:many], TEN[:few]).is_real
+
+
+def test_runs_of_two_evenings_are_one_of_each() -> None:
+    sides = [[replace(took(value), day=day) for value in side] for side, day in ((NINE, "1"), (TEN, "2"))]
+    assert not compare_times(*sides).is_real, "a day may do as much to all of them"
+    together = [[replace(run, day="1") for run in side] for side in sides]
+    assert compare_times(*together).is_real, "it does the same to both"
+    near = [[replace(took(10.0 + step / 100 + more), day="1") for step in range(5)] for more in (0.0, 0.1)]
+    assert compare_times(*near).is_real, "1 % apart, and each run counts for itself"
+
+
+def test_ranks_hold_whatever_the_distribution() -> None:
+    """Of equal sides at most 1.2 % are called different, and with ten of each some of them need not lie apart."""
+    source = random.Random(5)
+    draws = [[source.paretovariate(2) for _ in range(10)] for _ in range(4000)]
+    found = [bounds for values in draws if (bounds := _by_ranks(values[:5], values[5:]))]
+    assert len(found) == 4000
+    assert sum(not low <= 0 <= high for low, high in found) / 4000 < 0.012
+    shifted = [value + 4.5 for value in range(10)]
+    low, high = _by_ranks([float(value) for value in range(10)], shifted) or (0, 0)
+    assert 0 < low < 4.5 < high
+    assert _by_ranks([1.0] * 4, [2.0] * 5) is None, "1 of 126 orders"
+    assert _by_ranks([1.0] * 4, [2.0] * 6) is not None, "1 of 210"
+
+
+def test_the_orders_of_two_sides_are_counted() -> None:
+    for first, second in ((2, 3), (3, 3), (1, 4), (4, 2)):
+        seen = Counter(
+            sum(a > b for a in places for b in set(range(first + second)) - set(places))
+            for places in itertools.combinations(range(first + second), first)
+        )
+        assert _rank_sums(first, second) == [seen[ways] for ways in range(first * second + 1)]
+
+
+def test_what_a_day_does_it_does_to_both_sides_of_a_comparison() -> None:
+    apart = [replace(took(seconds), day=day) for seconds, day in ((10.0, "1"), (10.2, "2"))]
+    together = [replace(item, day="1") for item in apart]
+    ratios = [compare_times(side[:1], side[1:]) for side in (apart, together)]
+    assert ratios[1].high < ratios[0].high
+    unknown = compare_times([took(10.0)], [took(10.2)])
+    assert unknown.high == pytest.approx(ratios[0].high)
+
+
+def test_what_one_side_saw_of_stalls_the_other_may_have_missed() -> None:
+    """Of runs that are alike, every third loses 16 steps' time at once: three of a side often meet none."""
+    calm, stalled = took(10.0, steps=40), took(10.0, steps=40, stalls=(16.0,))
+    assert not compare_times([calm] * 5, [calm, stalled, calm, stalled, calm]).is_real
+    assert not compare_times([calm], [stalled]).is_real
+    assert not compare_times([calm] * 3, [stalled] * 3).is_real
+    assert compare_times([calm] * 10, [stalled] * 10).is_real
+
+
+def test_stalls_count_in_a_comparison() -> None:
+    stalling = replace(took(10.0), stalls=(1.0,) * 40)
+    assert compare_times([took(10.0)], [stalling]).ratio == pytest.approx(1.1)
+
+
+def test_losses_that_are_no_numbers_are_not_compared() -> None:
+    assert loss_difference(losses(2.0, math.nan, 4.0), losses(2.2, 9.0, 4.0)) == (1, pytest.approx(0.1))
+    assert loss_difference(losses(2.0, 3.0), losses(math.inf, None)) is None
+    assert loss_difference(losses(0.0), losses(1.0)) is None
+
+
+def test_what_is_left_is_as_uncertain_as_all_that_is_taken_off() -> None:
+    low, middle, high = less((-0.10, -0.07, -0.06), [(-0.06, -0.03, -0.02), (-0.03, -0.01, 0.01)])
+    assert middle == pytest.approx(-0.03)
+    assert middle - low == pytest.approx(math.hypot(0.03, 0.01, 0.02))
+    assert high - middle == pytest.approx(math.hypot(0.01, 0.03, 0.02))
