@@ -250,6 +250,12 @@ def test_stalls_of_a_single_day_fail_nothing(count: int) -> None:
     assert decide(on_days(slow, 1), 10.0).answer == "fail", "as its steady steps do"
 
 
+def test_stalls_of_the_evening_that_is_judged_count():
+    stalling = [replace(estimate([10.0] * 10, ([10.0] * 9 + [30.0]) * 4), day="1")] * 5
+    assert decide(stalling, 10.0).answer == "open", "other days may have none"
+    assert decide(stalling, 10.0, scatter=STATED.of_one_day).answer == "fail"
+
+
 def test_one_burst_of_slow_steps_fails_no_run():
     """Eight steps in a row of three times the time: the mean is 40 % off, and has one cause."""
     once = replace(estimate([10.0] * 10, [10.0] * 22 + [30.0] * 8 + [10.0] * 10), day="1")

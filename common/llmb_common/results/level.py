@@ -84,7 +84,7 @@ class Level:
     mean_half: float
     """Half the interval of the mean."""
     repeated: bool
-    """Whether steps stalled on two days or more."""
+    """Whether stalls count: steps stalled on two days or more, or one day is all that is judged."""
     spread: Spread
     """Of the mean."""
 
@@ -140,7 +140,7 @@ def level(
         half=alone.half(error_rate, extra_error),
         stalls=mean - steady,
         mean_half=spread.half(error_rate, extra_error),
-        repeated=stalling > 1,
+        repeated=stalling > 1 or scatter.one_day,
         spread=spread,
     )
 

@@ -53,6 +53,8 @@ class Scatter:
     """From this site's runs; else stated."""
     runs: int = 0
     """The number of runs that it was learned from."""
+    one_day: bool = False
+    """For a verdict on a single day, which claims nothing of others."""
 
     @property
     def total(self) -> float:
@@ -62,7 +64,7 @@ class Scatter:
     @property
     def of_one_day(self) -> Scatter:
         """How runs of one day differ, for a verdict on that day alone."""
-        return replace(self, day=0.0, learned=True)
+        return replace(self, day=0.0, learned=True, one_day=True)
 
 
 STATED = Scatter(0.0175, _STATED_DEGREES, 0.0206, _STATED_DEGREES)
