@@ -147,6 +147,13 @@ def test_many_ids_are_several_questions(record: RunRecord) -> None:
     assert asked[1] == "--jobs=1400"
 
 
+def test_nobody_looks_through_all_jobs_for_one_whose_id_is_known(record: RunRecord) -> None:
+    asked: list[str] = []
+    begun = record.with_state("SUBMITTING")
+    assert own_jobs._jobs_of([begun], lambda which: asked.append(which) or []) == {}
+    assert asked == ["--jobs=7"]
+
+
 def test_of_each_job_the_last_start_counts_in_the_order_of_ids(record: RunRecord) -> None:
     rows = [("100", "NODE_FAIL"), ("9", "FAILED"), ("20+1", "PENDING"), ("100", "RUNNING")]
     found = own_jobs.latest(job(record, state, job_id=number) for number, state in rows)

@@ -93,10 +93,10 @@ def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) 
     return found
 
 
-def _ids(record: RunRecord) -> list[str]:
+def _ids(record: RunRecord) -> set[str]:
     """The ids that its job may have: that on record, and that which the job itself has told."""
     known = (record.job_id, read_events(record.paths.events).job_id)
-    return sorted({_number(job_id) for job_id in known if job_id})
+    return {_number(job_id) for job_id in known if job_id}
 
 
 def _number(job_id: str) -> str:
