@@ -167,7 +167,8 @@ def decide(
         looks = [size for size in LOOKS if size > len(there)]
         more = next((size - len(there) for size in looks if decides(size, reference_error)), None)
         blurred = more is None and reference_error > 0 and decides(max(LOOKS[-1], len(there)), 0.0)
-        elsewhere = more is not None and (held or not decides_here(len(there) + more))
+        if more is not None and not scatter.one_day:
+            elsewhere = held or not decides_here(len(there) + more)
     return Decision(
         answer=answer,
         ratio=math.exp(middle),
