@@ -32,7 +32,8 @@ EXIT_STATUS = {
     1: "a benchmark or a check failed",
     2: "the request is wrong",
     3: "something is missing, or the scheduler refused or did not answer",
-    4: "`accept`, `ab` or `compare` ended without an answer: open, more runs would decide; or there was no reference",
+    4: "`accept` or `ab` ended without an answer: open, more runs would decide; or there was no reference; `compare`:"
+    " a side has not ended yet",
     130: "interrupted; jobs under Slurm keep running, a local run that was being followed has been ended",
 }
 """What every command ends with."""

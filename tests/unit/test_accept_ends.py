@@ -133,3 +133,15 @@ def test_only_a_campaign_of_several_days_starts_runs_on_other_days(
     assert {due.days for due in judged.due([], {1: runs})} == days
     (standing,) = judged.standings({1: runs})
     assert standing.progress.answer == ("pass" if evening else None)
+
+
+def test_stalls_of_the_only_day_are_named_where_the_interval_is_theirs(site: Site) -> None:
+    """A performance of 83 to 169 %, of which nothing said why. All that stands in the way is said at once."""
+    site.suite(100, 50, SUITE.replace("reruns: 4", "reruns: 1"))
+    for run in range(1, 5):
+        instant.direct(f"2.{run}", "60", "spiky")
+    done = site.accept("--json")
+    text = done.data["workloads"][1]["text"]
+    assert (done.status, verdicts(done)) == (4, ["pass", "open"])
+    assert "all of its stalls are of one day" in text
+    assert ("without a scheduler" in text, "would allow them" in text) == (True, True)

@@ -58,7 +58,9 @@ def test_what_ends_badly_after_its_last_step_was_trained_and_its_figures_count(
     assert (group["run_ids"], group["unsuccessful"]) == ([word], 0)
     assert cli("report", word).status == 0
     for command in (("show", word), ("why", word), ("jobs",), ("report", word)):
-        assert TRAINED in cli(*command).out, command
+        said = cli(*command).out
+        assert TRAINED in said, command
+        assert "after the last one, the last line is" not in said, "that of the last step says nothing"
     assert "0 of 1 runs failed" in cli("why", "--since", "30d").out
     parser = ["bash", str(ROOT / "common" / "parse_train_timing_mbridge.sh"), str(record.paths.folder)]
     parsed = subprocess.run(parser, env={"LLMB_PYTHON": sys.executable}, capture_output=True, text=True, check=False)

@@ -341,3 +341,17 @@ def test_a_bound_at_the_limit_passes_and_does_not_fail() -> None:
         tolerance = math.exp(bound) / 10.0 - 1
         assert decide([took(10.0)], 10.0, tolerance=tolerance * (1 + 1e-12) + 1e-12).answer == at
         assert decide([took(10.0)], 10.0, tolerance=tolerance - 1e-9).answer == beside
+
+
+@pytest.mark.parametrize("count", [3, 4, 6, 7, 8, 9, 10, 15, 19])
+def test_the_runs_that_would_decide_do_where_they_are_like_these(count: int) -> None:
+    """Of one evening: also where some of its runs wait for the next look, and none is promised of the same evening."""
+    noise = (0.004, -0.005, 0.001, -0.002, 0.005)
+    evening = [took(10.024 * (1 + noise[at % len(noise)]), day="first", steps=40) for at in range(count)]
+    judged, waiting = evening[: look(count)], evening[look(count) :]
+    found = decide(judged, 10.0, waiting=waiting)
+    assert (found.answer, found.other_days) == ("open", True)
+    assert found.more_runs is not None
+    assert look(count + found.more_runs) == count + found.more_runs
+    further = [replace(evening[at % len(noise) % count], day=f"{at}") for at in range(found.more_runs)]
+    assert decide([*evening, *further], 10.0).answer == "pass"

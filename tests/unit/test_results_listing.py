@@ -190,6 +190,16 @@ def test_without_a_reference_three_runs_make_one(cli: Cli) -> None:
     assert set(next_of(cli).split()[3:]) == {run.paths.run_id for run in runs}
 
 
+def test_runs_that_are_the_baseline_are_not_made_one_again(cli: Cli) -> None:
+    variables = PUBLISHED | {"JOB_TOTAL_GPUS": "256"}
+    runs = [make_run(cli.install, log=steady_log(6000 + at), variables=variables) for at in range(3)]
+    command = next_of(cli)
+    assert command.startswith("llmb-run baseline set ")
+    assert cli(*shlex.split(command)[1:]).status == 0
+    assert next_of(cli).startswith("llmb-run retry ")
+    assert next_of(cli).split()[2] in {run.paths.run_id for run in runs}
+
+
 def test_a_baseline_of_too_few_runs_is_named(cli: Cli) -> None:
     cli("baseline", "set", run_of(cli, 5741.47).paths.run_id)
     run_of(cli, 5741.47, 102)

@@ -124,15 +124,17 @@ def _what_decides(item: WorkloadProgress) -> str:
     if needs is None:
         return "too close to the limit to tell"
     days = f", on {counted(needs.days, 'further day')}," if needs.days else ""
-    said = f"about {counted(needs.runs, 'more run')}{days} would decide"
+    held = "all of its stalls are of one day, " if progress.decision is not None and progress.decision.held else ""
+    said = f"{held}about {counted(needs.runs, 'more run')}{days} would decide"
+    # Each that stands in the way: whoever mends one alone would meet the next.
     if needs.days and item.workload.evening:
-        return f"{said}: without --evening"
+        said += ": without --evening"
     left = item.workload.entry.reruns - len(progress.reruns)
     if left < needs.runs:
         reruns = len(progress.reruns) + needs.runs
-        return f"{said}; the suite allows {left or 'none'} (reruns: {reruns} would allow them)"
+        said += f"; the suite allows {left or 'none'} (reruns: {reruns} would allow them)"
     if needs.days and item.workload.plan.scheduler is None:
-        return f"{said}; without a scheduler, jobs begin at once"
+        said += "; without a scheduler, jobs begin at once"
     return said
 
 

@@ -82,7 +82,10 @@ def _more(item: Group, verdict: Verdict) -> _Step:
 
 
 def _make_reference(item: Group, why: str) -> _Step:
-    """A baseline of the runs, where these are enough."""
+    """A baseline of the runs, where these are enough; where they are one, runs that are compared with it."""
+    known = {run.run_id for baseline in item.members[0].baselines for run in baseline.runs}
+    if all(record.paths.run_id in known for record in item.runs):
+        return _repeat(7, item, ENOUGH, "its runs are this site's baseline: further ones are compared with it")
     if len(item.runs) < ENOUGH:
         return _repeat(5, item, ENOUGH - len(item.runs), f"{ENOUGH} runs make a baseline; {why}")
     ids = [record.paths.run_id for record in item.runs[:_MOST_IDS]]

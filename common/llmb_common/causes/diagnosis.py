@@ -37,6 +37,7 @@ from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.job_events import read_events
+from llmb_common.timing.records import iterations_in
 
 _MOST_KERNEL_LOGS = 8192
 _MOST_WITNESSES = 8
@@ -192,6 +193,10 @@ def _diagnose(
     suspect = None if chosen else _suspect(witnesses)
     summary = _summary(chosen, suspect, outcome)
     if trained:
+        if suspect and suspect.role == "noise" and not outcome.problem and iterations_in(suspect.line.encode()):
+            # The last step's own line says nothing of what came after it.
+            suspect = None
+            summary = f"nothing was printed ({outcome.said})" if outcome.said else "nothing was printed"
         summary = f"every step was trained; after the last one, {summary.removeprefix('unknown: ')}"
     return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from llmb_common.results.level import ERROR_RATE, TRUST, Level, Source, level
+from llmb_common.results.level import ERROR_RATE, SETTLED, TRUST, Level, Source, level
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches
 from llmb_common.results.steps import StepTime
 from llmb_common.timing.statistics import t_quantile
@@ -109,6 +109,7 @@ def decide(
     error_rate: float = ERROR_RATE,
     scatter: Scatter = STATED,
     earlier: Squares = NOTHING_SEEN,
+    waiting: Sequence[StepTime] = (),
 ) -> Decision:
     """Compare runs of one configuration with a reference.
 
@@ -120,6 +121,7 @@ def decide(
         error_rate: of either wrong answer
         scatter: how runs differ, by what is stated or by the site's record
         earlier: of other runs of the configuration, which say how it scatters and not how fast it is
+        waiting: further runs that are there already, and count at the next look
 
     Raises:
         ValueError: no runs, or a reference that is not positive
@@ -131,26 +133,42 @@ def decide(
     low, high = found.low - origin, found.high - origin
     answer: Answer = "pass" if high <= limit else "fail" if low > limit else "open"
     middle, groups = found.mean - origin, len(batches(runs))
+    there = [*runs, *waiting]
+    waiting_days = max(len(batches(there)) - groups, 0)  # one with the nodes of two days makes them one
     more, blurred, elsewhere, held = None, False, False, False
     if answer == "open":
         then = _foreseen(found, runs, scatter, earlier, error_rate, reference_error)
         below, above = then.mean_half, then.high - found.mean
         held = not found.repeated and middle - found.mean_half > limit
 
-        def decides(count: int, error: float, same_days: bool = False) -> bool:
-            """Whether the interval of ``count`` runs, against a reference with that error, leaves out the limit."""
-            spread, added = then.spread, count - len(runs)
-            if same_days:
-                variance = spread.variance * (spread.day_share + (1 - spread.day_share) * len(runs) / count)
-            else:
-                variance = (spread.variance * groups**2 + spread.another * added) / (groups + added) ** 2
-            half = t_quantile(error_rate, spread.degrees + added) * math.sqrt(variance + error**2)
+        def decides(count: int, error: float) -> bool:
+            """Whether the interval of ``count`` runs, against a reference with that error, leaves out the limit.
+
+            Each run that is not there yet has a day of its own.
+            """
+            spread = then.spread
+            new_days = count - len(there) + waiting_days
+            less = len(runs) / (count - new_days)
+            here = spread.variance * (spread.day_share + (1 - spread.day_share) * less)
+            variance = (here * groups**2 + spread.another * new_days) / (groups + new_days) ** 2
+            if spread.source == "stated" and groups + new_days < SETTLED:
+                variance = max(variance, STATED.total**2 / (groups + new_days))
+            half = t_quantile(error_rate, spread.degrees + new_days) * math.sqrt(variance + error**2)
             shrunk = half / then.mean_half if then.mean_half else 1.0
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
-        more = next((size - len(runs) for size in LOOKS if size > len(runs) and decides(size, reference_error)), None)
-        blurred = more is None and reference_error > 0 and decides(max(LOOKS[-1], len(runs)), 0.0)
-        elsewhere = more is not None and (held or not decides(len(runs) + more, reference_error, same_days=True))
+        def decides_here(count: int) -> bool:
+            """Whether so many runs on the days that there are would, the same again and again."""
+            named = [replace(run, day=run.day or f"of run {at}") for at, run in enumerate(there)]
+            every = list(itertools.islice(itertools.cycle(named), count))
+            same = level(every, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
+            return same.high - origin <= limit or same.low - origin > limit
+
+        looks = [size for size in LOOKS if size > len(there)]
+        more = next((size - len(there) for size in looks if decides(size, reference_error)), None)
+        blurred = more is None and reference_error > 0 and decides(max(LOOKS[-1], len(there)), 0.0)
+        if more is not None and not scatter.one_day:
+            elsewhere = held or not decides_here(len(there) + more)
     return Decision(
         answer=answer,
         ratio=math.exp(middle),

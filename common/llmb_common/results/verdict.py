@@ -320,9 +320,8 @@ def judge_runs(
         error_rate=error_rate,
         scatter=scatter,
         earlier=earlier,
+        waiting=waiting,
     )
-    if decision.more_runs:
-        decision = replace(decision, more_runs=max(decision.more_runs - len(waiting), 1))
     return Verdict(
         decision.answer, _text(decision, reference), decision, reference, remarks_on(runs, decision, scatter, waiting)
     )
