@@ -113,7 +113,7 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         before = config.releases.get(release, SiteRelease()).image
         entry = {"image": image, **{key: str(one) for key, one in kept.items()}}
         write_site_config(path, {("releases", release, key): value for key, value in entry.items()})
-        shutil.rmtree(work)
+        shutil.rmtree(work, ignore_errors=True)  # all is entered
     recipe = next((one for one in installation.recipes.values() if one.catalogue is not None), None)
     compared = _compared(recipe, kept["catalogue"]) if recipe and "catalogue" in kept else None
     lines = [f"{image} has Megatron-Bridge {release}: entered in {path / FILE_NAME}"]
