@@ -78,13 +78,22 @@ class Installation:
         """Images imported for earlier recipes, which no workload asks for now. A shared folder is not looked at."""
         if self.answers.image_folder or (self.path / "images").is_symlink():
             return []
-        needed = {image.path for image in self.images()}
-        adopted = [release.image for release in load_cluster_config(self.path).releases.values() if release.image]
-        needed |= {self.image(source).path for source in adopted}
+        needed = self.needed_images()
         found = sorted((self.path / "images").glob("*.sqsh"))
         return [
             path for path in found if path not in needed and read_receipt(path.with_name(f"{path.name}.receipt.json"))
         ]
+
+    def needed_images(self) -> set[Path]:
+        """The files of the images that workloads ask for, or that ``cluster_config.yaml`` names for a release.
+
+        Raises:
+            ConfigError: that file is wrong: nobody knows what is needed.
+        """
+        config = load_cluster_config(self.path)
+        adopted = {release.image for release in config.releases.values() if release.image}
+        files = {Path(config.image_file(self.path, image)) for image in adopted}
+        return files | {image.path for image in self.images()}
 
     def model_files(self) -> list[ModelFiles]:
         """What to fetch from Hugging Face, where that was asked for."""

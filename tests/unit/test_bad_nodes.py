@@ -89,6 +89,12 @@ def test_a_node_is_bad_by_what_began_a_failure(
     assert shown(failed(tmp_path, *lines, **more)) == found
 
 
+@pytest.mark.parametrize(("host", "node"), [("n2.example.com", ["n2"]), ("n9", [])])
+def test_a_bad_node_goes_by_the_name_that_the_scheduler_knows(tmp_path: Path, host: str, node: list[str]) -> None:
+    """Slurm refuses a job that is to avoid a node of any other name."""
+    assert [name for name, _ in shown(failed(tmp_path, (host, 2, ECC), variables=TWO_NODES))] == node
+
+
 def test_a_rank_that_never_came_speaks_against_no_node() -> None:
     """Its program may be why, also where ``why`` offers to keep its node out."""
     about = {"what": "2 ranks never came", "cause": "The others waited.", "remedy": "", "node": "n2", "keep_out": True}

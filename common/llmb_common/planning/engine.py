@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from shlex import quote
 
 import msgspec
 
@@ -76,7 +77,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
             f"{recipe.name} has no functions of Megatron-Bridge {release}" + ("" if asked else f", which {image} has"),
             f"there are those of {' and '.join(recipe.releases)}; "
             f"{recipe.image} has {bridge_release(recipe.image) or 'one of them'}"
-            + (f"; llmb-install adopt {image} makes those of {release} known" if is_newer(release) else ""),
+            + (f"; {_adopting(image)} makes those of {release} known" if is_newer(release) else ""),
             field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
         )
     return replace(given, recipe=recipe.of_release(release))
@@ -111,7 +112,7 @@ def _refuse_later_image(given: PlanningInput) -> None:
     raise _no_engine(
         f"{request.image} is newer than the containers that LLMB knows (up to {last}, looked up {LOOKED_UP}): which "
         "Megatron-Bridge it has is not known",
-        f"llmb-install adopt {request.image} makes it known; or set {request.say('LLMB_ENGINE')} to its release, or "
+        f"{_adopting(request.image)} makes it known; or set {request.say('LLMB_ENGINE')} to its release, or "
         f"{request.say('LLMB_ENGINE_CHECK', 'off')}",
         field="RUN_CONF_IMAGE",
     )
@@ -119,6 +120,11 @@ def _refuse_later_image(given: PlanningInput) -> None:
 
 def _no_engine(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
     return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
+
+
+def _adopting(image: str | None) -> str:
+    """The command that makes an image known."""
+    return f"llmb-install adopt {quote(image or 'IMAGE')}"
 
 
 def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
@@ -130,11 +136,21 @@ def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
         if is_newer(name) or minor(name) in recipe.engines or (recipe.catalogue_file and one.catalogue)
     }
     if asked is None:
-        return next(((name, one) for name, one in own.items() if image is not None and one.image == image), None)
+        return next(
+            ((name, one) for name, one in own.items() if image is not None and _is_image(given, one, image)), None
+        )
     if (name := next((name for name in own if asked in (name, minor(name))), None)) is not None:
         return name, own[name]
     later = asked.count(".") == 2 and recipe.releases and order(asked) > max(map(order, recipe.releases))
     return (asked, SiteRelease()) if is_newer(asked) or later else None
+
+
+def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
+    """Whether ``image`` is that of a release of the site's, by its name or by the file that it was imported to."""
+    install = given.request.install
+    if own.image is None or own.image == image:
+        return own.image is not None
+    return install is not None and given.cluster.image_file(install, own.image) == image
 
 
 def _with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
@@ -283,7 +299,7 @@ def _of_assumed(recipe: Recipe, case: Case, engine: str) -> str:
     if held is not None:
         return (
             f"{request.image} has Megatron-Bridge {held}, whose functions LLMB does not have: planned {planned}, and "
-            f"the job stops at its start if the function differs; llmb-install adopt {request.image} makes them known"
+            f"the job stops at its start if the function differs; {_adopting(request.image)} makes them known"
         )
     return (
         f"it is not known which Megatron-Bridge {request.image} has: planned {planned}, and the job stops at its start "

@@ -43,7 +43,6 @@ from llmb_common.planning.switches import (
     steps_for,
 )
 from llmb_common.planning.tensor_overlap import check_bootstrap, overlaps_tensors
-from llmb_common.platform.engines import image_file_name
 from llmb_common.recipes.loading import recipes_root
 from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe
@@ -321,6 +320,4 @@ def _image(case: Case, engine: str, install: Path) -> str | None:
         return None
     if request.image:
         return request.image
-    folder = Path(cluster.image_folder) if cluster.image_folder else install / "images"
-    image = case.recipe.engines[engine]
-    return image if image.startswith("/") else str(folder / image_file_name(image))
+    return cluster.image_file(install, case.recipe.engines[engine])

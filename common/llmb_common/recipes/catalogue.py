@@ -89,7 +89,10 @@ class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read(path: Path) -> _CatalogueFile:
-    remedy = "write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions"
+    remedy = (
+        "write it again: llmb-install adopt and its image, or in an engine that has the functions: "
+        "python -m llmb_train.catalogue FILE"
+    )
     found: _CatalogueFile = read_generated(path, _CatalogueFile, remedy=remedy, what="the catalogue ")
     return found
 

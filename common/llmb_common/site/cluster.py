@@ -17,7 +17,7 @@ from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.machine.files import require_trusted, status_of
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import ClusterType, names, traits_of
-from llmb_common.platform.engines import DEFAULT_ENGINE, RELEASE, minor
+from llmb_common.platform.engines import DEFAULT_ENGINE, RELEASE, image_file_name, minor
 from llmb_common.request.values import is_mount
 from llmb_common.site import FILE_NAME as FILE_NAME
 
@@ -119,6 +119,11 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def scheduler(self, kind: str) -> Any:
         """The section of a scheduler, as its executor declares it: its ``SchedulerSettings``."""
         return getattr(self, kind, None) or traits_of(kind).settings_type()
+
+    def image_file(self, install: Path, image: str) -> str:
+        """Where the installer imports an image of a registry to; a path is its own."""
+        folder = Path(self.image_folder) if self.image_folder else install / "images"
+        return image if image.startswith("/") else str(folder / image_file_name(image))
 
 
 def cluster_config(**values: Any) -> ClusterConfig:

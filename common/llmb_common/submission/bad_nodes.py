@@ -26,6 +26,7 @@ from llmb_common.runs.hostlist import compress, expand
 from llmb_common.runs.record import COMPLETED, RunRecord
 from llmb_common.submission.excluded_nodes import REMEMBERED_DAYS, exclusions, used_again
 from llmb_common.submission.jobs import JobToSubmit
+from llmb_common.timing.job_events import read_events
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,30 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
             found += [shown(node, "node-failed", reason, certain=True) for node in _expanded(attempt.failed)]
     if is_live(record.state) or record.state == COMPLETED:
         return found
+    nodes = _expanded(read_events(record.paths.events).nodes)
     why = diagnose(record)
-    if why.cause is not None and why.bad_node is not None:
+    node = _as_scheduled(why.bad_node, nodes)
+    if why.cause is not None and node is not None:
         certain = proves_node_bad(why.cause)
         if certain or record.plan.nodes > 1:  # of a single node nobody knows whether others would say the same
-            found.append(shown(why.bad_node, why.cause.kind, why.cause.what, certain=certain))
-    for node, finding in find_on_nodes(record.plan, read_nodes(record.paths.folder)):
-        if finding.kind == "ecc" and finding.severity == "problem":
+            found.append(shown(node, why.cause.kind, why.cause.what, certain=certain))
+    for host, finding in find_on_nodes(record.plan, read_nodes(record.paths.folder)):
+        node = _as_scheduled(host, nodes)
+        if node is not None and finding.kind == "ecc" and finding.severity == "problem":
             found.append(shown(node, "ecc", finding.text, certain=True))
     return found
+
+
+def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
+    """The one of the job's ``nodes`` that logs call ``host``: ``gpu7`` of ``gpu7.example.com``. None: none is.
+
+    The scheduler refuses jobs that are to avoid a node that it does not know.
+    """
+    if host is None or not nodes or host in nodes:
+        return host
+    short = host.partition(".")[0]
+    alike = [node for node in nodes if node.partition(".")[0] == short]
+    return alike[0] if len(alike) == 1 else None
 
 
 def _expanded(nodes: str) -> list[str]:

@@ -7,6 +7,7 @@ entered in ``cluster_config.yaml``. What was done is kept: the same command fini
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import shutil
@@ -23,14 +24,16 @@ from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_common.executors import Container, Held, NodeRequest, executor_for
 from llmb_common.machine.files import user_path, write_atomic
 from llmb_common.platform.cluster_types import SLURM
-from llmb_common.platform.engines import ENGINES, is_newer, minor
+from llmb_common.platform.engines import ENGINES, RELEASE, is_newer, minor
 from llmb_common.recipes.catalogue import Catalogue
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.runs.manifest import pack_code, training_code
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_install.answers.answers import required_answers
 from llmb_install.installation import CATALOGUES, Installation, write_site_config
 from llmb_install.parts import credentials
+from llmb_install.parts.credentials import secret_files
+from llmb_install.working.artefact import make_missing
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import transaction
 
@@ -91,51 +94,70 @@ _CATALOGUE, _VALIDATION = "catalogue.json", "validation.json"
 
 def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Import the image, read its functions, and enter both in the installation's ``cluster_config.yaml``."""
-    with transaction(path, verbose=options.verbose) as reporter:
-        installation = Installation(clone, required_answers(path), credentials.from_environment())
+    required_answers(path)
+    secrets = credentials.from_environment()
+    hidden = tuple(secret.reveal() for secret in (secrets.hf_token, secrets.ngc_api_key) if secret is not None)
+    with transaction(path, verbose=options.verbose, hidden=hidden) as reporter:
+        installation = Installation(clone, required_answers(path), secrets)
         if not installation.answers.uses_images:
             raise RequestError(
                 f"the jobs of {path} run without images",
                 remedy='name a Python with the release instead: engine.releases."0.7" in cluster_config.yaml',
             )
         config = load_cluster_config(path)
-        file = _import(installation, options.image, reporter)
-        work = path / ".llmb" / "adopting" / f"{file.name}-{file.stat().st_mtime_ns}"
+        image, file = _named(installation, options.image, reporter)
+        work = path / ".llmb" / "adopting" / _digest(file)
         work.mkdir(parents=True, exist_ok=True)
         release = _look_inside(config, file, work, reporter)
         kept = _keep(path, work, release)
-        entry = {"image": options.image, **{key: str(one) for key, one in kept.items()}}
+        before = config.releases.get(release, SiteRelease()).image
+        entry = {"image": image, **{key: str(one) for key, one in kept.items()}}
         write_site_config(path, {("releases", release, key): value for key, value in entry.items()})
-        shutil.rmtree(work)
+        shutil.rmtree(work, ignore_errors=True)  # all is entered
     recipe = next((one for one in installation.recipes.values() if one.catalogue is not None), None)
     compared = _compared(recipe, kept["catalogue"]) if recipe and "catalogue" in kept else None
-    lines = [f"{options.image} has Megatron-Bridge {release}: entered in {path / FILE_NAME}"]
+    lines = [f"{image} has Megatron-Bridge {release}: entered in {path / FILE_NAME}"]
     if compared:
         lines.append(f"{counted(compared['functions'], 'function')}; against {compared['against']}:")
         for key, what in (("new", "new"), ("gone", "gone"), ("changed", "with other columns")):
             names = compared[key]
             lines.append(f"  {len(names)} {what}{f': {first_few(names)}' if names else ''}")
     remarks: list[str] = []
-    if recipe and compared:
-        remarks = [f"next: llmb-run {_example(recipe, kept['catalogue'], config.gpu_type, release)}"]
+    if before not in (None, image):
+        remarks.append(f"note: jobs with {release} ran in {before} until now; {FILE_NAME} has one image of a release")
+    example = _example(recipe, kept["catalogue"], config.gpu_type, release) if recipe and compared else None
+    if example:
+        remarks.append(f"next: llmb-run {example}")
     return Result({"release": release, **entry, **(compared or {})}, "\n".join([*lines, ""]), remarks=remarks)
 
 
-def _import(installation: Installation, image: str, reporter: Reporter) -> Path:
-    """The image's file: the one that is named, or that of a registry, imported where it is not there yet."""
+def _named(installation: Installation, image: str, reporter: Reporter) -> tuple[str, Path]:
+    """The image as jobs name it, and its file: the one that is named, or that of a registry, imported if it is not yet.
+
+    Raises:
+        RequestError: there is no such file, or the name is not that of an image.
+    """
     if image.endswith(".sqsh"):
         file = user_path(image, image)
-        if not file.is_absolute() or not file.is_file():
-            raise RequestError(f"there is no image {image}", remedy="give the whole path of a .sqsh file")
-        return file
+        if not file.is_file():
+            raise RequestError(f"there is no image {file}", remedy="give the path of a .sqsh file")
+        return str(file), file
     if "#" not in image or ":" not in image.rpartition("#")[2]:
         raise RequestError(
             f"{image} is not an image", remedy="write it as recipes do, nvcr.io#nvidia/nemo:26.10, or give a .sqsh file"
         )
     imported = installation.image(image)
     imported.path.parent.mkdir(parents=True, exist_ok=True)
-    imported.ensure(reporter)
-    return imported.path
+    keys = secret_files(installation.path, installation.secrets, uses_images=True)
+    make_missing([*keys, imported], reporter, space_check=False)  # the import looks itself
+    return image, imported.path
+
+
+def _digest(image: Path) -> str:
+    """A name for a folder that is mounted, whatever the image is called: ``nemo:26.10.sqsh`` would end the mount."""
+    status = image.stat()
+    text = f"{image} {status.st_size} {status.st_mtime_ns}"
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _look_inside(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
@@ -171,6 +193,11 @@ def _release(output: str, image: Path) -> str:
     release = found.get("megatron-bridge")
     if not isinstance(release, str):
         raise RequestError(f"{image} has no Megatron-Bridge", remedy="adopt an image with it")
+    if not re.fullmatch(RELEASE, release):  # cluster_config.yaml would not be read any more
+        raise RequestError(
+            f"{image} has Megatron-Bridge {release[:100]!r}, which is not written as a release is",
+            remedy="build the image with a version like 0.7.0 or 0.7.0rc1",
+        )
     if minor(release) not in ENGINES and not is_newer(release):
         raise RequestError(
             f"{image} has Megatron-Bridge {release}, which lacks parts that LLMB calls",
@@ -210,9 +237,14 @@ def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
     }
 
 
-def _example(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str:
-    """The command of llmb-run that plans one of the functions in ``file``: one for these GPUs, where there is any."""
+def _example(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str | None:
+    """The command of llmb-run that plans one of the functions in ``file``: one for these GPUs, where there is any.
+
+    None where it has none that pretrains.
+    """
     entries = [one for one in Catalogue(file, recipe.variants[0]).index if one.task == "pretrain" and not one.suffix]
+    if not entries:
+        return None
     here = next((one for one in entries if one.gpu == gpu_type), entries[0])
     words = f"-s {here.model} --dtype {here.dtype} --gpu-type {here.gpu} --scale {here.gpus} --engine {release}"
     fp8 = f" --env FP8_RECIPE={here.fp8_recipe}" if here.fp8_recipe else ""

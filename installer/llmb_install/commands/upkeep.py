@@ -148,7 +148,7 @@ def is_pending(install: Path) -> bool:
 
 def begin_removal(before: Installation, after: Installation) -> None:
     """Note what is to go, engines by their names. Under the installation's lock, as ``finish``."""
-    needed = {image.path for image in after.images()}
+    needed = after.needed_images()
     images = [image.path.name for image in before.images() if image.path not in needed and image.is_private]
     engines = sorted(before.engine_names() - after.engine_names())
     if images or engines:
@@ -159,8 +159,9 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
     """Remove the images and engines that were noted and that no workload of the installation needs."""
     note = installation.path / _NOTE
     noted = read_receipt(note) or {}
-    needed = {image.path for image in installation.images()}
-    for name in _names(noted, "images"):
+    images = _names(noted, "images")
+    needed = installation.needed_images() if images else set()
+    for name in images:
         path = installation.path / "images" / Path(name).name
         if path not in needed and not path.parent.is_symlink():  # it may have become one since
             Image("", path, installation.answers.arch, installation.path / ".llmb" / "receipts").discard()

@@ -1,0 +1,160 @@
+"""``llmb-install adopt``: what it takes for an image, what it enters, and what the other commands make of that."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from llmb_common.executors import Container, NodeRequest
+from llmb_common.machine.processes import Answer
+from llmb_common.request.values import is_mount
+from llmb_common.site.cluster import FILE_NAME, SiteRelease, cluster_config, load_cluster_config
+from llmb_install.answers.answers import stored_answers
+from llmb_install.commands import upkeep
+from llmb_install.installation import Installation, write_site_config
+from llmb_install.parts.image import Image
+from llmb_install.working.reporter import Reporter
+from support import plans
+from support.installer import CLONE, Run, install, run, stored  # noqa: F401  (fixtures)
+
+# ruff: noqa: F811  (fixtures)
+
+SLURM = {"cluster_type": "slurm", "account": "bench", "gpu_partition": "batch", "gpu_type": "h100"}
+
+
+class Node:
+    """A node on which every image has Megatron-Bridge ``release``, with the functions of 0.6.2."""
+
+    nodes = ("n1",)
+    release = "0.7.0"
+    containers: list[Container]
+
+    def __init__(self) -> None:
+        self.containers = []
+        self.functions: dict[str, object] | None = None
+
+    @contextlib.contextmanager
+    def hold(self, wanted: NodeRequest) -> Iterator[Node]:
+        yield self
+
+    def run(self, argv: Sequence[str], seconds: float, *, inside: Container) -> Answer:
+        self.containers.append(inside)
+        words = argv[5:]
+        if words[0] == "-c":
+            return Answer(0, b"LLMB-VERSIONS " + json.dumps({"megatron-bridge": self.release}).encode())
+        kind = "validation" if "--validation" in words else "catalogue"
+        known = json.loads((CLONE / "mbridge" / f"{kind}-0.6.2.json").read_text(encoding="utf-8"))
+        changed = (self.functions or {}) if kind == "catalogue" else {}
+        Path(words[2]).write_text(json.dumps({**known, "release": self.release, **changed}), encoding="utf-8")
+        return Answer(0)
+
+
+@pytest.fixture
+def node(install: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Node:
+    stored(install, **SLURM, workloads=["pretrain_mbridge"])
+    node = Node()
+    monkeypatch.setattr("llmb_install.commands.adopt.executor_for", lambda kind: node)
+    return node
+
+
+def test_whatever_the_file_is_called_its_path_is_entered_and_its_folder_can_be_mounted(node, run, install, tmp_path):
+    for name in ("nemo:26.10.sqsh", "a,b c.sqsh", "it's.sqsh"):
+        (tmp_path / name).touch()
+        status, _, err = run("adopt", str(tmp_path / name))
+        assert status == 0, err
+        assert load_cluster_config(install).releases["0.7.0"].image == str(tmp_path / name)
+    assert all(is_mount(mount) for one in node.containers for mount in one.mounts)
+
+
+def test_a_path_is_entered_as_jobs_find_it(node, run, install, tmp_path, monkeypatch):
+    (tmp_path / "ours.sqsh").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for said in ("ours.sqsh", "~/ours.sqsh"):
+        assert run("adopt", said)[0] == 0
+        assert load_cluster_config(install).releases["0.7.0"].image == str(tmp_path / "ours.sqsh"), said
+
+
+@pytest.mark.parametrize("release", ["0.6.dev1", "0.7rc1", "0.6.2/../../x", "0.6.2 of ours"])
+def test_a_release_that_the_configuration_does_not_take_is_not_entered(node, run, install, tmp_path, release):
+    node.release = release
+    (tmp_path / "ours.sqsh").touch()
+    status, _, err = run("adopt", str(tmp_path / "ours.sqsh"))
+    assert status == 2, err
+    assert release in err
+    assert load_cluster_config(install).releases == {}
+
+
+def test_the_key_of_the_registry_is_there_before_the_import(node, run, install, monkeypatch):
+    monkeypatch.setenv("HOME", str(install))
+    monkeypatch.setenv("NGC_API_KEY", "nvapi-x")
+    monkeypatch.setattr(Image, "is_complete", lambda self: False)
+    found: list[Path] = []
+
+    def ensure(image: Image, reporter: Reporter, *, anew: bool = False) -> bool:
+        found.extend(path for path in install.rglob(".credentials") if "NGC_API_KEY" in path.read_text())
+        image.path.touch()
+        return True
+
+    monkeypatch.setattr(Image, "ensure", ensure)
+    monkeypatch.setattr(Image, "lacks", lambda self: [])
+    status, _, err = run("adopt", "nvcr.io#nvidia/nemo:26.10")
+    assert status == 0, err
+    assert len(found) == 1
+    assert load_cluster_config(install).releases["0.7.0"].image == "nvcr.io#nvidia/nemo:26.10"
+
+
+def test_an_image_without_functions_that_pretrain_is_entered_too(node, run, install, tmp_path):
+    node.functions = {"index": [], "functions": {}}
+    (tmp_path / "ours.sqsh").touch()
+    status, _, err = run("adopt", str(tmp_path / "ours.sqsh"))
+    assert status == 0, err
+    assert "0.7.0" in load_cluster_config(install).releases
+
+
+def test_the_image_that_another_of_the_same_release_replaces_is_named(node, run, install, tmp_path):
+    for name in ("one.sqsh", "two.sqsh"):
+        (tmp_path / name).touch()
+    first, second = (run("adopt", str(tmp_path / name)) for name in ("one.sqsh", "two.sqsh"))
+    again = run("adopt", str(tmp_path / "two.sqsh"))
+    replaced = str(tmp_path / "one.sqsh")
+    assert [replaced in err for _, _, err in (second, again)] == [True, False]
+    assert first[0] == 0
+
+
+def test_where_there_is_no_installation_none_was_removed(run, tmp_path):
+    err = run("adopt", "x.sqsh", path=tmp_path / "none")[2]
+    assert "there is no installation" in err
+
+
+def test_the_file_of_an_adopted_image_is_that_image():
+    config = cluster_config(releases={"0.7.0": SiteRelease(image="nvcr.io#nvidia/nemo:26.10")})
+    asked = "MODEL_SIZE=qwen3_30b_a3b GPU_TYPE=h100 JOB_TOTAL_GPUS=16 DTYPE=bf16"
+    file = "/install/images/nvidia+nemo+26.10.sqsh"
+    assert plans.plan("mbridge", config, asked, RUN_CONF_IMAGE=file).engine == "0.7"
+    said = plans.refusal("mbridge", config, asked, RUN_CONF_IMAGE="/my images/nvidia+nemo+26.10.sqsh")
+    assert "llmb-install adopt '/my images/nvidia+nemo+26.10.sqsh'" in said
+
+
+@pytest.mark.parametrize("named", ["nvcr.io#nvidia/nemo:26.02.01", "{images}/nvidia+nemo+26.02.01.sqsh"])
+def test_an_adopted_image_outlasts_the_workload_that_came_with_it(run, install, named):
+    stored(install, **SLURM)
+    images = install / "images"
+    images.mkdir()
+    image = images / "nvidia+nemo+26.02.01.sqsh"
+    image.touch()
+    image.with_name(f"{image.name}.receipt.json").write_text('{"schema": 1, "sha256": "0"}')
+    write_site_config(install, {("releases", "0.3.1", "image"): named.format(images=images)})
+    assert run("remove", "all")[0] == 0
+    assert image.exists()
+    left = Installation(CLONE, stored_answers(install))
+    assert left.unused_images() == []
+    (install / ".llmb" / "removing.json").write_text(json.dumps({"schema": 1, "images": [image.name]}))
+    with Reporter(None, verbose=False) as reporter:
+        upkeep.finish_removal(left, reporter)
+    assert image.exists()
+    assert (install / FILE_NAME).exists()
