@@ -69,18 +69,18 @@ class SlurmExecutor(SlurmScript, Executor):
         line replaces.
 
         Raises:
-            RequestError: the job asks for nodes that are excluded.
+            RequestError: the job asks for nodes that are excluded, or a file with nodes cannot be read.
         """
         arguments = [f"--dependency=afterany:{':'.join(after)}"] if after else []
         if excluded:
-            additional = dict(slurm_of(plan).additional)
-            if both := set(excluded) & set(expand(additional.get("nodelist") or "")):
+            slurm = slurm_of(plan)
+            if both := set(excluded) & set(expand(slurm.nodelist or "")):
                 reasons = ", ".join(f"{name} ({excluded[name]})" for name in sorted(both))
                 raise RequestError(
                     f"the job requests excluded nodes: {reasons}",
                     remedy=f"llmb-run exclude remove {compress(both)}, or other nodes",
                 )
-            arguments.append(f"--exclude={compress({*excluded, *expand(additional.get('exclude') or '')})}")
+            arguments.append(f"--exclude={compress({*excluded, *expand(slurm.excluded or '')})}")
         return tuple(arguments)
 
 
