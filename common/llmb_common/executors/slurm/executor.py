@@ -65,15 +65,25 @@ class SlurmExecutor(SlurmScript, Executor):
         return [*folder_doubts(plan), *limit_doubts(plan)]
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        """``--dependency`` and ``--exclude``; the latter includes the plan's own list, which an option on the command
+        """``--dependency`` and ``--exclude``; both include what the plan itself says, which an option on the command
         line replaces.
 
         Raises:
-            RequestError: the job asks for nodes that are excluded, or a file with nodes cannot be read.
+            RequestError: the job asks for nodes that are excluded, or for one of several dependencies, or a file with
+                nodes cannot be read.
         """
-        arguments = [f"--dependency=afterany:{':'.join(after)}"] if after else []
+        slurm = slurm_of(plan)
+        arguments = []
+        if after:
+            own = dict(slurm.additional).get("dependency") or ""
+            if "?" in own:
+                raise RequestError(
+                    f"the job is to follow others, and dependency={own} asks for any of several: Slurm has no way to "
+                    "say both",
+                    remedy="leave out one of them",
+                )
+            arguments.append(f"--dependency={','.join(filter(None, [own, 'afterany:' + ':'.join(after)]))}")
         if excluded:
-            slurm = slurm_of(plan)
             if both := set(excluded) & set(expand(slurm.nodelist or "")):
                 reasons = ", ".join(f"{name} ({excluded[name]})" for name in sorted(both))
                 raise RequestError(

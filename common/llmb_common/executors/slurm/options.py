@@ -18,6 +18,7 @@ _OURS = {
     "wrap": "nothing",
     "array": "llmb-run submit --repeats",
     "wait": "nothing: llmb-run watch follows a job",
+    "clusters": "nothing: jobs are submitted to the cluster of this login node, and looked for there",
     "test-only": "DRY_RUN=true",
     "help": "nothing",
     "usage": "nothing",
@@ -26,7 +27,7 @@ _OURS = {
 # Options that need a value. Without one it is a mistake, and sbatch would take the next word as the value.
 _WITH_VALUE = set(
     """
-    account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-env
+    account acctg-freq bb bbf begin chdir cluster-constraint comment constraint container container-env
     container-image container-mounts container-name container-save container-workdir core-spec cores-per-socket
     cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude export export-file
     extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags
