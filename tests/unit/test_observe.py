@@ -393,6 +393,15 @@ def test_another_users_run_is_not_touched(plan: JobPlan, told: Told, monkeypatch
     assert (told.ended, told.looked) == ([], 0)
 
 
+def test_a_job_of_which_nothing_is_heard_after_that_is_not_called_ended(plan: JobPlan, told: Told) -> None:
+    """Its name may have been changed, and then scancel does nothing and says nothing."""
+    told.sees = lambda record: Finding(unknown="no answer")
+    (result,) = end_runs([run(plan)])
+    assert isinstance(result, AnswerLost)
+    assert "no answer" in result.message
+    assert len(told.ended) == 1
+
+
 TURN = {"turn": Turn("ab12cd34", 2, 4)}
 
 

@@ -124,6 +124,28 @@ def test_the_plans_own_list_is_kept_and_its_own_wishes_are_contradicted(plan: Jo
     assert caught.value.remedy == "llmb-run exclude remove n[2-3], or other nodes"
 
 
+@pytest.mark.parametrize("own", ["afterok:5", "singleton"])
+def test_what_a_job_follows_is_added_to_its_own_dependency(plan: JobPlan, own: str) -> None:
+    """An option on the command line replaces the script's: the job would start before its data are there."""
+    say = executor(plan).options
+    assert say(with_params(plan, ("dependency", own)), ["7"], {}) == (f"--dependency={own},afterany:7",)
+    assert say(with_params(plan, ("dependency", own)), [], {}) == ()
+    with pytest.raises(RequestError, match="no way to say both"):
+        say(with_params(plan, ("dependency", "afterok:5?afterok:6")), ["7"], {})
+
+
+def test_a_list_of_nodes_may_be_a_file_as_sbatch_has_it(plan: JobPlan, tmp_path: Path) -> None:
+    """Beside another list Slurm would look for a file of both names, and refuse every job."""
+    say, hosts = executor(plan).options, tmp_path / "hosts"
+    hosts.write_text("# broken\nn[7-8]  # fans\nn9*4\n")
+    assert say(with_params(plan, ("exclude", str(hosts))), [], {"n1": "fan"}) == ("--exclude=n[1,7-9]",)
+    with pytest.raises(RequestError, match=r"excluded nodes: n8 \(fan\)"):
+        say(with_params(plan, ("nodelist", str(hosts))), [], {"n8": "fan"})
+    hosts.unlink()
+    with pytest.raises(RequestError, match="cannot read the list of nodes"):
+        say(with_params(plan, ("exclude", str(hosts))), [], {"n1": "fan"})
+
+
 def test_a_submission_that_hangs_ends_by_itself(record: RunRecord, slurm: Slurm) -> None:
     slurm.answers = [Answer(0, b"17\n", b" a remark \n")]
     started = executor(record.plan).start(record)

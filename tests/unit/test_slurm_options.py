@@ -17,6 +17,7 @@ OWNED = {
     "wrap": "nothing",
     "array": "llmb-run submit --repeats",
     "wait": "nothing: llmb-run watch",
+    "clusters": "nothing: jobs are submitted to the cluster of this login node",
     "test-only": "DRY_RUN=true",
     "help": "nothing",
     "usage": "nothing",
@@ -58,16 +59,16 @@ def test_an_abbreviation_of_what_is_read_here_must_be_written_out(short: str, me
     assert meant in refusal(f"{short}=2").remedy
 
 
-@pytest.mark.parametrize("letter", "NnoeaWhV")
+@pytest.mark.parametrize("letter", "NnoeaWhVM")
 def test_short_options_do_not_get_round_it_either(letter: str) -> None:
-    options = ("nodes", "ntasks", "output", "error", "array", "wait", "help", "version")
-    option = dict(zip("NnoeaWhV", options, strict=True))[letter]
+    options = ("nodes", "ntasks", "output", "error", "array", "wait", "help", "version", "clusters")
+    option = dict(zip("NnoeaWhVM", options, strict=True))[letter]
     assert refusal(f"-{letter}=2").message == f"here: --{option} is set by the job script"
 
 
 WITH_VALUE = {
     **{"A": "account", "p": "partition", "t": "time", "w": "nodelist", "x": "exclude", "C": "constraint", "q": "qos"},
-    **{"B": "extra-node-info", "D": "chdir", "F": "nodefile", "G": "gpus", "L": "licenses", "M": "clusters"},
+    **{"B": "extra-node-info", "D": "chdir", "F": "nodefile", "G": "gpus", "L": "licenses"},
     **{"S": "core-spec", "b": "begin", "c": "cpus-per-task", "d": "dependency", "i": "input", "m": "distribution"},
 }
 
@@ -218,7 +219,7 @@ def test_what_the_command_line_says_replaces_what_the_environment_says() -> None
 
 # Of sbatch(1) and Pyxis; those of the job script are not here.
 NEED_ONE = """
-account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container core-spec
+account acctg-freq bb bbf begin chdir cluster-constraint comment constraint container core-spec
 cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude export
 export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
 gres-flags hint input licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from llmb_common.executors.slurm.query import JobInfo
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.single import create_run
 from support.slurm_answers import chosen
 
@@ -91,6 +92,18 @@ def test_a_reused_id_is_somebody_elses_job(slurm: Slurm, record: RunRecord, othe
 def test_a_slurm_that_does_not_tell_scripts_is_believed_by_the_time(slurm: Slurm, record: RunRecord) -> None:
     slurm.accounting = [job(record, "COMPLETED", script="", submitted=record.created + 3, ended=record.created + 9)]
     assert look(record).state == "COMPLETED"
+
+
+def test_a_renamed_job_is_known_whatever_path_leads_to_its_folder(
+    slurm: Slurm, record: RunRecord, tmp_path: Path
+) -> None:
+    record.save()
+    link = tmp_path / "another-path"
+    link.symlink_to(record.paths.experiments)
+    reached = load_record(link / record.paths.folder.relative_to(record.paths.experiments))
+    slurm.queue = [job(record, script=str(record.paths.script))]
+    assert reached.paths.script != record.paths.script
+    assert look(reached).state == "RUNNING"
 
 
 def test_where_the_answer_of_sbatch_was_lost_the_script_decides(slurm: Slurm, record: RunRecord) -> None:

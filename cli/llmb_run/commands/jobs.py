@@ -163,10 +163,7 @@ def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
     ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]
     if not results and not problems:
         notice("no run to cancel")
-    lines = [
-        f"{new.paths.run_id}  {new.state}  {new.paths.name}{'  had already ended' if old.state == new.state else ''}\n"
-        for old, new in ended
-    ]
+    lines = [f"{new.paths.run_id}  {new.state}  {new.paths.name}{_news(old, new)}\n" for old, new in ended]
     return Result(
         data={
             "runs": [LiveRun(Observation(record)).as_dict() for _, record in ended],
@@ -176,3 +173,10 @@ def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
         remarks=[f"error: {name}: {error}" for name, error in problems],
         status=max((error.exit_status for _, error in problems), default=0),
     )
+
+
+def _news(before: RunRecord, after: RunRecord) -> str:
+    """What the state alone does not say of a run that was cancelled."""
+    if is_live(after.state):
+        return "  was told to end"
+    return "  had already ended" if before.state == after.state else ""

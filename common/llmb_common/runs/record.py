@@ -27,7 +27,7 @@ from llmb_common.machine.files import read_plain, write_atomic
 from llmb_common.machine.processes import ProcessId
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.folders import locked, own_run
-from llmb_common.runs.paths import RunPaths, SharedPaths
+from llmb_common.runs.paths import RunPaths, SharedPaths, experiments_folder
 
 SCHEMA = 1
 
@@ -162,8 +162,12 @@ class RunRecord:
 
     @property
     def submitted_script(self) -> Path:
-        """What ``sbatch`` is given: the run's script, or that of the job that it shares, which starts that one."""
-        return self.paths.script if self.shared is None else self.shared.script
+        """What ``sbatch`` was given: the run's script, or that of the job that it shares, which starts that one.
+
+        By the path that the folder of runs had then: a link may lead there now, and Slurm knows no other.
+        """
+        script = self.paths.script if self.shared is None else self.shared.script
+        return experiments_folder(self.plan.workload_folder) / script.relative_to(self.paths.experiments)
 
     @property
     def shared(self) -> SharedPaths | None:

@@ -177,7 +177,7 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     told = {number: record for number, record in live.items() if record.paths.run_id not in said}
     if told:
         seen = _settling(list(told.values()))
-        results |= {number: attempt(_forgotten, item.record) for number, item in zip(told, seen, strict=True)}
+        results |= {number: attempt(_told, item) for number, item in zip(told, seen, strict=True)}
     return [results[number] for number in range(len(records))]
 
 
@@ -226,8 +226,19 @@ def _settling(records: Sequence[RunRecord]) -> list[Observation]:
     return seen
 
 
-def _forgotten(record: RunRecord) -> RunRecord:
-    """Cancelled, where Slurm knows nothing of a job that waited: its controller may have lost it."""
+def _told(item: Observation) -> RunRecord:
+    """The record of a run that was told to end. One that waited, and of which Slurm knows nothing, was cancelled: its
+    controller may have lost it.
+
+    Raises:
+        AnswerLost: nobody says what became of it.
+    """
+    record = item.record
+    if is_live(record.state) and item.finding.unknown:
+        raise AnswerLost(
+            f"it was told to end, and it is unknown whether it does: {item.finding.unknown}",
+            remedy="cancel it again in a few minutes",
+        )
     gone = record.state == "PENDING" and record.missing_since is not None
     return _cancelled(record) if gone and read_events(record.paths.events).started is None else record
 

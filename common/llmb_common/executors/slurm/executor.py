@@ -65,22 +65,32 @@ class SlurmExecutor(SlurmScript, Executor):
         return [*folder_doubts(plan), *limit_doubts(plan)]
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        """``--dependency`` and ``--exclude``; the latter includes the plan's own list, which an option on the command
+        """``--dependency`` and ``--exclude``; both include what the plan itself says, which an option on the command
         line replaces.
 
         Raises:
-            RequestError: the job asks for nodes that are excluded.
+            RequestError: the job asks for nodes that are excluded, or for one of several dependencies, or a file with
+                nodes cannot be read.
         """
-        arguments = [f"--dependency=afterany:{':'.join(after)}"] if after else []
+        slurm = slurm_of(plan)
+        arguments = []
+        if after:
+            own = dict(slurm.additional).get("dependency") or ""
+            if "?" in own:
+                raise RequestError(
+                    f"the job is to follow others, and dependency={own} asks for any of several: Slurm has no way to "
+                    "say both",
+                    remedy="leave out one of them",
+                )
+            arguments.append(f"--dependency={','.join(filter(None, [own, 'afterany:' + ':'.join(after)]))}")
         if excluded:
-            additional = dict(slurm_of(plan).additional)
-            if both := set(excluded) & set(expand(additional.get("nodelist") or "")):
+            if both := set(excluded) & set(expand(slurm.nodelist or "")):
                 reasons = ", ".join(f"{name} ({excluded[name]})" for name in sorted(both))
                 raise RequestError(
                     f"the job requests excluded nodes: {reasons}",
                     remedy=f"llmb-run exclude remove {compress(both)}, or other nodes",
                 )
-            arguments.append(f"--exclude={compress({*excluded, *expand(additional.get('exclude') or '')})}")
+            arguments.append(f"--exclude={compress({*excluded, *expand(slurm.excluded or '')})}")
         return tuple(arguments)
 
 

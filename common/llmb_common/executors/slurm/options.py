@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from llmb_common.command.words import is_slurm_name, line_problem
 from llmb_common.errors import RequestError
@@ -17,6 +18,7 @@ _OURS = {
     "wrap": "nothing",
     "array": "llmb-run submit --repeats",
     "wait": "nothing: llmb-run watch follows a job",
+    "clusters": "nothing: jobs are submitted to the cluster of this login node, and looked for there",
     "test-only": "DRY_RUN=true",
     "help": "nothing",
     "usage": "nothing",
@@ -25,7 +27,7 @@ _OURS = {
 # Options that need a value. Without one it is a mistake, and sbatch would take the next word as the value.
 _WITH_VALUE = set(
     """
-    account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-env
+    account acctg-freq bb bbf begin chdir cluster-constraint comment constraint container container-env
     container-image container-mounts container-name container-save container-workdir core-spec cores-per-socket
     cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude export export-file
     extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags
@@ -109,6 +111,26 @@ def _abbreviated(key: str) -> list[str]:
 def _apart(where: str, *options: str) -> str:
     """Several options as ``where`` takes them: each with an option of llmb-run, or one text with semicolons."""
     return " ".join(f"--slurm-arg {text}" for text in options) if where.startswith("-") else ";".join(options)
+
+
+def listed_nodes(value: str) -> str:
+    """The host list that ``nodelist=`` or ``exclude=`` gives; with a slash in it, it is a file that has the list.
+
+    Raises:
+        RequestError: the file cannot be read.
+    """
+    if "/" not in value:
+        return value
+    try:
+        text = Path(value).read_text()
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"cannot read the list of nodes in {value}: {getattr(error, 'strerror', None) or error}",
+            remedy="Slurm takes a value with a slash for the path of a file; name the nodes, or correct the path",
+        ) from error
+    lines = [line.partition("#")[0] for line in text.splitlines()]
+    words = [word.strip(",") for line in lines for word in line.split()]
+    return ",".join(re.sub(r"\*[0-9]+$", "", word) for word in words)  # n1*4: four ranks of an arbitrary distribution
 
 
 def override_additional(given: str, *parts: str) -> str:

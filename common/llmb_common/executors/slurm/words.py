@@ -17,7 +17,7 @@ import msgspec
 
 from llmb_common.command.words import clock, is_slurm_name
 from llmb_common.errors import RequestError
-from llmb_common.executors.slurm.options import limit_of, parse_additional
+from llmb_common.executors.slurm.options import limit_of, listed_nodes, parse_additional
 from llmb_common.planning.outlook import limit_seconds
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings, TimeLimit
 from llmb_common.platform import gpus
@@ -122,12 +122,15 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def nodelist(self) -> str | None:
-        return dict(self.additional).get("nodelist")
+        return self._listed("nodelist")
 
     @property
     def excluded(self) -> str | None:
-        listed = dict(self.additional).get("exclude")
-        return None if listed and "/" in listed else listed  # with one it is a file that has the list
+        return self._listed("exclude")
+
+    def _listed(self, option: str) -> str | None:
+        value = dict(self.additional).get(option)
+        return None if value is None else listed_nodes(value)
 
     @property
     def containers(self) -> bool:
