@@ -102,11 +102,15 @@ def test_the_partition_has_slurms_letter(asked: Asked, word: str) -> None:
         (("--slurm-arg", "partition=short"), (None, "short", None)),
         (("--nodelist", "n[1-2]"), ("n[1-2]", "gpu", None)),
         (("--exclude", "n[3-4]"), (None, "gpu", "n[3-4]")),
-        (("--exclude", "/a/file"), (None, "gpu", None)),
     ],
 )
 def test_the_nodes_of_a_job(asked: Asked, words: Sequence[str], expected: tuple[str | None, ...]) -> None:
     assert asked(*JOB, *words)[0] == expected
+
+
+def test_the_nodes_to_avoid_may_be_listed_in_a_file(asked: Asked, tmp_path: Path) -> None:
+    (tmp_path / "avoid").write_text("n3\nn4  # fan\n")
+    assert asked(*JOB, "--exclude", str(tmp_path / "avoid"))[0] == (None, "gpu", "n3,n4")
 
 
 def test_a_job_that_would_be_refused_has_nodes_to_check(asked: Asked) -> None:
