@@ -143,6 +143,12 @@ def test_accounting_is_asked_from_a_little_before_the_submission(commands, monke
     ]
 
 
+def test_a_row_that_is_not_complete_yet_is_nobodys(commands: Commands) -> None:
+    """A task that was cancelled while it waited: for a moment sacct has it as completed, under no name of its own."""
+    commands.answer("sacct", "7_4|COMPLETED|100|100|100|n1|allocation|0:0|None|\n")
+    assert [(job.name, job.script) for job in accounted(A, 0)] == [("allocation", query.NO_SCRIPT)]
+
+
 def test_every_start_of_a_job_with_the_node_that_failed(commands: Commands) -> None:
     again = f"7|RUNNING|250|300|Unknown|n[3-4]|llmb.a|0:0||{SCRIPT}"
     commands.answer("sacct", f"{again}\n7|NODE_FAIL|100|200|240|n[1-2]|llmb.a|0:0|n2|{SCRIPT}\n")

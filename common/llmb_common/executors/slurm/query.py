@@ -160,6 +160,10 @@ def accounted(which: str, since: float) -> list[JobInfo]:
     return sorted(found, key=lambda job: job.submitted or 0.0)
 
 
+NO_SCRIPT = "(null)"
+"""What squeue says of a job that was no file. Of one whose row in accounting is not complete yet, sacct (22.05) says
+nothing, calls it ``allocation``, and its state may be wrong."""
+
 _ACCOUNTED = ["JobID", "State", "Submit", "Start", "End", "NodeList", "JobName", "ExitCode"]
 """The fields of accounting that every release has. ``SubmitLine`` came with 21.08, ``FailedNode`` after 22.05."""
 
@@ -178,7 +182,7 @@ def _accounted(row: Mapping[str, str]) -> JobInfo:
         reason=WRITTEN_OFF if written_off else "",
         exit_code=row["ExitCode"],
         failed="" if failed in ("None", "(null)") else failed,
-        script=row.get("SubmitLine", ""),
+        script="" if "SubmitLine" not in row else row["SubmitLine"] or NO_SCRIPT,
     )
 
 
