@@ -143,7 +143,7 @@ def test_cancelled_while_it_runs(either_site: Lifecycle) -> None:
     record = either_site.training(STANDIN_SECONDS="300")
     (record,) = cancel([record])
     assert either_site.end_of(record).state == "CANCELLED"
-    assert events_of(record) == ["start", "signal", "end"]
+    wait_until(lambda: events_of(record) == ["start", "signal", "end"], "the end on record", timeout=30)
 
 
 def test_a_job_that_somebody_renamed_is_followed_to_its_end_and_cancelled(either_site: Lifecycle) -> None:
