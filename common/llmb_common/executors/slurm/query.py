@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from llmb_common.command.words import span_seconds
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
+from llmb_common.executors.slurm.options import limit_of
 from llmb_common.machine.processes import Answer, ask, clean_environment
 from llmb_common.platform.clocks import CLOCKS_SECONDS
 from llmb_common.platform.run_states import STATES, is_live
@@ -257,7 +257,7 @@ def limits_of(partition: str | None) -> tuple[int | None, int | None]:
         SchedulerError: the scheduler does not say.
     """
     rows = [row for row in _sinfo("%P|%l|%s|%D", *_only(partition)) if partition or row[0].endswith("*")]
-    spans = [span_seconds(limit if limit.count(":") > 1 else f"0:{limit}") for _, limit, _, _ in rows]
+    spans = [limit_of(limit) for _, limit, _, _ in rows]
     # 1-4, or 1-infinite: then it is the number of nodes that there are.
     sizes = [min(map(int, [*re.findall(r"[0-9]+$", size), there])) for _, _, size, there in rows if there.isdigit()]
     return _largest(spans), _largest(sizes)
