@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmb_common.errors import RequestError
-from llmb_common.runs.hostlist import compress, expand
+from llmb_common.runs.hostlist import compress, expand, expand_known
 
 LONG = "9" * 5000
 """More digits than Python reads as a number."""
@@ -105,3 +105,8 @@ def test_compress_keeps_every_name(text: str) -> None:
     short = compress(names)
     assert set(expand(short)) == names
     assert set(NodeSet(short)) == names
+
+
+def test_a_damaged_list_of_a_record_names_nobody() -> None:
+    assert expand_known("n[1-2]") == ["n1", "n2"]
+    assert expand_known("n[1-") == []

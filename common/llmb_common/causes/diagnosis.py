@@ -6,7 +6,6 @@ print after a collective has timed out is believed only of ranks that did not wa
 
 from __future__ import annotations
 
-import contextlib
 import os.path
 import re
 from collections.abc import Iterator, Sequence
@@ -31,10 +30,9 @@ from llmb_common.causes.places import Places, locate
 from llmb_common.causes.reading import Complaint, Reading, first_by_time, number_of, read_complaints, trapped
 from llmb_common.causes.table import FailureSignature, signatures
 from llmb_common.command.printable import counted, printable
-from llmb_common.errors import LLMBError
 from llmb_common.runs.evidence.nodes import FOLDER, read_nodes
 from llmb_common.runs.finding import attempts_of
-from llmb_common.runs.hostlist import expand
+from llmb_common.runs.hostlist import expand_known
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.job_events import read_events
 from llmb_common.timing.records import iterations_in
@@ -87,9 +85,7 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     readings = [read_complaints(*log) for log in logs]
     _add_ranks(places, ranks)  # by their processes the kernel's lines are known as ours
     readings += _kernel_logs(paths.folder, places)
-    failed: list[str] = []
-    with contextlib.suppress(LLMBError):
-        failed = [node for attempt in attempts_of(record)[-1:] for node in expand(attempt.failed or "")]
+    failed = [node for attempt in attempts_of(record)[-1:] for node in expand_known(attempt.failed)]
     said = f"{record.state}, {record.detail}" if record.detail else record.state
     outcome = Outcome(_STATES.get(record.state.split(" ")[0], ""), said, events.problem, failed)
     if events.full:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from llmb_common.causes.lines import LogLine, parse, plain
 from llmb_common.causes.reading import Complaint, line_at
-from llmb_common.errors import LLMBError
 from llmb_common.runs.evidence.nodes import Nodes
-from llmb_common.runs.hostlist import expand
+from llmb_common.runs.hostlist import expand_known
 from llmb_common.timing.log_files import find_markers, open_log
 
 _HEAD = 64 << 20
@@ -83,9 +82,7 @@ class Places:
 
     def add_order(self, nodes: str) -> None:
         """Take the order of nodes from the job's host list (``gpu[1-4]``); ignore one that cannot be read."""
-        self.order = ()
-        with contextlib.suppress(LLMBError):
-            self.order = tuple(expand(nodes))
+        self.order = tuple(expand_known(nodes))
 
     def add_complaints(self, complaints: Iterable[Complaint]) -> None:
         """Lines that name a rank and its host."""

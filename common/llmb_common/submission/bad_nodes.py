@@ -22,7 +22,7 @@ from llmb_common.platform.run_states import is_live
 from llmb_common.runs.evidence.findings import find_on_nodes
 from llmb_common.runs.evidence.nodes import read_nodes
 from llmb_common.runs.finding import attempts_of
-from llmb_common.runs.hostlist import compress, expand
+from llmb_common.runs.hostlist import compress, expand_known
 from llmb_common.runs.record import COMPLETED, RunRecord
 from llmb_common.submission.excluded_nodes import REMEMBERED_DAYS, exclusions, used_again
 from llmb_common.submission.jobs import JobToSubmit
@@ -62,10 +62,10 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
     for attempt in attempts_of(record):
         if attempt.state == "NODE_FAIL":
             reason = "the node failed under an earlier start of the job"
-            found += [shown(node, "node-failed", reason, certain=True) for node in _expanded(attempt.failed)]
+            found += [shown(node, "node-failed", reason, certain=True) for node in expand_known(attempt.failed)]
     if is_live(record.state) or record.state == COMPLETED:
         return found
-    nodes = _expanded(read_events(record.paths.events).nodes)
+    nodes = expand_known(read_events(record.paths.events).nodes)
     why = diagnose(record)
     node = _as_scheduled(why.bad_node, nodes)
     if why.cause is not None and node is not None:
@@ -89,13 +89,6 @@ def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
     short = host.partition(".")[0]
     alike = [node for node in nodes if node.partition(".")[0] == short]
     return alike[0] if len(alike) == 1 else None
-
-
-def _expanded(nodes: str) -> list[str]:
-    try:
-        return expand(nodes)
-    except LLMBError:
-        return []
 
 
 def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]:
@@ -153,7 +146,7 @@ def _require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
         states = executor_for(plan.cluster_type).nodes_now(None, told.queue)
     except LLMBError:
         return  # whoever submits the job will say
-    avoided = {item.node for item in exclusions(Path(plan.install))} | set(_expanded(told.excluded or ""))
+    avoided = {item.node for item in exclusions(Path(plan.install))} | set(expand_known(told.excluded or ""))
     serving = [name for name, state in states.items() if not state.startswith(OUT_OF_SERVICE) and name not in avoided]
     out = [item for item in bad if item.node in serving]
     left = len(serving) - len(out)

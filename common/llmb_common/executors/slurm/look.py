@@ -20,7 +20,7 @@ from llmb_common.machine.processes import identify, is_alive, runs_with
 from llmb_common.platform.clocks import CLOCKS_SECONDS
 from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.runs.finding import Attempt, Finding, attempts_of, end_of
-from llmb_common.runs.hostlist import compress, expand
+from llmb_common.runs.hostlist import compress, expand_known
 from llmb_common.runs.record import (
     CANCELLED,
     COMPLETED,
@@ -95,14 +95,14 @@ def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) ->
     for number, (attempt, before) in enumerate(zip(attempts, known, strict=False)):
         if attempt.nodes == before.nodes and _is_unnamed(attempt):
             named[number] = msgspec.structs.replace(attempt, failed=before.failed)
-    unnamed = {node for attempt in named if _is_unnamed(attempt) for node in _expanded(attempt.nodes)}
+    unnamed = {node for attempt in named if _is_unnamed(attempt) for node in expand_known(attempt.nodes)}
     try:
         unfit = set(unfit_nodes(compress(unnamed))) if unnamed else set()
     except LLMBError:
         unfit = set()
     for number, attempt in enumerate(named):
         if _is_unnamed(attempt):
-            nodes = _expanded(attempt.nodes)
+            nodes = expand_known(attempt.nodes)
             alone = attempt.state == "NODE_FAIL" and len(nodes) == 1
             failed = attempt.nodes if alone else compress(unfit.intersection(nodes))
             named[number] = msgspec.structs.replace(attempt, failed=failed)
@@ -111,13 +111,6 @@ def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) ->
 
 def _is_unnamed(attempt: Attempt) -> bool:
     return not attempt.failed and attempt.state in ("NODE_FAIL", "")
-
-
-def _expanded(nodes: str) -> list[str]:
-    try:
-        return expand(nodes)
-    except LLMBError:
-        return []
 
 
 LOST_SECONDS = 600
