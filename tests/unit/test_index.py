@@ -422,6 +422,12 @@ def test_the_beginning_of_an_id_is_enough_where_it_means_one(runs: Runs, named: 
     assert error.remedy == "give more of the run id"
 
 
+def test_a_number_is_a_job_and_not_the_beginning_of_an_id(runs: Runs, named: Callable[..., RunRecord]) -> None:
+    record = named("77710000", job="4711")
+    assert runs.refused("777").code == "no-run"
+    assert find_run(runs.install, "77710000").folder == record.paths.folder
+
+
 @pytest.mark.parametrize("word", ["abc1%", "a_c", "%", "_", ""])
 def test_signs_of_a_pattern_are_none(runs: Runs, named: Callable[..., RunRecord], word: str) -> None:
     named("abc10000")

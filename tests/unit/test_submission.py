@@ -47,6 +47,16 @@ def test_after_takes_job_ids_run_ids_and_names(site: RunSite, fake: FakeSlurm) -
     assert options_of(fake) == ["--dependency=afterany:1:2:777"]
 
 
+def test_after_a_job_whose_number_begins_the_id_of_a_run(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("secrets.token_hex", lambda size: "77710000")
+        submit(site.plan(), RECIPE)
+    submit(site.plan(), RECIPE, Options(after=("777",)))
+    assert options_of(fake) == ["--dependency=afterany:777"]
+
+
 def test_after_an_ended_run_is_now(site: RunSite, fake: FakeSlurm) -> None:
     """Slurm refuses a dependency on a job that it has forgotten."""
     first = submit(site.plan(), RECIPE)

@@ -53,7 +53,8 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
 def find_run(install: Path, word: str) -> RunRow:
     """The one run that ``word`` names: a run id or its beginning, a run's name, a job id, or a run folder.
 
-    Of several the newest is meant, but ours before another user's.
+    Of several the newest is meant, but ours before another user's. A number is a job id or a whole run id, never the
+    beginning of one: the job may be somebody else's, and the run that begins like it has nothing to do with it.
 
     Raises:
         RequestError: there is none (with near names), or it is the beginning of several
@@ -66,7 +67,7 @@ def find_run(install: Path, word: str) -> RunRow:
         return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
     beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     query = f"{_SELECT} WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
-    found = _ask(install, query, [beginning]) if word else []
+    found = _ask(install, query, [beginning]) if word and not word.isdecimal() else []
     if len(found) == 1:
         return found[0]
     if found:
