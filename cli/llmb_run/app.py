@@ -96,6 +96,21 @@ def refuse_beside_json(option: str, value: str) -> None:
         raise RequestError(f"--json and {option} {value} cannot be combined", remedy="choose one")
 
 
+def refuse_verb(command: str, words: Sequence[str]) -> None:
+    """Refuse a verb that there was (``archive verify``), or that another tool has (``jobs list``).
+
+    Raises:
+        RequestError: the first of ``words`` is such a verb, and no file of that name is here
+    """
+    from llmb_run.habits import verb_instead
+
+    verb = " ".join([command, *words[:1]])
+    refuse_command(verb)
+    instead = verb_instead(command, words)
+    if instead and not Path(words[0]).exists():
+        raise RequestError(f"no such command: {verb}", remedy=instead, code="usage")
+
+
 class Command(click.Command):
     """A command that returns a ``Result``, which is printed here, as text or, with ``as_json``, by ``--json``."""
 
@@ -115,9 +130,11 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
-        refuse_command(" ".join([str(ctx.info_name), *args[:1]]))  # a verb that there was, such as ``archive verify``
+        refuse_verb(str(ctx.info_name), args)
         # Refuse what is empty or not UTF-8, before a type makes something of it, such as ``.`` of nothing.
-        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        given, stray, _ = self.make_parser(ctx).parse_args(list(args))
+        if stray and not given.get("workload") and "--zip" not in args:
+            self._refuse_workload(str(ctx.info_name), stray, args)
         for parameter in self.get_params(ctx):
             is_option = isinstance(parameter, click.Option)
             name = parameter.opts[0] if is_option else parameter.human_readable_name.strip("[].")
@@ -126,6 +143,17 @@ class Command(click.Command):
                 if isinstance(text, str):
                     check_argument(name, text)
         return super().parse_args(ctx, args)
+
+    def _refuse_workload(self, name: str, words: list[str], args: list[str]) -> None:
+        """Refuse ``plan llama3.1``: of a command that takes no words, but a workload, with the line that was meant."""
+        from llmb_run.habits import workload_instead
+
+        if any(parameter.name == "workload" for parameter in self.params):
+            raise RequestError(
+                f"{name} takes its workload with -w, not as {' '.join(words)!r}",
+                remedy=workload_instead(name, words, args),
+                code="usage",
+            )
 
     def invoke(self, ctx: click.Context) -> int:
         result: Result = super().invoke(ctx)

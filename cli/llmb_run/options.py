@@ -173,7 +173,7 @@ workload = click.option(
     "-w", "--workload", metavar="NAME", required=True, help="Workload.", shell_complete=complete_workloads
 )
 size = setting(*_SIZE, more=", such as 405b", shell_complete=complete_sizes)
-dtype = setting("DTYPE", shell_complete=complete_dtypes)
+dtype = setting("DTYPE", "-d", shell_complete=complete_dtypes)
 scale = setting("JOB_TOTAL_GPUS", shell_complete=complete_scales)
 workloads = several(
     *("-w", "--workload"),
@@ -182,7 +182,7 @@ workloads = several(
     shell_complete=complete_workloads,
 )
 sizes = setting(*_SIZE, more=_LIST, multiple=True, shell_complete=complete_sizes)
-dtypes = setting("DTYPE", more=_LIST, multiple=True, shell_complete=complete_dtypes)
+dtypes = setting("DTYPE", "-d", more=_LIST, multiple=True, shell_complete=complete_dtypes)
 scales = several(
     "--scale",
     metavar="GPUS",
@@ -278,7 +278,9 @@ planned_jobs = together(
         help="A column, a variable of the job, or size, dtype, scale (GPUs), engine, image, variant; repeatable.",
     ),
     several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="Settings that change together; repeatable."),
-    click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each combination."),
+    click.option(
+        "-r", "--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each combination."
+    ),
     click.option(
         "--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over."
     ),
