@@ -27,37 +27,37 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMMANDS: dict[str, dict[str, str]] = {
-    "Start": {
+    "The first week": {
         "list": "Show workloads with their sizes, dtypes and numbers of GPUs.",
         "plan": "Show what a job will take: memory, time, GPU-hours, and where its ranks run.",
+        "health": "Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
         "single": "Start one job.",
+        "jobs": "List runs and their states.",
+        "why": "Say why runs failed: the first cause, its rank and node, and what to do.",
+        "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
+        "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
+    },
+    "Start": {
         "submit": "Start every combination of workloads, sizes, dtypes, numbers of GPUs and settings.",
         "sweep": "Try every combination of settings, and rank them with `results --rank`.",
         "bulk": "Start the jobs of a task file.",
         "retry": "Start runs again with the same plan.",
-        "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
         "ab": "Compare two configurations: alternate runs on the same nodes until the answer is clear.",
         "tune": "Find the fastest configuration of a job on this machine.",
     },
     "Follow": {
-        "jobs": "List runs and their states.",
         "watch": "Watch runs live: state, step, time left, reason for waiting.",
         "show": "Show one run: state, place, plan, result, and what went wrong.",
-        "why": "Say why runs failed: the first cause, its rank and node, and what to do.",
         "logs": "Print a run's log, and follow it.",
         "wait": "Wait until runs have ended.",
         "cancel": "Cancel runs.",
+        "exclude": "Nodes to keep jobs off: list, add, remove.",
     },
-    "Results": {
-        "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
+    "Judge": {
         "compare": "Compare two runs, or repeats of two: step time, loss, and what differs.",
         "baseline": "This site's own references: list, set, remove.",
         "report": "Report on runs: verdicts, charts, scaling, history, nodes and differences.",
         "archive": "Pack runs into one file: records, scripts, logs and hashes, but no secrets.",
-    },
-    "Housekeeping": {
-        "health": "Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
-        "exclude": "Nodes to keep jobs off: list, add, remove.",
     },
 }
 """Section of the help -> command -> its one line."""
@@ -94,6 +94,19 @@ def refuse_beside_json(option: str, value: str) -> None:
     """Raise RequestError where ``--json`` and ``option`` ask for two different outputs."""
     if click.get_current_context().meta.get(_JSON, False):
         raise RequestError(f"--json and {option} {value} cannot be combined", remedy="choose one")
+
+
+class SectionedOption(click.Option):
+    """An option that several commands share, shown under a heading of its own in their help."""
+
+    section = ""
+
+
+JOB, NODES = "The job", "Where it runs"
+"""Sections of help that several commands share."""
+
+_JOB_COMMANDS = ("single", "plan")
+"""The commands that are about one job: theirs comes first, and others refer to it."""
 
 
 def refuse_verb(command: str, words: Sequence[str]) -> None:
@@ -154,6 +167,27 @@ class Command(click.Command):
                 remedy=workload_instead(name, words, args),
                 code="usage",
             )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options and, by section, those that it shares."""
+        own: list[tuple[str, str]] = []
+        shared: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            line = parameter.get_help_record(ctx)
+            if line is None or isinstance(parameter, click.Argument):
+                continue
+            section = parameter.section if isinstance(parameter, SectionedOption) else ""
+            lines = shared.setdefault(section, []) if section else own
+            lines.append(line)
+        if ctx.info_name in _JOB_COMMANDS:
+            sections = {**shared, "Options": own}
+        else:
+            sections = {"Options": own, **shared}
+            if JOB in sections:
+                sections = {f"{JOB} (as in single)" if title == JOB else title: sections[title] for title in sections}
+        for title, lines in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> int:
         result: Result = super().invoke(ctx)

@@ -150,6 +150,9 @@ def _range(values: list[int]) -> str:
 def plan_command(**settings: Any) -> Result:
     """Show what a job will take: memory, time, GPU-hours, and where its ranks run.
 
+    \b
+    llmb-run plan -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
+
     Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
     """
     spec = one_job(dry_run=True, **settings)
