@@ -66,8 +66,12 @@ class Outlook:
         are on which node.
         """
         parts = {"fits": self._fits, "time": self._time, "cost": self._cost, "job": self._job}
-        further = {"memory": (memory, self._memory), "from": (origin, self._sources), "ranks": (ranks, self._ranks)}
-        parts |= {name: lines for name, (wanted, lines) in further.items() if wanted}
+        if memory:
+            parts["memory"] = self._memory
+        if origin:
+            parts["from"] = self._sources
+        if ranks:
+            parts["ranks"] = self._ranks
         text = "".join(labelled(name, [*lines()]) for name, lines in parts.items())
         if memory or origin or ranks:
             return text

@@ -132,9 +132,11 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
         if request.gpu_type:
             said = say("GPU_TYPE", said)
         types = _gpu_types(recipe, model.size)
-        remedy = f"it has configurations for {', '.join(types)}"
-        if gpu_type == CPU:
-            remedy = f"to plan it for other machines: {say('GPU_TYPE', types[0])} ({', '.join(types)})"
+        named = ", ".join(types)
+        if gpu_type != CPU:
+            remedy = f"it has configurations for {named}"
+        else:
+            remedy = f"to plan it for other machines: {say('GPU_TYPE', types[0])} ({named})"
             small = recipe.smoke_of(model.size)
             remedy += f"; {say('MODEL_SIZE', small)} runs here" if small else f"; {NO_COPY.format(model.size)}"
         message = f"{recipe.name} {model.size} has no configuration for {said}"
