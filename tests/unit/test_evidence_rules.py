@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.nodes.facts import HostFacts, Nodes, Snapshot
+from llmb_common.nodes.findings import NodeFinding, find
+from llmb_common.nodes.needs import needs_of_run
+from llmb_common.nodes.summary import NodeSummary
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.account import NodeSummary, make_account
-from llmb_common.runs.evidence.findings import NodeFinding, find
-from llmb_common.runs.evidence.nodes import HostFacts, Nodes, Snapshot
+from llmb_common.runs.account import make_account
 from support.fleets import FAULTS, GB200, H100, SIZES, Cluster, Fault, trials
 from support.gpu_nodes import write_node
 from support.runs import make_run
@@ -78,7 +80,7 @@ def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan) -> None:
 def test_other_gpus_than_planned(plan: JobPlan, planned: str, product: str, found: bool) -> None:
     look = Snapshot(time=1000.0, gpus=tuple(gpu(index, product=product) for index in range(8)))
     nodes = Nodes((node("a", before=look, load=look, after=look),))
-    findings = find(msgspec.structs.replace(plan, gpu_type=planned), nodes)
+    findings = find(needs_of_run(msgspec.structs.replace(plan, gpu_type=planned)), nodes)
     text = f"planned for {planned.upper()}, and the GPUs are {product}: MFU and reference are of another GPU"
     assert [item.text for item in findings if item.kind == "other-gpu"] == ([text] if found else [])
 

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from llmb_common.health.ask import PYTHONS, command, parse_frames
-from llmb_common.health.facts import Imex, KernelLog, Links, NodeFacts, Nvlink, read_facts
-from llmb_common.health.judge import judge
-from llmb_train.health import looks
+from llmb_common.health.verdicts import judge
+from llmb_common.nodes.facts import Imex, KernelLog, Links, NodeFacts, Nvlink
+from llmb_common.nodes.reading import read_facts
+from llmb_train.nodes import looks
 from support.health_fleets import needs
 from support.node_trees import NodeTrees
 

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from llmb_train.evidence import gpus, machine
-from llmb_train.evidence.ask import Call, Hangs, NoAnswer, ask
-from llmb_train.evidence.machine import names, read
-from llmb_train.health.kernel_lines import PATTERNS
+from llmb_train.nodes import gpus, machine
+from llmb_train.nodes.ask import Call, Hangs, NoAnswer, ask
+from llmb_train.nodes.kernel_lines import PATTERNS
+from llmb_train.nodes.machine import names, read
 
 TOOL_SECONDS = 15.0
 """No answer of a tool in so long, and it is killed."""
