@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from llmb_common.nodes.facts import HostFacts, Nodes, Snapshot
-from llmb_common.nodes.findings import NodeFinding, find
+from llmb_common.nodes.findings import NodeFinding, find, find_on_nodes
 from llmb_common.nodes.needs import needs_of_run
 from llmb_common.nodes.summary import NodeSummary
 from llmb_common.planning.job_plan import JobPlan
@@ -57,6 +57,12 @@ def test_another_nccl_is_a_problem(plan: JobPlan) -> None:
     assert said(plan, node("a"), node("c"), odd) == [
         ("different-nccl", "problem", "NCCL 2.20.5 on b; elsewhere 2.27.3")
     ]
+
+
+def test_what_is_found_on_a_node_is_not_said_of_one_whose_name_is_a_word_of_it(plan: JobPlan) -> None:
+    few = node("a", before=Snapshot(time=1000.0, gpus=gpus(count=7)))
+    found = find_on_nodes(needs_of_run(plan), Nodes((few, node("8"))))
+    assert [(host, finding.kind) for host, finding in found] == [("a", "fewer-gpus")]
 
 
 def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan) -> None:

@@ -208,6 +208,34 @@ def test_ports_that_a_job_is_told_to_use_are_those_that_count() -> None:
     assert checked(port("mlx5_1", state="DOWN"), needs(adapters="mlx5_0,mlx5_1:1"))["n2"].status == "fail"
 
 
+def _two_ports(facts: NodeFacts) -> NodeFacts:
+    """Every adapter has a second port."""
+    ports = tuple(
+        msgspec.structs.replace(port, name=f"{port.name}:{number}")
+        for port in facts.machine.adapters
+        for number in (1, 2)
+    )
+    more = tuple(Port(name=port.name, phys=f"phys of {port.name}", gids=("RoCE v2",)) for port in ports)
+    return part("machine", adapters=ports)(whole(ports=more)(facts))
+
+
+@pytest.mark.parametrize(
+    ("adapters", "said"),
+    [
+        ("", "mlx5_1:2 is DOWN, phys of mlx5_1:2"),
+        ("=mlx5_0,mlx5_1", "mlx5_1:2 is DOWN, phys of mlx5_1:2"),
+        ("=mlx5_0:1,mlx5_1:2", "mlx5_1:2 is DOWN, phys of mlx5_1:2"),
+        ("mlx5_1:1", ""),
+        ("=mlx5_1:1", ""),
+    ],
+)
+def test_of_an_adapter_with_two_ports_each_is_held_against_its_own_name(adapters: str, said: str) -> None:
+    nodes = {name: _two_ports(facts) for name, facts in fleet().items()}
+    nodes["n2"] = port("mlx5_1:2", state="DOWN")(nodes["n2"])
+    found = {verdict.node: verdict.reason for verdict in judge(list(nodes), nodes, needs(adapters=adapters))}
+    assert found == {"n1": "", "n2": said, "n3": "", "n4": ""}
+
+
 def alike(facts: NodeFacts, nodes: int, change: Change) -> set[tuple[str, str]]:
     """What is said of so many nodes that are all the same, by design: check and level."""
     fleet = {f"n{n}": change(msgspec.structs.replace(facts, host=f"n{n}")) for n in range(1, nodes + 1)}

@@ -87,7 +87,7 @@ class _Port(NamedTuple):
 
     @property
     def dark(self) -> Found:
-        own = [port.phys for port in self.node.ports if port.name == _bare(self.port.name) and port.phys]
+        own = [port.phys for port in self.node.ports if port.name == self.port.name and port.phys]
         phys = f", {own[0]}" if own else ""
         return Found(self.node.host, f"{self.port.name} is {self.port.state}{phys}")
 
@@ -137,7 +137,7 @@ def _usual_rate(ports: Sequence[Adapter]) -> float | None:
 def no_roce_address(fleet: Fleet) -> Iterator[Found]:
     for node in fleet.nodes:
         serving = _serving(node, fleet.needs)
-        ethernet = {_bare(port.name) for port in serving if port.state == ACTIVE and port.layer == "Ethernet"}
+        ethernet = {port.name for port in serving if port.state == ACTIVE and port.layer == "Ethernet"}
         without = [
             port.name
             for port in node.ports
@@ -160,10 +160,8 @@ def _serving(node: NodeFacts, needs: Needs) -> list[Adapter]:
     as half the GPUs; a node's adapters for storage may be among them, and its DPU is not."""
     ports = node.machine.adapters
     if needs.adapters and needs.adapters[0] != "^":
-        words = [_bare(word) for word in needs.adapters.lstrip("=").split(",")]
-        if needs.adapters.startswith("="):
-            return [port for port in ports if port.name in words]
-        return [port for port in ports if port.name.startswith(tuple(words))]
+        words, is_exact = needs.adapters.lstrip("=").split(","), needs.adapters.startswith("=")
+        return [port for port in ports if any(_is_named(port.name, word, exact=is_exact) for word in words)]
     kinds = Counter((port.type, port.layer) for port in ports)
     if not kinds:
         return []
@@ -171,6 +169,15 @@ def _serving(node: NodeFacts, needs: Needs) -> list[Adapter]:
     if count * 2 < (len(node.gpus) or needs.gpus_per_node):
         return []
     return [port for port in ports if (port.type, port.layer) == kind]
+
+
+def _is_named(name: str, word: str, *, exact: bool) -> bool:
+    """Whether a word of NCCL_IB_HCA, ``mlx5_0`` or ``mlx5_0:1``, means the port of this name; it is the beginning of an
+    adapter's name unless it is ``exact``."""
+    adapter, _, number = name.partition(":")
+    wanted, _, wanted_number = word.partition(":")
+    is_adapter = adapter == wanted if exact else adapter.startswith(wanted)
+    return is_adapter and (not number or wanted_number in ("", number))
 
 
 def _bare(name: str) -> str:
