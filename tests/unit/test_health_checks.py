@@ -133,6 +133,7 @@ def test_a_fault_is_found_on_its_node_and_on_no_other(level: str, check: str, ch
         "n4": "ok",
     }
     assert (check, level) in {(remark.check, remark.level) for remark in found["n2"].remarks}
+    assert all(remark.remedy for remark in found["n2"].remarks)
 
 
 UNKNOWN: list[Change] = [
@@ -344,7 +345,7 @@ def test_of_a_log_full_of_trouble_twelve_kinds_are_told() -> None:
     lines = [(1.0, f"NVRM: Xid (PCI:0000:{bus:02}:00): 79, x") for bus in range(14)] * 2
     found = list(kernel_remarks(KernelLog(lines=tuple(lines))))
     assert len(found) == 12
-    assert found[0] == Remark("xid", "fail", f"{lines[0][1]} (2 times)")
+    assert (found[0].check, found[0].level, found[0].text) == ("xid", "fail", f"{lines[0][1]} (2 times)")
 
 
 def test_the_reason_is_the_worst_on_one_line() -> None:

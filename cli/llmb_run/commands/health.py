@@ -18,7 +18,6 @@ from llmb_common.health.stress import MINUTES, measured_lines, stressed
 from llmb_common.health.verdicts import NodeVerdict
 from llmb_common.index.search import find_run
 from llmb_common.nodes.facts import plain_look
-from llmb_common.nodes.findings import remedy_of
 from llmb_common.nodes.needs import Needs, needs_of, needs_of_site
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.cluster_types import traits_of
@@ -161,7 +160,7 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
 
 
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
-    remarks = [{**msgspec.to_builtins(it), "remedy": remedy_of(it.check)} for it in verdict.remarks]
+    remarks = msgspec.to_builtins(verdict.remarks)
     facts = plain_look(found.facts.get(verdict.node))
     return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}
 

@@ -30,6 +30,8 @@ _LOST = re.compile(r"\b((?:ib|mlx5_(?!core)|ens|enp|eth)\w*)[:,]? .*lost carrier
 _DOWN = re.compile(r"mlx5_core \S+ (\w+): Link down")
 """As the driver says it, of which the first is that of the start."""
 _BUS = re.compile(r"PCI:([0-9A-Fa-f:.]+)")
+_CABLE = "have the link looked at: cable, transceiver, switch port"
+_LOOK = "look at the lines around it in the node's kernel log"
 _MOST = 12
 """Kinds of trouble that are told of a node."""
 
@@ -51,10 +53,15 @@ def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
             lines.setdefault(trouble, []).append(text)
     for trouble, texts in list(lines.items())[:_MOST]:
         times = f" ({len(texts)} times)" if len(texts) > 1 else ""
-        yield Remark(trouble.check, trouble.level, f"{texts[-1]}{times}")
+        yield Remark(trouble.check, trouble.level, f"{texts[-1]}{times}", _remedy(texts[-1]))
     for device, count in _lost_links(log).most_common():
         level: Weight = "fail" if count >= FLAPS else "warn"
-        yield Remark("link-flaps", level, f"{device} lost its link {count} times in a day")
+        yield Remark("link-flaps", level, f"{device} lost its link {count} times in a day", _CABLE)
+
+
+def _remedy(line: str) -> str:
+    known = signature_of(line)
+    return (known.remedy if known else "") or _LOOK
 
 
 def _lost_links(log: KernelLog) -> Counter[str]:

@@ -30,6 +30,7 @@ class Remark(msgspec.Struct, frozen=True):
     check: str
     level: Weight
     text: str
+    remedy: str = ""
 
 
 def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
@@ -65,11 +66,6 @@ def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
     return found
 
 
-def remedy_of(name: str) -> str:
-    """What to do about a rule's finding; empty where no rule has this name."""
-    return next((rule.remedy for rule in RULES if rule.name == name), "")
-
-
 def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[Found]]]:
     """The rules that find something; none of a run that never started."""
     if found == Nodes():
@@ -85,7 +81,7 @@ def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[F
 def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Remark]]:
     for host, items in _by_host(rule.look(fleet), fleet.nodes).items():
         for text in _said(rule, items):
-            yield host, Remark(rule.name, level, text)
+            yield host, Remark(rule.name, level, text, rule.remedy)
 
 
 def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, list[Found]]:

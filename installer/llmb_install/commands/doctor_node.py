@@ -11,7 +11,7 @@ from llmb_common.command.printable import size
 from llmb_common.executors.slurm.script import LOCAL_FILE_SYSTEMS, ROOT_ROOM
 from llmb_common.health.one_node import NodeReport
 from llmb_common.nodes.facts import Folder
-from llmb_common.nodes.findings import Remark, doctor_remarks, remedy_of
+from llmb_common.nodes.findings import Remark, doctor_remarks
 from llmb_common.nodes.needs import needs_of_site
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import SLURM, traits_of
@@ -61,7 +61,7 @@ def _ruled(name: str, remarks: Mapping[str, Remark], rule: str, found: str, reme
     remark = remarks.get(rule)
     if remark is None:
         return DoctorCheck(name, "ok", found)
-    return DoctorCheck(name, _LEVELS[remark.level], found, remedy or remedy_of(rule))
+    return DoctorCheck(name, _LEVELS[remark.level], found, remedy or remark.remedy)
 
 
 def _hardware(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
