@@ -19,11 +19,11 @@ from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.platform.run_states import is_live
-from llmb_common.runs.evidence.account import as_plain
-from llmb_common.runs.evidence.stragglers import FILE, Straggler, straggler_in
+from llmb_common.runs.account import as_plain
 from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.manifest import image_line
 from llmb_common.runs.record import load_record
+from llmb_common.runs.stragglers import FILE, Straggler, straggler_in
 from llmb_common.submission.observe import Observation, observe
 from llmb_common.timing.log_files import is_log_name
 from llmb_run import options

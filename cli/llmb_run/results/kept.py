@@ -28,7 +28,7 @@ from llmb_common.results.configuration import configuration_of, memory_key
 from llmb_common.results.scatter import PastRun
 from llmb_common.results.steps import MeasuredSteps, steps_of
 from llmb_common.results.verdict import window_of
-from llmb_common.runs.evidence.account import account_of
+from llmb_common.runs.account import account_of
 from llmb_common.runs.record import COMPLETED, RunRecord
 from llmb_common.timing.iterations import IterationsOnDisk
 from llmb_common.timing.log_files import RunFiles

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmb_common.errors import RecordError, RequestError
+from llmb_common.nodes.findings import NodeFinding
+from llmb_common.nodes.summary import NodeSummary
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import configuration_of, image_marks, software_of
 from llmb_common.results.level import CONFIDENCE
@@ -30,8 +32,7 @@ from llmb_common.results.verdict import (
     window_of,
     with_training,
 )
-from llmb_common.runs.evidence.account import NodeSummary, account_of
-from llmb_common.runs.evidence.findings import NodeFinding
+from llmb_common.runs.account import account_of
 from llmb_common.runs.extras import Extras, extras_of
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.timing.log_files import RunFiles, find_runs, log_stem

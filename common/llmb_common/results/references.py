@@ -26,6 +26,8 @@ import msgspec
 from llmb_common.command.printable import counted
 from llmb_common.decoding.structs import change_list, read_list
 from llmb_common.errors import RecordError, RequestError
+from llmb_common.nodes.findings import NodeFinding
+from llmb_common.nodes.summary import NodeSummary, held_against, setup_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release, release_order, same_release
@@ -36,8 +38,7 @@ from llmb_common.results.configuration import configuration_key, image_marks, so
 from llmb_common.results.level import level, mean_error
 from llmb_common.results.scatter import PastRuns
 from llmb_common.results.steps import StepTime
-from llmb_common.runs.evidence.account import NodeSummary, account_of, held_against, setup_of
-from llmb_common.runs.evidence.findings import NodeFinding
+from llmb_common.runs.account import account_of
 from llmb_common.runs.record import RunRecord
 
 

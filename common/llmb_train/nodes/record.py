@@ -17,7 +17,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from llmb_train.evidence import gpus, machine
+from llmb_train.nodes import gpus, machine
 from llmb_train.ranks import Rank
 
 SCHEMA = 1

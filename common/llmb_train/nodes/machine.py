@@ -7,7 +7,7 @@ import platform
 import re
 import socket
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, MutableMapping, Optional
+from typing import Any, Dict, List, Mapping, MutableMapping, Optional, Tuple
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _MOST_ADAPTERS = 64
@@ -52,21 +52,29 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
     ``rate_gbps`` is that of the link as it is, ``state`` the logical one (``ACTIVE``, ``DOWN``).
     """
     found = []
+    for name, adapter, port in ports(root):
+        rate = re.match(r"\d+(?:\.\d+)?", read(port / "rate") or "")
+        found.append(
+            {
+                "name": name,
+                "type": read(adapter / "hca_type"),
+                "firmware": read(adapter / "fw_ver"),
+                "layer": read(port / "link_layer"),
+                "state": (read(port / "state") or "").rpartition(":")[2].strip() or None,  # of "4: ACTIVE"
+                "rate_gbps": float(rate.group()) if rate else None,
+            }
+        )
+    return found
+
+
+def ports(root: Path) -> List[Tuple[str, Path, Path]]:
+    """Each port's name (``mlx5_0``, of an adapter with several ``mlx5_0:1``), its adapter's folder and its own."""
+    found = []
     for name in names(root)[:_MOST_ADAPTERS]:
-        ports = names(root / name / "ports")
-        for port in ports[:4]:
-            folder = root / name / "ports" / port
-            rate = re.match(r"\d+(?:\.\d+)?", read(folder / "rate") or "")
-            found.append(
-                {
-                    "name": name if len(ports) == 1 else f"{name}:{port}",
-                    "type": read(root / name / "hca_type"),
-                    "firmware": read(root / name / "fw_ver"),
-                    "layer": read(folder / "link_layer"),
-                    "state": (read(folder / "state") or "").rpartition(":")[2].strip() or None,  # of "4: ACTIVE"
-                    "rate_gbps": float(rate.group()) if rate else None,
-                }
-            )
+        numbers = names(root / name / "ports")
+        for number in numbers[:4]:
+            title = name if len(numbers) == 1 else f"{name}:{number}"
+            found.append((title, root / name, root / name / "ports" / number))
     return found
 
 

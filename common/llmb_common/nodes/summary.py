@@ -1,11 +1,9 @@
-"""A run's evidence in short, as the record keeps it and commands show it; and where it is unlike an accepted run's:
-a fault that all nodes share.
+"""The nodes of a run in short, as its record keeps them and commands show them; and where they are unlike an accepted
+run's: a fault that all nodes share.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,16 +12,13 @@ from typing import Any
 import msgspec
 
 from llmb_common.command.printable import printable
-from llmb_common.decoding.structs import from_plain
-from llmb_common.platform.run_states import is_live
-from llmb_common.runs.evidence.findings import NodeFinding, Severity, domains_of, find, used_adapters
-from llmb_common.runs.evidence.gpu_run import EvidenceCase, Expected, GpuRun, held_clock
-from llmb_common.runs.evidence.nodes import GIB, NodeRecord, Nodes, read_nodes
-from llmb_common.runs.record import RunRecord
+from llmb_common.nodes.facts import GIB, NodeFacts, Nodes, domains_of, used_adapters
+from llmb_common.nodes.findings import NodeFinding, find
+from llmb_common.nodes.gpu_run import GpuRun, held_clock, runs_of
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.rule import Severity
 
 _MOST_DOMAINS = 4
-KEY = "evidence"
-"""In the record's ``manifest["job"]``."""
 
 
 class NodeSummary(msgspec.Struct, frozen=True):
@@ -88,16 +83,11 @@ class NodeSummary(msgspec.Struct, frozen=True):
         return [printable(line) for line in lines if line]
 
 
-def make_account(record: RunRecord) -> NodeSummary:
-    """What the run's nodes recorded in ``nodes/``, summarized."""
-    return summarize(record.plan, read_nodes(record.paths.folder))
-
-
-def summarize(plan: Expected, found: Nodes) -> NodeSummary:
-    """A summary of what the nodes recorded."""
+def summarize(needs: Needs, found: Nodes) -> NodeSummary:
+    """A summary of what the nodes recorded, with what in it speaks against the run's result."""
     nodes = found.nodes
     power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]
-    runs = EvidenceCase(plan, found).gpus
+    runs = [run for node in nodes for run in runs_of(node)]
     clocks = [run.clock for run in runs if run.clock]
     transports: Counter[str] = Counter()
     for node in nodes:
@@ -125,11 +115,11 @@ def summarize(plan: Expected, found: Nodes) -> NodeSummary:
         clock_mhz=statistics.median(clocks) if clocks else None,
         power_w=sum(power) / len(power) if power else None,
         **_memory(nodes),
-        findings=find(plan, found),
+        findings=find(needs, found),
     )
 
 
-def _memory(nodes: tuple[NodeRecord, ...]) -> dict[str, Any]:
+def _memory(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
     """The fields that say how much memory of the GPUs was in use; none where no rank said."""
     peaks = [peak for node in nodes for peak in node.peaks]
     if not peaks:
@@ -142,29 +132,12 @@ def _memory(nodes: tuple[NodeRecord, ...]) -> dict[str, Any]:
     }
 
 
-def account_of(record: RunRecord) -> NodeSummary:
-    """The account that the record keeps since the run ended, or that of the folder."""
-    job = record.manifest.get("job")
-    kept = job.get(KEY) if isinstance(job, dict) else None
-    with contextlib.suppress(msgspec.ValidationError):
-        if kept is not None and not is_live(record.state):
-            account: NodeSummary = from_plain(kept, NodeSummary)
-            return account
-    return make_account(record)
-
-
-def as_plain(account: object) -> dict[str, Any]:
-    """The JSON values of an ``NodeSummary``, or of another struct."""
-    plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
-    return plain
-
-
-def _gpus_of(node: NodeRecord) -> str | None:
+def _gpus_of(node: NodeFacts) -> str | None:
     products = Counter(gpu.product or "unknown GPU" for gpu in node.gpus)
     return ", ".join(f"{count} x {name}" for name, count in products.items()) or None
 
 
-def _adapters_of(node: NodeRecord) -> str | None:
+def _adapters_of(node: NodeFacts) -> str | None:
     used = used_adapters(node)
     rates = {port.rate_gbps for port in used.values() if port and port.rate_gbps}
     rate = f" at {'/'.join(f'{rate:g}' for rate in sorted(rates))} Gbit/s" if rates else ""

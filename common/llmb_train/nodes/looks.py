@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from llmb_train.evidence import gpus, machine
-from llmb_train.evidence.ask import Call, Hangs, NoAnswer, ask
-from llmb_train.evidence.machine import names, read
-from llmb_train.health.kernel_lines import PATTERNS
+from llmb_train.nodes import gpus, machine
+from llmb_train.nodes.ask import Call, Hangs, NoAnswer, ask
+from llmb_train.nodes.kernel_lines import PATTERNS
+from llmb_train.nodes.machine import names, read
 
 TOOL_SECONDS = 15.0
 """No answer of a tool in so long, and it is killed."""
@@ -126,17 +126,17 @@ def ports() -> List[Dict[str, Any]]:
 
 def _ports() -> List[Dict[str, Any]]:
     found = []
-    for file in sorted(glob.glob(str(ROOT / "sys/class/infiniband/*/ports/*"))):
-        port = Path(file)
-        kinds = {read(port / "gid_attrs/types" / name) for name in names(port / "gid_attrs/types")}
+    for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
+        types = port / "gid_attrs/types"
+        kinds = {read(types / number) for number in names(types)}
         counters = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors")
         found.append(
             {
-                "name": port.parent.parent.name,
+                "name": name,
                 "phys": (read(port / "phys_state") or "").rpartition(":")[2].strip() or None,
-                "board": read(port.parent.parent / "board_id"),
+                "board": read(adapter / "board_id"),
                 "gids": sorted(kind for kind in kinds if kind),
-                "errors": {name: _whole(read(port / "counters" / name)) for name in counters},
+                "errors": {counter: _whole(read(port / "counters" / counter)) for counter in counters},
             }
         )
     return found

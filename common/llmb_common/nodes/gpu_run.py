@@ -1,5 +1,5 @@
 """One GPU over a run: what it was at the start, in each look under load, and at the end; and what is wrong with it by
-itself, without a look at the others."""
+itself, each a small function that says what, or nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
-from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.runs.evidence.nodes import GpuState, NodeRecord, Nodes, Snapshot
+from llmb_common.nodes.facts import GpuState, NodeFacts, Snapshot
 
 LONG_SHARE = 0.01
 """Clocks held down for longer than this share of the time between the looks before and after training."""
@@ -45,13 +43,18 @@ _NEAR = 0.97
 class GpuRun:
     """``gpu`` is as at the start; ``samples`` are the looks under load."""
 
-    where: str
+    host: str
     gpu: GpuState
     end: GpuState | None
     samples: tuple[GpuState, ...]
     elapsed: float
     """Seconds between the looks before and after training."""
     before: GpuState | None
+
+    @property
+    def where(self) -> str:
+        """Its node and number, for people."""
+        return f"{self.host} GPU {self.gpu.index}"
 
     @cached_property
     def busy(self) -> tuple[GpuState, ...]:
@@ -80,46 +83,14 @@ class GpuRun:
         return any(margin is not None and margin <= _HOT for look in looks for margin in _margins(look, self.gpu))
 
 
-def runs_of(node: NodeRecord) -> Iterator[GpuRun]:
+def runs_of(node: NodeFacts) -> Iterator[GpuRun]:
     """The node's GPUs."""
     before, end = _by_index(node.before), _by_index(node.after)
     looks = [_by_index(look) for look in node.samples]
     for gpu in node.gpus:
         samples = tuple(look[gpu.index] for look in looks if gpu.index in look)
         elapsed = node.after.time - node.before.time
-        where = f"{node.host} GPU {gpu.index}"
-        yield GpuRun(where, gpu, end.get(gpu.index), samples, elapsed, before.get(gpu.index))
-
-
-class Expected(Protocol):
-    """What nodes are expected to be: of a ``JobPlan``, or of nodes that no job has yet."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def gpu_type(self) -> str: ...
-    @property
-    def nodes(self) -> int: ...
-    @property
-    def gpus_per_node(self) -> int: ...
-    @property
-    def scheduler(self) -> SchedulerPart | None: ...
-
-
-@dataclass(frozen=True)
-class EvidenceCase:
-    """The input of the rules: what was expected, and what the nodes recorded."""
-
-    plan: Expected
-    found: Nodes
-
-    @property
-    def nodes(self) -> tuple[NodeRecord, ...]:
-        return self.found.nodes
-
-    @cached_property
-    def gpus(self) -> list[GpuRun]:
-        return [run for node in self.nodes for run in runs_of(node)]
+        yield GpuRun(node.host, gpu, end.get(gpu.index), samples, elapsed, before.get(gpu.index))
 
 
 def throttled(run: GpuRun) -> str:

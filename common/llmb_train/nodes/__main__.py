@@ -1,4 +1,4 @@
-"""``python -m llmb_train.health SPEC``: one node, looked at. Prints frames; starts on Python 3.6."""
+"""``python -m llmb_train.nodes SPEC``: one node, looked at. Prints frames; starts on Python 3.6."""
 
 import json
 import os
@@ -6,9 +6,9 @@ import sys
 import time
 from typing import Any, Dict
 
-from llmb_train.evidence.ask import call_all, frames
-from llmb_train.evidence.machine import node_name
-from llmb_train.health.looks import calls
+from llmb_train.nodes.ask import call_all, frames
+from llmb_train.nodes.looks import calls
+from llmb_train.nodes.machine import node_name
 
 
 def main(spec: Dict[str, Any]) -> None:
@@ -24,7 +24,7 @@ def main(spec: Dict[str, Any]) -> None:
 def _under_load(spec: Dict[str, Any]) -> Dict[str, Any]:
     """What the second stage gives, or why it gives nothing: no torch in this Python, for instance."""
     try:
-        from llmb_train.health.stress import stress
+        from llmb_train.nodes.stress import stress
 
         return stress(spec)
     except Exception as error:  # noqa: BLE001 - whoever asked reports it

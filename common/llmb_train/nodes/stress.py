@@ -18,15 +18,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from llmb_train.evidence import gpus, machine
-from llmb_train.evidence.ask import Call, call_all
-from llmb_train.evidence.machine import node_name
+from llmb_train.nodes import gpus, machine
+from llmb_train.nodes.ask import Call, call_all
+from llmb_train.nodes.machine import node_name
 
 ALONE_SECONDS = 60.0
 TOGETHER_SECONDS = 60.0
 """For the products and copies of a GPU, and for a group's all-reduce with its rendezvous."""
 _LOOKS = 3
-"""At the GPUs under load: ``runs.evidence`` judges a clock by as many."""
+"""At the GPUs under load: ``nodes.gpu_run`` judges a clock by as many."""
 RENDEZVOUS = timedelta(seconds=30)
 """For the ranks of a group to find each other, and for one collective."""
 _LINES = ("NCCL version", "Using network", "NET/IB : Using", "Selected provider", " via ", "MNNVL")

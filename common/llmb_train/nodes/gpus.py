@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 from xml.etree import ElementTree
 
-from llmb_train.evidence.ask import NoAnswer, ask
+from llmb_train.nodes.ask import NoAnswer, ask
 
 COMMAND = ("nvidia-smi", "-q", "-x")
 SECONDS = 10.0

@@ -13,8 +13,8 @@ import msgspec
 from llmb_common.command.printable import first_few
 from llmb_common.decoding.structs import from_json
 from llmb_common.machine.files import read_plain
+from llmb_common.nodes.reading import read_nodes
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.nodes import read_nodes
 from llmb_common.timing.statistics import t_quantile
 
 FILE = "waits.json"
