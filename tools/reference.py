@@ -18,6 +18,7 @@ import msgspec
 from llmb_common.causes.table import numbers, signatures
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import EXIT_STATUS, RecipeError
+from llmb_common.planning.deviations import TABLE
 from llmb_common.platform.cluster_types import ways
 from llmb_common.platform.engines import CONTAINERS, LOOKED_UP, SOURCES
 from llmb_common.platform.run_states import OWN_STATES, STATES
@@ -34,7 +35,7 @@ from llmb_run.tuning.answer import ARM
 from tools import json_schema
 from tools.markdown import fill, lines
 
-PAGES = ("catalogue.md", "columns.md", "failures.md", "reference.md")
+PAGES = ("catalogue.md", "columns.md", "failures.md", "planning.md", "reference.md")
 
 _SHARED = 4
 """An option that so many commands have is listed once."""
@@ -77,6 +78,13 @@ def _no_causes() -> Iterator[str]:
     for item in signatures():
         if item.role != "root":
             yield f"| `{item.id}` ({item.role}) | {_line(item.examples[0])} | {item.cause} |"
+
+
+def _deviations() -> Iterator[str]:
+    """What jobs do otherwise than NVIDIA's runner, in the words of plans."""
+    yield from ("| jobs | here | NVIDIA's runner | because |", "|---|---|---|---|")
+    for one, _ in TABLE:
+        yield f"| {one.jobs} | {one.here} | {one.nvidia} | {one.why} |"
 
 
 def _line(text: str) -> str:
@@ -214,6 +222,7 @@ TABLES: dict[str, Callable[..., Iterable[str]]] = {
     "no_causes": _no_causes,
     "xids": _xids,
     "containers": _containers,
+    "deviations": _deviations,
     "variables": _variables,
     "settings": _settings,
     "options": _options,

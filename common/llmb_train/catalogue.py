@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from llmb_train import counts, perf_recipes
+from llmb_train import counts, layouts, perf_recipes
 from llmb_train.engine import package_version
 from llmb_train.errors import TrainError
 from llmb_train.named_settings import fields_text, plain
@@ -55,7 +55,7 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     for name in perf_recipes.names():
         perf_recipes.asked.clear()
         try:
-            made = row(perf_recipes.find(name)())
+            made = row(name, perf_recipes.find(name)())
         except Exception as error:  # noqa: BLE001  # NVIDIA's code, of any release: the others go on
             missing[name] = " ".join(f"{type(error).__name__}: {error}".split())
             continue
@@ -114,11 +114,12 @@ def _line(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def row(config: Any) -> dict[str, Any]:
-    """The row of one recipe, of the configuration that calling it gave; JSON values only."""
+def row(name: str, config: Any) -> dict[str, Any]:
+    """The row of the recipe ``name``, of the configuration that calling it gave; JSON values only."""
     _complete(config)
     ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
     by_hand = ("pipeline_model_parallel_layout", *ends, "hybrid_layer_pattern")
+    placed = layouts.layouts(name, config.model)
     return {
         "columns": perf_recipes.columns(config),
         "sequence_length": config.model.seq_length,
@@ -127,7 +128,8 @@ def row(config: Any) -> dict[str, Any]:
         "flops_per_token": bridge_flops_per_token(config),
         "own_flops_per_token": counts.flops_per_token(config),
         "layers": layers(config),
-        "stages": any(getattr(config.model, name, None) for name in by_hand),
+        "stages": any(getattr(config.model, field, None) for field in by_hand),
+        **({"layouts": placed} if placed else {}),
         "settings": settings(config),
         "env": {name: perf_recipes.word(value) for name, value in sorted(config.env_vars.items())},
     }
@@ -188,6 +190,7 @@ def settings(config: Any) -> dict[str, Any]:
         "nccl_ub": bool(getattr(config.ddp, "nccl_ub", False)),
         "tp_comm_overlap": getattr(config.comm_overlap, "tp_comm_overlap", None),
         "overlap_moe_expert_parallel_comm": getattr(config.comm_overlap, "overlap_moe_expert_parallel_comm", None),
+        "early_gather": bool(config.optimizer.overlap_param_gather_with_optimizer_step),
         "peft": type(config.peft).__name__ if config.peft is not None else None,
         "dataset": type(config.dataset).__name__,
         "dataset_seq_length": plain(getattr(config.dataset, "seq_length", None)),

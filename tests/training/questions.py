@@ -291,6 +291,30 @@ def decided_by_the_launcher(asked: str) -> dict[str, Any]:
     return {short: functools.reduce(_member, path.split("."), config) for short, path in names.items()}
 
 
+def changed_by_columns(asked: dict[str, Any]) -> dict[str, Any]:
+    """The settings in which the job of the function ``name`` with ``columns`` differs from the function itself, of the
+    model, DDP and overlaps."""
+    from llmb_train import perf_recipes, validation
+    from llmb_train.functions import build_config
+
+    columns, own = asked["columns"], perf_recipes.find(asked["name"])()
+    before = resolved_fields(own)
+    export(own)
+    job = validation._job(asked["name"], own, False)
+    graphs = columns.pop("cuda_graph", job.performance.cuda_graph)
+    job = replace(
+        job,
+        parallelism=replace(job.parallelism, **columns),
+        performance=replace(job.performance, cuda_graph=graphs),
+    )
+    after = resolved_fields(build_config(job, GPU))
+    return {
+        name: value
+        for name, value in after.items()
+        if name.startswith(("model.", "ddp.", "comm_overlap.")) and value != before.get(name)
+    }
+
+
 def _member(section: Any, name: str) -> Any:
     return getattr(section, name, None)
 

@@ -80,6 +80,7 @@ UNDERSTOOD = {
     "ENABLE_PROFILE=true": """
         -> profile=True
         PROFILE_START_STEP=3 PROFILE_STOP_STEP=4 PROFILE_RANKS=ALL -> profile_start=3 profile_stop=4 profile_ranks=all
+        PROFILE_TRACE=NVTX,cuda-hw -> profile_trace=nvtx,cuda-hw
         RUN_CONF_PROFILE_START_STEP=3 RUN_CONF_PROFILE_STOP_STEP=4 -> profile_start=3 profile_stop=4
         ENABLE_GPU_METRICS=true -> gpu_metrics=True
     """,
@@ -163,6 +164,7 @@ REFUSED = {
         CHECKPOINT_INTERVAL=5 -> CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true & set both
         CHECKPOINT_DIR=/c -> CHECKPOINT_DIR needs ENABLE_CHECKPOINT=true & set both
         PROFILE_START_STEP=1 -> PROFILE_START_STEP needs ENABLE_PROFILE=true & set both
+        PROFILE_TRACE=cuda -> PROFILE_TRACE needs ENABLE_PROFILE=true & set both
         PROFILE_STOP_STEP=1 -> PROFILE_STOP_STEP needs ENABLE_PROFILE=true & set both
         PROFILE_RANKS=all -> PROFILE_RANKS needs ENABLE_PROFILE=true
         ENABLE_GPU_METRICS=true -> ENABLE_GPU_METRICS needs ENABLE_PROFILE=true & set both

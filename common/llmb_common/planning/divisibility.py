@@ -184,12 +184,19 @@ def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
         message = f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} cannot be combined"
         yield f"{message}: graphs are of single layers", "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0"
     if c.fsdp:
-        # Of any kind, by the sources at core_v0.16.0 to core_v0.19.0. 0.16 starts an all-gather in each optimizer step
-        # (distrib_optimizer.py:2609, megatron_fsdp.py:1117) that the captured forward waits for. 0.17 can leave it out
-        # (fsdp_all_gather_in_start_param_sync, pull request 3095), but drops param.grad, which a replay writes to. 0.18
-        # can keep it (megatron_fsdp_cuda_graph_mode, 4663). Bridge 0.5 and 0.6 set neither, Megatron-LM itself both.
-        message = "CUDA_GRAPH and FSDP cannot be combined: no known Megatron-Bridge can capture Megatron-FSDP"
-        yield message, "set CUDA_GRAPH=false, or FSDP=false"
+        yield graphs_with_fsdp()
+
+
+def graphs_with_fsdp() -> tuple[str, str]:
+    """That CUDA graphs of any kind and FSDP cannot be combined, and what to do about it.
+
+    By the sources at core_v0.16.0 to core_v0.19.0. 0.16 starts an all-gather in each optimizer step
+    (distrib_optimizer.py:2609, megatron_fsdp.py:1117) that the captured forward waits for. 0.17 can leave it out
+    (fsdp_all_gather_in_start_param_sync, pull request 3095), but drops param.grad, which a replay writes to. 0.18 can
+    keep it (megatron_fsdp_cuda_graph_mode, 4663). Bridge 0.5 and 0.6 set neither, Megatron-LM itself both.
+    """
+    message = "CUDA_GRAPH and FSDP cannot be combined: no known Megatron-Bridge can capture Megatron-FSDP"
+    return message, "set CUDA_GRAPH=false, or FSDP=false"
 
 
 _FURTHEST = 256

@@ -17,6 +17,7 @@ import msgspec
 from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout, broken_rules, of_memory_savers, of_numbers, of_ranks, refuse_first
+from llmb_common.planning.function_stages import check_stages, divides_stages, ends_of, other_stages, sharding_problems
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.planning.tensor_overlap import overlap_problems
 from llmb_common.platform.gpus import GPUS
@@ -49,11 +50,9 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
     graphs = c.cuda_graph and "full_iteration" not in said
     overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
     if c.fsdp != own.fsdp:
-        does = "shards" if own.fsdp else "does not shard"
-        remedy = "unset FSDP, or choose a CONFIG_VARIANT with (or without) fsdp"
-        yield f"{does} its state, which decides more settings than one column", remedy
+        yield from sharding_problems(function, c)
     if not divides_stages(function, c):
-        ends = _ends(function)
+        ends = ends_of(function)
         counted = f"{function.architecture.layers + len(ends)} layers"
         counted += f" ({' and '.join(ends)} counted)" if ends else ""
         by = f"PP*VP = {c.pp}*{c.vp}" if (c.vp or 1) > 1 else f"PP = {c.pp}"
@@ -188,16 +187,6 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
     return [message for broken, message in rules if broken]
 
 
-def divides_stages(function: Function, c: Layout) -> bool:
-    """Whether the layers fill stages and chunks, or the function itself says which are where."""
-    return function.stages or (function.architecture.layers + len(_ends(function))) % (c.pp * (c.vp or 1)) == 0
-
-
-def _ends(function: Function) -> list[str]:
-    """What takes the place of a layer."""
-    return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
-
-
 def planned_function(case: Case) -> PlannedFunction | None:
     """The function that the job calls; None where the training code builds the model from its architecture."""
     function, name, catalogue = case.function, case.row.function, case.recipe.catalogue
@@ -251,13 +240,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             field="LOAD_CHECKPOINT_PATH",
         )
     if function.stages and case.model.reduced is None:
-        for name in ("pp", "vp"):
-            if name in asked and asked[name] != getattr(function.columns, name):
-                raise RequestError(
-                    f"{name.upper()}={asked[name]}: {case.row.function} assigns its layers to stages itself",
-                    remedy=f"unset {name.upper()}",
-                    field=name.upper(),
-                )
+        check_stages(case.row.function, function, layout)
     if asked.get("cuda_graph") and not function.columns.cuda_graph:
         raise RequestError(
             f"CUDA_GRAPH=true: {case.row.function} has no CUDA graphs, and there are several kinds of them",
@@ -269,7 +252,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
         return  # the training code knows what a reduced copy divides into
     refuse_first(of_numbers(layout, case.shape, case.model.sequence_length))
     refused = _refused(case, function)
-    if refused is not None and case.request.image is None:
+    if refused is not None and case.request.image is None and not other_stages(function, layout, refused):
         release = case.recipe.catalogue.release if case.recipe.catalogue else ""
         raise RequestError(
             f"{case.row.function} is refused by Megatron itself (Megatron-Bridge {release}): {refused}",
@@ -279,7 +262,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
         )
     check_combinations(case.row.function, function, layout)
     refuse_first(overlap_problems(case, layout))
-    of_memory = ("recompute_layers", "offload_layers", "pp")
+    of_memory = ("recompute_layers", "offload_layers", "pp", "fsdp")
     if any(name in asked and asked[name] != getattr(function.columns, name) for name in of_memory):
         refuse_first(of_memory_savers(layout, case.shape))
 

@@ -56,8 +56,19 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
         return "_".join(words) or base
 
 
+class Chunks(msgspec.Struct, frozen=True, array_like=True):
+    """The layers of each chunk of a model, in its order, at ``pp`` stages of ``vp`` chunks."""
+
+    pp: int
+    vp: int
+    layers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"PP={self.pp} VP={self.vp if self.vp > 1 else 'NA'}"
+
+
 class Function(msgspec.Struct, frozen=True, kw_only=True):
-    """What calling a function gives. ``stages``: it assigns its layers to stages itself of the pipeline."""
+    """What calling a function gives. ``stages``: it assigns its layers to stages of the pipeline itself."""
 
     columns: Columns[int]
     sequence_length: int
@@ -68,9 +79,15 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     layers: Layers | None = None
     """None: a catalogue from before there were any, or a model that nobody counts."""
     stages: bool = False
+    layouts: tuple[Chunks, ...] = ()
+    """Where NVIDIA's runner has a layout of one that does; empty where it has none for other PP and VP."""
     settings: dict[str, Any] = {}
     env: dict[str, str] = {}
     hugging_face: str | None = None
+
+    def chunks(self, pp: int, vp: int | None) -> tuple[int, ...] | None:
+        """The layers of each chunk at PP and VP; None where no layout says so."""
+        return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)
 
 
 class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):

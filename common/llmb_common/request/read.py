@@ -135,6 +135,7 @@ class Request:
     profile_start: int | None = None
     profile_stop: int | None = None
     profile_ranks: str | None = None
+    profile_trace: str | None = None
     gpu_metrics: bool = False
     nccl_trace: bool = False
     checkpoint: bool = False
@@ -221,6 +222,7 @@ def _refuse_contradictions(request: Request) -> None:
         "PROFILE_START_STEP": request.profile_start,
         "PROFILE_STOP_STEP": request.profile_stop,
         "PROFILE_RANKS": request.profile_ranks,
+        "PROFILE_TRACE": request.profile_trace,
     }
     of_checkpoints = {"CHECKPOINT_INTERVAL": request.checkpoint_interval, "CHECKPOINT_DIR": request.checkpoint_dir}
     for switch, on, dependent in (
