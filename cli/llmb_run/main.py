@@ -101,7 +101,7 @@ def _instead_of(option: str, known: Collection[str], value: str = "VALUE") -> st
     Empty: who knows.
     """
     from llmb_common.executors.slurm.options import is_option, option_name
-    from llmb_common.request.variables import COLUMNS, VARIABLES
+    from llmb_common.request.variables import VARIABLES, column_of
 
     name = option_name(option).lower()
     if name in ("yes", "y", "assume-yes"):
@@ -110,7 +110,7 @@ def _instead_of(option: str, known: Collection[str], value: str = "VALUE") -> st
         return ""
     if name in _HERE:
         return _if_known(_HERE[name], known)
-    if name in COLUMNS.values():
+    if column_of(name) is not None:
         vary = f"--vary {name}={value}"
         return f"--set {name}={value}" if "," not in value else vary if "--vary" in known else f"llmb-run sweep {vary}"
     variable = name.upper().replace("-", "_")

@@ -274,7 +274,7 @@ def test_how_near_a_slip_is(slip: str) -> None:
 
 
 def test_columns_are_numbers_counts_or_switches_and_some_can_be_unset() -> None:
-    sizes, unset, counts = "TP PP CP EP ETP VP MBS GBS", "EP ETP VP", "RECOMPUTE_LAYERS OFFLOAD_LAYERS"
+    sizes, unset, counts = "TP PP CP EP ETP VP MBS GBS SEQ_LENGTH", "EP ETP VP", "RECOMPUTE_LAYERS OFFLOAD_LAYERS"
     taken = {name: {"4": 4} for name in sizes.split()} | {name: {"0": 0, "80": 80} for name in counts.split()}
     taken |= {name: {"4": 4, "NA": None, "none": None, "Null": None} for name in unset.split()}
     yes_no = {**dict.fromkeys(["true", "1", "YES", "on"], True), **dict.fromkeys(["False", "0", "no", "off"], False)}

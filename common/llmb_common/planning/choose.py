@@ -77,6 +77,13 @@ class Case(PlanningInput):
         return self.request.load_checkpoint is not None and not self.adapters
 
     @property
+    def precision(self) -> str:
+        """The FP8 scaling, or the dtype where it is not FP8."""
+        if self.dtype != "fp8":
+            return self.dtype
+        return self.row.fp8_recipe or self.request.fp8_recipe or self.variant.fp8_recipe
+
+    @property
     def on_cpu(self) -> bool:
         return self.gpu_type == CPU
 
