@@ -281,7 +281,7 @@ def test_columns_are_numbers_counts_or_switches_and_some_can_be_unset() -> None:
     taken |= dict.fromkeys(("FSDP", "CUDA_GRAPH"), yes_no)
     assert taken.keys() == COLUMNS.keys()
     for name, words in taken.items():
-        assert [read_request({name: word}).columns for word in words] == [{name.lower(): v} for v in words.values()]
+        assert [read_request({name: word}).columns for word in words] == [{COLUMNS[name]: v} for v in words.values()]
     for name in sizes.split():
         for wrong in ("0", "-1", "four", "4.0"):
             with pytest.raises(RequestError, match=f"{name}={wrong} is not a positive whole number"):

@@ -134,20 +134,20 @@ def _of_sequence(c: Layout, attention_chunk: int | None = None) -> Broken:
         yield f"{sequence} does not consist of {chunks}", f"use at most {attention_chunk} tokens, or a multiple"
 
 
-_FEWEST = {"mx": 32, "nvfp4": 16, "bf16": 1}
-"""Tokens of a rank that a product takes at once in a precision, in other FP8 8: Transformer Engine 2.12 to 2.18,
-``MXFP8Quantizer`` and ``NVFP4Quantizer`` in ``pytorch/csrc/quantizer.cpp``, ``assert_dim_for_fp8_exec`` in
-``pytorch/utils.py``."""
+_TOKENS = {"mx": ("MXFP8", 32), "nvfp4": ("NVFP4", 16), "bf16": ("BF16", 1)}
+"""Of what the tokens of a rank have to be a multiple in a precision, in other FP8 of 8: Transformer Engine 2.12 to
+2.18, ``pytorch/csrc/quantizer.cpp`` (MXFP8, NVFP4) and ``assert_dim_for_fp8_exec`` in ``pytorch/utils.py``."""
 
 
 def of_precision(c: Layout, precision: str) -> Broken:
     """The tokens that a rank has of a micro-batch. ``precision``: the FP8 scaling, or the dtype where it is not FP8."""
-    fewest, shared = _FEWEST.get(precision, 8), c.tp * c.cp
-    if (c.seq_len * c.mbs) % (shared * fewest):
+    word, unit = _TOKENS.get(precision, ("FP8", 8))
+    shared = c.tp * c.cp
+    if (c.seq_len * c.mbs) % (shared * unit):
         yield (
-            f"SEQ_LENGTH*MBS/(TP*CP) = {c.seq_len}*{c.mbs}/{shared} tokens of a rank are not a multiple of {fewest}, "
-            f"which {precision.upper()} needs",
-            f"use a multiple of {shared * fewest} as SEQ_LENGTH, or other MBS, TP, CP",
+            f"a rank gets SEQ_LENGTH*MBS/(TP*CP) = {c.seq_len}*{c.mbs}/{shared} tokens, and {word} needs a multiple of "
+            f"{unit}",
+            f"use a multiple of {shared * unit} as SEQ_LENGTH, or other MBS, TP, CP",
         )
 
 
