@@ -131,15 +131,15 @@ def plan_command(
     gpus: int | None = None,
 ) -> str:
     """``llmb-run plan -w ... -s ...`` for ``size``, with what is given as far as the recipe has it."""
-    known = [one for one in recipe.configurations if one.size == size and one.release is None]
+    known = [one for one in _accepted(recipe) if one.size == size]
+    known = known or [one for one in recipe.configurations if one.size == size]  # the plan says what is wrong with them
     known = [one for one in known if not recipe.variant(one.variant).by_name] or known
-    here = row_types(gpu_type) if gpu_type is not None else ()
+    here = _whose_rows(recipe, gpu_type)
     if not any(one.gpu in here for one in known):
         gpu_type = known[0].gpu
         here = (gpu_type,)
-    known = _preferring(known, [one.gpu in here for one in known])
-    known = _preferring(known, [one.dtype == dtype for one in known])
-    known = _preferring(known, [one.dtype == "bf16" for one in known] if dtype is None else [])
+    known = [one for one in known if one.gpu in here]
+    known = [one for one in known if one.dtype == (dtype or "bf16")] or known
     scales = sorted({scale for one in known for scale in one.scales})
     scale = min(scales, key=lambda scale: abs(math.log(scale / (gpus or scales[0]))))
     one = next(one for one in known if scale in one.scales)
@@ -149,15 +149,33 @@ def plan_command(
     return shlex.join([*words, "--scale", str(scale)])
 
 
-def _preferring(known: list[Configuration], preferred: list[bool]) -> list[Configuration]:
-    """Those that are preferred; all where none is."""
-    return [one for one, is_preferred in zip(known, preferred, strict=False) if is_preferred] or known
+def _accepted(recipe: Recipe) -> Iterator[Configuration]:
+    """The configurations that the recipe's image has, without the numbers of GPUs at which Megatron refuses them."""
+    index = recipe.catalogue.index if recipe.catalogue is not None else ()
+    refused = {
+        (entry.model, entry.gpu, entry.precision, entry.variant(recipe.listed_variants[0].name), entry.gpus)
+        for entry in index
+        if recipe.refusal(entry.name) is not None
+    }
+    for one in recipe.configurations:
+        precision = f"fp8{one.fp8_recipe}" if one.dtype == "fp8" else one.dtype
+        kept = [gpus for gpus in one.scales if (one.size, one.gpu, precision, one.variant, gpus) not in refused]
+        if kept and one.release is None:
+            yield one._replace(scales=tuple(kept))
+
+
+def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
+    """Whose configurations jobs on ``gpu_type`` run: a relative's only where the recipe has none for the type."""
+    if gpu_type is None:
+        return ()
+    has_own = any(one.gpu == gpu_type for one in recipe.configurations)
+    return (gpu_type,) if has_own else row_types(gpu_type)
 
 
 def _models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
     """The models of a recipe whose parameters are known, without small copies and stand-ins."""
-    here = row_types(gpu_type) if gpu_type is not None else None
-    sizes = {one.size for one in recipe.configurations if here is None or one.gpu in here}
+    here = _whose_rows(recipe, gpu_type)
+    sizes = {one.size for one in _accepted(recipe) if gpu_type is None or one.gpu in here}
     for size in recipe.sizes:
         model = recipe.model(size)
         if size not in sizes or model.reduced is not None or model.parameters is None or "smoke" in size:
