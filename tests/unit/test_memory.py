@@ -42,9 +42,8 @@ def measured(row: dict[str, Any]) -> MemoryInput:
 def layout_of(row: dict[str, Any]) -> Layout:
     columns = {name: row[name] for name in ("tp", "pp", "cp", "ep")}
     shards = 8 // (row["tp"] * row["pp"] * row["cp"])
-    return Layout(
-        seq_len=8192, gpus=8, mbs=1, gbs=row["microbatches"] * shards, etp=1 if row["ep"] else None, **columns
-    )
+    columns["etp"] = 1 if row["ep"] else None
+    return Layout(seq_len=8192, gpus=8, mbs=1, gbs=row["microbatches"] * shards, **columns)
 
 
 def errors(stages: tuple[StageMemory, ...], peaks: list[float]) -> list[float]:

@@ -178,7 +178,7 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
 def _refuse_unknown_model(given: PlanningInput) -> None:
     """Raise RequestError for a model that the recipe does not have, with the nearest that it has; whatever the GPU."""
     recipe, request = given.recipe, given.request
-    if request.model_size is None or request.model_size in recipe.sizes:
+    if request.model_size is None or request.model_size.removesuffix("-smoke") in recipe.sizes:
         return
     try:
         gpu_type = choose_gpu_type(given)
