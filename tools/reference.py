@@ -94,13 +94,14 @@ def _line(text: str) -> str:
 
 def _variables() -> Iterator[str]:
     yield from ("| variable | meaning | default | `llmb-run` |", "|---|---|---|---|")
+    column = VARIABLES[next(iter(COLUMNS))]
+    alike = [name for name in COLUMNS if VARIABLES[name].meaning == column.meaning]
     for name, variable in VARIABLES.items():
-        if name not in COLUMNS:
-            option = f"`{variable.option}`" if variable.option else ""
+        if name not in alike:
+            option = f"`{variable.option}`" if variable.option else "`--set`" if name in COLUMNS else ""
             default = variable.default.format_map(_Recipe())
             yield f"| `{name}` | {variable.in_table} | {default} | {option} |"
-    column = VARIABLES[next(iter(COLUMNS))]
-    yield f"| {' '.join(f'`{name}`' for name in COLUMNS)} | {column.in_table} | {column.default} | `--set` |"
+    yield f"| {' '.join(f'`{name}`' for name in alike)} | {column.in_table} | {column.default} | `--set` |"
     yield from (
         f"| `{name}` | {means} | [depends](../cli/README.md#jobs-supervise-themselves) | |"
         for name, means in PATIENCE.items()

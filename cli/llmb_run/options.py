@@ -247,7 +247,12 @@ _software = under(
 _values = under(
     JOB,
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),
-    several("--set", "columns", metavar="COLUMN=VALUE", help=f"{_COLUMN.in_help}, such as tp=4; repeatable."),
+    several(
+        "--set",
+        "columns",
+        metavar="COLUMN=VALUE",
+        help=f"{_COLUMN.in_help}, such as tp=4 or seq_length=4096; repeatable.",
+    ),
 )
 _place = under(
     NODES,

@@ -118,8 +118,20 @@ class Workspace:
             if name.lower() in (entry.recipe.workload, entry.recipe.name):
                 return entry
         known = [entry.recipe.workload for entry in self.catalog]
+        near = did_you_mean(name.lower(), known, cutoff=0.5)
+        remedy = "" if near else self.nearest_model(name)
         raise RequestError(
-            f"no workload {name!r}{did_you_mean(name.lower(), known, cutoff=0.5)}",
-            remedy=f"one of {', '.join(known)}; llmb-run list shows their sizes",
+            f"no workload {name!r}{near}",
+            remedy=remedy or f"one of {', '.join(known)}; llmb-run list shows their sizes",
             code="unknown-workload",
         )
+
+    def nearest_model(self, name: str) -> str:
+        """What to do about ``name``, a model and no workload; empty where nothing comes near."""
+        from llmb_common.recipes.nearest import plan_command, remedy_for
+
+        recipes = [entry.recipe for entry in self.catalog]
+        for recipe in recipes:
+            if name.lower() in recipe.sizes and "_" in name:  # not 8b, of which there may be several
+                return f"it is a size of {recipe.workload}: {plan_command(recipe, name.lower())}"
+        return remedy_for(name, recipes, gpu_type=self.cluster.gpu_type)

@@ -245,6 +245,27 @@ def counted(asked: dict[str, Any]) -> int:
         return sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
 
 
+def flops(document: dict[str, Any]) -> list[float | None]:
+    """For one token of one step of the job: as Megatron-Bridge counts for its log, and as LLMB does."""
+    from llmb_train import counts, perf_recipes
+    from llmb_train.catalogue import _complete, bridge_flops_per_token
+
+    job = parse_job(document)
+    if isinstance(job, FunctionJob):
+        from llmb_train.functions import build_config as build_function
+
+        own = perf_recipes.find(job.function.name)()
+        export(own)
+        config = build_function(job, GPU)
+        config.tokenizer = own.tokenizer  # whose vocabulary is the model's
+        _complete(config)
+    else:
+        from llmb_train.config import build_config
+
+        config = build_config(job, GPU)
+    return [bridge_flops_per_token(config), counts.flops_per_token(config)]
+
+
 # Functions
 
 

@@ -53,6 +53,7 @@ COLUMNS: dict[str, tuple[object, ...]] = {
     "CUDA_GRAPH": ("true", "false"),
     "RECOMPUTE_LAYERS": (0, 1, 2, 5, 40),
     "OFFLOAD_LAYERS": (0, 1, 10, 95),
+    "SEQ_LENGTH": (24, 1000, 2048, 12288, 65536),
 }
 
 KNOWN = (
@@ -67,6 +68,9 @@ KNOWN = (
     ("and there are several kinds of them", "the function has no CUDA graphs to switch on"),
     ("can capture Megatron-FSDP", "core 0.16 dies when it captures it"),
     ("would cut the attention chunks", "our own attention: core knows no chunks"),
+    ("a rank gets .* tokens, and", "Transformer Engine finds it at the first product"),
+    ("does not consist of attention chunks", "our own attention finds it at the first step"),
+    ("whose tokens have a length of their own", "Bridge takes it, and the images may not fit"),
     ("is not less than the", "core offloads all layers but the last"),
     ("Mamba (heads|groups)", "core finds it while it builds the Mamba layers"),
     ("query groups, which ranks exchange", "Transformer Engine finds it at the first attention"),

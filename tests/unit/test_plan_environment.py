@@ -125,7 +125,7 @@ def test_the_environment_on_0_6_is_that_of_the_functions(name: str) -> None:
     if name in WITHOUT_AFFINITY:
         expected["NCCL_IGNORE_CPU_AFFINITY"] = "1"
     precision = f"{dtype}_{scaling}" if scaling else dtype
-    ours = bridge_0_6_environment(size, gpu, precision, Layout(gpus=int(gpus), **function["columns"]))
+    ours = bridge_0_6_environment(size, gpu, precision, Layout(gpus=int(gpus), seq_len=4096, **function["columns"]))
     assert {"NCCL_NVLS_ENABLE": "0"} | ours == expected
 
 

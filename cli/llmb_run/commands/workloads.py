@@ -11,6 +11,7 @@ from llmb_common.command.outcome import Result
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import container_release, release_order
+from llmb_common.recipes.nearest import in_library, remedy_for
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Configuration
 from llmb_run import options
@@ -32,9 +33,13 @@ def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str
     """
     if gpu_type and gpu_type.lower() not in gpus.gpu_types():
         near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)
+        nearest, differs = gpus.NEAREST.get(gpu_type.lower(), ("", ""))
+        remedy = f"one of {', '.join(gpus.gpu_types())}"
+        if nearest:
+            remedy = f"the nearest is {nearest} ({gpu_type} is {differs}): llmb-run list --gpu-type {nearest}"
         raise RequestError(
             f"--gpu-type {gpu_type} is unknown{near}",
-            remedy=f"one of {', '.join(gpus.gpu_types())}",
+            remedy=remedy,
             field="GPU_TYPE",
         )
     workspace = Workspace()
@@ -77,6 +82,9 @@ def _nothing(entries: Sequence[CatalogEntry], words: Sequence[str], gpu_type: st
     types = {one.gpu for one in known if any(word in one.size for word in words)}
     if others := [name for name in gpus.gpu_types() if name in types]:
         raise RequestError(message, remedy=f"for others: --gpu-type {' or '.join(others)}", field="GPU_TYPE")
+    if in_library(words[0]) is not None:
+        remedy = remedy_for(words[0], [entry.recipe for entry in entries], gpu_type=gpu_type)
+        raise RequestError(message, remedy=remedy, field="MODEL_SIZE")
     sizes = list(dict.fromkeys(one.size for one in known))
     message += did_you_mean(words[0], sizes)
     raise RequestError(message, remedy=f"the sizes are {', '.join(sizes)}", field="MODEL_SIZE")

@@ -15,7 +15,7 @@ from llmb_common.platform.engines import image_file_name
 from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.values import pairs, refuse_twice
-from llmb_common.request.variables import COLUMNS, VARIABLES
+from llmb_common.request.variables import COLUMNS, VARIABLES, column_of
 from llmb_common.runs.hostlist import expand
 
 FIELDS = {
@@ -68,18 +68,18 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
     Raises:
         RequestError: there is no such column, or no value
     """
-    known = {variable.lower(): column for variable, column in COLUMNS.items()}
+    known = [variable.lower() for variable in COLUMNS]
     result: dict[str, str] = {}
     for name, value in pairs(values, "--set", "--set tp=4", form="COLUMN=VALUE"):
-        key = name.lower().replace("-", "_")
-        if key not in known:
+        column = column_of(name)
+        if column is None:
             is_variable = name.upper() in VARIABLES
             raise RequestError(
-                f"--set: no column {name!r}{did_you_mean(key, known)}",
+                f"--set: no column {name!r}{did_you_mean(name.lower(), known)}",
                 remedy=f"--env {name}={value}" if is_variable else f"one of {', '.join(known)}",
             )
-        refuse_twice(key, value, result, "--set")
-        result[key] = value
+        refuse_twice(column, value, result, "--set")
+        result[column] = value
     return result
 
 

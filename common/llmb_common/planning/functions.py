@@ -16,15 +16,25 @@ import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
-from llmb_common.planning.divisibility import Layout, broken_rules, of_memory_savers, of_numbers, of_ranks, refuse_first
+from llmb_common.planning.divisibility import (
+    Layout,
+    broken_rules,
+    of_memory_savers,
+    of_numbers,
+    of_precision,
+    of_ranks,
+    refuse_first,
+)
 from llmb_common.planning.function_stages import check_stages, divides_stages, ends_of, other_stages, sharding_problems
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.planning.tensor_overlap import overlap_problems
 from llmb_common.platform.gpus import GPUS
-from llmb_common.recipes.catalogue import Function
+from llmb_common.recipes.catalogue import Flops, Function
 
 _IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")
 """Data of which ranks may get none that counts."""
+
+_DIFFUSION = ("WanDatasetConfig",)
 
 _DEEPEP = ("b200", "b300")
 """Blackwell GPUs that DeepEP is for: those of HGX boards."""
@@ -187,12 +197,14 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
     return [message for broken, message in rules if broken]
 
 
-def planned_function(case: Case) -> PlannedFunction | None:
-    """The function that the job calls; None where the training code builds the model from its architecture."""
+def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None:
+    """The function that the job calls, on sequences of so many tokens; None where the training code builds the model
+    from its architecture."""
     function, name, catalogue = case.function, case.row.function, case.recipe.catalogue
     if function is None or name is None or catalogue is None:
         return None
     whole = case.model.reduced is None
+    flops = catalogue.flops(name, sequence_length) if whole else Flops()
     if whole:  # what is written of it
         written = (notice for notice in case.recipe.notices if notice.functions in name)
         case.note(*(f"{name}: {notice.says} ({notice.source})" for notice in written))
@@ -207,8 +219,8 @@ def planned_function(case: Case) -> PlannedFunction | None:
         catalogue=catalogue.sha256,
         columns=function.columns,
         sequence_length=function.sequence_length,
-        flops_per_token=function.flops_per_token if whole else None,
-        own_flops_per_token=function.own_flops_per_token if whole else None,
+        flops_per_token=flops.of_bridge,
+        own_flops_per_token=flops.own,
         experts=function.architecture.moe is not None,
         reduced=case.model.reduced,
         adapters=case.adapters,
@@ -222,8 +234,8 @@ def check_columns(case: Case, layout: Layout) -> None:
         RequestError: a number does not divide, or a column cannot be changed.
     """
     if case.function is None:
-        rules = broken_rules(layout, case.shape, case.model.sequence_length, case.recipe.family)
-        refuse_first(chain(rules, overlap_problems(case, layout)))
+        rules = broken_rules(layout, case.shape, case.recipe.family)
+        refuse_first(chain(rules, of_precision(layout, case.precision), overlap_problems(case, layout)))
     else:
         _check_function_layout(case, case.function, layout)
 
@@ -239,6 +251,13 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             f"such as {case.request.say('ENABLE_CHECKPOINT')} saves",
             field="LOAD_CHECKPOINT_PATH",
         )
+    if "seq_len" in asked and function.settings.get("dataset") in (*_IMAGES, *_DIFFUSION):
+        raise RequestError(
+            f"SEQ_LENGTH={asked['seq_len']}: {case.row.function} trains on images, whose tokens have a length of their "
+            "own",
+            remedy="leave SEQ_LENGTH out",
+            field="SEQ_LENGTH",
+        )
     if function.stages and case.model.reduced is None:
         check_stages(case.row.function, function, layout)
     if asked.get("cuda_graph") and not function.columns.cuda_graph:
@@ -250,7 +269,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
     if case.model.reduced is not None:
         refuse_first(of_ranks(layout))
         return  # the training code knows what a reduced copy divides into
-    refuse_first(of_numbers(layout, case.shape, case.model.sequence_length))
+    refuse_first(of_numbers(layout, case.shape))
     refused = _refused(case, function)
     if refused is not None and case.request.image is None and not other_stages(function, layout, refused):
         release = case.recipe.catalogue.release if case.recipe.catalogue else ""
@@ -261,7 +280,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             code="refused-by-megatron",
         )
     check_combinations(case.row.function, function, layout)
-    refuse_first(overlap_problems(case, layout))
+    refuse_first(chain(of_precision(layout, case.precision), overlap_problems(case, layout)))
     of_memory = ("recompute_layers", "offload_layers", "pp", "fsdp")
     if any(name in asked and asked[name] != getattr(function.columns, name) for name in of_memory):
         refuse_first(of_memory_savers(layout, case.shape))
@@ -273,6 +292,7 @@ def _refused(case: Case, function: Function) -> str | None:
     refused = case.recipe.refusal(case.row.function)
     if refused is None:
         return None
-    own = Layout(gpus=case.row.gpus_min, **msgspec.structs.asdict(function.columns))
-    divides = next(of_numbers(own, case.shape, function.sequence_length), None) is None
+    columns = msgspec.structs.asdict(function.columns)
+    own = Layout(gpus=case.row.gpus_min, seq_len=function.sequence_length, **columns)
+    divides = next(of_numbers(own, case.shape), None) is None
     return refused if divides and divides_stages(function, own) else None

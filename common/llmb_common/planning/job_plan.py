@@ -225,8 +225,9 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The function of Megatron-Bridge that a job calls, and what its catalogue says of it.
 
-    ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count,
-    by which NVIDIA publishes; ``own_flops_per_token``: LLMB's (``llmb_train.counts``), None: not counted.
+    ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count
+    on sequences of the job's length, by which NVIDIA publishes; ``own_flops_per_token``: LLMB's
+    (``llmb_train.counts``); None: not counted, or not known for that length.
     """
 
     name: str

@@ -53,7 +53,7 @@ from llmb_common.site import DEFAULT_FOLDER, FILE_NAME
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 
-_SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol"}
+_SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol", "seq_len": "seq"}
 """Columns in a suffix, as the documents' tables head them; the others go by their own names."""
 
 _LONGEST = 60
@@ -141,7 +141,7 @@ def make_plan(
     engine = choose_engine(case)
     case.note(*ineffective(case))
     moe_routing, layout = routing_for(case, _layout(case))
-    architecture, function = case.model.architecture, planned_function(case)
+    architecture, function = case.model.architecture, planned_function(case, layout.seq_len)
     try:
         check_columns(case, layout)
     except RequestError as error:
@@ -174,7 +174,6 @@ def make_plan(
         cluster_type=machine.cluster_type,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        seq_len=case.model.sequence_length,
         layers=function.reduced.layers if function and function.reduced else case.shape.layers,
         parameters=parameters,
         dp=layout.dp,
@@ -302,6 +301,7 @@ def _documented(case: Case) -> Layout:
 
 def _of_row(case: Case, **changes: int | bool | None) -> Layout:
     columns: dict[str, Any] = {name: getattr(case.row, name) for name in Columns.__struct_fields__}
+    columns["seq_len"] = case.model.sequence_length
     return Layout(gpus=case.gpus, **(columns | changes))
 
 

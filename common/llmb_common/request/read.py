@@ -40,9 +40,10 @@ _SYNONYMS = {
     **dict.fromkeys(("NUM_STEPS", "TRAIN_STEPS"), "MAX_STEPS"),
     **dict.fromkeys(("NCCL_TRACE", "TRACE_NCCL"), "ENABLE_NCCLTRACE"),
     **dict.fromkeys(("PRECISION", "DATA_TYPE"), "DTYPE"),
+    **dict.fromkeys(("SEQUENCE_LENGTH", "MAX_SEQ_LENGTH"), "SEQ_LENGTH"),
     "PROFILING": "ENABLE_PROFILE",
 }
-_SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_STEPS": _NUMBER}
+_SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_STEPS": _NUMBER, "SEQ_LENGTH": _NUMBER}
 
 
 def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:

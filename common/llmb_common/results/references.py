@@ -310,7 +310,7 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
     the container, of which they have no pair, it is how far one release is from the next (``release_spread``).
     """
     wanted = _apart(_of_plan(before), _of_plan(after))
-    if not wanted:
+    if not wanted or "seq_len" in {*before.overridden, *after.overridden}:  # nothing is published for other lengths
         return None
     known = [_of_result(result, recipe) for result in recipe.results if result.size == before.model_size]
     pairs = [
