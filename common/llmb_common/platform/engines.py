@@ -23,6 +23,9 @@ CONTAINERS: dict[str, str] = {tag: known["megatron_bridge"] for tag, known in _F
 
 LOOKED_UP: str = _FACTS["looked_up"]
 
+KNOWN_CONTAINERS = f"up to {list(CONTAINERS)[-1]} (looked up {LOOKED_UP})"
+"""How far LLMB's knowledge of NVIDIA's containers goes, for messages."""
+
 SOURCES: dict[str, str] = {tag: known["source"] for tag, known in _FACTS["containers"].items() if "source" in known}
 """Where a container's release was found, of those that have no release page of Megatron-Bridge."""
 
