@@ -10,7 +10,7 @@ from shlex import quote
 from llmb_common.errors import ConfigError, RecipeError, RequestError
 from llmb_common.planning.choose import Case, PlanningInput, choose
 from llmb_common.planning.divisibility import captures_iterations
-from llmb_common.planning.own_releases import is_of, named, own_catalogues, own_releases, with_release
+from llmb_common.planning.own_releases import named, own_catalogues, own_releases, with_release
 from llmb_common.platform.engines import (
     ENGINES,
     KNOWN_CONTAINERS,
@@ -20,6 +20,7 @@ from llmb_common.platform.engines import (
     container_release,
     is_later_container,
     is_newer,
+    is_of,
     minor,
     order,
     patched_release,

@@ -10,7 +10,7 @@ import msgspec
 
 from llmb_common.errors import RecipeError
 from llmb_common.planning.job_plan import PlannedFunction
-from llmb_common.platform.engines import bridge_release, is_newer, minor, order
+from llmb_common.platform.engines import bridge_release, is_newer, is_of, minor
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.site.cluster import ClusterConfig, SiteRelease
 
@@ -30,11 +30,6 @@ def named(releases: Iterable[str], asked: str) -> str | None:
     if asked in known:
         return asked
     return next((name for name in known if asked == minor(name) or name == minor(asked)), None)
-
-
-def is_of(release: str, name: str) -> bool:
-    """Whether ``release`` is what ``name`` says of it: 0.7.0 is of 0.7 and of 0.7.0."""
-    return order(release)[: len(order(name))] == order(name)
 
 
 def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:

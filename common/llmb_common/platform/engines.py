@@ -43,6 +43,11 @@ def order(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"[0-9]+", release)[:3])
 
 
+def is_of(release: str, name: str) -> bool:
+    """Whether ``release`` is what ``name`` says of it: 0.7.0 is of 0.7 and of 0.7.0."""
+    return order(release)[: len(order(name))] == order(name)
+
+
 def is_newer(release: str) -> bool:
     """Whether LLMB knows nothing of the release, because it came later."""
     return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
