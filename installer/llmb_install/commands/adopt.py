@@ -24,7 +24,7 @@ from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_common.executors import Container, Held, NodeRequest, executor_for
 from llmb_common.machine.files import user_path, write_atomic
 from llmb_common.platform.cluster_types import SLURM
-from llmb_common.platform.engines import ENGINES, RELEASE, is_newer, minor
+from llmb_common.platform.engines import CONTAINERS, ENGINES, RELEASE, is_newer, minor
 from llmb_common.recipes.catalogue import Catalogue, Function
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.runs.manifest import pack_code, training_code
@@ -145,7 +145,8 @@ def _named(installation: Installation, image: str, reporter: Reporter) -> tuple[
         return str(file), file
     if "#" not in image or ":" not in image.rpartition("#")[2]:
         raise RequestError(
-            f"{image} is not an image", remedy="write it as recipes do, nvcr.io#nvidia/nemo:26.10, or give a .sqsh file"
+            f"{image} is not an image",
+            remedy=f"write it as recipes do, nvcr.io#nvidia/nemo:{list(CONTAINERS)[-1]}, or give a .sqsh file",
         )
     imported = installation.image(image)
     imported.path.parent.mkdir(parents=True, exist_ok=True)
