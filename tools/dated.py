@@ -4,6 +4,7 @@ Figures on pages of ``docs/`` and on the first page; recipes' READMEs have those
 
     containers                how far NVIDIA's containers are known, and since when
     image RECIPE [ENGINE] *   the tag of the container that a recipe's jobs run in
+    measured RECIPE           the containers of NeMo 2 that its results were measured in
     exemplar                  NVIDIA's release that has the list of its Exemplar Clouds
     exemplar_day              the day of that release, and the day of looking it up
     exemplar_suite GPU        the name of the suite for a GPU type
@@ -90,6 +91,14 @@ def image(recipe: Recipe, engine: str = "") -> list[str]:
     return [f"`nemo:{container_release(recipe.engines[engine or recipe.engine])}`"]
 
 
+def measured(recipe: Recipe) -> list[str]:
+    """The containers that the recipe's documents name for all of their results."""
+    found = sorted(
+        {each.container for each in recipe.documents.values() if each.container and each.framework == "NeMo 2"}
+    )
+    return [", ".join(f"`nemo:{container}`" for container in found)]
+
+
 def document(recipe: Recipe, name: str) -> list[str]:
     """``release 25.04 (2025-06-09)``."""
     found = recipe.documents[name]
@@ -107,6 +116,7 @@ def _of_recipe(maker: Callable[..., list[str]]) -> Callable[..., list[str]]:
 FIGURES: dict[str, Callable[..., list[str]]] = {
     "containers": lambda: [KNOWN_CONTAINERS],
     "image": _of_recipe(image),
+    "measured": _of_recipe(measured),
     "document": _of_recipe(document),
     "exemplar": lambda: [exemplar.RELEASE],
     "exemplar_day": lambda: [f"{exemplar.DATE}, looked up {exemplar.LOOKED_UP}"],
