@@ -327,26 +327,27 @@ def zebra(cli: Cli) -> Cli:
     return cli
 
 
-ZEBRA = (
-    "-w",
-    "mbridge",
-    "-s",
-    "zebra_9b",
-    "--gpu-type",
-    "h100",
-    "--dtype",
-    "fp8",
-    "--scale",
-    "all",
-    "--variant",
-    "ours",
-)
+ZEBRA = ("-w", "mbridge", "-s", "zebra_9b", "--gpu-type", "h100", "--dtype", "fp8", "--variant", "ours")
 
 
 def test_a_sweep_takes_models_and_scales_of_the_sites_release(zebra: Cli) -> None:
     done = zebra("submit", *ZEBRA, "--scale", "all", "--dry-run", "--engine", "0.9")
     assert done.status == 0, done.err
     assert "#SBATCH --job-name=pretrain_zebra_9b_fp8_ds_gpus16_" in done.out
+
+
+@pytest.mark.parametrize("engine", ["0.9", "0.9.1"])
+def test_a_plan_is_shown_with_the_sites_function_as_the_source_of_its_values(zebra: Cli, engine: str) -> None:
+    done = zebra("plan", *ZEBRA, "--scale", "16", "--engine", engine, "--json")
+    assert done.status == 0, done.err
+    found = {source["source"] for source in done.data["sources"]}
+    assert "zebra_9b_pretrain_16gpu_h100_fp8ds_ours_config (Megatron-Bridge 0.9.1)" in found
+
+
+def test_a_plan_names_the_release_of_its_image_as_the_source(zebra: Cli) -> None:
+    job = ("-s", "llama3_8b", "--gpu-type", "h100", "--dtype", "fp8", "--scale", "8", "--env", "FP8_RECIPE=cs")
+    found = {source["source"] for source in zebra("plan", "-w", "mbridge", *job, "--json").data["sources"]}
+    assert f"{OLD} (Megatron-Bridge 0.6.0)" in found
 
 
 def test_a_sweep_without_the_release_says_which_one_has_the_model(zebra: Cli) -> None:
