@@ -116,7 +116,7 @@ class Installation:
         return Small(f"release {name}", f"look at the release {name}", look, look)
 
     def _changed(self, release: SiteRelease) -> str | None:
-        """What is wrong with an image that ``adopt`` imported, by its hash; those of the workloads are parts already."""
+        """What is wrong with an image that ``adopt`` imported, by its hash; workloads' own are parts already."""
         if release.image is None or "#" not in release.image:
             return None
         image = self.image(release.image)
