@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from llmb_common.errors import RecipeError
-from llmb_common.platform.engines import CONTAINERS, release_order
+from llmb_common.platform.engines import CONTAINERS, LOOKED_UP, release_order
 from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, FunctionName, read_validation
 from llmb_common.recipes.recipe import Recipe
@@ -151,7 +151,8 @@ def releases(recipe: Recipe) -> list[str]:
         rows.append(
             [
                 release,
-                ", ".join(f"`nemo:{name}`" for name, held in CONTAINERS.items() if held == release) or "none",
+                ", ".join(f"`nemo:{name}`" for name, held in CONTAINERS.items() if held == release)
+                or f"none known on {LOOKED_UP}",
                 str(len(known)),
                 str(len(accepted(of_release))),
                 f"{len(names - known)}, of {', '.join(f'`{name}`' for name in lacks)}" if lacks else "",

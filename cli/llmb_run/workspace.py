@@ -55,6 +55,15 @@ def _entry(folder: Path) -> CatalogEntry | None:
         return None
 
 
+def _is_readable(recipe: Recipe) -> bool:
+    """Whether the recipe's catalogue can be read; that it cannot is reported in a notice."""
+    try:
+        return recipe.catalogue is not None
+    except RecipeError as error:
+        notice(f"left out: {error.message}")
+        return False
+
+
 class Workspace:
     """One command's view of the installation. Everything is read on first use."""
 
@@ -107,6 +116,16 @@ class Workspace:
                 return clone
             notice(f"{FILE_NAME}: repo: {clone} has no recipe; the recipes of this package are used instead")
         return recipes_root()
+
+    def adopted(self, recipe: Recipe) -> dict[str, Recipe]:
+        """``recipe`` with the functions of each release that the site has a catalogue of, by the release's name.
+
+        A catalogue that cannot be read is reported in a notice.
+        """
+        from llmb_common.planning.own_releases import own_catalogues
+
+        found = own_catalogues(recipe, self.cluster)
+        return {name: own for name, own in found.items() if _is_readable(own)}
 
     def workload(self, name: str) -> CatalogEntry:
         """The recipe of a workload (``pretrain_grok1``) or of a recipe's name (``grok1``).

@@ -249,6 +249,7 @@ KIMI = {"MODEL_SIZE": "kimi_k2", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL
     [
         (KIMI, True),
         (KIMI | {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.08"}, True),
+        (KIMI | {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.08.01"}, True),
         (KIMI | {"NCCL_NET_PLUGIN": "none"}, False),
         (KIMI | {"NCCL_NET": "IB"}, False),
         (
@@ -262,6 +263,7 @@ KIMI = {"MODEL_SIZE": "kimi_k2", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL
     ids=[
         "beyond a node",
         "that release",
+        "a patch of it",
         "no plug-in",
         "another network",
         "DeepEP",

@@ -43,7 +43,7 @@ class Outlook:
 
     def __init__(self, asked: PlannedJob, workspace: Workspace) -> None:
         self.plan = asked.plan
-        self.sources = sources(self.plan, asked.entry.recipe, workspace.cluster, asked.request)
+        self.sources = sources(self.plan, asked.recipe, workspace.cluster, asked.request)
 
     def as_dict(self) -> dict[str, Any]:
         """Spans are pairs, in seconds and GPU-hours; None: not known."""

@@ -161,7 +161,8 @@ def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
     if plan.profile is not None:
         yield "--profile"
     documented = {gpus for row in recipe.rows_for(plan.gpu_type, size=plan.model_size) for gpus in row.scales}
-    if plan.gpus not in documented:
+    own_scale = plan.function is not None and f"_{plan.gpus}gpu_" in plan.function.name
+    if plan.gpus not in documented and not own_scale:
         yield "--force"
 
 
@@ -169,7 +170,7 @@ def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
     """The caller's variables, and those of ``launch.sh`` that decide the speed and have no option."""
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
     found |= {name: as_said(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
-    if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.variant(plan.variant).fp8_recipe:
+    if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.measured_as(plan.variant).fp8_recipe:
         found[VARIABLE_OF["fp8_recipe"]] = plan.fp8_recipe
     if plan.nodes > 1 and plan.gpus_per_node != per_node(plan.gpu_type):
         found["GPUS_PER_NODE"] = str(plan.gpus_per_node)

@@ -27,7 +27,7 @@ from llmb_common.planning.engine import choose_engine, choose_in_release, engine
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_columns, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight
-from llmb_common.planning.known_defects import known_defects
+from llmb_common.planning.known_issues import known_issues
 from llmb_common.planning.memory import check_memory, estimate_of
 from llmb_common.planning.outlook import check_time_limit
 from llmb_common.planning.own_runs import Look, OwnRuns
@@ -231,7 +231,7 @@ def make_plan(
         *case.notices,
         *engine_notices(recipe, case, engine, published),
         *([f"published result of {published.source}: {note}" for note in published.notes] if published else []),
-        *known_defects(case, plan),
+        *known_issues(case, plan),
         *as_notices(differs),
         *check_time_limit(plan, request.say),
         *check_memory(case, memory),

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
@@ -164,6 +166,14 @@ class Catalogue:
             found.functions if found.base is None else _read(path.with_name(found.base)).functions | found.functions
         )
         self._decoded: dict[str, Function] = {}
+
+    def is_whole(self) -> bool:
+        """Whether the functions are those that the header's SHA-256 was taken of."""
+        try:
+            lines = [f"{json.dumps(entry.name)}:{bytes(self._functions[entry.name]).decode()}" for entry in self.index]
+        except (KeyError, UnicodeDecodeError):
+            return False
+        return hashlib.sha256(",\n".join(lines).encode()).hexdigest() == self.sha256
 
     def entry(self, name: str) -> FunctionName:
         """What the name ``name`` says.
