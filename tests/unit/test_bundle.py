@@ -24,7 +24,8 @@ from llmb_install.installation import Installation
 from llmb_install.parts import bundles
 from llmb_install.parts import image as images
 from llmb_install.parts.image import Image
-from llmb_install.parts.package_index import Sources, settings
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import settings
 from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
 from support.cli import assert_as_documented

@@ -14,7 +14,8 @@ from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import environment_build, package_files, uv
 from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
-from llmb_install.parts.package_index import IndexSettings, Unavailable
+from llmb_install.parts.pip_settings import IndexSettings
+from llmb_install.parts.refusals import Unavailable
 from llmb_install.working import command
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter, Step
@@ -196,7 +197,7 @@ def test_without_uv_on_this_machine_it_comes_from_the_index(world: World, monkey
     assert not (world.folder / ".uv-engine").exists()
 
     def nowhere(folder: Path, told: IndexSettings) -> str:
-        raise Unavailable("no route\nto it")
+        raise Unavailable("no route\nto it", "look")
 
     monkeypatch.setattr(uv, "fetched", nowhere)
     with pytest.raises(EnvironmentLacks, match=r"uv, which installs .*, cannot be fetched:\n    no route\n    to it"):
@@ -204,13 +205,18 @@ def test_without_uv_on_this_machine_it_comes_from_the_index(world: World, monkey
 
 
 def test_an_index_that_uv_does_not_reach_is_all_that_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:secret@pypi.example/simple")
-    said = "error: Failed to fetch: `https://pypi.example/simple/six/`\n  Caused by: error sending request\n"
-    world.does("--no-build-isolation", 2, said.replace("\n", "\\n") + "  Caused by: no route")
+    has_it = world.folder / "wheels" / "six-1.17.0-py3-none-any.whl"
+    has_it.parent.mkdir()
+    has_it.touch()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://me:secret@127.0.0.1:1/simple")
+    for name, value in {"PIP_CONFIG_FILE": os.devnull, "UV_INDEX": "", "UV_FIND_LINKS": str(has_it.parent)}.items():
+        monkeypatch.setenv(name, value)  # uv gives up where one of several places does not answer
+    said = "error: Request failed\n  cause: Failed to fetch: http://127.0.0.1:1/simple/six/\n  cause: error sending\n"
+    world.does("--no-build-isolation", 2, said.replace("\n", "\\n") + "  cause: no route")
     with pytest.raises(EnvironmentLacks) as caught:
         world.build()
     problem, remedy = str(caught.value).splitlines()
-    assert problem == "the package index https://pypi.example/simple cannot be reached: no route"
+    assert problem == "the package index http://127.0.0.1:1/simple cannot be reached: Connection refused"
     assert "UV_DEFAULT_INDEX" in remedy
 
 

@@ -20,15 +20,17 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.parts import package_index, uv
-from llmb_install.parts.package_index import IndexSettings, Sources, Unavailable, settings
+from llmb_install.parts import package_index, pip_settings, uv
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import IndexSettings, settings
+from llmb_install.parts.refusals import Unavailable
 
 NONE = {"PIP_CONFIG_FILE": os.devnull}
 
 
 @pytest.fixture(autouse=True)
 def _no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_index, "_has_certificates", lambda: False)
+    monkeypatch.setattr(pip_settings, "has_certificates", lambda: False)
 
 
 # What pip and uv are told
@@ -81,7 +83,7 @@ def test_what_uv_is_told_itself_wins() -> None:
 def test_a_sites_own_authority_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings({**NONE, "REQUESTS_CA_BUNDLE": "/r.pem"}).variables == {"SSL_CERT_FILE": "/r.pem"}
     assert settings({**NONE, "REQUESTS_CA_BUNDLE": "/r", "PIP_CERT": "/p"}).variables == {"SSL_CERT_FILE": "/p"}
-    monkeypatch.setattr(package_index, "_has_certificates", lambda: True)
+    monkeypatch.setattr(pip_settings, "has_certificates", lambda: True)
     assert settings(NONE).variables == {"UV_SYSTEM_CERTS": "true"}
     assert settings({**NONE, "SSL_CERT_FILE": "/own.pem"}).variables == {"SSL_CERT_FILE": "/own.pem"}
 
@@ -93,7 +95,7 @@ def write(path: Path, text: str) -> None:
 
 def test_files_are_read_as_pip_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held against pip itself, which says what it would do."""
-    monkeypatch.setattr(package_index, "_MACHINES_FILE", tmp_path / "none")
+    monkeypatch.setattr(pip_settings, "_MACHINES_FILE", tmp_path / "none")
     home, machine, own = tmp_path / "home", tmp_path / "xdg", tmp_path / "own.conf"
     write(machine / "pip" / "pip.conf", "[global]\nindex-url = https://machine.example\ntimeout = 5\n")
     write(home / ".pip" / "pip.conf", "[global]\nindex_url = https://old.example\n[list]\ncert = /no\n")
@@ -110,7 +112,7 @@ def test_files_are_read_as_pip_reads_them(tmp_path: Path, monkeypatch: pytest.Mo
     assert not listed or "global.index-url='https://old.example'" in listed
     assert not listed or "install.find-links='\\n/one\\n/two'" in listed
     del env["XDG_CONFIG_DIRS"]
-    assert Path("/etc/xdg/pip/pip.conf") in list(package_index._pip_files(env))
+    assert Path("/etc/xdg/pip/pip.conf") in list(pip_settings._pip_files(env))
     env |= {"PIP_CONFIG_FILE": str(own), "XDG_CONFIG_DIRS": str(machine)}
     wanted = {"UV_DEFAULT_INDEX": "https://own.example", "UV_FIND_LINKS": "/never", "UV_HTTP_TIMEOUT": "9"}
     assert settings(env).variables == wanted, "in place of the user's"
@@ -210,6 +212,7 @@ def locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setattr(uv, "BESIDE", tmp_path)
+    monkeypatch.setattr(uv, "has_pip", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 
@@ -274,7 +277,7 @@ def test_a_password_reaches_its_host_alone(index: Index, tmp_path: Path) -> None
         Sources(told(f"{private}/nothing")).links("uv", uv.is_for_here)
     assert "s%40cret" not in str(caught.value)
     index.redirects["/moved/uv/"] = f"http://localhost:{index.url.rpartition(':')[2]}/simple/uv/"
-    with pytest.raises(Unavailable, match="there is no build for this machine"):
+    with pytest.raises(Unavailable, match=r"http://localhost:\d+/simple/uv/ wants a user and a password"):
         Sources(told(f"{private}/moved")).links("uv", uv.is_for_here)
     assert index.asked[-1] == ("/simple/uv/", None)
 
@@ -292,7 +295,7 @@ def test_a_users_netrc_is_read(index: Index, tmp_path: Path, monkeypatch: pytest
     assert Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
     monkeypatch.delenv("NETRC")
     write(tmp_path / ".netrc", "machine nonsense nonsense\n")
-    with pytest.raises(Unavailable, match="there is no build for this machine"):
+    with pytest.raises(Unavailable, match="wants a user and a password"):
         Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
 
 
@@ -306,7 +309,7 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
     refused = "http://127.0.0.1:1/simple cannot be reached: Connection refused"
     assert problem("http://me:secret@127.0.0.1:1/simple") == f"the package index {refused}"
     assert problem("http://127.0.0.1:1/simple", UV_INDEX="internal=http://127.0.0.1:1/two") == (
-        f"the package index http://127.0.0.1:1/two cannot be reached: Connection refused; {refused}"
+        "the package index http://127.0.0.1:1/two cannot be reached: Connection refused"
     )
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert problem("http://far.example", PIP_PROXY="http://me:secret@127.0.0.1:1").endswith(
@@ -318,15 +321,15 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
         for said in (problem(url), problem("", PIP_NO_INDEX="1", PIP_FIND_LINKS=url)):
             assert "cannot be reached: Invalid IPv6 URL" in said
             assert "secret" not in said
-    assert problem(f"{index.url}/nothing") == f"there is no build for this machine ({index.url}/nothing/uv/)"
+    assert problem(f"{index.url}/nothing") == f"no index or folder has uv ({index.url}/nothing/uv/: 404 Not Found)"
     index.files["/simple/uv/"] = b"<a href='x'>"
-    assert problem(f"{index.url}/simple") == f"there is no build for this machine ({index.url}/simple/uv/)"
+    assert problem(f"{index.url}/simple") == f"no index or folder has uv ({index.url}/simple/uv/)"
     assert "pip is told to use no index" in problem(f"{index.url}/simple", PIP_NO_INDEX="1")
     write(tmp_path / "wheels" / "x.whl", "")
     assert problem("http://127.0.0.1:1", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path / "wheels")) == (
-        f"there is no build for this machine ({tmp_path / 'wheels'})"
+        f"no index or folder has uv ({tmp_path / 'wheels'})"
     )
-    monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(package_index, "ANSWER_SECONDS", 0.2)
     assert problem(f"{index.url}/hangs").startswith(f"the package index {index.url}/hangs cannot be reached: no answer")
     # Another index that is asked in addition is none of the user's.
     with pytest.raises(Unavailable) as caught:
@@ -336,7 +339,7 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("locked")
 def test_a_host_that_did_not_answer_is_not_asked_twice(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(package_index, "ANSWER_SECONDS", 0.2)
     sources = Sources(told(f"{index.url}/hangs"))
     for package in ("uv", "torch"):
         with pytest.raises(Unavailable, match="no answer"):
@@ -376,7 +379,7 @@ def test_certificates_are_checked_unless_the_machine_has_none(monkeypatch: pytes
     secret = "https://me:word@pypi.example/simple/"
     assert context(told(secret), secret).verify_mode == ssl.CERT_REQUIRED
     assert context(told(url, PIP_CERT="/ca.pem"), url).verify_mode == ssl.CERT_REQUIRED
-    monkeypatch.setattr(package_index, "_has_certificates", lambda: True)
+    monkeypatch.setattr(pip_settings, "has_certificates", lambda: True)
     assert context(told(url), url).verify_mode == ssl.CERT_REQUIRED
     assert context(told(url, PIP_TRUSTED_HOST="other.example"), url).verify_mode == ssl.CERT_REQUIRED
     assert context(told(url, PIP_TRUSTED_HOST="pypi.example"), url).verify_mode == ssl.CERT_NONE
@@ -407,10 +410,8 @@ def test_uv_itself_may_be_called(tmp_path: Path, stand_in: Callable[[str], Path]
     program.rename(tmp_path / "elsewhere")
     env["PATH"] = str(tmp_path / "nothing")
     done = called()
-    assert (done.returncode, done.stderr) == (
-        1,
-        "error: uv could not be fetched: the package index http://127.0.0.1:1 cannot be reached: Connection refused\n",
-    )
+    what = "error: uv could not be fetched: the package index http://127.0.0.1:1 cannot be reached: Connection refused"
+    assert (done.returncode, done.stderr.partition("\n  -> ")[0]) == (1, what)
     kept = tmp_path / "cache" / "llmb" / "uv"
     kept.parent.mkdir(parents=True)
     (tmp_path / "elsewhere").rename(kept)
@@ -440,7 +441,7 @@ def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script
     assert (tmp_path / "asked").read_text().endswith(" 7\n")
     stand_in("#!/bin/sh\n")
     assert uv.fetch_python("3.12", tmp_path, NONE) is None
-    monkeypatch.setattr(uv, "_PYTHON_SECONDS", 0.1)
+    monkeypatch.setattr(uv, "_SECONDS", 0.1)
     stand_in("#!/bin/sh\nexec sleep 60\n")
     assert "timed out after 0.1 seconds" in str(uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin"}))
     monkeypatch.setattr(uv, "BESIDE", tmp_path)

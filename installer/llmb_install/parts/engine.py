@@ -23,7 +23,9 @@ from llmb_install.parts.environment_build import (
     cpu_torch_remedy,
     not_had,
 )
-from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.refusals import Unavailable
 from llmb_install.parts.uv import Version
 from llmb_install.working.artefact import Room, Small
 from llmb_install.working.reporter import Reporter

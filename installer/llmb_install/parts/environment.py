@@ -26,7 +26,9 @@ from llmb_common.machine.files import write_json
 from llmb_common.machine.processes import ask, uses
 from llmb_install.parts import environment_build, package_files, uv
 from llmb_install.parts.environment_build import Content, build_names, cache_name, child_environment, is_ours, no_uv
-from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.refusals import Unavailable
 from llmb_install.working.artefact import Artefact, Room, read_receipt
 from llmb_install.working.reporter import Reporter, Step
 
@@ -73,7 +75,7 @@ class Environment(Content, Artefact):
             elif first:
                 sources.links(first[1])
         except Unavailable as problem:
-            if not uv.on_path():  # the user's own uv may be told what only uv understands: then it is believed
+            if not uv.may_know_better(problem):
                 found.append(no_uv(problem))
         return found
 
