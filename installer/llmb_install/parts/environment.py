@@ -100,7 +100,7 @@ class Environment(Content, Artefact):
         locks = [lock.read_text(encoding="utf-8") for lock in (self.lock, self.build_lock) if lock]
         parts = ["1", path, self.kind, *locks]
         if self.editable is not None:
-            parts += [os.path.realpath(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
+            parts.append(os.path.realpath(self.editable))
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_complete(self) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import ask
 from llmb_install.parts import uv
-from llmb_install.parts.package_files import link_packages
+from llmb_install.parts.package_files import add_clone, link_packages
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import IndexSettings, settings
 from llmb_install.parts.refusals import Unavailable, broken_off
@@ -31,8 +31,8 @@ class Content:
     """The packages of a Python environment, and how they are checked.
 
     ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
-    one, the project folder ``editable``, whose dependencies the lock has. ``build_lock``: what making it needs beside
-    that, the project's build backend for instance, and what does not stay.
+    one, the clone ``editable``, whose dependencies the lock has. ``build_lock``: what making it needs beside that, and
+    what does not stay.
     ``smoke``: modules that must import at the end. ``of_newer_python``: packages of the lock that are installed as if
     for Python 3.12. ``shares``: environments whose packages may be linked instead of installed. ``link`` leads to the
     environment once it is complete.
@@ -273,9 +273,7 @@ def _install_clone(build: Build, clone: Path) -> None:
     """The clone as it is, and the script of its charts; what builds them lies beside and is removed."""
     beside = build.folder / ".llmb-build"
     _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
-    # Its build backend is among that: nothing is fetched here, so nothing unchecked.
-    arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(clone)]
-    _add(build, arguments, "the clone", PYTHONPATH=str(beside))
+    add_clone(build.folder, clone)
     done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
     build.require(done, "the script that draws charts could not be made", "run the same command again")
     shutil.rmtree(beside, ignore_errors=True)
