@@ -215,7 +215,7 @@ def test_the_tools_locks_cover_the_project() -> None:
     assert runtime
     assert install
     assert report
-    for lock, parts in {"tool.txt": runtime[1] + install[1], "tool-build.txt": report[1]}.items():
+    for lock, parts in {"tool.txt": runtime[1] + install[1], "charts.txt": report[1]}.items():
         wanted = re.findall(r'"([A-Za-z0-9_.-]+?)[><=]', parts)
         assert "msgspec" in wanted or "vl-convert-python" in wanted
         locked = {requirement.partition("==")[0] for requirement in lock_requirements((LOCKS / lock).read_text())}

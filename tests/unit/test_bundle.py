@@ -42,14 +42,14 @@ LOCKS = {
         "six-3.0-py3-none-any.whl",
         "win-1.0-py3-none-any.whl",
     ],
-    "tool-build": ["tiny-1.0.tar.gz"],
+    "charts": ["tiny-1.0.tar.gz"],
     "engine-cpu": ["deep-1.0+cpu-py3-none-any.whl"],
     "engine-cpu-0.6": ["megatron_core-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"],
 }
 PINS = {
     "uv": ["uv==1.0"],
     "tool": ["six==2.0", "win==1.0 ; sys_platform == 'win32'"],
-    "tool-build": ["tiny==1.0"],
+    "charts": ["tiny==1.0"],
     "engine-cpu": ["deep==1.0+cpu"],
     "engine-cpu-0.6": ["megatron-core==1.0"],
 }

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.parts import package_index, pip_settings, uv
+from llmb_install.parts import fetching, package_index, pip_settings, uv
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import IndexSettings, settings
 from llmb_install.parts.refusals import Unavailable
@@ -212,7 +212,7 @@ def locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setattr(uv, "BESIDE", tmp_path)
-    monkeypatch.setattr(uv, "has_pip", lambda: False)
+    monkeypatch.setattr(fetching, "has_pip", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 
@@ -433,6 +433,8 @@ def stand_in(tmp_path: Path) -> Callable[[str], Path]:
     ("script", "said"), [("echo a; echo '  cause: why '; exit 2", "why"), ("exit 3", "exit status 3")]
 )
 def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script, said):
+    monkeypatch.setattr(fetching, "has_pip", lambda: False)
+    monkeypatch.setenv("PATH", "/bin")
     program = stand_in(f"#!/bin/sh\necho $* $UV_HTTP_RETRIES $(cat) > {tmp_path}/asked\n{script}\n")
     monkeypatch.setattr(uv, "BESIDE", program.parent)
     assert uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin"}) == said

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import package_index, pip_settings, uv
+from llmb_install.parts import fetching, package_index, pip_settings, uv
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.pip_settings import settings
 from llmb_install.parts.refusals import Unavailable
@@ -75,9 +75,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostileIn
     monkeypatch.setattr(uv, "LOCK", tmp_path / "uv.txt")
     monkeypatch.setattr(uv, "is_for_here", name.__eq__)
     monkeypatch.setattr(uv, "BESIDE", tmp_path / "nothing")
-    monkeypatch.setattr(uv, "has_pip", lambda: False)
+    monkeypatch.setattr(fetching, "has_pip", lambda: False)
     monkeypatch.setattr(package_index, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(uv, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(fetching, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(package_index, "PAUSES", (0.01, 0.01))
     monkeypatch.setattr(pip_settings, "has_certificates", lambda: True)
     for variable in [name for name in os.environ if re.match(r"(PIP|UV)_|.*_proxy\Z", name, re.IGNORECASE)]:
@@ -109,12 +109,12 @@ def fetch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fetch_by_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uv, "has_pip", lambda: True)
+    monkeypatch.setattr(fetching, "has_pip", lambda: True)
     uv.fetched(tmp_path / "cache", settings(os.environ))
 
 
 def fetch_by_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uv, "on_path", lambda: REAL_UV)
+    monkeypatch.setenv("PATH", str(Path(REAL_UV or "").parent))
     uv.fetched(tmp_path / "cache", settings(os.environ))
 
 
@@ -202,7 +202,7 @@ def test_who_may_know_better_is_believed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(uv, "on_path", lambda: None)
     kept, gone = Unavailable("", "", by_name=True), Unavailable("", "", down=True)
     for pip in (True, False):
-        monkeypatch.setattr(uv, "has_pip", lambda pip=pip: pip)
+        monkeypatch.setattr(fetching, "has_pip", lambda pip=pip: pip)
         assert [uv.may_know_better(problem) for problem in (kept, gone)] == [pip, False]
     monkeypatch.setattr(uv, "on_path", lambda: "/usr/bin/uv")
     assert uv.may_know_better(gone), "its index may be another"

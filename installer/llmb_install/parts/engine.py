@@ -204,8 +204,8 @@ class Tool(Environment):
     """``venvs/llmb``: the clone itself, editable, with its dependencies as locked."""
 
     id = "tool"
-    download = 67_000_000
-    disk = 66_000_000
+    download = 33_000_000
+    disk = 65_000_000
 
     def room(self) -> list[Room]:
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
@@ -253,7 +253,6 @@ def tool_environment(clone: Path, install: Path) -> Tool:
         link=install / "venvs" / TOOL,
         python=python,
         lock=clone / "installer" / "locks" / "tool.txt",
-        build_lock=clone / "installer" / "locks" / "tool-build.txt",
-        smoke=("llmb_common", "llmb_install", "llmb_run", "llmb_charts", *TOOL_IMPORTS),
+        smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
         editable=clone,
     )

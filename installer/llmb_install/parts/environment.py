@@ -97,8 +97,7 @@ class Environment(Content, Artefact):
         """A hash of everything that decides what this environment contains."""
         # However a path is spelt: a folder that is reached through a link is the same one.
         path = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
-        locks = [lock.read_text(encoding="utf-8") for lock in (self.lock, self.build_lock) if lock]
-        parts = ["1", path, self.kind, *locks]
+        parts = ["1", path, self.kind, self.lock.read_text(encoding="utf-8")]
         if self.editable is not None:
             parts.append(os.path.realpath(self.editable))
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()

@@ -31,8 +31,7 @@ class Content:
     """The packages of a Python environment, and how they are checked.
 
     ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
-    one, the clone ``editable``, whose dependencies the lock has. ``build_lock``: what making it needs beside that, and
-    what does not stay.
+    one, the clone ``editable``, whose dependencies the lock has.
     ``smoke``: modules that must import at the end. ``of_newer_python``: packages of the lock that are installed as if
     for Python 3.12. ``shares``: environments whose packages may be linked instead of installed. ``link`` leads to the
     environment once it is complete.
@@ -45,7 +44,6 @@ class Content:
     of_newer_python: tuple[str, ...] = ()
     shares: tuple[Path, ...] = ()
     editable: Path | None = None
-    build_lock: Path | None = None
     kind: str = "venv"
     """Who makes it: ``conda``, or uv (``uv`` and ``venv``, which earlier releases told apart)."""
 
@@ -251,7 +249,7 @@ def _install(build: Build) -> None:
     total = count_for_here(pinned)
     if build.environment.editable is not None:
         _add(build, [*HASHED, "-r", str(lock)], "the tool", total)
-        _install_clone(build, build.environment.editable)
+        add_clone(build.folder, build.environment.editable)
         return
     for other in build.environment.shares:
         build.step.update(f"linking what {other.name} has")
@@ -267,16 +265,6 @@ def _install(build: Build) -> None:
     if build.environment.of_newer_python:
         lock = _install_as_if_newer(build, text)
     _add(build, [*isolation, *HASHED, "-r", str(lock)], "packages", total)
-
-
-def _install_clone(build: Build, clone: Path) -> None:
-    """The clone as it is, and the script of its charts; what builds them lies beside and is removed."""
-    beside = build.folder / ".llmb-build"
-    _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
-    add_clone(build.folder, clone)
-    done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
-    build.require(done, "the script that draws charts could not be made", "run the same command again")
-    shutil.rmtree(beside, ignore_errors=True)
 
 
 def _install_as_if_newer(build: Build, lock: str) -> Path:

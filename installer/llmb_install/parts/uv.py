@@ -9,8 +9,6 @@ not know ``subprocess.run``'s ``text`` and ``capture_output``.
 ``python uv.py ARGUMENT...``, with ``installer`` on the module path, is uv, told what pip is told on this machine.
 """
 
-import importlib.util
-import io
 import os
 import platform
 import pwd
@@ -18,11 +16,11 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, List, Mapping, Optional, TextIO, Tuple
 
-from llmb_install.parts.package_index import ANSWER_SECONDS, Sources
+from llmb_install.parts import fetching
+from llmb_install.parts.fetching import fetch
 from llmb_install.parts.pip_settings import IndexSettings, settings
 from llmb_install.parts.refusals import Unavailable
 
@@ -49,9 +47,7 @@ def on_path() -> Optional[str]:
 
 
 def fetched(folder: Path, told: IndexSettings) -> str:
-    """The locked uv, which is in ``folder`` from now on: by pip, else by the user's own uv, else by ``Sources``.
-
-    The former two may know more than they can be asked for, such as a keyring. Each compares the hash.
+    """The locked uv, which is in ``folder`` from now on.
 
     Raises:
         Unavailable: no folder, page or index that packages come from has it for this machine.
@@ -60,14 +56,14 @@ def fetched(folder: Path, told: IndexSettings) -> str:
     fresh = folder / f".uv.{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        fresh.write_bytes(_installed(folder, told) or _unpacked(told))
-        fresh.chmod(0o755)
-        fresh.replace(program)
+        fetch(LOCK, is_for_here, fresh, told)
+        (unpacked,) = [*fresh.glob("bin/uv"), *fresh.glob("*.data/scripts/uv")]
+        unpacked.chmod(0o755)
+        unpacked.replace(program)
     except OSError as error:  # a full disk: the next attempt needs the room, and whoever reads this the path
         raise OSError(error.errno, error.strerror, str(program)) from error
     finally:
-        if fresh.exists():
-            fresh.unlink()
+        shutil.rmtree(str(fresh), ignore_errors=True)
         if not any(folder.iterdir()):
             folder.rmdir()
     return str(program)
@@ -75,54 +71,7 @@ def fetched(folder: Path, told: IndexSettings) -> str:
 
 def may_know_better(problem: Unavailable) -> bool:
     """Whether the user's own uv, or pip, may get what we do not: told what only they understand, they are believed."""
-    return on_path() is not None or (problem.by_name and has_pip())
-
-
-def has_pip() -> bool:
-    """Whether the Python that runs this has pip."""
-    return importlib.util.find_spec("pip") is not None
-
-
-def _installed(folder: Path, told: IndexSettings) -> Optional[bytes]:
-    """The locked uv as pip or the user's own uv installs it; None where there is neither, or they do not get it.
-
-    They are asked once: what they could not get is asked for again by ``Sources``, which knows whether to wait.
-    """
-    own = on_path()
-    quietly = ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(LOCK)]
-    once = ["--retries", "0", "--timeout", str(ANSWER_SECONDS), "--disable-pip-version-check", "--no-input"]
-    clients = [[sys.executable, "-m", "pip", "install", *once, *quietly]] if has_pip() else []
-    clients += [[own, "pip", "install", "--no-cache", "--python", sys.executable, *quietly]] if own else []
-    got = (_by(argv, folder, told) for argv in clients)
-    return next((content for content in got if content), None)
-
-
-def _by(argv: List[str], folder: Path, told: IndexSettings) -> Optional[bytes]:
-    target = folder / f".uv-{os.getpid()}"
-    try:
-        subprocess.run(
-            [*argv, "--target", str(target)],
-            env={**os.environ, "UV_HTTP_RETRIES": "0", **told.variables},
-            cwd=str(folder),  # a json.py in the current folder is not pip's
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_SECONDS,
-            check=True,
-        )
-        return (target / "bin" / "uv").read_bytes()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    finally:
-        shutil.rmtree(str(target), ignore_errors=True)
-
-
-def _unpacked(told: IndexSettings) -> bytes:
-    """The locked uv out of its wheel."""
-    content = Sources(told).fetch("uv", is_for_here, re.findall(r"sha256:([0-9a-f]{64})", LOCK.read_text("utf-8")))
-    with zipfile.ZipFile(io.BytesIO(content)) as wheel:
-        (name,) = (name for name in wheel.namelist() if name.endswith(".data/scripts/uv"))
-        return wheel.read(name)
+    return on_path() is not None or (problem.by_name and fetching.has_pip())
 
 
 def is_for_here(name: str) -> bool:
