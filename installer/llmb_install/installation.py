@@ -17,8 +17,9 @@ from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_install.answers.answers import ANSWERS_FILE, Answers, load_recipes, to_yaml
-from llmb_install.parts import adopted, credentials
+from llmb_install.parts import adopted, bundles, credentials
 from llmb_install.parts.bundles import bundled_image
+from llmb_install.parts.charts import Charts
 from llmb_install.parts.credentials import Secrets, secret_files
 from llmb_install.parts.engine import KINDS, CpuEngine, cpu_engine, own_engine, tool_environment
 from llmb_install.parts.environment import Environment
@@ -60,6 +61,7 @@ class Installation:
             *secret_files(self.path, self.secrets, uses_images=self.answers.uses_images),
             WorkloadFolders(experiments),
             tool_environment(self.clone, self.path),
+            *([self.charts()] if bundles.in_use() else []),  # elsewhere the first report fetches it
             commands(self.path / "bin"),
             *(self.engines() or own),
             *self.images(),
@@ -163,6 +165,10 @@ class Installation:
 
     def environments(self) -> list[Environment]:
         return [tool_environment(self.clone, self.path), *self.engines()]
+
+    def charts(self) -> Charts:
+        """What draws the charts of reports."""
+        return Charts(tool_environment(self.clone, self.path), self.clone / "installer" / "locks" / "charts.txt")
 
     def workload_folder(self, workload: str) -> Path:
         return self.path / "workloads" / workload
