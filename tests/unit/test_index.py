@@ -15,7 +15,7 @@ import pytest
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import database, search
-from llmb_common.index.database import CachedFigures, keep_figures, kept_figures
+from llmb_common.index.database import LogFigures, keep_figures, kept_figures
 from llmb_common.index.runs import UNREADABLE, RunFilter, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 from llmb_common.planning.job_plan import JobPlan
@@ -102,9 +102,7 @@ def test_an_installation_behind_a_link_has_each_run_once(runs: Runs, tmp_path: P
             assert find_run(install, str(link / run.paths.folder.relative_to(run.plan.install))).name == run.paths.name
 
 
-def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(runs: Runs, tmp_path: Path) -> None:
     outside = runs.make(workload_folder=str(tmp_path / "scratch" / "pretrain_llama3.1"))
     record, original, copy = runs.make(), runs.install, tmp_path / "copy"
     assert set(runs.find()) == ids(record, outside)
@@ -117,16 +115,13 @@ def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(
     assert all(not row.folder.is_relative_to(copy) for row in find_runs(original))
     (row,) = find_runs(copy, roots=[later.paths.experiments])[:1]
     assert row.folder == later.paths.folder, "who names a folder means it"
-    monkeypatch.setattr("llmb_common.index.runs._forget_root", None)  # it is not forgotten, and read again, each time
-    assert find_runs(copy, roots=[later.paths.experiments])[0].folder == later.paths.folder
 
 
-def test_a_link_that_gave_an_index_its_names_may_go(runs: Runs, tmp_path: Path) -> None:
+def test_a_folder_has_one_name_whichever_link_leads_to_it(runs: Runs, tmp_path: Path) -> None:
     record = runs.make(noted=False)
     link = tmp_path / "link"
     link.symlink_to(runs.install)
-    assert find_runs(link)[0].folder == link / record.paths.folder.relative_to(runs.install)
-    link.unlink()
+    assert [row.folder for row in find_runs(link)] == [record.paths.folder]
     assert [row.folder for row in find_runs(runs.install)] == [record.paths.folder]
 
 
@@ -347,7 +342,7 @@ def test_a_link_in_place_of_the_index_leads_to_nothing_that_is_changed(runs: Run
     file.parent.mkdir(exist_ok=True)
     file.unlink(missing_ok=True)
     file.symlink_to(precious)
-    assert not note(record)
+    assert note(record)
     assert runs.find() == [record.paths.run_id]
     assert (precious.read_bytes(), file.is_symlink()) == (before, False)
 
@@ -374,12 +369,13 @@ def test_an_index_of_an_earlier_release_is_made_anew_and_keeps_what_only_it_know
 
 def test_figures_go_with_their_run(runs: Runs) -> None:
     record = runs.make()
-    kept = CachedFigures("log", "window", str(record.paths.folder), "stamp", b"0")
-    assert keep_figures(runs.install, [kept])
-    assert kept_figures(runs.install, ["log"])[("log", "window")].content == b"0"
+    folder = str(record.paths.folder)
+    assert keep_figures(runs.install, [LogFigures(folder, "stamp", "configuration", b"0", b"1")])
+    assert note(record), "and stay when its state is noted"
+    assert kept_figures(runs.install, [folder])[folder].figures == b"0"
     shutil.rmtree(record.paths.folder)
     assert runs.find() == []
-    assert kept_figures(runs.install, ["log"]) == {}
+    assert kept_figures(runs.install, [folder]) == {}
 
 
 # Names of runs

@@ -21,12 +21,21 @@ import msgspec
 
 from llmb_common import causes, results, timing
 from llmb_common.decoding.structs import from_json
-from llmb_common.index.database import CachedFigures, keep_figures, kept_figures, past_figures
+from llmb_common.index.database import (
+    LogFigures,
+    Reason,
+    keep_figures,
+    keep_reasons,
+    kept_figures,
+    kept_reasons,
+    past_figures,
+)
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.platform.run_states import is_live
-from llmb_common.results.configuration import configuration_of, memory_key
+from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
 from llmb_common.results.scatter import PastRun
 from llmb_common.results.steps import MeasuredSteps, steps_of
+from llmb_common.results.training import training_sense
 from llmb_common.results.verdict import window_of
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.record import COMPLETED, RunRecord
@@ -50,12 +59,22 @@ _AT_ONCE = 500
 _NO_FILES = RunFiles("", None, None)
 
 
-class _Content(msgspec.Struct, frozen=True, array_like=True):
+class _Figures(msgspec.Struct, frozen=True, array_like=True):
+    """What tables of many runs need of each."""
+
+    status: Status
+    window: Window
+    steps: MeasuredSteps
+    sense: tuple[str, ...]
+    """Why it did not train, by its own log and plan."""
+    image: RunImage
+
+
+class _Timing(msgspec.Struct, frozen=True, array_like=True):
     """``timing`` without its files and, of its ``count`` iterations, with the last."""
 
     timing: RunTiming
     count: int
-    steps: MeasuredSteps
 
     def of(self, files: RunFiles) -> RunTiming:
         """The timing of the run that lies there; its other iterations are read when somebody asks for them."""
@@ -65,53 +84,57 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptFigures:
-    """The figures of ``found``, from the index of ``install`` or from the logs; ``close`` keeps those that are new."""
+    """The figures of the runs in ``folders``, from the index of ``install`` or from the logs; ``close`` keeps those that
+    are new."""
 
-    def __init__(self, install: Path | None, found: Iterable[RunFiles]) -> None:
+    def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:
         self._install = install
-        logs = {str(files.log) for files in found if files.log is not None and files.folder is not None}
-        self._many = len(logs) > _AT_ONCE
-        self._known = kept_figures(install, logs) if install is not None else {}
-        self._new: list[CachedFigures] = []
+        names = {str(folder) for folder in folders if folder is not None}
+        self._many = len(names) > _AT_ONCE
+        self._known = kept_figures(install, names) if install is not None else {}
+        self._new: list[LogFigures] = []
 
     def measure(
         self, files: RunFiles, record: RunRecord, wanted: Window | None
     ) -> tuple[RunTiming, MeasuredSteps, str]:
-        """As ``analyse`` and ``steps_of``, and ``configuration_of`` where that is known already; else empty.
+        """As ``analyse`` and ``steps_of``, and ``configuration_of``; kept, but for another window than the run's.
 
         Without a window that is ``wanted``: over the documented one, of a resumed run's own steps.
         """
-        window = wanted or window_of(record.plan)
-        key = f"{window}" if wanted else ""
         state = RecordedState(record.state, record.detail)
-        stamp = "" if is_live(record.state) else stamp_of(files, state, _code())
-        kept = self._known.pop((str(files.log), key), None) if stamp else None
-        if kept and kept.stamp == stamp and (found := _unpacked(kept.content, _Content)):
-            return found.of(files), found.steps, kept.configuration
-        read = analyse(files, window, state, own_steps=wanted is None)
+        stamp = "" if wanted or is_live(record.state) else stamp_of(files, state, _code())
+        kept = self._known.pop(str(files.folder), None) if stamp else None
+        if kept and kept.stamp == stamp:
+            figures, rest = _unpacked(kept.figures, _Figures), _unpacked(kept.timing, _Timing)
+            if figures and rest:
+                return rest.of(files), figures.steps, kept.configuration
+        window = window_of(record.plan)
+        read = analyse(files, wanted or window, state, own_steps=wanted is None)
         steps = steps_of(read)
         if steps.time is not None:  # with when and where the run was, which its repeats may share
             timed = replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts))
             steps = replace(steps, time=timed)
-        repeats = ""
+        configuration = configuration_of(record)
         # A log that could not be read may be readable for the next who asks.
         if stamp and stamp == stamp_of(files, state, _code()) and read.status.reason != "unreadable_log":
             last = (read.last._replace(figures=()),) if read.last else ()
-            content = _Content(replace(read, files=_NO_FILES, iterations=last), len(read.iterations), steps)
-            packed = msgspec.msgpack.encode(content)
-            says = steps.time and read.status.measured and read.window == window_of(record.plan)
-            repeats = configuration_of(record) if says else ""
-            mean = steps.time.mean if steps.time else None
-            memory = _memory(read, record) if says else ("", None)
-            self._new.append(
-                CachedFigures(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, *memory)
+            rest = _Timing(replace(read, files=_NO_FILES, iterations=last), len(read.iterations))
+            sense = training_sense(steps.training, record.plan)
+            figures = _Figures(read.status, read.window, steps, sense, image_of(record))
+            says = steps.time if read.status.measured and read.window == window else None
+            new = LogFigures(
+                str(files.folder), stamp, configuration, msgspec.msgpack.encode(figures), msgspec.msgpack.encode(rest)
             )
+            if says is not None:
+                key, ratio = _memory(read, record)
+                new = new._replace(step_seconds=says.mean, memory_key=key, memory_ratio=ratio)
+            self._new.append(new)
             if len(self._new) >= _AT_ONCE:
                 self.close()
             # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
             if self._many:
-                read = content.of(files)
-        return read, steps, repeats
+                read = rest.of(files)
+        return read, steps, configuration
 
     def close(self) -> None:
         """Write what is new; where that is not possible, the logs are read again next time."""
@@ -134,7 +157,7 @@ def past_runs(install: Path | None) -> list[PastRun]:
     return [
         PastRun(item.configuration, item.run_id, found.steps.time)
         for item in (past_figures(install, _code()) if install else ())
-        if (found := _unpacked(item.content, _Content)) and found.steps.time
+        if (found := _unpacked(item.figures, _Figures)) and found.steps.time
     ]
 
 
@@ -175,10 +198,6 @@ def _code() -> str:
     return _hash_of("*.py", timing, results)
 
 
-_WINDOW = "why"
-"""Instead of the window that figures are of."""
-
-
 def reasons(
     install: Path | None, records: Iterable[RunRecord], judged: Mapping[str, Status] | None = None
 ) -> dict[str, Diagnosis]:
@@ -198,22 +217,22 @@ def reasons(
     from llmb_common.causes.answer import Diagnosis  # all of ``causes`` comes with them, and most runs end well
     from llmb_common.causes.diagnosis import diagnose
 
-    known = kept_figures(install, {str(record.paths.log) for record in failed}) if install else {}
+    known = kept_reasons(install, {str(record.paths.folder) for record in failed}) if install else {}
     code = _hash_of("*.[pyj]*", causes)
-    new: list[CachedFigures] = []
+    new: list[Reason] = []
     found: dict[str, Diagnosis] = {}
     for record in failed:
         status = statuses.get(record.paths.run_id)
         not_finite = status.message if status and status.reason.startswith(("nan_", "inf_")) else ""
         files = RunFiles(record.paths.name, record.paths.folder, record.paths.log)
         stamp = stamp_of(files, RecordedState(record.state, f"{record.detail}\n{not_finite}"), code)
-        kept = known.get((str(record.paths.log), _WINDOW))
+        kept = known.get(str(files.folder))
         diagnosis = _unpacked(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
         if diagnosis is None:
             diagnosis = diagnose(record, not_finite)
-            packed = msgspec.msgpack.encode(diagnosis)
-            new += [CachedFigures(str(files.log), _WINDOW, str(files.folder), stamp, packed)] if stamp else []
+            if stamp:
+                new.append(Reason(str(files.folder), stamp, msgspec.msgpack.encode(diagnosis)))
         found[record.paths.run_id] = diagnosis
     if install and new:
-        keep_figures(install, new)
+        keep_reasons(install, new)
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.platform.run_states import is_live
-from llmb_common.results.configuration import configuration_of, image_marks, software_of
+from llmb_common.results.configuration import image_marks, image_of, software_of
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.references import Baseline, baseline_references, baselines, release_spread, unlike_baselines
 from llmb_common.results.scatter import PastRun, PastRuns, Squares
@@ -149,7 +149,7 @@ def measure(
         records = {**_records(files.folder for files in found if files.folder not in known), **known}
         found = _without_copies(found, records, workspace)
         known_baselines = _baselines(workspace)
-        figures = KeptFigures(workspace.install_or_none, found)
+        figures = KeptFigures(workspace.install_or_none, (files.folder for files in found))
         try:
             read = [_read_one(files, records, found, window, figures) for files in found]
         finally:
@@ -196,7 +196,7 @@ def _diagnosed(judged: Sequence[MeasuredRun], workspace: Workspace) -> list[Meas
     records = {record.paths.run_id: record for record, _ in recorded}
     statuses = {record.paths.run_id: status for record, status in recorded}
     why = reasons(workspace.install_or_none, records.values(), statuses)
-    marks = iter(image_marks([record for record, _ in recorded]))
+    marks = iter(image_marks([image_of(record) for record, _ in recorded]))
     return [
         replace(item, why=why.get(item.record.paths.run_id), image=next(marks)) if item.record else item
         for item in judged
@@ -291,7 +291,7 @@ def _read_one(
         return MeasuredRun(timing, style, steps=steps_of(timing))
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
     timing, steps, configuration = kept.measure(files, record, window)
-    return MeasuredRun(timing, style, record, steps=steps, configuration=configuration or configuration_of(record))
+    return MeasuredRun(timing, style, record, steps=steps, configuration=configuration)
 
 
 def _judged(item: MeasuredRun, workspace: Workspace, known: Sequence[Baseline], past: PastRuns) -> MeasuredRun:
