@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmb_common.index.database import LogFigures, index_file, keep_figures, open_index
 from llmb_common.index.search import rebuild
-from llmb_common.runs.record import RunRecord, update_record
+from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.timing.iterations import IterationsOnDisk
 from llmb_run.results import kept
 from llmb_run.results.measuring import measure
@@ -249,6 +250,42 @@ def test_a_rebuilt_index_measures_again(cli: Cli, reads: list[str]) -> None:
     assert rebuild(cli.install) == 1
     assert results(cli) == first
     assert len(reads) == 2
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The records that are really read for results."""
+    found: list[str] = []
+
+    def load(folder: Path, *content: bytes) -> RunRecord:
+        found.append(folder.name)
+        return load_record(folder, *content)
+
+    for module in ("measured", "measuring"):
+        monkeypatch.setattr(f"llmb_run.results.{module}.load_record", load)
+    return found
+
+
+def test_of_many_runs_only_those_that_are_shown_have_their_records_read(cli: Cli, records: list[str]) -> None:
+    made = [make_run(cli.install, log=steady_log(5741.47 + number)) for number in range(12)]
+    first = cli("results", "--last", "2").out
+    assert len(records) == 12
+    records.clear()
+    assert cli("results", "--last", "2").out == first
+    # The first of a configuration speaks for its plan, and for what it is compared with the first that was good.
+    assert len(set(records)) <= 4
+    assert {record.paths.name for record in made[-2:]} <= set(records)
+    records.clear()
+    assert cli("results", "--group").out == cli("results", "--group").out
+    assert len(set(records)) <= 2
+
+
+def test_another_log_beside_a_runs_own_is_seen_each_time(cli: Cli) -> None:
+    record = make_run(cli.install, log=LOG)
+    (record.paths.folder / "log-other.out").write_text(steady_log(5000))
+    first = results(cli)
+    assert len(first["data"]["runs"]) == 2
+    assert results(cli) == first
 
 
 def started(cli: Cli) -> subprocess.Popen[str]:

@@ -15,7 +15,14 @@ from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.columns import roles_of
 from llmb_common.results.comparison import differences, facts
-from llmb_common.results.configuration import apart, configuration_key, image_marks, image_of, software_of_plan, title_of
+from llmb_common.results.configuration import (
+    apart,
+    configuration_key,
+    image_marks,
+    image_of,
+    software_of_plan,
+    title_of,
+)
 from llmb_common.results.history import Changed, histories
 from llmb_common.results.references import baselines, set_baselines
 from llmb_common.results.scaling import ScaledRun, scaling

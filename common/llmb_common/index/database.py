@@ -16,7 +16,7 @@ import sqlite3
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from llmb_common.decoding.structs import locked
 
@@ -202,25 +202,29 @@ class PastTime(NamedTuple):
     step_seconds: float
 
 
-_FIGURES = "folder, log_stamp, configuration, figures, timing"
-_REASON = "folder, why_stamp, why"
+Row = TypeVar("Row", LogFigures, Reason)
+Item = TypeVar("Item")
+
+_FIGURES = "SELECT folder, log_stamp, configuration, figures, timing FROM runs WHERE log_stamp IS NOT NULL"
+_REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 
 
 def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
     """What the index has of the logs of the runs in ``folders``, by folder."""
-    return {row[0]: LogFigures(*row) for row in _of(install, _FIGURES, "log_stamp", folders)}
+    return _of(install, _FIGURES, LogFigures, folders)
 
 
 def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
     """What the index has of why the runs in ``folders`` failed, by folder."""
-    return {row[0]: Reason(*row) for row in _of(install, _REASON, "why_stamp", folders)}
+    return _of(install, _REASON, Reason, folders)
 
 
-def _of(install: Path, columns: str, stamp: str, folders: Collection[str]) -> list[Any]:
-    query = f"SELECT {columns} FROM runs WHERE {stamp} IS NOT NULL"
+def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
+    """The rows of these runs, by folder."""
     if len(folders) > _AT_ONCE:
-        return _ask(install, query, ())
-    return _ask(install, f"{query} AND folder IN ({', '.join('?' * len(folders))})", tuple(folders))
+        return {row.folder: row for row in _ask(install, query, (), kind)}
+    some = f"{query} AND folder IN ({', '.join('?' * len(folders))})"
+    return {row.folder: row for row in _ask(install, some, tuple(folders), kind)}
 
 
 def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
@@ -257,13 +261,13 @@ def past_times(install: Path, configuration: str) -> list[PastTime]:
         " AND step_seconds > 0 ORDER BY created DESC LIMIT ?"
     )
     behind_all = f"{configuration}\U0010ffff"
-    return [PastTime(*row) for row in _ask(install, query, (configuration, behind_all, _NEWEST_OF_KIND))]
+    return _ask(install, query, (configuration, behind_all, _NEWEST_OF_KIND), PastTime)
 
 
 def past_memory(install: Path, key: str) -> list[float]:
     """Of the newest runs of a kind and software: peak of memory over the predicted one."""
     query = "SELECT memory_ratio FROM runs WHERE memory_key = ? AND memory_ratio > 0 ORDER BY created DESC LIMIT ?"
-    return [ratio for (ratio,) in _ask(install, query, (key, _NEWEST_OF_KIND))]
+    return _ask(install, query, (key, _NEWEST_OF_KIND), float)
 
 
 def past_figures(install: Path, stamp: str) -> list[Past]:
@@ -272,10 +276,10 @@ def past_figures(install: Path, stamp: str) -> list[Past]:
         "SELECT configuration, run_id, figures FROM runs WHERE step_seconds IS NOT NULL"
         " AND substr(log_stamp, 1, length(?)) = ? ORDER BY created DESC LIMIT ?"
     )
-    return [Past(*row) for row in _ask(install, query, (stamp, stamp, _NEWEST))]
+    return _ask(install, query, (stamp, stamp, _NEWEST), Past)
 
 
-def _ask(install: Path, query: str, values: Sequence[str | int]) -> list[Any]:
+def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[..., Item]) -> list[Item]:
     """The rows of ``query``; none where there is no index, or one that anybody wrote."""
     try:
         # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.
@@ -283,6 +287,6 @@ def _ask(install: Path, query: str, values: Sequence[str | int]) -> list[Any]:
         if status.st_uid not in (os.geteuid(), 0, install.stat().st_uid) or status.st_mode & stat.S_IWOTH:
             return []
         with read_index(install) as connection:
-            return connection.execute(query, values).fetchall()
+            return [kind(*row) for row in connection.execute(query, values)]
     except (DamagedIndex, sqlite3.Error, OSError):
         return []

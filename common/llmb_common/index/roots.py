@@ -22,8 +22,7 @@ def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     Raises:
         RecordError: the list of those outside cannot be read
     """
-    workloads = os.path.join(real(install), "workloads")
-    own = [os.path.join(workload, "experiments") for workload in subfolders(workloads)]
+    own = [f"{workload}/experiments" for workload in subfolders(f"{real(install)}/workloads")]
     found: dict[str, str] = {}
     for root in [*own, *read_list(_file(install), *_LIST), *map(str, more)]:
         found.setdefault(real(root), root)
@@ -37,7 +36,7 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
         RecordError: the list cannot be read or written
     """
     known = roots(install)
-    new = [path for folder in folders if (path := real(folder)) not in known and os.path.isdir(path)]
+    new = [path for folder in folders if (path := real(folder)) not in known and Path(path).is_dir()]
     if new:
         change_list(_file(install), *_LIST, lambda listed: dict.fromkeys([*listed, *new]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,17 @@ def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
 def row_from(values: Sequence[Any]) -> RunRow:
     """The row of a query for all ``FIELDS``, in their order."""
     named = dict(zip(FIELDS, values, strict=True))
-    return RunRow(**{**named, "folder": Path(named["folder"])})
+    for name in _SHARED:  # thousands of runs share few of these words
+        if named[name] is not None:
+            named[name] = sys.intern(named[name])
+    named["folder"] = Path(named["folder"])
+    return RunRow(**named)
+
+
+_SHARED = (
+    *("experiment_name", "workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "executor", "state"),
+    *("detail", "key"),
+)
 
 
 def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[str, str]:

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import RecordError, RequestError, did_you_mean
-from llmb_common.index.database import DamagedIndex, build_index, index_file, inode_of, make_table, open_index, read_index
+from llmb_common.index.database import (
+    DamagedIndex,
+    build_index,
+    index_file,
+    inode_of,
+    make_table,
+    open_index,
+    read_index,
+)
 from llmb_common.index.roots import real, remember, run_folders
 from llmb_common.index.runs import FIELDS, UNREADABLE, RunFilter, RunRow, changed_folders, insert, row_from, update
 from llmb_common.platform.run_states import ENDED_STATES

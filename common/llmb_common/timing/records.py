@@ -125,14 +125,13 @@ def iterations_in(text: bytes) -> list[Iteration]:
 def last_iterations(text: bytes, most: int) -> list[Iteration]:
     """The last whole records of ``text``, at most so many, in its order; only these are read."""
     found: list[Iteration] = []
-    end = len(text)
-    while len(found) < most:
-        end, kind = max((text.rfind(marker, 0, end), kind) for marker, kind in MARKERS.items())
-        if end < 0:
-            break
-        record = _record_at(text, end, kind)
+    marker = max(MARKERS, key=text.rfind)  # a log is one engine's
+    end = text.rfind(marker)
+    while end >= 0 and len(found) < most:
+        record = _record_at(text, end, MARKERS[marker])
         if record is not None:
             found.append(record)
+        end = text.rfind(marker, 0, end)
     return found[::-1]
 
 

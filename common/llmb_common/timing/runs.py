@@ -66,7 +66,7 @@ _SCALE = "loss scale"
 _FIGURES = attrgetter("figures")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Status:
     """``reason`` is empty for a success; ``iteration`` is where it shows, if it is about one."""
 
