@@ -125,6 +125,7 @@ def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, in
         new.unlink(missing_ok=True)
         try:
             with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
+                connection.execute("PRAGMA journal_mode=OFF")  # half of it is thrown away
                 make_table(connection, fill)
             file.with_name("index.db-journal").unlink(missing_ok=True)  # of the old file: no change to this one
             new.replace(file)

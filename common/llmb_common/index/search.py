@@ -89,8 +89,8 @@ def _with(install: Path, column: str, value: str) -> list[RunRow]:
 def note(*records: RunRecord) -> bool:
     """Put the records' present state into their installation's index; False when that failed, which is put right later.
 
-    All are of one installation. A run that the index does not know is found by its folder's time, and one that it
-    knows as alive is read again.
+    All are of one installation. A run that the index does not know is found by its folder, and one that it knows as
+    alive is read again.
     """
     if not records:
         return True
