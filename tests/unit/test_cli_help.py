@@ -19,6 +19,7 @@ from llmb_run.commands.start import single_command
 from llmb_run.terminal import split
 from support.cli import Cli
 from support.golden import GOLDEN, check_golden
+from support.next_lines import assert_can_be_pasted
 from support.runs import make_run
 
 NAMES = [name for section in COMMANDS.values() for name in section]
@@ -40,6 +41,17 @@ def test_no_golden_help_is_left_over() -> None:
     assert {path.name for path in (GOLDEN / "help").glob("llmb-run*")} == {
         file_name(page).removeprefix("help/") for page in PAGES
     }
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page and page[0] not in HIDDEN], ids=" ".join)
+def test_each_command_has_examples_that_can_be_pasted(page: tuple[str, ...]) -> None:
+    words = " ".join(("llmb-run", *page))
+    lines = (GOLDEN / file_name(page)).read_text().splitlines()
+    examples = [line.strip() for line in lines if line.startswith(f"  {words}")]
+    assert examples or page in [("exclude",), ("baseline",)]
+    for line in examples:
+        assert len(f"  {line}") <= 80
+        assert_can_be_pasted(line)
 
 
 @pytest.mark.parametrize("name", HIDDEN)

@@ -69,9 +69,9 @@ def health_command(
     """Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.
 
     \b
-    llmb-run health                              # the idle nodes of this site's GPU partition
+    llmb-run health                     # the idle nodes of the GPU partition
     llmb-run health --nodes n[1-64]
-    llmb-run health RUN                          # the nodes of a run
+    llmb-run health a1b2c3d4            # the nodes of a run
     llmb-run health -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
 
     One short job checks all of them at once. With --stress it takes some minutes, in the workload's image. Exit status

@@ -48,6 +48,9 @@ def report_command(
 ) -> Result:
     """Report on runs: verdicts, charts, scaling, history, nodes and differences.
 
+    \b
+    llmb-run report --since 7d --html report.html
+
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. FILE
     may be - for standard output. Exit status 1 if a run that RUNS or options choose failed or is incomplete.
     """
@@ -105,6 +108,9 @@ def archive_command(
     **filters: Any,
 ) -> Result:
     """Pack runs into one file: records, scripts, logs and hashes, but no secrets.
+
+    \b
+    llmb-run archive --since 7d -o runs.tar.zst
 
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
     out. In the unpacked folder, sha256sum -c SHA256SUMS checks every file.

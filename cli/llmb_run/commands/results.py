@@ -64,6 +64,10 @@ def results_command(
 ) -> Result:
     """Print step times, TFLOPS, tokens/s, MFU and the published values beside them.
 
+    \b
+    llmb-run results -w pretrain_llama3.1 --since 7d
+    llmb-run results ~/logs --format csv
+
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. First
     the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
     Exit status 1 if a run failed or is incomplete; with --rank, if a model has no run with a time.
@@ -175,6 +179,9 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 @click.argument("second", metavar="B", help=_SIDE, shell_complete=options.complete_runs)
 def compare_command(first: str, second: str) -> Result:
     """Compare two runs, or repeats of two: step time, loss, and what differs.
+
+    \b
+    llmb-run compare a1b2c3d4 e5f6a7b8
 
     The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
     4 if it has none yet.

@@ -43,6 +43,9 @@ from llmb_run.workspace import Workspace
 def show_command(run: str | None, script: bool) -> Result:
     """Show one run: state, place, plan, result, and what went wrong.
 
+    \b
+    llmb-run show a1b2c3d4
+
     Without RUN: the newest one.
     """
     workspace = Workspace()
@@ -209,6 +212,10 @@ def _where(file: str, number: int | None) -> str:
 )
 def why_command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Say why runs failed: the first cause, its rank and node, and what to do.
+
+    \b
+    llmb-run why a1b2c3d4
+    llmb-run why --slow a1b2c3d4
 
     RUNS may also be logs, or folders of logs, that LLMB did not write. Without RUNS, the newest run is explained; with
     an option such as --since 7d, all runs that match, counted by cause and node. If no cause is found, it is unknown,

@@ -62,7 +62,7 @@ def submit_command(**settings: Any) -> Result:
     options, leaves out what cannot run, and says how to rank the others.
 
     \b
-    llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
+    llmb-run submit -w pretrain_llama3.1 -s 8b,70b -d fp8 --max-scale 128 -r 3
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     return start("submit", plan_options(workspace, how, **settings), workspace, how)
@@ -143,8 +143,8 @@ def sweep_command(**settings: Any) -> Result:
     fit) are listed with the reason, the others with the memory and time they are expected to take.
 
     \b
-    llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
-    llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
+    llmb-run sweep -w grok1 --scale 512 --vary tp=4,8 --vary NCCL_ALGO=Ring,Tree
+    llmb-run sweep -w grok1 --scale 512 --zip 'tp=4,8 pp=8,4' -r 3 --dry-run
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_options(workspace, how, **settings)
@@ -164,6 +164,9 @@ def sweep_command(**settings: Any) -> Result:
 @options.detach
 def bulk_command(file: Path, **settings: Any) -> Result:
     """Start the jobs of a task file.
+
+    \b
+    llmb-run bulk tasks.yaml --dry-run
 
     After an interruption run it again: recorded jobs are not started twice, and tasks added to the file
     since then are started.

@@ -25,7 +25,11 @@ from llmb_run.workspace import CatalogEntry, Workspace
 @options.gpu_type
 @options.flag("--installed", help="Only workloads of this installation.")
 def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
-    """Show workloads with their sizes, dtypes and numbers of GPUs."""
+    """Show workloads with their sizes, dtypes and numbers of GPUs.
+
+    \b
+    llmb-run list -w pretrain_llama3.1 --gpu-type gb200
+    """
     if gpu_type and gpu_type.lower() not in gpus.gpu_types():
         near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)
         raise RequestError(

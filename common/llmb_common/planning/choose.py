@@ -131,10 +131,12 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
         said = gpu_said(given, gpu_type)
         if request.gpu_type:
             said = say("GPU_TYPE", said)
-        remedy = f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
+        types = _gpu_types(recipe, model.size)
+        remedy = f"it has configurations for {', '.join(types)}"
         if gpu_type == CPU:
+            remedy = f"to plan it for other machines: {say('GPU_TYPE', types[0])} ({', '.join(types)})"
             small = recipe.smoke_of(model.size)
-            remedy += f"; {say('MODEL_SIZE', small)} runs without GPUs" if small else f"; {NO_COPY.format(model.size)}"
+            remedy += f"; {say('MODEL_SIZE', small)} runs here" if small else f"; {NO_COPY.format(model.size)}"
         message = f"{recipe.name} {model.size} has no configuration for {said}"
         raise RequestError(message, remedy=remedy, field="GPU_TYPE")
     if request.variant:
