@@ -250,7 +250,7 @@ def test_runs_are_selected_by_word_and_by_option(cli: Cli, monkeypatch: pytest.M
     def found(*arguments: str | Path) -> list[str]:
         return [run["run_id"] for run in cli("results", "--json", *arguments).data["runs"]]
 
-    assert found(small.paths.run_id[:5]) == [small.paths.run_id]
+    assert found(small.paths.run_id) == [small.paths.run_id]
     assert found("101") == [big.paths.run_id]
     assert found(small.paths.name) == [small.paths.run_id]
     assert found(small.paths.folder) == [small.paths.run_id]

@@ -29,7 +29,8 @@ from llmb_common.timing.log_files import is_log_name
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.comparing.gap import find_gap, lines_of
-from llmb_run.results.measuring import MeasuredRun, measure, measure_run, reference_lines
+from llmb_run.results.measured import MeasuredRun, explain, reference_lines
+from llmb_run.results.measuring import measure, measure_run
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
 from llmb_run.terminal import clock, labelled, next_command, notice, span, table
@@ -282,7 +283,7 @@ def _newest_timed(workspace: Workspace) -> RunRow:
         RequestError: none of the newest has one
     """
     for row in select_rows(workspace, [], RunFilter(limit=_MOST_LOOKED_AT)):
-        if any(item.good for item in measure([row.folder], workspace)):
+        if any(item.good for item in measure([row], workspace)):
             return row
     raise RequestError("none of the newest runs has a step time yet", remedy="llmb-run why says why runs failed")
 
@@ -295,7 +296,8 @@ def _of_logs(path: Path) -> _Explained:
 
 
 def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
-    measured = measure([row.folder for row in _chosen(workspace, names, filters)], workspace)
+    measured = measure(_chosen(workspace, names, filters), workspace)
+    explain(measured)
     return [
         _Explained(
             item.record.paths.run_id if item.record else item.timing.files.name,

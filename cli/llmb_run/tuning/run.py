@@ -180,6 +180,6 @@ def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
         notice("no baseline was set: nothing was proved to be faster")
         return None
     rows = select_rows(workspace, result["winner"]["run_ids"], RunFilter())
-    chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], workspace)]
+    chosen = [(item.record, item.good) for item in measure(rows, workspace)]
     made = set_baselines(workspace.require_install(), [(r, t) for r, t in chosen if r is not None and t is not None])
     return made[0].key

@@ -34,7 +34,7 @@ from llmb_common.platform.engines import container_release, release_order, same_
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Document, PublishedResult
 from llmb_common.request.columns import Columns
-from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
+from llmb_common.results.configuration import configuration_key, image_marks, image_of, software_of, title_of
 from llmb_common.results.level import level, mean_error
 from llmb_common.results.scatter import PastRuns
 from llmb_common.results.steps import StepTime
@@ -188,7 +188,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     if not runs:
         raise RequestError("no run to make a baseline of", remedy="name successful runs: llmb-run results lists them")
     together: dict[tuple[str, str], list[tuple[RunRecord, StepTime, str]]] = {}
-    for (record, measured), mark in zip(runs, image_marks([record for record, _ in runs]), strict=True):
+    for (record, measured), mark in zip(runs, image_marks([image_of(record) for record, _ in runs]), strict=True):
         key = configuration_key(record.plan), software_of(record)
         together.setdefault(key, []).append((record, measured, mark))
     new = {key: _baseline(*key, repeats) for key, repeats in together.items()}
