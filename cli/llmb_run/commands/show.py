@@ -31,6 +31,7 @@ from llmb_run.app import Command
 from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.measuring import measure, measure_run
+from llmb_run.results.one_line import result_line
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
 from llmb_run.terminal import clock, labelled, next_command, notice, span, table
@@ -104,7 +105,7 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
             f"{clock(when)}  {attempt}" if (when := attempt.ended or attempt.started) is not None else str(attempt)
             for attempt in attempts_of(record)
         ],
-        "result": [_result(measured), _steady(measured), *reference_lines([measured])],
+        "result": [result_line(measured), _steady(measured), *reference_lines([measured])],
         "memory": [_memory(measured)],
         "besides": measured.extras.lines(),
         "remarks": [printable(text) for text in measured.remarks],
@@ -131,15 +132,6 @@ def _job(seen: Observation) -> str:
         )
     where = f" on {seen.finding.nodes}" if seen.finding.nodes else ""
     return f"{record.job_id or 'no job id yet'}{where}"
-
-
-def _result(measured: MeasuredRun) -> str:
-    values = measured.figures
-    if values is None:
-        return f"{measured.timing.status.state}: {printable(measured.timing.status.message)}"
-    mfu = "" if values.mfu is None else f", MFU {values.mfu:.2%}"
-    verdict = f": {measured.verdict.text}" if measured.verdict else ""
-    return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:.0f} tokens/s{mfu}{verdict}"
 
 
 def _steady(measured: MeasuredRun) -> str:
