@@ -75,7 +75,7 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
         near = "" if instead else did_you_mean(error.command_name, known)
         message = f"no such command: {error.command_name}{near}"
     elif isinstance(error, click.MissingParameter) and error.param and error.param.name == "workload":
-        instead = _of_model(arguments) or f"{PROGRAM} list shows the workloads"
+        instead = f"{PROGRAM} list shows the workloads"
     elif "--zip" in arguments and "unexpected extra argument" in message:
         instead = "what changes together is one argument: --zip 'tp=1,2 pp=4,2'"
     page = PROGRAM
@@ -85,12 +85,3 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
         page += f" {arguments[0]}"  # the parser's own complaints know no command
     remedy = instead or f"{page} --help shows what it takes"
     return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
-
-
-def _of_model(arguments: list[str]) -> str:
-    """What plans the model that stands where no workload is named, as in ``llmb-run plan qwen2.5_72b``; empty: none
-    does."""
-    from llmb_run.workspace import Workspace
-
-    words = [word for word in arguments[1:2] if not word.startswith("-")]
-    return Workspace().nearest_model(words[0]) if words else ""

@@ -22,7 +22,7 @@ def result_line(measured: MeasuredRun) -> str:
         return f"{measured.timing.status.state}: {printable(measured.timing.status.message)}"
     mfu = "" if values.mfu is None else f", MFU {values.mfu:.2%}"
     verdict = f": {measured.verdict.text}" if measured.verdict else ""
-    return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:,.0f} tokens/s{mfu}{verdict}"
+    return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:.0f} tokens/s{mfu}{verdict}"
 
 
 def with_figures(started: Result, workspace: Workspace) -> Result:
