@@ -55,6 +55,7 @@ NOT_RUN = {
     r"\./setup\.sh": "downloads an image",
     r"python -m llmb_train\.catalogue": "needs Megatron-Bridge",
     r"tests/run": "runs this test",
+    r"curl ": "needs a server",
     r"grep .*train_step_timing": "needs a log of NeMo",
 }
 """Commands that are not run, and why; the options of those that are ours are parsed all the same."""
