@@ -89,7 +89,7 @@ def test_modules_that_pages_name_are_there(path: Path) -> None:
     names = re.findall(r"`((?:llmb_\w+|tools|support)\.[\w.]+)`", path.read_text())
     if path.name == "architecture.md":
         dotted = re.findall(r"`([a-z_]+\.[\w.]*\w)`", path.read_text())
-        others = r"^(megatron|steps|sys)\.|\.(json|jsonl|out|py|sbatch|sh|txt|yaml)$"
+        others = r"^(megatron|steps|sys)\.|\.(json|jsonl|out|py|sbatch|sh|toml|txt|yaml)$"
         names += [name for name in dotted if not re.search(others, name)]
     assert [name for name in names if not is_in_the_code(name)] == []
 
