@@ -1,4 +1,4 @@
-"""A performance engineer's week: every command of ``docs/fastest.md``'s week, in order, on a made-up cluster of H100."""
+"""A performance engineer's week: every command of that part of ``docs/fastest.md``, on a made-up cluster of H100."""
 
 from __future__ import annotations
 
