@@ -56,6 +56,29 @@ def test_links_between_pages_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(leads_to), target
 
 
+def test_pages_that_code_names_are_there() -> None:
+    """In messages, help texts and comments, with their anchors."""
+    code = [path for path in our_files() if path.suffix in (".py", ".sh", ".yaml", ".yml") and "data" not in path.parts]
+    page_of_ours = re.compile(r"\bdocs/(?!performance-summary)([a-z-]+)\.md(?:#([a-z-]+))?")
+    for path in code:
+        for page_name, anchor in page_of_ours.findall(path.read_text()):
+            named = ROOT / "docs" / f"{page_name}.md"
+            assert named.is_file(), f"{path}: {page_name}"
+            assert not anchor or anchor in anchors(named), f"{path}: {page_name}#{anchor}"
+
+
+FOR_DEVELOPERS = {"CONTRIBUTING.md", "architecture.md", "appendix.md"}
+"""Pages that nobody reads to use LLMB."""
+
+
+def test_pages_are_few_and_read_in_an_afternoon() -> None:
+    pages = [path for path in PAGES if "data" not in path.parts and path.name != "CHANGELOG.md"]
+    assert len(pages) <= 24
+    read = [path.read_text() for path in pages if path.name not in FOR_DEVELOPERS]
+    by_hand = [re.sub(r"<!-- table: .*?<!-- end -->", "", text, flags=re.DOTALL) for text in read]
+    assert sum(len(text.split()) for text in by_hand) <= 45_000
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_lists_look_alike_on_a_forge_and_on_the_site(path: Path) -> None:
     """Python-Markdown wants a blank line around blocks in lists, and four spaces before them."""
