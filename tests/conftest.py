@@ -1,4 +1,4 @@
-"""Fixtures for all tests. How to use the cluster ones: tests/README.md."""
+"""Fixtures for all tests. How to use the cluster ones: CONTRIBUTING.md."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ _STRUCTS = {"plan": JobPlan, "diagnosis": Diagnosis, "run": RunRow}
 def data() -> dict[str, dict[str, str]]:
     """By command, for each key ``type: what it is``: the tables of the page's part about JSON."""
     found: dict[str, dict[str, str]] = {}
-    for section in PAGE.read_text(encoding="utf-8").split("\n### ")[1:]:
+    part = PAGE.read_text(encoding="utf-8").partition("\n## JSON\n")[2]
+    for section in part.split("\n### ")[1:]:
         heading, *lines = section.splitlines()
         rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("| `")]
         keys = {key.strip(" `"): f"{kind.strip()}: {means.strip()}".replace("\\|", "|") for key, kind, means in rows}

@@ -34,10 +34,7 @@ from llmb_run.tuning.answer import ARM
 from tools import dated, json_schema
 from tools.markdown import fill, lines
 
-PAGES = (
-    *("acceptance.md", "administrators.md", "catalogue.md", "columns.md", "failures.md", "glossary.md"),
-    *("migration.md", "planning.md", "reference.md"),
-)
+PAGES = ("acceptance.md", "administrators.md", "catalogue.md", "failures.md", "reference.md")
 
 _SHARED = 4
 """An option that so many commands have is listed once."""

@@ -2,8 +2,7 @@
 
     python -m tools.verdict_simulation [--trials 1000] [--seed 1] [PART...]
 
-prints the tables of ``docs/verdict-tables.md``, ``docs/acceptance.md`` and ``docs/compare.md``, in per cent of the
-trials.
+prints tables of ``docs/appendix.md``, in per cent of the trials.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: flo
 
 
 def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
-    """Each run's figures and verdict, as ``llmb-run results --json`` has them in ``runs`` (docs/columns.md).
+    """Each run's figures and verdict, as ``llmb-run results --json`` has them in ``runs`` (docs/reference.md).
 
     ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation.
 

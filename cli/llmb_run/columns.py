@@ -1,7 +1,7 @@
 """Columns of what commands list: each figure once, for the terminal, CSV, Markdown, JSON, the page and the docs.
 
 A list of columns is all that a table knows of its rows. A further figure is one more ``Column`` in such a list;
-``docs/columns.md`` is made from the same lists. What every command says of a run is here, too.
+``docs/reference.md`` is made from the same lists. What every command says of a run is here, too.
 """
 
 from __future__ import annotations

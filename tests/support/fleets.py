@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests .venv/bin/python -m support.fleets [--runs 400] [--seed 1]
 
-prints the table of ``docs/evidence.md``. Drawn for each run: how much GPUs differ by their making (standard deviation
+prints the table of ``docs/health.md``. Drawn for each run: how much GPUs differ by their making (standard deviation
 0.5 to 4 %), and looks at one GPU (4 %; every twentieth meets it idle); whether power holds the clocks down, and by how
 much; temperatures; a driver whose counter of heat follows that of the power cap; adapters for storage of the same make,
 a DPU whose port has a cable on some nodes only; old memory errors, other VBIOS and firmware.

@@ -1,7 +1,7 @@
 """A real Slurm cluster on this machine: real slurmctld, slurmd, munge, optionally slurmdbd with MariaDB.
 
 Only the nodes are simulated: several slurmd share the machine, each with its own host name and mount
-namespace, and GPUs are links to /dev/null. See tests/README.md for how tests use it.
+namespace, and GPUs are links to /dev/null. See CONTRIBUTING.md for how tests use it.
 """
 
 from __future__ import annotations

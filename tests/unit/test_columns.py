@@ -1,4 +1,4 @@
-"""Columns: one list from which tables, CSV, JSON, the page and docs/columns.md derive."""
+"""Columns: one list from which tables, CSV, JSON, the page and docs/reference.md derive."""
 
 from __future__ import annotations
 

@@ -55,6 +55,7 @@ NOT_RUN = {
     r"\./setup\.sh": "downloads an image",
     r"python -m llmb_train\.catalogue": "needs Megatron-Bridge",
     r"tests/run": "runs this test",
+    r"curl ": "needs a server",
     r"grep .*train_step_timing": "needs a log of NeMo",
 }
 """Commands that are not run, and why; the options of those that are ours are parsed all the same."""
@@ -101,7 +102,8 @@ class Terminal:
             parse_options(command)
             return
         more = [option for pattern, option in MORE.items() if re.match(pattern, command) and option not in command]
-        words = shlex.split(Template(" ".join([command.partition(" | ")[0], *more])).safe_substitute(self.variables))
+        printed_here = re.split(r" \| | > ", command)[0]
+        words = shlex.split(Template(" ".join([printed_here, *more])).safe_substitute(self.variables))
         said = dict(word.split("=", 1) for word in takewhile(re.compile("[A-Z0-9_]+=").match, words))
         self._run(words[len(said) :], said, command)
 

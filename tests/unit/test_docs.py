@@ -56,6 +56,29 @@ def test_links_between_pages_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(leads_to), target
 
 
+def test_pages_that_code_names_are_there() -> None:
+    """In messages, help texts and comments, with their anchors."""
+    code = [path for path in our_files() if path.suffix in (".py", ".sh", ".yaml", ".yml") and "data" not in path.parts]
+    page_of_ours = re.compile(r"\bdocs/(?!performance-summary)([a-z-]+)\.md(?:#([a-z-]+))?")
+    for path in code:
+        for page_name, anchor in page_of_ours.findall(path.read_text()):
+            named = ROOT / "docs" / f"{page_name}.md"
+            assert named.is_file(), f"{path}: {page_name}"
+            assert not anchor or anchor in anchors(named), f"{path}: {page_name}#{anchor}"
+
+
+FOR_DEVELOPERS = {"CONTRIBUTING.md", "architecture.md", "appendix.md"}
+"""Pages that nobody reads to use LLMB."""
+
+
+def test_pages_are_few_and_read_in_an_afternoon() -> None:
+    pages = [path for path in PAGES if "data" not in path.parts and path.name != "CHANGELOG.md"]
+    assert len(pages) <= 24
+    read = [path.read_text() for path in pages if path.name not in FOR_DEVELOPERS]
+    by_hand = [re.sub(r"<!-- table: .*?<!-- end -->", "", text, flags=re.DOTALL) for text in read]
+    assert sum(len(text.split()) for text in by_hand) <= 45_000
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_lists_look_alike_on_a_forge_and_on_the_site(path: Path) -> None:
     """Python-Markdown wants a blank line around blocks in lists, and four spaces before them."""
@@ -89,7 +112,7 @@ def test_modules_that_pages_name_are_there(path: Path) -> None:
     names = re.findall(r"`((?:llmb_\w+|tools|support)\.[\w.]+)`", path.read_text())
     if path.name == "architecture.md":
         dotted = re.findall(r"`([a-z_]+\.[\w.]*\w)`", path.read_text())
-        others = r"^(megatron|steps|sys)\.|\.(json|jsonl|out|py|sbatch|sh|txt|yaml)$"
+        others = r"^(megatron|steps|sys)\.|\.(json|jsonl|out|py|sbatch|sh|toml|txt|yaml)$"
         names += [name for name in dotted if not re.search(others, name)]
     assert [name for name in names if not is_in_the_code(name)] == []
 
@@ -108,12 +131,12 @@ def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_leads_to_the_pages(name: str) -> None:
     text = (ROOT / name / "README.md").read_text()
-    for linked in ("checkpoints", "measuring", "migration", "profiling", "troubleshooting"):
+    for linked in ("checkpoints", "failures", "reference", "slow", "verdicts"):
         assert f"../docs/{linked}.md" in text
 
 
 def test_numbers_on_run_to_run_variation_are_those_of_the_code_and_the_documents() -> None:
-    text = page("measuring.md")
+    text = page("verdicts.md")
     dense, moe = RELEASE_SPREAD["dense"], RELEASE_SPREAD["MoE"]
     assert f"{dense.fastest * 100:.0f} to {dense.slowest * 100:+.0f} % for dense models" in text
     assert f"{moe.fastest * 100:.0f} to {moe.slowest * 100:+.0f} % for mixtures of experts" in text
@@ -146,12 +169,13 @@ def test_figures_of_the_page_of_verdicts() -> None:
 
 def test_the_simulated_tables_are_within_what_the_page_claims() -> None:
     """Wrong answers stay below 5 %, and the rows that do not are those that the page names."""
-    text = (ROOT / "docs" / "verdict-tables.md").read_text()
+    text = (ROOT / "docs" / "appendix.md").read_text()
+    text = text.partition("## How often verdicts are wrong")[2].partition("\n## ")[0]
     known, beyond = set(), set()
     for title, record, rest in re.findall(r"^\| ([^|]+) \| (no|yes) \| [0-9]+ \| (.*) \|$", text, re.M):
         known.add(title)
-        now = [cell for cell in rest.split(" | ")[1::2] if cell != "-"]
-        wrong = [float(share) for cell in now for share in cell.partition("; ")[2].split(" / ")]
+        cells = [cell for cell in rest.split(" | ") if cell != "-"]
+        wrong = [float(share) for cell in cells for share in cell.partition("; ")[2].split(" / ")]
         if max(wrong) > 5:
             beyond.add((title, record))
     assert known == {noise.title for noise in MODELS}
@@ -185,7 +209,7 @@ def test_messages_about_checkpoints_are_those_of_the_code(module: str) -> None:
 
 
 def test_the_migration_page_names_todays_image_folders_and_scalings() -> None:
-    text = page("migration.md")
+    text = page("reference.md")
     for name in RECIPES:
         recipe = load_recipe(ROOT / name)
         assert f"`{recipe.image.rpartition('/')[2]}`" in text

@@ -221,7 +221,7 @@ def test_a_record_with_a_strange_account_is_no_error(run: RunRecord) -> None:
 
 
 def test_the_page_has_every_kind_of_finding() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "evidence.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
     table = page[page.index("## What is found") : page.index("## Limits")]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     assert set(re.findall(r"`([a-z-]+)`", " ".join(cells))) == {

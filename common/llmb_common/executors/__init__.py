@@ -1,4 +1,4 @@
-"""The ways of running jobs, one folder each. ``docs/extending.md`` says how to add one.
+"""The ways of running jobs, one folder each. ``docs/architecture.md`` says how to add one.
 
 A ``JobScript`` says what a batch script needs of its scheduler and what starts the ranks. An ``Executor`` is one, and
 also checks that a job can be started, starts it, looks what became of it and ends it. Their folder names them in

@@ -47,7 +47,7 @@ ANYWHERE: tuple[Rule, ...] = (
         "network",
         Level(doctor="warn"),
         each_node(network.no_adapters),
-        "NCCL would use TCP between nodes, which is many times slower; clouds: docs/clouds.md",
+        "NCCL would use TCP between nodes, which is many times slower; clouds: docs/administrators.md#clouds",
     ),
     # One node by itself
     Rule("ports", WARN, each_node(host.low_outgoing_ports), "net.ipv4.ip_local_port_range = 32768 60999"),

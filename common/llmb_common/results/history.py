@@ -9,7 +9,7 @@ change: one bad day is none.
 
 A level that rose and fell again has no single split. So the last two thirds of the series are searched too, two thirds
 of these, and so on; half of the error rate is the whole series', half theirs. Both sides of a change are searched
-again. ``docs/verdict-tables.md`` has the simulation.
+again. ``docs/appendix.md`` has the simulation.
 """
 
 from __future__ import annotations
