@@ -20,6 +20,7 @@ from llmb_install import arguments
 from llmb_install.answers import checks, detect, questions
 from llmb_install.answers.questions import Given
 from llmb_install.arguments import guarded
+from llmb_install.main import dispatch
 from llmb_install.parts import uv
 from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.engine import cpu_engine, shared_tool, tool_environment
@@ -34,7 +35,7 @@ from llmb_install.working.transaction import install_lock
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
     """Make sure that the tool's environment exists, and run ``llmb-install`` in it with the same arguments.
 
-    Returns an exit status only when that failed: otherwise this process becomes ``llmb-install``.
+    Returns an exit status only when that failed, or was not needed: otherwise this process becomes ``llmb-install``.
     """
     return guarded(lambda: _bootstrap(clone, argv), command=arguments.command_in(argv), as_json="--json" in argv)
 
@@ -60,6 +61,9 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
         home = uv.cache_folder(os.environ)
         environment = shared_tool(clone, home)
         usable = environment.is_usable()
+        if not usable and options.command == "uninstall":  # which needs nothing that would have to be made
+            os.environ["LLMB_REPO"] = str(clone)
+            return dispatch(words)
         environment.note_use()
         if environment.earlier_builds():
             with Reporter(None) as reporter, install_lock(home, reporter):

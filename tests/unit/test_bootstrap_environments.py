@@ -77,6 +77,10 @@ def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment) -
         assert built.verify() == f"{built.link} is damaged: {MODULE} is missing"
         module.write_bytes(aside.read_bytes() + b"\n")
         assert built.verify() == f"{built.link} is damaged: {MODULE} has changed"
+    record = next(built.folder.glob("lib/python3.*/site-packages/tiny-*.dist-info/RECORD"))
+    with taken_away(record):
+        record.write_bytes(b"\xff")
+        assert str(built.verify()).startswith(f"{built.link} is damaged: {record.parent.name}/RECORD cannot be read")
     assert built.verify() is None
 
 

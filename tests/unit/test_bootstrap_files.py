@@ -195,6 +195,8 @@ def test_without_its_python_the_command_says_what_to_do(install: Path) -> None:
     done = subprocess.run([str(install / "bin" / "llmb-run")], capture_output=True, text=True)
     assert done.returncode == 3
     assert f"error: {install}/venvs/llmb/bin/python is missing, or you may not run it\n  -> " in done.stderr
+    pasted = done.stderr.rpartition("(where an uninstall was interrupted: ")[2].rstrip(")\n")
+    assert shlex.split(pasted)[1:] == ["uninstall", "--install-path", str(install)]
 
 
 def test_the_wrappers_are_clean_shell_and_written_once(install: Path) -> None:

@@ -14,7 +14,6 @@ import msgspec
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, size
-from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.machine.files import write_output
@@ -288,16 +287,10 @@ def _own_answers(answers: Answers) -> Answers:
 
 
 def _without_found_mpi(play: Given, where: str) -> Given:
-    """The answers of a play file; there is a note if it has ``mpi``, as those of release 0.2 do.
-
-    Raises:
-        RequestError: that is not a type of MPI
-    """
+    """The answers of a play file; there is a note if it has ``mpi``, as those of release 0.2 do."""
     mpi = play.get("mpi")
-    if mpi is None:
+    if not isinstance(mpi, str):
         return play
-    if not isinstance(mpi, str) or not is_slurm_name(mpi):
-        raise RequestError(f"{where}: mpi is {mpi!r}, which is not a valid name in Slurm", remedy="remove mpi")
     own = _own_mpi(mpi)
     becomes = f"{mpi} is written as slurm.mpi to cluster_config.yaml, for every job" if own else "left out"
     print(f"note: {where}: mpi is no longer asked for, as jobs get what they need: {becomes}", file=sys.stderr)

@@ -26,12 +26,17 @@ def damaged_files(environment: Path) -> Iterator[str]:
     """
     for record in sorted(environment.glob("lib/python3.*/site-packages/*.dist-info/RECORD")):
         packages = record.parent.parent
-        with record.open(encoding="utf-8", newline="") as stream:
-            for row in csv.reader(stream):
-                if len(row) == 3 and row[1]:
-                    problem = _problem(packages / row[0], row[1])
-                    if problem:
-                        yield f"{row[0]} {problem}"
+        try:
+            with record.open(encoding="utf-8", newline="") as stream:
+                rows = list(csv.reader(stream))
+        except (OSError, ValueError, csv.Error) as error:
+            yield f"{record.relative_to(packages)} cannot be read ({error})"
+            continue
+        for row in rows:
+            if len(row) == 3 and row[1]:
+                problem = _problem(packages / row[0], row[1])
+                if problem:
+                    yield f"{row[0]} {problem}"
 
 
 def _problem(path: Path, expected: str) -> str:
