@@ -21,9 +21,10 @@ from typing import NoReturn
 
 from llmb_common import __version__
 from llmb_common.command.outcome import settled
+from llmb_common.command.printable import first_few
 from llmb_common.command.removed import refuse_option
 from llmb_common.command.words import check_argument
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.errors import EnvironmentLacks, RequestError, did_you_mean
 from llmb_common.machine.files import open_plain, user_path
 from llmb_common.site import DEFAULT_FOLDER
 from llmb_install.answers import checks
@@ -51,6 +52,16 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 _LONGEST = 1000
 """Characters of argparse's complaints, which repeat the value whole."""
 DESPITE_RUNS = "--despite-runs"
+
+
+def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
+    """The refusal of ``doing`` because of the runs ``names``."""
+    count = "a run has" if len(names) == 1 else f"{len(names)} runs have"
+    return EnvironmentLacks(
+        f"{doing}: {count} not ended: {first_few(names, 5)}",
+        remedy=f"wait for them or end them with llmb-run cancel, then try again; {DESPITE_RUNS} removes anyway",
+        code="live-runs",
+    )
 
 
 class _ArgumentParser(argparse.ArgumentParser):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmb_common.command.outcome import print_result
 from llmb_common.decoding.strict_yaml import Lines, NotFlatError, load_flat
 from llmb_common.errors import RequestError
 from llmb_common.machine.files import require_trusted, user_path
@@ -20,7 +21,7 @@ from llmb_install import arguments
 from llmb_install.answers import checks, detect, questions
 from llmb_install.answers.questions import Given
 from llmb_install.arguments import guarded
-from llmb_install.main import dispatch
+from llmb_install.commands.uninstall import uninstall
 from llmb_install.parts import uv
 from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.engine import cpu_engine, shared_tool, tool_environment
@@ -62,8 +63,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
         environment = shared_tool(clone, home)
         usable = environment.is_usable()
         if not usable and options.command == "uninstall":  # which needs nothing that would have to be made
-            os.environ["LLMB_REPO"] = str(clone)
-            return dispatch(words)
+            return print_result("uninstall", uninstall(options, clone, install), as_json=options.json)
         environment.note_use()
         if environment.earlier_builds():
             with Reporter(None) as reporter, install_lock(home, reporter):
@@ -84,7 +84,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
     # -I: a json.py in the user's current folder is not ours.
-    os.execv(interpreter, [interpreter, "-I", str(clone / "installer" / "llmb_install" / "__main__.py"), *words])
+    return os.execv(interpreter, [interpreter, "-I", str(clone / "installer" / "llmb_install" / "__main__.py"), *words])
 
 
 def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, Lines]:

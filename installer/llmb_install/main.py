@@ -1,4 +1,4 @@
-"""``llmb-install``: the second stage, inside the tool's environment; ``uninstall`` needs none of that."""
+"""``llmb-install``: the second stage, inside the tool's environment."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ _IMPLEMENTATIONS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     words = sys.argv[1:] if argv is None else argv
-    return guarded(lambda: dispatch(words), command=arguments.command_in(words), as_json="--json" in words)
+    return guarded(lambda: _dispatch(words), command=arguments.command_in(words), as_json="--json" in words)
 
 
-def dispatch(argv: Sequence[str]) -> int:
-    """Carry out the command that ``argv`` names; the exit status."""
+def _dispatch(argv: Sequence[str]) -> int:
     words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)
     options = arguments.parse(words)

@@ -1,8 +1,4 @@
-"""``uninstall``: what an installation consists of on disk, and its removal.
-
-Only what the installer has put there is removed, unless a run trains in it or waits for it. A receipt names it, or it
-has a name and a content that only the installer gives; whatever else lies there, in ``bin`` or beside the images,
-belongs to somebody.
+"""``uninstall``: what is ours goes, unless a run trains in it or waits for it.
 
 Standard library only, so that a damaged tool, or none, can be removed with any Python that the first stage runs on.
 """
@@ -11,90 +7,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import shutil
 import sqlite3
 import sys
 import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import first_few, printable_lines
-from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, RequestError
+from llmb_common.command.printable import printable_lines
+from llmb_common.errors import LLMBError, RecordError, RequestError
 from llmb_common.index.database import read_index
 from llmb_common.machine.files import read_json
 from llmb_common.platform.run_states import is_live
-from llmb_common.site import FILE_NAME
-from llmb_install.arguments import DESPITE_RUNS
+from llmb_install.arguments import runs_remain
 from llmb_install.parts import credentials, files
-from llmb_install.parts.engine import ENGINE_NAMES, TOOL
-from llmb_install.parts.environment_build import build_names, cache_name, is_ours
-from llmb_install.parts.files import ANSWERS_FILE, CATALOGUES
-from llmb_install.working.artefact import read_receipt
+from llmb_install.parts.belongings import belongings, remove_if_empty
+from llmb_install.parts.files import ANSWERS_FILE
 from llmb_install.working.transaction import transaction
-
-RECEIPT_SUFFIX = ".receipt.json"
-_PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
-_ADOPTED = re.compile(r"(catalogue|validation)-[0-9][0-9A-Za-z.+-]*\.json\Z")
-_FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
-
-
-def _entries(install: Path, name: str) -> list[Path]:
-    """What lies in a folder of the installation; nothing where that is a link: other installations may share it."""
-    folder = install / name
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    return sorted(folder.iterdir())
-
-
-def belongings(install: Path) -> list[Path]:
-    """Files, links and folders of the installation, without its results and without ``.llmb``.
-
-    In the order of removal: what ``llmb-install`` itself needs comes last, so that it can be called again after a kill.
-    """
-    found = []
-    for path in _entries(install, "images"):
-        if _PART.match(path.name) and path.is_file():
-            found.append(path)
-        elif path.name.endswith(RECEIPT_SUFFIX) and (receipt := read_receipt(path)) and "sha256" in receipt:
-            image = path.with_name(path.name.removesuffix(RECEIPT_SUFFIX))
-            found += [image, path] if image.is_file() else [path]
-    found += [path for path in _entries(install, CATALOGUES) if _ADOPTED.match(path.name)]
-    for path in sorted((install / ".llmb" / "receipts").glob("hugging_face+*.json")):
-        repository = (read_receipt(path) or {}).get("repository")
-        folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
-        if repository and folder.is_dir() and folder in _entries(install, "hugging_face"):
-            found.append(folder)
-    found += [path for name in ENGINE_NAMES for path in environment_paths(install, name)]
-    if (install / FILE_NAME).exists():
-        found.append(install / FILE_NAME)
-    found += environment_paths(install, TOOL)
-    bin_folder = install / "bin"
-    own = [] if bin_folder.is_symlink() else [bin_folder / name for name in files.COMMANDS]
-    return [*found, *(path for path in own if files.is_ours(path))]
-
-
-def environment_paths(install: Path, name: str) -> list[Path]:
-    """The link of the environment, its builds, finished or not, and the cache of its packages."""
-    build = build_names(name)
-    found = []
-    for path in _entries(install, "venvs"):
-        if path.is_symlink():
-            is_its = path.name == name and is_ours(path)
-        else:
-            is_its = path.is_dir() and (build.match(path.name) is not None or path.name == cache_name(name))
-        if is_its:
-            found.append(path)
-    return found
-
-
-def remove_if_empty(install: Path) -> None:
-    """Remove the folders that the installer makes, where nothing is left in them."""
-    for name in _FOLDERS:
-        folder = install / name
-        if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-            folder.rmdir()
 
 
 def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
@@ -133,21 +63,11 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
         require_no_runs(path, doing)
     except LLMBError:
         raise
-    except Exception as error:  # noqa: BLE001 - a damaged environment fails with anything, also later than its import
+    except Exception as error:
         if names := _unfinished_on_record(path):
             why = f"note: the tool that asks what became of a job is damaged ({error}): what was last seen counts"
             print(printable_lines(why), file=sys.stderr)
             raise runs_remain(doing, names) from error
-
-
-def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
-    """The refusal of ``doing`` because of the runs ``names``."""
-    count = "a run has" if len(names) == 1 else f"{len(names)} runs have"
-    return EnvironmentLacks(
-        f"{doing}: {count} not ended: {first_few(names, 5)}",
-        remedy=f"wait for them or end them with llmb-run cancel, then try again; {DESPITE_RUNS} removes anyway",
-        code="live-runs",
-    )
 
 
 def _unfinished_on_record(install: Path) -> list[str]:

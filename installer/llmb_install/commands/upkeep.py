@@ -22,8 +22,9 @@ from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import refresh
 from llmb_install.answers.answers import load_recipes, required_answers, stored_answers
-from llmb_install.commands.uninstall import environment_paths, runs_remain
+from llmb_install.arguments import runs_remain
 from llmb_install.installation import Installation
+from llmb_install.parts.belongings import environment_paths
 from llmb_install.parts.engine import ENGINE_NAMES
 from llmb_install.parts.environment import discard
 from llmb_install.parts.image import Image
