@@ -12,8 +12,10 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,9 +47,10 @@ COMMANDS = {
     "doctor": "check this site and report what to fix",
 }
 _ABOUT = """\
-Install LLMB: the tool, training environments, container images and this site's settings.
-In a terminal it asks, unless the flags below or --play give the answers.
-It works from a clone of the repository: the one that it is in, or LLMB_REPO."""
+Install LLMB: the tool, training environments, container images and the settings
+of this site. In a terminal it asks, unless the flags below or --play give the
+answers. It works from a clone of the repository: the one that it is in, or
+LLMB_REPO."""
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 _LONGEST = 1000
 """Characters of argparse's complaints, which repeat the value whole."""
@@ -121,7 +124,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _parser(command: str) -> argparse.ArgumentParser:
     name = Path(sys.argv[0]).name if Path(sys.argv[0]).name in ("installer.py", "llmb-install") else "llmb-install"
-    others = [f"  {word:11}{text}" for word, text in COMMANDS.items() if word != "install"]
+    width = max(40, shutil.get_terminal_size().columns - 2)  # argparse's own
+    others = [
+        textwrap.fill(f"  {word:11}{text}", width, subsequent_indent=" " * 13)
+        for word, text in COMMANDS.items()
+        if word != "install"
+    ]
     others.insert(0, f"other commands ({name} COMMAND --help):")
     parser = _ArgumentParser(
         prog=name if command == "install" else f"{name} {command}",
