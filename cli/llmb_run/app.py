@@ -115,11 +115,13 @@ def refuse_verb(command: str, words: Sequence[str]) -> None:
     Raises:
         RequestError: the first of ``words`` is such a verb, and no file of that name is here
     """
-    from llmb_run.habits import verb_instead
+    if not words or words[0].startswith("-"):
+        return
+    from llmb_run.habits import verb_instead  # here: most command lines have no such word, and each would import it
 
-    verb = " ".join([command, *words[:1]])
+    verb = f"{command} {words[0]}"
     refuse_command(verb)
-    instead = verb_instead(command, words)
+    instead = verb_instead(verb)
     if instead and not Path(words[0]).exists():
         raise RequestError(f"no such command: {verb}", remedy=instead, code="usage")
 
@@ -179,13 +181,10 @@ class Command(click.Command):
             section = parameter.section if isinstance(parameter, SectionedOption) else ""
             lines = shared.setdefault(section, []) if section else own
             lines.append(line)
-        if ctx.info_name in _JOB_COMMANDS:
-            sections = {**shared, "Options": own}
-        else:
-            sections = {"Options": own, **shared}
-            if JOB in sections:
-                sections = {f"{JOB} (as in single)" if title == JOB else title: sections[title] for title in sections}
-        for title, lines in sections.items():
+        of_one_job = ctx.info_name in _JOB_COMMANDS
+        sections = {**shared, "Options": own} if of_one_job else {"Options": own, **shared}
+        for section, lines in sections.items():
+            title = f"{JOB} (as in single)" if section == JOB and not of_one_job else section
             with formatter.section(title):
                 formatter.write_dl(lines)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 COMMANDS: dict[str, str] = {
     **dict.fromkeys(("run", "start", "launch", "train", "sbatch", "srun"), "llmb-run single -w WORKLOAD -s SIZE"),
     **dict.fromkeys(("benchmark", "bench"), "llmb-run submit -w WORKLOAD, or llmb-run accept smoke"),
-    "exemplar": "llmb-run accept exemplar-h100, or another suite of llmb-run accept --help",
+    "exemplar": "llmb-run accept exemplar-h100; the others: llmb-run accept suites",
     **dict.fromkeys(("status", "ps", "ls", "history", "sacct"), "llmb-run jobs; one run: llmb-run show RUN"),
     **dict.fromkeys(("queue", "squeue", "top"), "llmb-run jobs --live"),
     **dict.fromkeys(("monitor", "follow", "progress"), "llmb-run watch"),
@@ -21,7 +21,7 @@ COMMANDS: dict[str, str] = {
     **dict.fromkeys(("workloads", "recipes", "models"), "llmb-run list"),
     **dict.fromkeys(("explain", "diagnose", "debug"), "llmb-run why RUN"),
     **dict.fromkeys(("rerun", "restart", "resubmit", "requeue", "resume"), "llmb-run retry RUN"),
-    **dict.fromkeys(("diff",), "llmb-run compare RUN RUN"),
+    "diff": "llmb-run compare RUN RUN",
     **dict.fromkeys(("check", "validate", "preflight", "nodes"), "llmb-run health; one job: llmb-run plan -w WORKLOAD"),
     **dict.fromkeys(("doctor", "install", "update", "uninstall", "verify", "images"), "llmb-install {name}"),
     **dict.fromkeys(("setup", "config", "configure"), "llmb-install install"),
@@ -38,7 +38,7 @@ VERBS: dict[str, str] = {
     "jobs cancel": "llmb-run cancel RUN",
     "jobs results": "llmb-run results",
     "results list": "llmb-run results",
-    "accept list": "llmb-run accept --help names the suites",
+    "accept list": "llmb-run accept suites",
     "watch list": "llmb-run watch",
 }
 """A command and a first word that names no run -> the line that does what it asks for."""
@@ -77,14 +77,22 @@ def command_instead(name: str) -> str:
     return COMMANDS.get(name.lower(), "").format(name=name)
 
 
-def verb_instead(command: str, words: Sequence[str]) -> str:
-    """The line meant by ``command`` with the first of ``words``, which names no run; empty where none is known."""
-    return VERBS.get(f"{command} {words[0]}".lower(), "") if words else ""
+def verb_instead(verb: str) -> str:
+    """The line meant by ``verb``, a command and a word that names no run (``jobs list``); empty where none is known."""
+    return VERBS.get(verb.lower(), "")
 
 
 def workload_instead(command: str, stray: Sequence[str], arguments: Sequence[str]) -> str:
     """The command line ``arguments`` of ``command`` with the first of its ``stray`` words as the workload, and without
-    the others."""
+    the others; where that word is a model, what plans it."""
+    from llmb_run.workspace import Workspace
+
+    workspace = Workspace()
+    known = {name for entry in workspace.catalog for name in (entry.recipe.workload, entry.recipe.name)}
+    if stray[0].lower() not in known:
+        model = workspace.nearest_model(stray[0])
+        if model:
+            return model
     options = list(arguments)
     for word in stray:
         options.remove(word)
@@ -101,7 +109,7 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
 
     short = option.lstrip("-")
     name = option_name(option).lower()
-    if short in ("v", "verbose", "debug", "q", "quiet") and name != "qos":
+    if short in ("v", "verbose", "debug", "quiet"):
         return "leave it out: nothing is kept back; llmb-run logs RUN has all that a job printed"
     if name in ("yes", "y", "assume-yes"):
         return "leave it out: no command of llmb-run asks"

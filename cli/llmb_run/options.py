@@ -155,9 +155,14 @@ def _said(context: click.Context, name: str) -> list[str]:
 
 
 def _chosen(context: click.Context) -> list[Recipe]:
-    """The recipes of the workloads already on the command line, or all."""
-    names, recipes = {*_said(context, "workload")}, _recipes()
-    return [recipe for recipe in recipes if {recipe.workload, recipe.name} & names] or recipes
+    """The recipes of the workloads already on the command line, or all; each also with the functions that the site
+    has adopted."""
+    from llmb_run.workspace import Workspace
+
+    workspace, names = Workspace(), {*_said(context, "workload")}
+    recipes = [entry.recipe for entry in workspace.catalog]
+    chosen = [recipe for recipe in recipes if {recipe.workload, recipe.name} & names] or recipes
+    return [*chosen, *(own for recipe in chosen for own in workspace.adopted(recipe).values())]
 
 
 def _recipes() -> list[Recipe]:
@@ -247,7 +252,12 @@ _software = under(
 _values = under(
     JOB,
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),
-    several("--set", "columns", metavar="COLUMN=VALUE", help=f"{_COLUMN.in_help}, such as tp=4; repeatable."),
+    several(
+        "--set",
+        "columns",
+        metavar="COLUMN=VALUE",
+        help=f"{_COLUMN.in_help}, such as tp=4 or seq_length=4096; repeatable.",
+    ),
 )
 _place = under(
     NODES,

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from llmb_common.command.printable import columns, folded, printable, printable_lines, wrapped
+from llmb_common.command.printable import columns, folded, printable, printable_lines, tell, wrapped
 
 notices: list[str] = []
 """What this command has said so far; the JSON envelope repeats it."""
@@ -18,12 +18,12 @@ def notice(text: str) -> None:
     """Something the reader should know: on stderr at once, and in the envelope. The same text is said once."""
     if text not in notices:
         notices.append(text)
-        print(folded(f"note: {text}", sys.stderr), file=sys.stderr)
+        tell(f"note: {text}")
 
 
 def say(text: str) -> None:
     """What is shown before the command's result, on stderr: lines, each with its end."""
-    print(printable_lines(text), end="", file=sys.stderr, flush=True)
+    print(folded(text, sys.stderr), end="", file=sys.stderr, flush=True)
 
 
 def next_command(*words: str) -> str:

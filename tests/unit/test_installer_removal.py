@@ -13,6 +13,7 @@ import pytest
 from test_installer_commands import SLURM
 
 from llmb_common.errors import RecordError
+from llmb_common.index.roots import remember
 from llmb_common.index.search import find_runs, note
 from llmb_common.machine.processes import identify
 from llmb_common.runs.record import RunRecord, load_record
@@ -237,7 +238,7 @@ def test_uninstall_is_confirmed_with_a_whole_word(run, install, monkeypatch, typ
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     done, _, err = run("uninstall")
     assert done == status
-    assert f"This removes from {install}: " in err
+    assert f"This removes from {install}:" in " ".join(err.split())
     assert "Type yes to continue: " in err
     assert ("not confirmed, so nothing was removed" in err) is bool(status)
     assert install.exists() is bool(status)
@@ -344,6 +345,8 @@ def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: 
     (install / "images" / "one.sqsh.receipt.json").write_text('{"schema": 1, "sha256": "0"}')
     run = make_run(install, state="PENDING", job_id="7")
     make_run(install, "grok1", state="COMPLETED", variables=SMOKE)
+    outside = make_run(tmp_path / "theirs", state="RUNNING", job_id="8")
+    remember(install, [outside.paths.folder.parents[1]])
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LLMB_REPO": str(CLONE), "PIP_INDEX_URL": "http://[::1]:1"}
 
     def uninstall(*words: str) -> subprocess.CompletedProcess[str]:
@@ -354,6 +357,7 @@ def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: 
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["code"]) == (3, "live-runs"), done.stderr
     assert f"{run.paths.run_id} (pretrain_llama3.1, PENDING)" in error["message"]
+    assert f"{outside.paths.run_id} (pretrain_llama3.1, RUNNING)" in error["message"]
     assert "pretrain_grok1" not in error["message"], "that one has ended"
     done = uninstall("--despite-runs")
     assert done.returncode == 0, done.stderr

@@ -143,6 +143,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_a_line_is_broken_between_words_and_loses_none(text: str, width: int, ends: str) -> None:
     lines = wrapped(text, width, "  ", ends)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert all(lines) or not text.strip()
     for line in lines:
         assert len(line) <= width or re.search(rf"[^{ends}]{{{width - 2},}}", line), "what has no place to break"
 

@@ -43,7 +43,7 @@ class Outlook:
 
     def __init__(self, asked: PlannedJob, workspace: Workspace) -> None:
         self.plan = asked.plan
-        self.sources = sources(self.plan, asked.entry.recipe, workspace.cluster, asked.request)
+        self.sources = sources(self.plan, asked.recipe, workspace.cluster, asked.request)
 
     def as_dict(self) -> dict[str, Any]:
         """Spans are pairs, in seconds and GPU-hours; None: not known."""
@@ -66,8 +66,12 @@ class Outlook:
         are on which node.
         """
         parts = {"fits": self._fits, "time": self._time, "cost": self._cost, "job": self._job}
-        further = {"memory": (memory, self._memory), "from": (origin, self._sources), "ranks": (ranks, self._ranks)}
-        parts |= {name: lines for name, (wanted, lines) in further.items() if wanted}
+        if memory:
+            parts["memory"] = self._memory
+        if origin:
+            parts["from"] = self._sources
+        if ranks:
+            parts["ranks"] = self._ranks
         text = "".join(labelled(name, [*lines()]) for name, lines in parts.items())
         if memory or origin or ranks:
             return text

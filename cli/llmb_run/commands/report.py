@@ -20,7 +20,7 @@ from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import check_archive, stored_secrets, write_archive
 from llmb_run.results.measuring import measure, selected
-from llmb_run.results.run_columns import as_dict
+from llmb_run.results.run_columns import as_dicts
 from llmb_run.selecting import none_matches, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
@@ -125,7 +125,7 @@ def archive_command(
     written = write_archive(
         path,
         folders,
-        [as_dict(item) for item in measure(folders, workspace)],
+        as_dicts(measure(rows, workspace)),
         profiles=profiles,
         unmasked=unmasked,
         secrets=stored_secrets(workspace.install),

@@ -24,7 +24,8 @@ from llmb_run.app import Command, refuse_beside_json
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, listing, listing_as_dict
-from llmb_run.results.measuring import MeasuredRun, measure, reference_lines, selected
+from llmb_run.results.measured import MeasuredRun, explain, reference_lines
+from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.series import history_lines, shift_text
 from llmb_run.selecting import one_folder
@@ -92,11 +93,13 @@ def results_command(
     found = selected(workspace, runs, filters, measured)
     if rank:
         return _ranking(output, found, workspace)
-    status = 0 if all(item.timing.status.state in NO_FAILURE for item in found) else 1
+    status = 0 if all(item.status.state in NO_FAILURE for item in found) else 1
     if group or scaling or history:
         return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
     if iterations:  # every step, which is no table for a terminal
         return _every_step(output, found, status)
+    if output == "csv":
+        explain(found)
     most = None if everything else last or filters["limit"] or MOST
     shown = partial(listing, found, most, full_names=full_names)
     return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)

@@ -66,7 +66,7 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     if not rows:
         raise RequestError(none_matches(filters), remedy="llmb-run results lists successful runs")
     chosen = []
-    measured = measure([row.folder for row in rows], workspace)
+    measured = measure(rows, workspace)
     for item in measured:
         if item.record is None or item.good is None:
             raise RequestError(

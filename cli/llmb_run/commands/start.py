@@ -17,6 +17,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import known_from, ranged, step_seconds
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.results.one_line import with_figures
 from llmb_run.starting.planner import plan_options
 from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs
 from llmb_run.starting.submitting import StartOptions, check_followed, start, start_planned
@@ -42,7 +43,7 @@ def single_command(**settings: Any) -> Result:
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_specs([one_job(**settings)], workspace, dry_run=how.dry_run)
-    return start("single", asked, workspace, how)
+    return with_figures(start("single", asked, workspace, how), workspace)
 
 
 @click.command(cls=Command)

@@ -65,13 +65,18 @@ def folded(text: str, stream: TextIO) -> str:
     return "\n".join(lines)
 
 
+def tell(text: str) -> None:
+    """Print a message for people on standard error."""
+    print(folded(text, sys.stderr), file=sys.stderr, flush=True)
+
+
 def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[str]:
     """``text`` as lines of at most ``width``, each after the first with ``indent``, broken after a character of
     ``ends``. What is longer without one stays where it is."""
     if len(text) <= width:
         return [text]
     lines = [""]
-    for word in re.findall(rf"[^{ends}]*(?:[{ends}]+|\Z)", text):
+    for word in re.findall(rf"[^{ends}]*[{ends}]+|[^{ends}]+", text):
         fits = len(lines[-1]) + len(word.rstrip()) <= width
         if fits or not lines[-1].strip() or len(indent) + len(word.rstrip()) > width:
             lines[-1] += word

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, size
+from llmb_common.command.printable import counted, size, tell
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.machine.files import write_output
@@ -118,6 +118,16 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         return Installation(clone, _checked(options, answers), credentials.from_environment())
 
     return carry_out(options, decide, repair=True)
+
+
+def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
+    """Fetch what draws the charts of reports, as the first report with charts does."""
+    part = Installation(clone, required_answers(path)).charts()
+    ran = []
+    if not part.is_complete():
+        with transaction(path, verbose=options.verbose) as reporter:
+            ran = artefact.make_missing([part], reporter)
+    return Result({"install_path": str(path), "ran": ran}, f"{part.path}\n")
 
 
 def list_workloads(clone: Path) -> Result:
@@ -228,7 +238,7 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
     if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
         from llmb_install.answers.dialogue import Dialogue
 
-        print(_WELCOME, file=sys.stderr)
+        tell(_WELCOME)
         site = detect.detect_site()
         last = checks.read_draft(checks.LAST)
         offered = merged(defaults if stored else {**detect.earlier(last, site), **defaults}, flags)
@@ -259,7 +269,7 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
     if options.workloads or options.play or stored is None:
         found += detect.row_problems(given, recipes)
     elif names := detect.without_rows(answers.workloads, recipes, answers.gpu_type):
-        print(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}", file=sys.stderr)
+        tell(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}")
     return [*found, *detect.slurm_problems(given)]
 
 
@@ -293,7 +303,7 @@ def _without_found_mpi(play: Given, where: str) -> Given:
         return play
     own = _own_mpi(mpi)
     becomes = f"{mpi} is written as slurm.mpi to cluster_config.yaml, for every job" if own else "left out"
-    print(f"note: {where}: mpi is no longer asked for, as jobs get what they need: {becomes}", file=sys.stderr)
+    tell(f"note: {where}: mpi is no longer asked for, as jobs get what they need: {becomes}")
     return {**play, "mpi": own}
 
 
@@ -303,12 +313,12 @@ def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Reci
     try:
         alone = answers_module.complete({**flags, "install_path": path}, recipes)
     except RequestError:
-        print(f"continuing with the answers of {path}", file=sys.stderr)
+        tell(f"continuing with the answers of {path}")
         return
     fields = [q.field for q in QUESTIONS if getattr(answers, q.field) != getattr(alone, q.field)]
     if fields:
         kept = ", ".join(f"{field} {plain(getattr(answers, field))}" for field in fields)
-        print(f"kept from the answers of {path}: {kept}", file=sys.stderr)
+        tell(f"kept from the answers of {path}: {kept}")
 
 
 def _as_given(answers: Answers) -> Given:

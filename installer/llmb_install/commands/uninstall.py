@@ -8,16 +8,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
-import sqlite3
 import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable_lines
+from llmb_common.command.printable import tell
 from llmb_common.errors import LLMBError, RecordError, RequestError
-from llmb_common.index.database import read_index
+from llmb_common.index.roots import list_file
 from llmb_common.machine.files import read_json
 from llmb_common.platform.run_states import is_live
 from llmb_install.arguments import runs_remain
@@ -65,8 +64,7 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
         raise
     except Exception as error:
         if names := _unfinished_on_record(path):
-            why = f"note: the tool that asks what became of a job is damaged ({error}): what was last seen counts"
-            print(printable_lines(why), file=sys.stderr)
+            tell(f"note: the tool that asks what became of a job is damaged ({error}): what was last seen counts")
             raise runs_remain(doing, names) from error
 
 
@@ -87,11 +85,10 @@ def _unfinished_on_record(install: Path) -> list[str]:
 
 
 def _experiments(install: Path) -> Iterator[Path]:
-    """The folders that runs are in: the installation's, and those of others that its index knows."""
+    """The folders that runs are in: the installation's, and those of others that are on its list."""
     yield from install.glob("workloads/*/experiments")
-    with contextlib.suppress(sqlite3.Error), read_index(install) as index:
-        for (folder,) in index.execute("SELECT folder FROM roots"):
-            yield Path(folder)
+    with contextlib.suppress(RecordError, LookupError, TypeError):  # no list, or a damaged one
+        yield from map(Path, read_json(list_file(install))["folders"])
 
 
 def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
@@ -122,7 +119,7 @@ def _confirm(path: Path, targets: list[Path]) -> None:
         raise RequestError(
             f"uninstall of {path} would remove {names}, and there is no terminal to confirm it", remedy="give --yes"
         )
-    print(f"This removes from {path}: {names}", file=sys.stderr)
+    tell(f"This removes from {path}: {names}")
     with contextlib.suppress(termios.error, OSError, ValueError):  # keys that were pressed before are no answer
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     print("Type yes to continue: ", end="", file=sys.stderr, flush=True)

@@ -7,13 +7,12 @@ the work, so that a kill in the middle leaves none behind for good.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable_lines
+from llmb_common.command.printable import tell
 from llmb_common.errors import RecordError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
@@ -55,7 +54,7 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
     try:
         live = _live_runs(install, workloads)
     except RecordError as error:  # a damaged installation can be removed too
-        print(printable_lines(f"note: not known whether runs use it: {error.message}"), file=sys.stderr)
+        tell(f"note: not known whether runs use it: {error.message}")
         return
     if not live:
         return
@@ -151,7 +150,7 @@ def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=options.verbose)
     busy = at_work(path)
-    found = artefact.verify_all(installation.artefacts(), reporter)
+    found = artefact.verify_all([*installation.artefacts(), *installation.adopted()], reporter)
     found |= {f"workload {name}": problem for name, problem in installation.gone_workloads().items()}
     remedy = "run llmb-install update, which repairs what is missing or damaged"
     if busy := busy or at_work(path):

@@ -19,7 +19,7 @@ from llmb_install.working.artefact import read_receipt
 
 RECEIPT_SUFFIX = ".receipt.json"
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
-_ADOPTED = re.compile(r"(catalogue|validation)-[0-9][0-9A-Za-z.+-]*\.json\Z")
+_ADOPTED = re.compile(r"(catalogue|validation|adopted)-[0-9][0-9A-Za-z.+-]*\.json\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
 
 
