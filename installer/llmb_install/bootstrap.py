@@ -53,7 +53,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     wrong = _wrong(options, clone, given, lines) if given else []
     if options.command == "install" and options.quickstart:
         if problem := checks.path_problem("install_path", str(install), {"gpu_type": "cpu"}):
-            raise RequestError(f"install_path: {problem}", remedy="choose another path")
+            raise RequestError(f"install_path: {problem}", remedy="choose another folder with --install-path")
         checks.require_free_folder(install, agreed=options.into_used_folder)
     home = install
     environment = tool_environment(clone, home)

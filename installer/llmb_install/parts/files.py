@@ -166,20 +166,17 @@ except Exception as error:
         print("error: " + home + gone, file=sys.stderr)
         print("  -> run ./" + again + " in the clone, where it is now or in a new one", file=sys.stderr)
     else:
-        lost = None
-        if isinstance(error, ModuleNotFoundError):
-            lost = "the module " + str(error.name) + " is missing in " + sys.prefix
-        else:
-            try:
-                from llmb_install.parts.package_files import damaged_files
-                lost = next(damaged_files(Path(sys.prefix)), None)
-            except Exception:
-                pass
-        if lost is None and main is None:
-            lost = type(error).__name__ + ": " + str(error)
-        if lost is None:
+        why = None
+        try:
+            from llmb_common.machine.packages import lost
+            why = lost(error)
+        except Exception:
+            pass
+        if why is None and main is None:
+            why = type(error).__name__ + ": " + str(error)
+        if why is None:
             raise
-        print("error: " + home + " is damaged: " + lost, file=sys.stderr)
+        print("error: " + home + " is damaged: " + why, file=sys.stderr)
         start = shlex.quote(str(clone)) + "/" if clone else "./"
         print("  -> its owner repairs that: " + start + again, file=sys.stderr)
     status = 3
