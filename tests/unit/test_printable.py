@@ -20,6 +20,7 @@ from llmb_common.command.printable import (
     printable,
     printable_json,
     printable_lines,
+    tell,
     wrapped,
 )
 from llmb_common.errors import EnvironmentLacks
@@ -162,6 +163,12 @@ def test_a_command_and_a_path_stay_whole(narrow: Terminal) -> None:
     assert all(line.startswith("    ") for line in lines[1:])
     long = "word " * 40
     assert folded(long, io.StringIO()) == long, "a file or a pipe gets the line"
+
+
+def test_messages_are_folded(narrow: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", narrow)
+    tell("word " * 20)
+    assert [len(line) <= 40 for line in narrow.getvalue().splitlines()] == [True] * 3
 
 
 def test_a_table_that_is_too_wide_keeps_its_words(narrow: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
