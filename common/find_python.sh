@@ -12,13 +12,21 @@ import sys
 sys.path[0] = sys.argv.pop(1)
 module = sys.argv.pop(1)
 sys.argv[0] = sys.argv.pop(1)
+main = None
 try:
     main = __import__(module, fromlist=["main"]).main
-except ModuleNotFoundError as error:
-    print("error: %s has no module %s" % (sys.executable, error.name), file=sys.stderr)
-    print("  -> run ./installer.py, or set LLMB_PYTHON to the Python of an installation", file=sys.stderr)
-    sys.exit(3)
-sys.exit(main())
+    status = main()
+except Exception as error:
+    from llmb_common.machine.packages import lost
+    why = lost(error)
+    if why is None and main is None:
+        why = "%s: %s" % (type(error).__name__, error)
+    if why is None:
+        raise
+    print("error: %s cannot run LLMB: %s" % (sys.executable, why), file=sys.stderr)
+    print("  -> run ./installer.py update in the clone, or set LLMB_PYTHON to the Python of an installation", file=sys.stderr)
+    status = 3
+sys.exit(status)
 '
 
 run_library() {

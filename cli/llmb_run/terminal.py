@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
-from llmb_common.command.printable import printable, printable_lines
+from llmb_common.command.printable import columns, folded, printable, printable_lines, tell, wrapped
 
 notices: list[str] = []
 """What this command has said so far; the JSON envelope repeats it."""
@@ -19,12 +18,12 @@ def notice(text: str) -> None:
     """Something the reader should know: on stderr at once, and in the envelope. The same text is said once."""
     if text not in notices:
         notices.append(text)
-        print(f"note: {text}", file=sys.stderr)
+        tell(f"note: {text}")
 
 
 def say(text: str) -> None:
     """What is shown before the command's result, on stderr: lines, each with its end."""
-    print(printable_lines(text), end="", file=sys.stderr, flush=True)
+    print(folded(text, sys.stderr), end="", file=sys.stderr, flush=True)
 
 
 def next_command(*words: str) -> str:
@@ -33,27 +32,62 @@ def next_command(*words: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
-    """Columns two spaces apart, those named in ``right`` aligned there, each cell one line; with a final newline.
+    """Columns two spaces apart, those named in ``right`` aligned there, each row one line; with a final newline.
 
-    Nothing where there are no rows.
+    Nothing where there are no rows. On a terminal that is too narrow, a column of sentences is wrapped, and columns
+    that do not fit stand below the others, a little to the right.
     """
     if not rows:
         return ""
-    lines = [header, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    lines = [list(header), *([printable(cell) for cell in row] for row in rows)]
+    groups = _groups([[line[i] for line in lines] for i in range(len(header))], columns(sys.stdout))
     text = ""
     for line in lines:
-        cells = [
-            cell.rjust(width) if title in right else cell.ljust(width)
-            for title, cell, width in zip(header, line, widths, strict=True)
-        ]
-        text += "  ".join(cells).rstrip() + "\n"
+        for number, group in enumerate(groups):
+            cells = [_cell(line[i], width, to_right=header[i] in right) for i, width in group]
+            height = max(map(len, cells))
+            if number and not any("".join(cell).strip() for cell in cells):
+                continue
+            for row in range(height):
+                parts = [
+                    cell[row] if row < len(cell) else " " * width for cell, (_, width) in zip(cells, group, strict=True)
+                ]
+                text += (_BELOW * bool(number) + "  ".join(parts)).rstrip() + "\n"
     return text
 
 
+_BELOW = " " * 4
+_ENDS = " ,"
+_WORDS = re.compile(rf"(?<=[{_ENDS}])")
+_SENTENCE, _LIST = 24, 12
+"""The least columns that text, and a list with commas, are wrapped into."""
+
+
+def _groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, int]]]:
+    """The columns ``cells`` that stand beside each other in ``limit``, each with its width."""
+    groups: list[list[tuple[int, int]]] = [[]]
+    used = 0
+    for i, column in enumerate(cells):
+        width = max(map(len, column))
+        longest = max(len(word) for cell in column for word in _WORDS.split(cell))
+        least = _SENTENCE if any(" " in cell for cell in column) else _LIST
+        room = limit - used
+        if width > room and groups[-1] and room < max(longest, least):
+            groups.append([])
+            used = len(_BELOW)
+            room = limit - used
+        width = min(width, max(room, longest))
+        groups[-1].append((i, width))
+        used += width + 2
+    return groups
+
+
+def _cell(text: str, width: int, *, to_right: bool) -> list[str]:
+    """The lines of one cell, each as wide as its column."""
+    return [line.rjust(width) if to_right else line.ljust(width) for line in wrapped(text, width, ends=_ENDS)]
+
+
 _LABEL = 11
-_NARROWEST = 40
-"""Columns; a terminal that says that it has fewer does not know."""
 
 
 def labelled(name: str, lines: Sequence[str]) -> str:
@@ -62,17 +96,10 @@ def labelled(name: str, lines: Sequence[str]) -> str:
     On a terminal they are wrapped at its width, but never within a word: a path can be copied. In a pipe or a file each
     stays a line.
     """
-    width = max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
+    width = columns(sys.stdout)
     text = ""
     for line in lines:
-        wrapped = textwrap.wrap(
-            printable_lines(line),
-            width - _LABEL,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for part in wrapped or [""]:
+        for part in wrapped(printable_lines(line), width - _LABEL, "  "):
             text += f"{name:<{_LABEL}}{part}".rstrip() + "\n"
             name = ""
     return text

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,14 @@ def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
     }
 
 
+def _keep_warnings_warnings() -> None:
+    """Undo ``PYTHONWARNINGS=error``, which somebody exported for a program of theirs: importing torch warns."""
+    if any(option.startswith("error") for option in sys.warnoptions):
+        os.environ.pop("PYTHONWARNINGS", None)  # of the processes that it starts
+        warnings.simplefilter("default")
+
+
 # Saving a checkpoint starts a process that imports this module again.
 if __name__ == "__main__":
+    _keep_warnings_warnings()
     raise SystemExit(main(sys.argv[1:]))

@@ -12,8 +12,10 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,9 +23,10 @@ from typing import NoReturn
 
 from llmb_common import __version__
 from llmb_common.command.outcome import settled
+from llmb_common.command.printable import first_few
 from llmb_common.command.removed import refuse_option
 from llmb_common.command.words import check_argument
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.errors import EnvironmentLacks, RequestError, did_you_mean
 from llmb_common.machine.files import open_plain, user_path
 from llmb_common.site import DEFAULT_FOLDER
 from llmb_install.answers import checks
@@ -45,13 +48,24 @@ COMMANDS = {
     "doctor": "check this site and report what to fix",
 }
 _ABOUT = """\
-Install LLMB: the tool, training environments, container images and this site's settings.
-In a terminal it asks, unless the flags below or --play give the answers.
-It works from a clone of the repository: the one that it is in, or LLMB_REPO."""
+Install LLMB: the tool, training environments, container images and the settings
+of this site. In a terminal it asks, unless the flags below or --play give the
+answers. It works from a clone of the repository: the one that it is in, or
+LLMB_REPO."""
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 _LONGEST = 1000
 """Characters of argparse's complaints, which repeat the value whole."""
 DESPITE_RUNS = "--despite-runs"
+
+
+def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
+    """The refusal of ``doing`` because of the runs ``names``."""
+    count = "a run has" if len(names) == 1 else f"{len(names)} runs have"
+    return EnvironmentLacks(
+        f"{doing}: {count} not ended: {first_few(names, 5)}",
+        remedy=f"wait for them or end them with llmb-run cancel, then try again; {DESPITE_RUNS} removes anyway",
+        code="live-runs",
+    )
 
 
 class _ArgumentParser(argparse.ArgumentParser):
@@ -111,7 +125,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _parser(command: str) -> argparse.ArgumentParser:
     name = Path(sys.argv[0]).name if Path(sys.argv[0]).name in ("installer.py", "llmb-install") else "llmb-install"
-    others = [f"  {word:11}{text}" for word, text in COMMANDS.items() if word != "install"]
+    width = max(40, shutil.get_terminal_size().columns - 2)  # argparse's own
+    others = [
+        textwrap.fill(f"  {word:11}{text}", width, subsequent_indent=" " * 13)
+        for word, text in COMMANDS.items()
+        if word != "install"
+    ]
     others.insert(0, f"other commands ({name} COMMAND --help):")
     parser = _ArgumentParser(
         prog=name if command == "install" else f"{name} {command}",

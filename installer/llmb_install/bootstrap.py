@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmb_common.command.outcome import print_result
 from llmb_common.decoding.strict_yaml import Lines, NotFlatError, load_flat
 from llmb_common.errors import RequestError
 from llmb_common.machine.files import require_trusted, user_path
@@ -20,6 +21,7 @@ from llmb_install import arguments
 from llmb_install.answers import checks, detect, questions
 from llmb_install.answers.questions import Given
 from llmb_install.arguments import guarded
+from llmb_install.commands.uninstall import uninstall
 from llmb_install.parts import uv
 from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.engine import cpu_engine, shared_tool, tool_environment
@@ -34,7 +36,7 @@ from llmb_install.working.transaction import install_lock
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
     """Make sure that the tool's environment exists, and run ``llmb-install`` in it with the same arguments.
 
-    Returns an exit status only when that failed: otherwise this process becomes ``llmb-install``.
+    Returns an exit status only when that failed, or was not needed: otherwise this process becomes ``llmb-install``.
     """
     return guarded(lambda: _bootstrap(clone, argv), command=arguments.command_in(argv), as_json="--json" in argv)
 
@@ -51,7 +53,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     wrong = _wrong(options, clone, given, lines) if given else []
     if options.command == "install" and options.quickstart:
         if problem := checks.path_problem("install_path", str(install), {"gpu_type": "cpu"}):
-            raise RequestError(f"install_path: {problem}", remedy="choose another path")
+            raise RequestError(f"install_path: {problem}", remedy="choose another folder with --install-path")
         checks.require_free_folder(install, agreed=options.into_used_folder)
     home = install
     environment = tool_environment(clone, home)
@@ -60,6 +62,8 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
         home = uv.cache_folder(os.environ)
         environment = shared_tool(clone, home)
         usable = environment.is_usable()
+        if not usable and options.command == "uninstall":  # which needs nothing that would have to be made
+            return print_result("uninstall", uninstall(options, clone, install), as_json=options.json)
         environment.note_use()
         if environment.earlier_builds():
             with Reporter(None) as reporter, install_lock(home, reporter):
@@ -80,7 +84,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
     # -I: a json.py in the user's current folder is not ours.
-    os.execv(interpreter, [interpreter, "-I", str(clone / "installer" / "llmb_install" / "__main__.py"), *words])
+    return os.execv(interpreter, [interpreter, "-I", str(clone / "installer" / "llmb_install" / "__main__.py"), *words])
 
 
 def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, Lines]:

@@ -20,7 +20,7 @@ Command = Callable[[argparse.Namespace, Path, Path], Result]
 _IMPLEMENTATIONS = {
     "list": ("upkeep", "show"),
     "verify": ("upkeep", "verify"),
-    "uninstall": ("upkeep", "uninstall"),
+    "uninstall": ("uninstall", "uninstall"),
     "adopt": ("adopt", "adopt"),
     "bundle": ("bundle", "bundle"),
     "doctor": ("doctor", "doctor"),

@@ -18,7 +18,7 @@ import pytest
 from install_world import World, fill_registry, make_world
 
 from llmb_install.answers.answers import stored_answers
-from llmb_install.commands.upkeep import belongings
+from llmb_install.parts.belongings import belongings
 
 KILLS = int(os.environ.get("LLMB_TEST_KILLS") or 3)
 SEED = int(os.environ.get("LLMB_TEST_KILLS_SEED") or random.randrange(10**6))

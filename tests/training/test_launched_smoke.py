@@ -29,6 +29,7 @@ def folder(functions_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     engines = f'engine: {{python: /nonexistent/python, releases: {{"0.6": "{functions_python}"}}}}'
     (install / "cluster_config.yaml").write_text(f"schema: 1\n{engines}\n")
     given = {"PATH": os.environ["PATH"], "LLMB_PYTHON": sys.executable, "LLMB_INSTALL": str(install)}
+    given |= {"PYTHONWARNINGS": "error", "LC_ALL": "C"}  # what somebody exported for a program of theirs
     renamed = ["unshare", "--uts", "sh", "-c", f"hostname {NAME} && exec ./launch.sh"]
     done = subprocess.run(
         renamed if os.geteuid() == 0 else ["./launch.sh"],

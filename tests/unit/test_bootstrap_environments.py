@@ -19,12 +19,13 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.machine.packages import damaged_files
 from llmb_install.parts import environment as environments
 from llmb_install.parts import uv
-from llmb_install.parts.engine import KINDS, Kind
+from llmb_install.parts.engine import KINDS, Kind, Tool
 from llmb_install.parts.environment import RECEIPT, Environment
 from llmb_install.parts.environment_build import count_for_here, lock_requirements, with_hashes
-from llmb_install.parts.package_files import damaged_files, link_packages
+from llmb_install.parts.package_files import link_packages
 from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
 from support.wheels import MODULE, locked, tiny_wheel
@@ -77,6 +78,10 @@ def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment) -
         assert built.verify() == f"{built.link} is damaged: {MODULE} is missing"
         module.write_bytes(aside.read_bytes() + b"\n")
         assert built.verify() == f"{built.link} is damaged: {MODULE} has changed"
+    record = next(built.folder.glob("lib/python3.*/site-packages/tiny-*.dist-info/RECORD"))
+    with taken_away(record):
+        record.write_bytes(b"\xff")
+        assert str(built.verify()).startswith(f"{built.link} is damaged: {record.parent.name}/RECORD cannot be read")
     assert built.verify() is None
 
 
@@ -96,6 +101,11 @@ def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Pa
     next(made.folder.glob("lib/python3.*/site-packages/tiny/__init__.py")).unlink()
     assert made.is_complete()
     assert not made.is_usable(), "it still imports, as a namespace"
+    tool = Tool(made.link, made.python, made.lock, made.smoke)
+    assert not tool.is_complete(), "it is small, and every command needs it"
+    assert tool.verify() == f"{made.link} is damaged: tiny/__init__.py is missing"
+    assert tool.ensure(Reporter(None))
+    assert (tool.is_complete(), tool.ensure(Reporter(None))) == (True, False)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount what cannot be removed")

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.machine.packages import damaged_files
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.installation import SiteConfig, leaves, write_site_config
 from llmb_install.parts.files import commands
-from llmb_install.parts.package_files import add_clone, damaged_files
+from llmb_install.parts.package_files import add_clone
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import remove_leftovers
+from support.installer import CLONE
 from support.processes import wait_until
 
 
@@ -96,6 +98,7 @@ def test_a_moved_clone_and_a_missing_package_are_reported_with_a_remedy(tmp_path
     )
     module = clone / "cli" / command.replace("-", "_")
     module.mkdir(parents=True)
+    (clone / "common").symlink_to(CLONE / "common")
     (module / "main.py").write_text("def main():\n    import no_such_package\n")
     done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
@@ -209,6 +212,8 @@ def test_without_its_python_the_command_says_what_to_do(install: Path) -> None:
     done = subprocess.run([str(install / "bin" / "llmb-run")], capture_output=True, text=True)
     assert done.returncode == 3
     assert f"error: {install}/venvs/llmb/bin/python is missing, or you may not run it\n  -> " in done.stderr
+    pasted = done.stderr.rpartition("(where an uninstall was interrupted: ")[2].rstrip(")\n")
+    assert shlex.split(pasted)[1:] == ["uninstall", "--install-path", str(install)]
 
 
 def test_the_wrappers_are_clean_shell_and_written_once(install: Path) -> None:

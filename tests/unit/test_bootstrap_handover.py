@@ -171,7 +171,6 @@ def test_one_in_the_cache_serves_where_none_may_be_built(stage: Callable[..., St
         (["--play", "play.yaml"], False),
         (["list"], False),
         (["doctor"], False),
-        (["uninstall", "--yes"], False),
         (["add", "grok1"], False),
         (["update"], False),
     ],
@@ -180,6 +179,23 @@ def test_nothing_is_built_in_a_folder_that_may_not_become_an_installation(stage,
     done = stage(*words)
     assert done.made == [done.install if in_place else done.cache]
     assert done.install.exists() is in_place
+
+
+def test_nothing_is_made_for_an_uninstall(stage: Callable[..., Stage], tmp_path: Path) -> None:
+    install = tmp_path / "install"
+    for name in (".llmb", "venvs/llmb-01234567"):
+        (install / name).mkdir(parents=True)
+    (install / ".llmb" / "answers.yaml").touch()
+    (install / "mine").touch()
+    (install / "usable").touch()
+    assert stage("uninstall", "--yes").became[3:5] == ["uninstall", "--yes"], (
+        "where there is a tool, it asks about jobs"
+    )
+    (install / "usable").unlink()
+    done = stage("uninstall", "--yes")
+    assert (done.status, done.made, done.became) == (0, [], []), done.err
+    assert [path.name for path in install.iterdir()] == ["mine"]
+    assert stage("uninstall", "--yes").status == 3, "there is none"
 
 
 @pytest.mark.parametrize(

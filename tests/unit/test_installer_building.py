@@ -12,6 +12,7 @@ import pytest
 
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.machine.packages import damaged_files
 from llmb_install.parts import environment_build, package_files, uv
 from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
 from llmb_install.parts.pip_settings import IndexSettings
@@ -323,7 +324,7 @@ def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
     rows = [f"good.py,{empty},0", f"bent.py,{empty},0", f"gone.py,{empty}=,0", "free.py,,", f"folder.py,{empty},0"]
     rows += ["odd.py,whirl=x,0", "half", f"good.py,{empty}=,0"]
     (metadata / "RECORD").write_text("\n".join(rows) + "\n")
-    assert list(package_files.damaged_files(tmp_path)) == [
+    assert list(damaged_files(tmp_path)) == [
         *("bent.py has changed", "gone.py is missing", "folder.py cannot be read (Is a directory)")
     ]
 

@@ -13,7 +13,7 @@ import pytest
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_install.answers.checks import other_things, require_free_folder
-from llmb_install.commands.upkeep import belongings, remove_if_empty
+from llmb_install.parts.belongings import belongings, remove_if_empty
 from llmb_install.parts.enroot import Watch, bad_result, explain
 from llmb_install.parts.hugging_face import ModelFiles, check_token
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock

@@ -16,6 +16,7 @@ from llmb_common.machine.files import sha256_of
 from llmb_install.parts import enroot
 from llmb_install.parts.image import Image
 from llmb_install.working.reporter import Reporter
+from support.programs import needs_zstd
 
 SOURCE = "nvcr.io#nvidia/nemo:26.02.01"
 
@@ -213,6 +214,7 @@ def test_a_failed_import_leaves_nothing_and_removes_what_was_left(image: Image, 
     assert [path.name for path in image.path.parent.iterdir()] == [".other.sqsh.17.0123abcd.part"]
 
 
+@needs_zstd
 def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(image, world, capsys):
     cache = world / "cache"
     cache.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from test_installer_commands import SLURM
 
 from llmb_common.errors import RecordError
+from llmb_common.index.roots import remember
 from llmb_common.index.search import find_runs, note
 from llmb_common.machine.processes import identify
 from llmb_common.runs.record import RunRecord, load_record
@@ -236,7 +238,7 @@ def test_uninstall_is_confirmed_with_a_whole_word(run, install, monkeypatch, typ
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     done, _, err = run("uninstall")
     assert done == status
-    assert f"This removes from {install}: " in err
+    assert f"This removes from {install}:" in " ".join(err.split())
     assert "Type yes to continue: " in err
     assert ("not confirmed, so nothing was removed" in err) is bool(status)
     assert install.exists() is bool(status)
@@ -319,3 +321,48 @@ def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(run, ins
     assert err.startswith("note: not known whether runs use it: the index ")
     assert "\x1b" not in err
     assert not install.exists()
+
+
+# A damaged tool, or none, is removed by a Python alone.
+
+NOTHING = (sys.executable, "-I", "-S", str(CLONE / "installer.py"))
+"""No site-packages: only the standard library."""
+NAMESPACE = (
+    *(sys.executable, "-I", "-c"),
+    "import sys, types; sys.modules['msgspec'] = types.ModuleType('msgspec'); from llmb_install.main import main;"
+    "sys.exit(main())",
+)
+"""As ``llmb-install`` with a package that has lost a file, and still imports."""
+
+
+@pytest.mark.parametrize("program", [NOTHING, NAMESPACE])
+def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: tuple[str, ...]) -> None:
+    stored(install)
+    for name in ("venvs/engine-cpu-01234567", "venvs/mine", "images"):
+        (install / name).mkdir(parents=True)
+    for name in ("one.sqsh", "mine.sqsh"):
+        (install / "images" / name).touch()
+    (install / "images" / "one.sqsh.receipt.json").write_text('{"schema": 1, "sha256": "0"}')
+    run = make_run(install, state="PENDING", job_id="7")
+    make_run(install, "grok1", state="COMPLETED", variables=SMOKE)
+    outside = make_run(tmp_path / "theirs", state="RUNNING", job_id="8")
+    remember(install, [outside.paths.folder.parents[1]])
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LLMB_REPO": str(CLONE), "PIP_INDEX_URL": "http://[::1]:1"}
+
+    def uninstall(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [*program, "uninstall", "--yes", "--json", "--install-path", str(install), *words]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+    done = uninstall()
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"]) == (3, "live-runs"), done.stderr
+    assert f"{run.paths.run_id} (pretrain_llama3.1, PENDING)" in error["message"]
+    assert f"{outside.paths.run_id} (pretrain_llama3.1, RUNNING)" in error["message"]
+    assert "pretrain_grok1" not in error["message"], "that one has ended"
+    done = uninstall("--despite-runs")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for folder in ("images", "venvs") for path in (install / folder).iterdir()] == [
+        "mine.sqsh",
+        "mine",
+    ]
+    assert not (tmp_path / ".cache").exists(), "nothing was made elsewhere either"

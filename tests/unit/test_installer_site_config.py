@@ -125,6 +125,39 @@ def test_answers_of_another_version_are_one_sentence_with_line_and_remedy(answer
     assert remedy in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("account", "a b"), ("gpu_partition", "$(id)"), ("cpu_partition", "x;y"), ("mpi", "no such")),
+        *(
+            ("gpu_type", "h1000"),
+            ("registry_mirror", "no mirror"),
+            ("image_folder", '"/a\\tb"'),
+            ("engine_python", "/x"),
+        ),
+    ],
+)
+def test_a_stored_answer_is_refused_like_a_given_one(answered: Path, field: str, value: str) -> None:
+    slurm = ANSWERED.replace("local", "slurm", 1).replace("cpu", "h100").replace("runtime: none", "runtime: pyxis")
+    text = f"{slurm}account: a\ngpu_partition: g\n"
+    (answered / ANSWERS_FILE).write_text(text)
+    assert stored_answers(answered)
+    lines = [line for line in text.splitlines() if not line.startswith(field)]
+    (answered / ANSWERS_FILE).write_text("\n".join([*lines, f"{field}: {value}"]))
+    with pytest.raises(ConfigError) as caught:
+        stored_answers(answered)
+    assert caught.value.message.startswith(f"{answered / ANSWERS_FILE}:{len(lines) + 1}: {field}")
+    assert caught.value.remedy
+
+
+def test_what_was_stored_before_it_was_asked_for_may_come_with_a_flag(answered: Path) -> None:
+    gone = ANSWERED.replace("gpu_type: cpu", "gpu_type: H100").replace("pretrain_grok1", "pretrain_gone")
+    (answered / ANSWERS_FILE).write_text(gone)
+    found = stored_answers(answered)
+    assert found is not None
+    assert (found.gpu_type, found.engine_python, found.workloads) == ("h100", None, ("pretrain_gone",))
+
+
 def test_answers_that_are_no_text_are_no_missing_installation(answered: Path) -> None:
     file = answered / ANSWERS_FILE
     file.write_bytes(b"schema: 1\naccount: \xff\n")

@@ -103,8 +103,23 @@ def test_a_python_without_the_dependencies_is_one_message(tmp_path: Path) -> Non
     python.chmod(0o755)
     done = launch("llama3.1", LLMB_PYTHON=str(python), LLMB_INSTALL="/x")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "has no module msgspec" in done.stderr
+    assert "the module msgspec is missing" in done.stderr
     assert "run ./installer.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_that_has_lost_a_file_is_named(tmp_path: Path) -> None:
+    """It still imports, as a namespace: what its users raise may be anything."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True)
+    packages = next(tmp_path.glob("lib/python3.*/site-packages"))
+    for name in ("msgspec", "yaml"):
+        (packages / name).mkdir()
+        (packages / f"{name}-1.dist-info").mkdir()
+        (packages / f"{name}-1.dist-info" / "RECORD").write_text(f"{name}/__init__.py,sha256=AAAA,4\n")
+    (packages / "msgspec" / "structs.py").write_text("from . import Struct\n")
+    done = launch("llama3.1", LLMB_PYTHON=str(tmp_path / "bin" / "python"), LLMB_INSTALL="/x")
+    assert (done.returncode, done.stdout, done.stderr.count("error:")) == (3, "", 1), done.stderr
+    assert "msgspec/__init__.py is missing" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmb_common.command.printable import csv_cell, first_few, printable, printable_json, printable_lines
+from llmb_common.command.printable import (
+    csv_cell,
+    first_few,
+    folded,
+    printable,
+    printable_json,
+    printable_lines,
+    tell,
+    wrapped,
+)
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.arguments import guarded
 from llmb_install.working.reporter import Reporter
@@ -113,6 +123,63 @@ def test_the_installer_prints_what_programs_say_without_escapes(tmp_path, capsys
 
 def test_a_tables_cell_is_one_line() -> None:
     assert table(["a"], [["b\nc"]]) == "a\nb\\nc\n"
+
+
+# A terminal that is too narrow for a line gets it in several.
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "40")
+    return Terminal()
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab, ", max_size=200), st.integers(8, 60), st.sampled_from([" ", " ,"]))
+def test_a_line_is_broken_between_words_and_loses_none(text: str, width: int, ends: str) -> None:
+    lines = wrapped(text, width, "  ", ends)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert all(lines) or not text.strip()
+    for line in lines:
+        assert len(line) <= width or re.search(rf"[^{ends}]{{{width - 2},}}", line), "what has no place to break"
+
+
+def test_a_command_and_a_path_stay_whole(narrow: Terminal) -> None:
+    path = "/" + "x" * 60
+    for line in (
+        "next: llmb-run show 12345678 --json --and-so-on",
+        "  -> /some/where/installer.py update --install-path '/a b'",
+        "its owner repairs that: ./installer.py update --install-path",
+    ):
+        assert folded(f"{line}\n", narrow) == f"{line}\n"
+    lines = folded(f"error: what is wrong with it stands in {path}, and more follows", narrow).splitlines()
+    assert path in "".join(lines)
+    assert max(len(line) for line in lines if path not in line) <= 40
+    assert all(line.startswith("    ") for line in lines[1:])
+    long = "word " * 40
+    assert folded(long, io.StringIO()) == long, "a file or a pipe gets the line"
+
+
+def test_messages_are_folded(narrow: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", narrow)
+    tell("word " * 20)
+    assert [len(line) <= 40 for line in narrow.getvalue().splitlines()] == [True] * 3
+
+
+def test_a_table_that_is_too_wide_keeps_its_words(narrow: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [["1", "8,16,32,64,128,256", "a sentence of several words that says more", "9"], ["22", "8", "", ""]]
+    monkeypatch.setattr("sys.stdout", narrow)
+    text = table(["run", "GPUs", "what", "s"], rows, right=["run"])
+    assert max(map(len, text.splitlines())) <= 40
+    for word in ("8,16,32,64,128,256", *rows[0][2].split(), "9", "22"):
+        assert word in text
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert len(table(["run", "GPUs", "what", "s"], rows).splitlines()) == 3
 
 
 @pytest.mark.parametrize(

@@ -311,9 +311,20 @@ def test_a_whole_run_needs_git_which_a_selection_does_not(sandbox: Sandbox) -> N
     for arguments in ([], ["--pythons"]):
         done = sandbox.run(*arguments)
         assert done.returncode == 1
-        assert "git is not on PATH" in done.stderr
+        assert "not on PATH: git" in done.stderr
         assert not sandbox.called("pytest")
     assert sandbox.run("tests/unit").returncode == 0
+
+
+def test_a_machine_without_python_is_told_all_that_it_lacks(fresh: Sandbox) -> None:
+    for name in ("git", "python3", *(f"python{version}" for version in VERSIONS)):
+        (fresh.root / "tools" / name).unlink()
+    # No Python of this machine either.
+    runner = fresh.root / "clone" / "tests" / "run"
+    runner.write_text(runner.read_text().replace("/usr/bin/python3", "/nowhere/python3"))
+    done = fresh.run("--fast")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "not on PATH: a Python from 3.10 to 3.14; git" in done.stderr
 
 
 def test_an_environment_is_made_again_when_the_project_has_changed(sandbox: Sandbox) -> None:

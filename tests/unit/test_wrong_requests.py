@@ -196,7 +196,7 @@ nobody has made there are none. A page takes four seconds to make, and is writte
 writes no campaign."""
 NOT_REACHED = {
     ("accept", "--folder"),
-    *(("health", "--nodes"), ("health", "--partition"), ("health", "RUN")),
+    *(("health", "--nodes"), ("health", "-p"), ("health", "RUN")),
 }
 """What is looked at after something else that is wrong here."""
 
@@ -211,6 +211,11 @@ def test_a_fifo_without_another_end_is_refused_everywhere_by_name(
     monkeypatch.chdir(tmp_path)
     Path("tasks.yaml").write_text("tasks:\n  - {workload: grok1, scale: 512}\n")
     variables = {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512", "CLUSTER_TYPE": "slurm", "DRY_RUN": "true"}
+    programs = tmp_path / "programs"  # also where there is no Slurm
+    programs.mkdir()
+    for name in ("sbatch", "sinfo", "squeue", "scontrol", "sacct"):
+        (programs / name).symlink_to("/bin/false")
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{programs}")
     unanswered = []
     for words, name, line in requests(str(fifo), run):
         command = " ".join(words)

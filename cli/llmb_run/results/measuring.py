@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmb_common.command.printable import tell
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index.runs import RunRow, row_of
 from llmb_common.platform.run_states import is_live
@@ -115,7 +115,7 @@ def _remark(folder: Path) -> Callable[[], None]:
         nonlocal due
         if time.monotonic() > due:
             due = math.inf
-            print(f"searching {folder} for runs; a folder nearer to them is searched sooner", file=sys.stderr)
+            tell(f"searching {folder} for runs; a folder nearer to them is searched sooner")
 
     return looked
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from llmb_common.command.printable import exact, printable_json, printable_lines, printable_output, silence
+from llmb_common.command.printable import exact, folded, printable_json, printable_output, silence, tell
 from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError
 from llmb_common.machine.sessions import handled
 
@@ -76,14 +76,14 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
         if result.for_programs:
             exact(sys.stdout).write(text)
         else:
-            sys.stdout.write(printable_lines(text))
+            sys.stdout.write(folded(text, sys.stdout))
     sys.stdout.flush()
     for remark in result.remarks:
-        print(printable_lines(remark), file=sys.stderr)
+        tell(remark)
     if result.error is not None:
-        print(printable_lines(f"error: {result.error}"), file=sys.stderr)
+        tell(f"error: {result.error}")
     if result.hint and not as_json and sys.stderr.isatty():
-        print(printable_lines(result.hint), file=sys.stderr)
+        tell(result.hint)
     return result.exit_status
 
 

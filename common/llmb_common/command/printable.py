@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO, cast
@@ -36,6 +37,52 @@ def as_written(value: object) -> str:
 def printable_lines(text: str) -> str:
     """``printable`` for text of more than one line."""
     return printable(text, "\t\n")
+
+
+_NARROWEST = 40
+"""Columns; a terminal that says that it has fewer does not know."""
+_COMMAND = re.compile(r"(?:^ *|-> |: )(?:\S*/)?(?:installer\.py|llmb-\w+|export|sudo|apt-get|chmod|\w+\.sh) ")
+
+
+def columns(stream: TextIO) -> int:
+    """How many columns a line on ``stream`` may have: without end unless it is a terminal."""
+    return max(_NARROWEST, shutil.get_terminal_size().columns) if stream.isatty() else sys.maxsize
+
+
+def folded(text: str, stream: TextIO) -> str:
+    """``printable_lines`` for ``stream``: a line that its terminal would break within a word is broken between words.
+
+    A word stays whole, so that a path can be copied, and so does a line with a command, which may be pasted.
+    """
+    width = columns(stream)
+    lines = []
+    for line in printable_lines(text).split("\n"):
+        if len(line) <= width or _COMMAND.search(line):
+            lines.append(line)
+        else:
+            start = len(line) - len(line.lstrip(" "))
+            lines += wrapped(line, width, " " * (start + 4))
+    return "\n".join(lines)
+
+
+def tell(text: str) -> None:
+    """Print a message for people on standard error."""
+    print(folded(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[str]:
+    """``text`` as lines of at most ``width``, each after the first with ``indent``, broken after a character of
+    ``ends``. What is longer without one stays where it is."""
+    if len(text) <= width:
+        return [text]
+    lines = [""]
+    for word in re.findall(rf"[^{ends}]*[{ends}]+|[^{ends}]+", text):
+        fits = len(lines[-1]) + len(word.rstrip()) <= width
+        if fits or not lines[-1].strip() or len(indent) + len(word.rstrip()) > width:
+            lines[-1] += word
+        else:
+            lines.append(indent + word)
+    return [line.rstrip() for line in lines]
 
 
 def printable_json(text: str) -> str:

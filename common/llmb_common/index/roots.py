@@ -24,7 +24,7 @@ def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     """
     own = [f"{workload}/experiments" for workload in subfolders(f"{real(install)}/workloads")]
     found: dict[str, str] = {}
-    for root in [*own, *read_list(_file(install), *_LIST), *map(str, more)]:
+    for root in [*own, *read_list(list_file(install), *_LIST), *map(str, more)]:
         found.setdefault(real(root), root)
     return found
 
@@ -38,7 +38,7 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
     known = roots(install)
     new = [path for folder in folders if (path := real(folder)) not in known and Path(path).is_dir()]
     if new:
-        change_list(_file(install), *_LIST, lambda listed: dict.fromkeys([*listed, *new]))
+        change_list(list_file(install), *_LIST, lambda listed: dict.fromkeys([*listed, *new]))
 
 
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
@@ -56,5 +56,6 @@ def subfolders(folder: str) -> Iterator[str]:
         return
 
 
-def _file(install: Path) -> Path:
+def list_file(install: Path) -> Path:
+    """Where the folders outside an installation are listed."""
     return install / ".llmb" / "experiments.json"

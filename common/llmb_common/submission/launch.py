@@ -17,7 +17,7 @@ from msgspec.structs import replace as replaced
 
 from llmb_common import __version__
 from llmb_common.command.outcome import guarded
-from llmb_common.command.printable import exact
+from llmb_common.command.printable import exact, tell
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import in_short
@@ -142,7 +142,7 @@ def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) ->
 
 
 def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+    tell(f"note: {text}")
 
 
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:

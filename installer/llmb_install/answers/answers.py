@@ -24,6 +24,7 @@ from llmb_install.answers.detect import has_rows
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_architecture, expand_workloads, on_slurm
 from llmb_install.parts.credentials import Secrets
 from llmb_install.parts.files import ANSWERS_FILE as ANSWERS_FILE
+from llmb_install.parts.files import no_installation
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,11 +91,8 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
         ConfigError: a value is of no type that the field has, where ``where`` names a play file: with its line.
     """
     check(given, recipes, where, lines)
-    values = {key: value for key, value in given.items() if value is not None}
+    values = _in_lower_case({key: value for key, value in given.items() if value is not None})
     values.setdefault("schema", 1)
-    for question in QUESTIONS:
-        if question.choices and not question.is_switch and question.field in values:
-            values[question.field] = str(values[question.field]).lower()
     slurm = on_slurm(values)
     values.setdefault("arch", default_architecture(values["gpu_type"]))
     values.setdefault("runtime", "pyxis" if slurm else "none")
@@ -115,6 +113,12 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
         if values.get(field):
             values[field] = str(user_path(str(values[field]), f"{field} {values[field]}"))
     return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
+
+
+def _in_lower_case(given: Given) -> Given:
+    """``given`` with its choices as the recipes spell them: ``H100`` is h100."""
+    chosen = {question.field for question in QUESTIONS if question.choices and not question.is_switch}
+    return {key: value.lower() if key in chosen and isinstance(value, str) else value for key, value in given.items()}
 
 
 def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: str = "") -> None:
@@ -157,14 +161,23 @@ def stored_answers(install: Path) -> Answers | None:
     """The answers that the installation was made with, with its present path; None where there is none.
 
     Raises:
-        ConfigError: the file was damaged by hand, is of a newer release (with file and line), or not to be trusted.
+        ConfigError: the file was damaged by hand, has an answer that no command line may have, is of a newer release
+            (with file and line), or not to be trusted.
     """
     path = install / ANSWERS_FILE
     if not os.path.lexists(path):
         return None
     require_trusted(path, install)
     data, lines = read_given(path)
-    return convert({"schema": 1, **data, "install_path": str(install)}, lines, Answers, str(path), ConfigError)
+    given = {"schema": 1, **data, "install_path": str(install)}
+    answers = convert(_in_lower_case(given), lines, Answers, str(path), ConfigError)
+    workloads = answers.workloads or ("all",)  # none where all were removed
+    try:
+        # What another release asks besides may come with the next command, and its clone may lack a workload.
+        check({**given, "workloads": workloads}, workloads, str(path), lines, missing_too=False)
+    except RequestError as error:
+        raise ConfigError(error.message, remedy=error.remedy) from error
+    return answers
 
 
 def required_answers(install: Path) -> Answers:
@@ -175,8 +188,5 @@ def required_answers(install: Path) -> Answers:
     """
     answers = stored_answers(install)
     if answers is None:
-        raise EnvironmentLacks(
-            f"there is no installation in {install}",
-            remedy="set LLMB_INSTALL or --install-path to one, or make one with ./installer.py",
-        )
+        raise no_installation(install)
     return answers

@@ -73,10 +73,17 @@ def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text)
     return data, lines
 
 
-def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mapping[str, int] | None = None) -> None:
+def check(
+    given: Given,
+    workloads: Iterable[str],
+    where: str = "",
+    lines: Mapping[str, int] | None = None,
+    *,
+    missing_too: bool = True,
+) -> None:
     """Raise RequestError with all that is missing in ``given``, contradicts itself or is unknown.
 
-    ``workloads`` are those that exist; ``where`` is the play file's name, ``lines`` its lines by ``$.field``.
+    ``workloads`` are those that exist; ``where`` is the file's name, ``lines`` its lines by ``$.field``.
     """
 
     def at(field: str) -> str:
@@ -85,8 +92,13 @@ def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mappin
 
     asked = {q.field: value_problem(q, given.get(q.field), at(q.field)) for q in QUESTIONS}
     found = [problem for problem in asked.values() if problem]
+    mpi = given.get("mpi")  # nobody is asked for it any more: see FIELDS
+    if mpi is not None and not (isinstance(mpi, str) and is_slurm_name(mpi)):
+        said = f"{at('mpi')}mpi is {mpi!r}, which is not a valid name in Slurm"
+        found.append(RequestError(said, remedy="remove mpi"))
     possible = {field: value for field, value in given.items() if not asked.get(field)}
-    if lacking := [question for question in missing(possible) if not asked[question.field]]:
+    lacking = [question for question in missing(possible) if not asked[question.field]]
+    if lacking and missing_too:
         found.append(_not_enough(lacking, where))
     raise_all(found or _contradictions(given, workloads, at))
 

@@ -18,7 +18,7 @@ from prompt_toolkit.application.current import get_app_session
 from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
 
-from llmb_common.command.printable import first_few, printable_lines, size
+from llmb_common.command.printable import first_few, size, tell
 from llmb_common.command.words import Secret, is_slurm_name
 from llmb_common.errors import Interrupted, RequestError
 from llmb_common.machine.files import user_path
@@ -110,12 +110,12 @@ class Dialogue:
             try:
                 secrets = self._ask_secrets(given_secrets)
                 answers = self._complete()
-                print(printable_lines(summary(answers, secrets)), file=sys.stderr)
+                tell(summary(answers, secrets))
                 if self._confirmed():
                     return answers, secrets
                 self._change()
             except RequestError as problem:  # noqa: PERF203  (a person is waited for)
-                print(printable_lines(f"  {problem}"), file=sys.stderr)
+                tell(f"  {problem}")
                 self._one_screen = False
                 self._change_one()
             except Back:
@@ -339,7 +339,7 @@ def _ask_token() -> Secret | None:
         problem = check_token(Secret(text))
         if not problem:
             return Secret(text)
-        print(printable_lines(f"  {problem}"), file=sys.stderr)
+        tell(f"  {problem}")
     return None
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, size
-from llmb_common.command.words import is_slurm_name
+from llmb_common.command.printable import counted, size, tell
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.machine.files import write_output
@@ -239,7 +238,7 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
     if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
         from llmb_install.answers.dialogue import Dialogue
 
-        print(_WELCOME, file=sys.stderr)
+        tell(_WELCOME)
         site = detect.detect_site()
         last = checks.read_draft(checks.LAST)
         offered = merged(defaults if stored else {**detect.earlier(last, site), **defaults}, flags)
@@ -270,7 +269,7 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
     if options.workloads or options.play or stored is None:
         found += detect.row_problems(given, recipes)
     elif names := detect.without_rows(answers.workloads, recipes, answers.gpu_type):
-        print(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}", file=sys.stderr)
+        tell(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}")
     return [*found, *detect.slurm_problems(given)]
 
 
@@ -298,19 +297,13 @@ def _own_answers(answers: Answers) -> Answers:
 
 
 def _without_found_mpi(play: Given, where: str) -> Given:
-    """The answers of a play file; there is a note if it has ``mpi``, as those of release 0.2 do.
-
-    Raises:
-        RequestError: that is not a type of MPI
-    """
+    """The answers of a play file; there is a note if it has ``mpi``, as those of release 0.2 do."""
     mpi = play.get("mpi")
-    if mpi is None:
+    if not isinstance(mpi, str):
         return play
-    if not isinstance(mpi, str) or not is_slurm_name(mpi):
-        raise RequestError(f"{where}: mpi is {mpi!r}, which is not a valid name in Slurm", remedy="remove mpi")
     own = _own_mpi(mpi)
     becomes = f"{mpi} is written as slurm.mpi to cluster_config.yaml, for every job" if own else "left out"
-    print(f"note: {where}: mpi is no longer asked for, as jobs get what they need: {becomes}", file=sys.stderr)
+    tell(f"note: {where}: mpi is no longer asked for, as jobs get what they need: {becomes}")
     return {**play, "mpi": own}
 
 
@@ -320,12 +313,12 @@ def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Reci
     try:
         alone = answers_module.complete({**flags, "install_path": path}, recipes)
     except RequestError:
-        print(f"continuing with the answers of {path}", file=sys.stderr)
+        tell(f"continuing with the answers of {path}")
         return
     fields = [q.field for q in QUESTIONS if getattr(answers, q.field) != getattr(alone, q.field)]
     if fields:
         kept = ", ".join(f"{field} {plain(getattr(answers, field))}" for field in fields)
-        print(f"kept from the answers of {path}: {kept}", file=sys.stderr)
+        tell(f"kept from the answers of {path}: {kept}")
 
 
 def _as_given(answers: Answers) -> Given:

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from llmb_common.command.printable import tell
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_install.parts import uv
@@ -97,7 +98,7 @@ class CpuEngine(Environment):
         wanted = uv.spelt(oldest, newest)
         if python_for(self.release):
             return None
-        print(f"fetching Python {uv.spelt(newest)} with uv: the CPU engine needs {wanted}", file=sys.stderr)
+        tell(f"fetching Python {uv.spelt(newest)} with uv: the CPU engine needs {wanted}")
         folder = self.link.with_name(cache_name(self.name))
         problem = uv.fetch_python(uv.spelt(newest), folder, child_environment())
         if problem is None and python_for(self.release):
@@ -212,6 +213,10 @@ class Tool(Environment):
 
     def show(self) -> str:
         return f"environment {self.link} with LLMB from {self.editable}"
+
+    def _is_built(self) -> bool:
+        """Also whether every file is what was installed: a tenth of a second's work."""
+        return super()._is_built() and self._damage() is None
 
 
 @dataclass(frozen=True)

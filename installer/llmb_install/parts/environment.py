@@ -23,8 +23,9 @@ from pathlib import Path
 from llmb_common.command.printable import first_few, size
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.machine.files import write_json
+from llmb_common.machine.packages import damaged_files
 from llmb_common.machine.processes import ask, uses
-from llmb_install.parts import environment_build, package_files, uv
+from llmb_install.parts import environment_build, uv
 from llmb_install.parts.environment_build import Content, build_names, cache_name, child_environment, is_ours, no_uv
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import settings
@@ -136,13 +137,15 @@ class Environment(Content, Artefact):
 
     def verify(self) -> str | None:
         """The receipt's check, every file's hash, and a real import; what is wrong, or None."""
+        if damage := self._damage():
+            return damage
         if not self.is_complete():
             return f"{self.link} is missing, unfinished or changed"
-        return self._damage() or self._smoke_problem()
+        return self._smoke_problem()
 
     def _damage(self) -> str | None:
         """Which installed files are gone or have changed; None: none."""
-        damaged = first_few(list(package_files.damaged_files(self.folder)))
+        damaged = first_few(list(damaged_files(self.folder)))
         return f"{self.link} is damaged: {damaged}" if damaged else None
 
     def earlier_builds(self) -> list[Path]:

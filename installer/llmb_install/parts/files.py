@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.decoding.strict_yaml import Lines, load_text, read_text
-from llmb_common.errors import ConfigError, LLMBError
+from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError
 from llmb_common.machine.files import write_atomic
 from llmb_install.working.artefact import Artefact, Small
 
 ANSWERS_FILE = Path(".llmb") / "answers.yaml"
+
+CATALOGUES = "catalogues"
+"""The folder with what was read in adopted images."""
 
 Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
 """``strict_yaml.load_text``, or ``load_flat`` where there is no YAML parser."""
@@ -44,6 +47,14 @@ def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any],
             remedy="git pull in the clone, then run the same command again",
         )
     return data, lines
+
+
+def no_installation(install: Path) -> EnvironmentLacks:
+    """The refusal of a command that needs an installation, where there is none."""
+    return EnvironmentLacks(
+        f"there is no installation in {install}",
+        remedy="set LLMB_INSTALL or --install-path to one, or make one with ./installer.py",
+    )
 
 
 def answers_file(path: Path, text: str) -> Small:
@@ -112,9 +123,10 @@ home=$(CDPATH='' cd -- "$(dirname "$self")/.." && pwd -P)
 # Where the link leads now: an update may move it while this runs.
 python=$(cd "$home/venvs/llmb" 2>/dev/null && pwd -P || echo "$home/venvs/llmb")/bin/python
 if ! [ -x "$python" ]; then
-  echo "error: $python is missing, or you may not run it" >&2
+  printf '%s\\n' "error: $python is missing, or you may not run it" >&2
   echo "  -> its owner repairs that: run ./installer.py in the clone again, with a Python that everybody may run" >&2
-  echo "     (where an uninstall was interrupted: ./installer.py uninstall --install-path $home)" >&2
+  quoted=$(printf '%s' "$home" | sed "s/'/'\\\\\\\\''/g")
+  printf '%s\\n' "     (where an uninstall was interrupted: ./installer.py uninstall --install-path '$quoted')" >&2
   exit 3
 fi
 exec "$python" -I -c '{program}' "$home" "$@"
@@ -126,7 +138,7 @@ _WHICH = {
     "llmb-run": "LLMB_INSTALL=${LLMB_INSTALL:-$home}\n",
     "llmb-install": """\
 if [ -n "${LLMB_INSTALL:-}" ] && [ "$(CDPATH='' cd -- "$LLMB_INSTALL" 2>/dev/null && pwd -P)" != "$home" ]; then
-  echo "note: this llmb-install belongs to $home and acts on it, not on LLMB_INSTALL=$LLMB_INSTALL" >&2
+  printf '%s\\n' "note: this llmb-install belongs to $home and acts on it, not on LLMB_INSTALL=$LLMB_INSTALL" >&2
   LLMB_INSTALL=$home
 fi
 LLMB_INSTALL=${LLMB_INSTALL:-$home}
@@ -154,20 +166,17 @@ except Exception as error:
         print("error: " + home + gone, file=sys.stderr)
         print("  -> run ./" + again + " in the clone, where it is now or in a new one", file=sys.stderr)
     else:
-        lost = None
-        if isinstance(error, ModuleNotFoundError):
-            lost = "the module " + str(error.name) + " is missing in " + sys.prefix
-        else:
-            try:
-                from llmb_install.parts.package_files import damaged_files
-                lost = next(damaged_files(Path(sys.prefix)), None)
-            except Exception:
-                pass
-        if lost is None and main is None:
-            lost = type(error).__name__ + ": " + str(error)
-        if lost is None:
+        why = None
+        try:
+            from llmb_common.machine.packages import lost
+            why = lost(error)
+        except Exception:
+            pass
+        if why is None and main is None:
+            why = type(error).__name__ + ": " + str(error)
+        if why is None:
             raise
-        print("error: " + home + " is damaged: " + lost, file=sys.stderr)
+        print("error: " + home + " is damaged: " + why, file=sys.stderr)
         start = shlex.quote(str(clone)) + "/" if clone else "./"
         print("  -> its owner repairs that: " + start + again, file=sys.stderr)
     status = 3

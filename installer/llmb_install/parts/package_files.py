@@ -1,5 +1,4 @@
-"""The files of installed packages: which are damaged, by pip's record of each; those of one environment in another;
-the package that is a clone.
+"""The files of installed packages: those of one environment in another; the package that is a clone.
 
 The CPU engines have torch and sixty more packages in common, 1.5 GB of them. Hard links take neither room nor the
 minute that unpacking and compiling takes. pip only ever replaces files, so that neither environment changes the other.
@@ -16,28 +15,13 @@ import io
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from llmb_common import __version__
+from llmb_common.machine.packages import damaged_files
 
 _METADATA = ".dist-info"
-
-
-def damaged_files(environment: Path) -> Iterator[str]:
-    """Each file of an environment that is gone or has changed since its package was installed, as ``PATH is missing``.
-
-    Read from the ``RECORD`` of every package (https://packaging.python.org/specifications/recording-installed-packages):
-    files that it lists without a hash, such as compiled ones, may change.
-    """
-    for record in sorted(environment.glob("lib/python3.*/site-packages/*.dist-info/RECORD")):
-        packages = record.parent.parent
-        with record.open(encoding="utf-8", newline="") as stream:
-            for row in csv.reader(stream):
-                if len(row) == 3 and row[1]:
-                    problem = _problem(packages / row[0], row[1])
-                    if problem:
-                        yield f"{row[0]} {problem}"
 
 
 def add_clone(environment: Path, clone: Path) -> None:
@@ -53,24 +37,6 @@ def add_clone(environment: Path, clone: Path) -> None:
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: llmb\nVersion: {__version__}\n", "ascii")
     (metadata / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {"editable": True}}))
     (metadata / "RECORD").write_text(f"llmb.pth,sha256={digest},{len(line)}\n", "ascii")
-
-
-def _problem(path: Path, expected: str) -> str:
-    """What is wrong with a file whose ``RECORD`` has the hash ``expected``; empty if nothing is."""
-    algorithm, _, value = expected.partition("=")
-    try:
-        digest = hashlib.new(algorithm)
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    except ValueError:
-        return ""  # a hash that this Python does not know
-    found = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-    return "" if found == value.rstrip("=") else "has changed"
 
 
 def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[str]:

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from llmb_common.command.printable import printable_lines
+from llmb_common.command.printable import folded, printable_lines
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -151,9 +151,11 @@ class Reporter:
 
     def _print(self, text: str) -> None:
         if self._live is not None:
-            self._live.console.print(self._masked(text), soft_wrap=True, markup=False, emoji=False)
+            self._live.console.print(
+                folded(self._masked(text), self._stream), soft_wrap=True, markup=False, emoji=False
+            )
         else:
-            self._stream.write(self._masked(text) + "\n")
+            self._stream.write(folded(self._masked(text), self._stream) + "\n")
         self._stream.flush()
 
     def _write_log(self, line: str) -> None:

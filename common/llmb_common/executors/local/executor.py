@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.command.printable import unfiltered
+from llmb_common.command.printable import tell, unfiltered
 from llmb_common.errors import (
     AnswerLost,
     CheckFailed,
@@ -121,7 +121,7 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
             return record
         status = _follow(child, Progress(paths.log, record.plan.trained_steps), signals)
         if status is None:
-            print(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it", file=sys.stderr)
+            tell(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it")
             before = len(signals)
             if process is not None:
                 end_processes(process, lambda: processes_of(record), END_SECONDS, lambda: len(signals) > before)

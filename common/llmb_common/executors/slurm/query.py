@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from llmb_common.command.printable import tell
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.executors.slurm.options import limit_of
 from llmb_common.machine.processes import Answer, ask, clean_environment
@@ -366,7 +366,7 @@ _JOB_ID = re.compile(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?")
 @lru_cache(maxsize=100)
 def _note(program: str, line: str) -> None:
     """Say it once in each process."""
-    print(f"note: {program} printed a line that is no job, which is left out: {line}", file=sys.stderr)
+    tell(f"note: {program} printed a line that is no job, which is left out: {line}")
 
 
 def _tasks(job_id: str) -> list[str]:

@@ -1,0 +1,127 @@
+"""``uninstall``: what is ours goes, unless a run trains in it or waits for it.
+
+Standard library only, so that a damaged tool, or none, can be removed with any Python that the first stage runs on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import tell
+from llmb_common.errors import LLMBError, RecordError, RequestError
+from llmb_common.index.roots import list_file
+from llmb_common.machine.files import read_json
+from llmb_common.platform.run_states import is_live
+from llmb_install.arguments import runs_remain
+from llmb_install.parts import credentials, files
+from llmb_install.parts.belongings import belongings, remove_if_empty
+from llmb_install.parts.files import ANSWERS_FILE
+from llmb_install.working.transaction import transaction
+
+
+def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
+    """Remove what the installer has made. Results (``workloads/``) stay unless ``--results-too`` says otherwise; what
+    others have put beside it stays in any case."""
+    if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
+        raise files.no_installation(path)
+    if not options.yes:
+        _require_no_runs(options, path)
+        _confirm(path, _targets(options, path))  # without the lock: somebody may think for long
+    with transaction(path, verbose=options.verbose, log=False) as reporter:
+        _require_no_runs(options, path)
+        targets = _targets(options, path)
+        for target in targets:
+            with reporter.step(f"removing {target}"):
+                _remove(target)
+        if file := credentials.remove_ngc_key(path):
+            reporter.note(f"removed the NGC key from {file}")
+        remove_if_empty(path)
+        _remove_state(path / ".llmb")
+    for folder in (path / ".llmb", path):
+        with contextlib.suppress(OSError):  # somebody else's things, or another installer's
+            folder.rmdir()
+    stays = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
+    data = {"install_path": str(path), "removed": [str(target) for target in targets], "stays": stays}
+    return Result(data, f"removed; still in {path}: {', '.join(stays)}\n" if stays else "")
+
+
+def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
+    if options.despite_runs:
+        return
+    doing = f"cannot uninstall {path}"
+    try:
+        from llmb_install.commands.upkeep import require_no_runs
+
+        require_no_runs(path, doing)
+    except LLMBError:
+        raise
+    except Exception as error:
+        if names := _unfinished_on_record(path):
+            tell(f"note: the tool that asks what became of a job is damaged ({error}): what was last seen counts")
+            raise runs_remain(doing, names) from error
+
+
+def _unfinished_on_record(install: Path) -> list[str]:
+    """The runs that had not ended when they were last looked at, each with its state.
+
+    Records that cannot be read are left out: a damaged installation can be removed too.
+    """
+    found = {}
+    for folder in _experiments(install):
+        for file in folder.glob("*/*/run.json"):
+            is_run = not any(path.name.startswith(".") for path in (file.parent, file.parent.parent))
+            with contextlib.suppress(RecordError, AttributeError):
+                record = read_json(file) if is_run else {}
+                if is_live(record.get("state", "FAILED")):
+                    found[str(record["run_id"])] = f"{record['run_id']} ({record['workload']}, {record['state']})"
+    return sorted(found.values())
+
+
+def _experiments(install: Path) -> Iterator[Path]:
+    """The folders that runs are in: the installation's, and those of others that are on its list."""
+    yield from install.glob("workloads/*/experiments")
+    with contextlib.suppress(RecordError, LookupError, TypeError):  # no list, or a damaged one
+        yield from map(Path, read_json(list_file(install))["folders"])
+
+
+def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
+    results = path / "workloads"
+    return [*belongings(path), *([results] if options.results_too and results.exists() else [])]
+
+
+def _remove_state(folder: Path) -> None:
+    """Remove what is in ``.llmb``: near the end the answers, because while they are there, uninstall can be repeated,
+    and then the lock, which tells those who wait for it."""
+    last = [folder / ANSWERS_FILE.name, folder / "lock"]
+    for entry in [entry for entry in folder.iterdir() if entry not in last and entry.name != "lock.owner"]:
+        _remove(entry)
+    for entry in last:
+        entry.unlink()
+
+
+def _remove(target: Path) -> None:
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+
+
+def _confirm(path: Path, targets: list[Path]) -> None:
+    names = ", ".join(str(target.relative_to(path)) for target in targets)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise RequestError(
+            f"uninstall of {path} would remove {names}, and there is no terminal to confirm it", remedy="give --yes"
+        )
+    tell(f"This removes from {path}: {names}")
+    with contextlib.suppress(termios.error, OSError, ValueError):  # keys that were pressed before are no answer
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    print("Type yes to continue: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != "yes":
+        raise RequestError("not confirmed, so nothing was removed")

@@ -1,0 +1,80 @@
+"""What an installation consists of on disk.
+
+Only what the installer has put there counts: a receipt names it, or it has a name and a content that only the installer
+gives. Whatever else lies there, in ``bin`` or beside the images, belongs to somebody. Standard library only, so that a
+damaged tool, or none, can be removed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from llmb_common.site import FILE_NAME
+from llmb_install.parts import files
+from llmb_install.parts.engine import ENGINE_NAMES, TOOL
+from llmb_install.parts.environment_build import build_names, cache_name, is_ours
+from llmb_install.parts.files import CATALOGUES
+from llmb_install.working.artefact import read_receipt
+
+RECEIPT_SUFFIX = ".receipt.json"
+_PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
+_ADOPTED = re.compile(r"(catalogue|validation|adopted)-[0-9][0-9A-Za-z.+-]*\.json\Z")
+_FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
+
+
+def _entries(install: Path, name: str) -> list[Path]:
+    """What lies in a folder of the installation; nothing where that is a link: other installations may share it."""
+    folder = install / name
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted(folder.iterdir())
+
+
+def belongings(install: Path) -> list[Path]:
+    """Files, links and folders of the installation, without its results and without ``.llmb``.
+
+    In the order of removal: what ``llmb-install`` itself needs comes last, so that it can be called again after a kill.
+    """
+    found = []
+    for path in _entries(install, "images"):
+        if _PART.match(path.name) and path.is_file():
+            found.append(path)
+        elif path.name.endswith(RECEIPT_SUFFIX) and (receipt := read_receipt(path)) and "sha256" in receipt:
+            image = path.with_name(path.name.removesuffix(RECEIPT_SUFFIX))
+            found += [image, path] if image.is_file() else [path]
+    found += [path for path in _entries(install, CATALOGUES) if _ADOPTED.match(path.name)]
+    for path in sorted((install / ".llmb" / "receipts").glob("hugging_face+*.json")):
+        repository = (read_receipt(path) or {}).get("repository")
+        folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
+        if repository and folder.is_dir() and folder in _entries(install, "hugging_face"):
+            found.append(folder)
+    found += [path for name in ENGINE_NAMES for path in environment_paths(install, name)]
+    if (install / FILE_NAME).exists():
+        found.append(install / FILE_NAME)
+    found += environment_paths(install, TOOL)
+    bin_folder = install / "bin"
+    own = [] if bin_folder.is_symlink() else [bin_folder / name for name in files.COMMANDS]
+    return [*found, *(path for path in own if files.is_ours(path))]
+
+
+def environment_paths(install: Path, name: str) -> list[Path]:
+    """The link of the environment, its builds, finished or not, and the cache of its packages."""
+    build = build_names(name)
+    found = []
+    for path in _entries(install, "venvs"):
+        if path.is_symlink():
+            is_its = path.name == name and is_ours(path)
+        else:
+            is_its = path.is_dir() and (build.match(path.name) is not None or path.name == cache_name(name))
+        if is_its:
+            found.append(path)
+    return found
+
+
+def remove_if_empty(install: Path) -> None:
+    """Remove the folders that the installer makes, where nothing is left in them."""
+    for name in _FOLDERS:
+        folder = install / name
+        if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+            folder.rmdir()
