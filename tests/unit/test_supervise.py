@@ -6,16 +6,18 @@ test_supervise_clock.py.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
+from llmb_common.runs.record import RunRecord
 from llmb_common.submission.single import create_run
 from support.iteration_logs import mbridge_line
 from support.run_site import RunSite
@@ -26,6 +28,16 @@ signal=${1#--signal=} && kill -"$signal" "$(cat "$LLMB_RUN_DIR/rank")\""""
 """Signals the rank whose PID is in the run's folder, if the job is named as squeue names it."""
 Ended: TypeAlias = tuple[int, list[tuple[str, int | None]]]
 """The exit code of a script, and its events."""
+
+
+def with_supervisor(record: RunRecord, change: Callable[[str], str]) -> None:
+    """Give a run another supervisor, and a script that was made with it."""
+    before = record.paths.supervisor.read_text()
+    after = change(before)
+    assert after != before
+    record.paths.supervisor.write_text(after)
+    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (before, after)]
+    record.paths.script.write_text(record.paths.script.read_text().replace(*hashes))
 
 
 def run_script(
@@ -41,9 +53,7 @@ def run_script(
     record = make_run(install, state="SUBMITTED", log=log)
     programs = folder / "bin"
     programs.mkdir()
-    script_text = record.paths.script.read_text()
-    assert "\ntell_seconds=10\n" in script_text
-    record.paths.script.write_text(script_text.replace("\ntell_seconds=10\n", "\ntell_seconds=1\n"))
+    with_supervisor(record, lambda text: text.replace("\ntell_seconds=10\n", "\ntell_seconds=1\n"))
     step = f"if [[ $1 == --overlap ]]; then {on_nodes}; fi\n{srun}"
     scontrol = f"if [[ $* == 'show job 7 --oneliner' ]]; then {show_job}; fi\necho NodeAddr=localhost"
     for name, text in (("srun", step), ("scontrol", scontrol), ("scancel", SCANCEL)):

@@ -4,6 +4,7 @@ was planned.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -107,20 +108,22 @@ def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
 
 
 def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
-    """Compare script and job.json on disk with what the plan renders, and ``code`` with its hash on record.
+    """Compare script and job.json on disk with what the plan renders, supervisor and ``code`` with hashes on record.
 
     Raises:
         RecordError: they differ; code ``not-yours`` where a file belongs to somebody else.
     """
-    paths = record.paths
+    paths, sha256 = record.paths, record.manifest.get("supervisor_sha256")
     with own_run(paths.folder) as run:
         planned = {
-            paths.script: render_script(record.plan, paths).encode(),
+            paths.script: render_script(record.plan, paths, sha256).encode(),
             paths.job: job_text(record.plan, paths),
         }
         for path, content in planned.items():
             if run.read(path.name) != content:
                 raise _changed(record, f"{path} is not what the plan gives")
+        if hashlib.sha256(run.read(paths.supervisor.name)).hexdigest() != sha256:
+            raise _changed(record, f"{paths.supervisor} is not the one that was planned")
         if code and hash_of_packed(run.read(paths.code.name)) != record.manifest.get("code_sha256"):
             raise _changed(record, f"the training code in {paths.code} is not the one that was planned")
 

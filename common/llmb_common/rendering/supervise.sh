@@ -20,6 +20,7 @@
 #
 # Numbers from the environment are checked before they meet arithmetic, where bash would evaluate them.
 
+touch "$log"
 first=$(($(wc -c < "$log") + 1))  # an earlier start of this job may have left its iterations
 
 # Runs a command, but waits for it no longer than so many seconds: a file server that is away keeps processes for ever.
