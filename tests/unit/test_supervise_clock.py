@@ -16,10 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import llmb_common.executors
 import llmb_common.rendering
 from llmb_common.timing.job_events import read_events
 from support.iteration_logs import mbridge_line, step_time
 
+WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
 SUPERVISE = Path(llmb_common.rendering.__file__).with_name("supervise.sh")
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -29,8 +31,9 @@ export LLMB_RUN_DIR=$PWD
 job=1 nodes=n1 restarts=0 late_signals=0 tell_seconds=0 limit_seconds=0 log=$PWD/log
 step_status() { echo "$1"; }
 preempted() { false; }
-touch "$log"
+source "$2"
 source "$1"
+begin
 """
 
 SIMULATED = r"""
@@ -102,7 +105,7 @@ class Run:
 
 
 def bash(folder: Path, script: str, given: str = "", **environment: str) -> str:
-    command = ["bash", "-c", PRELUDE + script, "bash", str(SUPERVISE)]
+    command = ["bash", "-c", PRELUDE + script, "bash", str(SUPERVISE), str(WAIT)]
     environment = {"PATH": "/usr/bin:/bin", **environment}
     done = subprocess.run(command, cwd=folder, env=environment, input=given, capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -356,7 +359,7 @@ def test_the_record_is_one_object_for_each_event(folder: Path) -> None:
 def test_ranks_that_are_stuck_are_asked_before_the_time_limit(
     tmp_path: Path, age: int, limit: int, last: int, idle: int, asks: bool
 ) -> None:
-    state = f"began=$(($(date +%s) - {age})) limit_seconds={limit} last={last} idle={idle} times=(5000 6000 7000)"
+    state = f"began=$(($(date +%s) - {age})) limit_seconds={limit} last={last} idle={idle} median=6000"
     script = f"{PRELUDE}\n{state}\nif at_the_limit; then echo asked; fi"
-    done = subprocess.run(["bash", "-c", script, "bash", SUPERVISE], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", script, "bash", SUPERVISE, WAIT], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == ("asked\n" if asks else ""), done.stderr

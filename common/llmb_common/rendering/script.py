@@ -124,14 +124,10 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
         lines.append("export LLMB_RESUME=1")
     elif plan.checkpoint.enabled:  # a requeued job resumes from what it saved itself
         lines.append("export LLMB_RESUME=$((restarts > 0))")
-    lines.append("")
+    lines.append("begin")
     if plan.checkpoint.resume:
-        lines += [
-            f"saved={quote(plan.checkpoint.save or str(paths.checkpoints))}",
-            shell_part(__file__, "resume.sh"),
-            "",
-        ]
-    lines += ["# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, script.ranks)]
+        lines.append(f"require_checkpoint {quote(plan.checkpoint.save or str(paths.checkpoints))}")
+    lines += ["", "# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, script.ranks)]
     lines += ["TASK", "", *script.launch(plan), 'follow "$!"']
     return "\n".join(lines) + "\n"
 

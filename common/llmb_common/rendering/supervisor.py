@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from llmb_common.executors import script_for
+from llmb_common.executors import WAIT, script_for
 from llmb_common.machine.files import shell_part
 from llmb_common.platform.cluster_types import ClusterType
 
@@ -17,6 +17,7 @@ def render_supervisor(cluster_type: ClusterType) -> bytes:
     """The content of ``supervisor.sh`` for jobs of ``cluster_type``."""
     parts = [
         script_for(cluster_type).job_script(),
+        WAIT,
         shell_part(__file__, "supervise.sh"),
         "\n".join(["IFS= read -r -d '' kernel << 'KERNEL' || true", shell_part(__file__, "kernel.sh"), "KERNEL"]),
     ]

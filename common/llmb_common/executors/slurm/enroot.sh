@@ -80,13 +80,7 @@ fi
 rank=$!
 exec 8>&-
 
-await_rank() {
-  while true; do
-    wait "$rank" && status=0 || status=$?
-    kill -0 "$rank" || break  # else a signal ended only the waiting
-  done
-}
-{ await_rank; } 2> /dev/null
+{ await "$rank"; } 2> /dev/null
 
 exec 8<> "$locks/turn"
 flock 8 || true
