@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import pytest
 
+from llmb_common.machine.processes import with_variable
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.single import create_run
 from support.iteration_logs import mbridge_line
@@ -187,6 +188,9 @@ def test_a_step_that_takes_its_time_to_end(waited: dict[str, tuple[Path, Ended]]
     _, _, status, events = WAITING[name]
     assert found == (status, [("start", None), *events, ("end", status)])
     assert bool(list(folder.rglob("saved"))) is name.startswith("saving")
+    if name == "a signal that the step had first":
+        (log,) = folder.rglob("events.jsonl")
+        assert with_variable("LLMB_RUN_DIR", str(log.parent)) == [], "nobody goes on telling it to end"
     if name == "asked where they are":
         (answer,) = folder.rglob("before")
         assert answer.read_text() == "stack\n", "before the step is ended"
@@ -287,3 +291,18 @@ def test_the_kernels_of_the_nodes_are_asked_after_a_failure_alone(tmp_path: Path
         asked = [file.read_text().split() for file in folder.rglob("asked")]
         assert len(asked) == times
         assert all(time.isdigit() and nodes.endswith("/nodes") for time, nodes in asked)
+
+
+IN_THE_GRACE: dict[str, tuple[str, str]] = {
+    "told to end": ('kill -TERM "$PPID"; sleep 1; exit 9', "exit 1"),
+    "preempted": (f"{printing(1, 2)}{SOON_GONE}exit 9", PREEMPTED),
+}
+
+
+@pytest.mark.parametrize("name", IN_THE_GRACE)
+def test_in_the_grace_after_a_signal_nobody_asks_the_kernels(tmp_path: Path, name: str) -> None:
+    """It is seconds long: what asking takes of it, the record of the end would lack."""
+    step, show_job = IN_THE_GRACE[name]
+    status, events = run_script(tmp_path, step, on_nodes="touch $LLMB_RUN_DIR/kernels; exit 0", show_job=show_job)
+    assert (status, events[-1]) == (9, ("end", 9))
+    assert list(tmp_path.rglob("kernels")) == []

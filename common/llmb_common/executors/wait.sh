@@ -1,15 +1,13 @@
 # shellcheck shell=bash disable=SC2034  # what calls it reads status
 # Waits until a child ends, whatever signals are handled meanwhile, and leaves its exit status in "status". Gives up where
 # a trap sets "verdict". Looks, instead of blocking in "wait": bash (5.2) loses the status of a child that ends just as a
-# signal interrupts that.
+# signal interrupts that. Nor in "read": one in a trap takes its time limit away.
 await() {  # PID of the child
-  local never looks=0 seconds=0.1
-  exec {never}<> <(:)  # nothing ever comes there
+  local looks=0 seconds=0.1
   while kill -0 "$1" 2> /dev/null; do
     if [[ -n ${verdict:-} ]]; then return; fi
-    read -r -t "$seconds" -u "$never" || true
+    sleep "$seconds" || true
     ((++looks < 100)) || seconds=1
   done
-  exec {never}>&-
   wait "$1" && status=0 || status=$?
 }

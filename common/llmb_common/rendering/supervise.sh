@@ -276,7 +276,7 @@ tell() {  # PID of the step
   signals=1
   [[ -z $timer ]] || kill "$timer" 2> /dev/null || true
   end_step "$1"
-  if ((tell_seconds > 0)); then
+  if ((tell_seconds > 0)) && kill -0 "$1" 2> /dev/null; then  # else this is the news of its end
     while sleep "$tell_seconds"; do end_step "$1"; done > /dev/null 2>&1 &
     timer=$!
   fi
