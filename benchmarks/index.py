@@ -44,7 +44,6 @@ def main() -> int:
         begun = time.perf_counter()
         rebuild(site.install)
         print(f"rebuild of {options.runs} runs: {time.perf_counter() - begun:.2f} s")
-        time.sleep(2.5)  # folders that changed within two seconds are read again
         return measure(site, options.rounds)
 
 

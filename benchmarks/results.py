@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How long commands that look at thousands of runs take, beside ``grep -rc`` over their folders and a bare Python.
 
-    python benchmarks/results.py [--runs 10000] [--live 200] [--rounds 3]
+    python benchmarks/results.py [--runs 10000] [--live 200] [--rounds 3] [--beside CHECKOUT]
 
 Makes an installation with that many finished runs in a temporary folder, with records, jobs, events and logs, and one
 with live runs beside it, whose scheduler (a script in place of squeue) knows them as running. The first
-``results`` reads every log, the later ones what it has kept. Prints medians of wall and CPU time of whole processes.
-Exit status 1 if a later ``results`` takes more than 2 s.
+``results`` reads every log, the later ones what it has kept. Prints medians of wall and CPU time of whole processes,
+and the most memory that a later ``results`` takes. ``--beside`` takes turns with another checkout, which gets
+installations of its own. Exit status 1 if a later ``results`` takes more than 1 s of CPU time.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from many_runs import make_runs
+from many_runs import ROOT, make_runs
 from timed import cpu_seconds
 
-from llmb_common.index.search import find_runs, rebuild
+from llmb_common.index.search import find_runs
 
-LIMIT = 2.0
+LIMIT = 1.0
 COMMANDS = {
     "results, later": ["results"],
     "results --format csv": ["results", "--format", "csv"],
@@ -34,7 +35,6 @@ COMMANDS = {
     "jobs": ["jobs"],
     "report --markdown": ["report", "--markdown", os.devnull],
 }
-"""Those that this llmb-run does not have are left out."""
 
 SQUEUE = """#!/bin/bash
 for word; do case $word in --jobs=*) ids=${word#--jobs=} ;; esac; done
@@ -47,6 +47,17 @@ done
 """It does not tell scripts: the time of submission proves the jobs."""
 
 
+MEMORY = """
+import runpy, sys
+try:
+    runpy.run_module("llmb_run", run_name="__main__")
+finally:
+    with open("/proc/self/status") as status:
+        print(*(line for line in status if line.startswith("VmHWM")), file=sys.stderr)
+"""
+"""Its own look at itself: what a parent is told has the parent's memory in it, too."""
+
+
 def timed(command: list[str], **variables: str) -> tuple[float, float]:
     """Wall and CPU seconds of one process."""
     start, used = time.perf_counter(), cpu_seconds()
@@ -57,10 +68,35 @@ def timed(command: list[str], **variables: str) -> tuple[float, float]:
 
 
 def report(name: str, times: list[tuple[float, float]], bare: float, grep: float) -> float:
-    """Print the medians; the wall time."""
+    """Print the medians; the CPU time."""
     wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
-    print(f"{name:22} {wall:7.2f} s wall  {cpu:7.2f} s CPU  {cpu / bare:7.1f} x bare  {cpu / grep:6.1f} x grep -rc")
-    return wall
+    print(f"{name:30} {wall:7.2f} s wall  {cpu:7.2f} s CPU  {cpu / bare:7.1f} x bare  {cpu / grep:6.1f} x grep -rc")
+    return cpu
+
+
+class Checkout:
+    """A checkout with an installation of finished runs and one of live ones."""
+
+    def __init__(self, root: Path, folder: Path, runs: int, live: int) -> None:
+        self.name = "" if root == ROOT else ", beside"
+        self.path = os.pathsep.join(str(root / part) for part in ("common", "cli", "installer"))
+        self.ended, self.live = folder / "ended", folder / "live"
+        for install, count, state in ((self.ended, runs, "COMPLETED"), (self.live, live, "RUNNING")):
+            install.mkdir(parents=True)
+            make_runs(install, count, state)
+
+    def timed(self, words: list[str], install: Path, **variables: str) -> tuple[float, float]:
+        """Wall and CPU seconds of its llmb-run."""
+        return timed([*TOOL, *words], LLMB_INSTALL=str(install), PYTHONPATH=self.path, **variables)
+
+    def memory(self, words: list[str]) -> str:
+        """The most memory of its llmb-run."""
+        env = {**os.environ, "LLMB_INSTALL": str(self.ended), "PYTHONPATH": self.path}
+        done = subprocess.run([sys.executable, "-c", MEMORY, *words], env=env, capture_output=True, text=True)
+        return " ".join(done.stderr.split()[-2:])
+
+
+TOOL = [sys.executable, "-m", "llmb_run"]
 
 
 def main() -> int:
@@ -68,41 +104,42 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--live", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--beside", type=Path, help="another checkout, which takes turns with this one")
     options = parser.parse_args()
-    tool = [sys.executable, "-m", "llmb_run"]
+    roots = [ROOT, *([options.beside.resolve()] if options.beside else [])]
     with tempfile.TemporaryDirectory(prefix="llmb-results-") as name:
-        install, live = Path(name) / "ended", Path(name) / "live"
-        for folder in (install, live):
-            folder.mkdir()
-        make_runs(install, options.runs)
-        make_runs(live, options.live, "RUNNING")
-        rebuild(install), rebuild(live)
-        newest = find_runs(install)[0].run_id
+        sides = [Checkout(root, Path(name) / f"{at}", options.runs, options.live) for at, root in enumerate(roots)]
         time.sleep(3)  # files that changed a moment ago are read again
+        for side in sides:
+            side.timed(["jobs"], side.ended), side.timed(["jobs", "--help"], side.live)
         python = [sys.executable, "-c", "pass"]
-        grep = ["grep", "-rc", "elapsed time per iteration", str(install / "workloads")]
+        grep = ["grep", "-rc", "elapsed time per iteration", str(sides[0].ended / "workloads")]
         timed(grep)
         bare = [timed(python) for _ in range(5)]
         greps = [timed(grep) for _ in range(options.rounds)]
         by_bare, by_grep = (statistics.median(cpu for _, cpu in times) for times in (bare, greps))
         report("python -c pass", bare, by_bare, by_grep)
         report("grep -rc", greps, by_bare, by_grep)
-        variables = {"LLMB_INSTALL": str(install)}
-        report("results, the first", [timed([*tool, "results"], **variables)], by_bare, by_grep)
+        for side in sides:
+            report(f"results, the first{side.name}", [side.timed(["results"], side.ended)], by_bare, by_grep)
         later = 0.0
         for title, words in COMMANDS.items():
-            if subprocess.run([*tool, words[0], "--help"], capture_output=True).returncode:
-                continue
-            command = [*tool, *words, *([newest] if words[0] == "show" else [])]
-            wall = report(title, [timed(command, **variables) for _ in range(options.rounds)], by_bare, by_grep)
-            later = wall if title == "results, later" else later
+            if words[0] == "show":
+                words = [*words, find_runs(sides[0].ended)[0].run_id]
+            rounds = [[side.timed(words, side.ended) for side in sides] for _ in range(options.rounds)]
+            for side, times in zip(sides, zip(*rounds, strict=True), strict=True):
+                cpu = report(f"{title}{side.name}", list(times), by_bare, by_grep)
+                later = cpu if title == "results, later" and side is sides[0] else later
         programs = Path(name) / "bin"
         programs.mkdir()
         (programs / "squeue").write_text(SQUEUE)
         (programs / "squeue").chmod(0o755)
-        variables = {"LLMB_INSTALL": str(live), "PATH": f"{programs}:{os.environ['PATH']}"}
-        times = [timed([*tool, "jobs"], **variables) for _ in range(options.rounds)]
-        report(f"jobs, {options.live} live", times, by_bare, by_grep)
+        path = f"{programs}:{os.environ['PATH']}"
+        rounds = [[side.timed(["jobs"], side.live, PATH=path) for side in sides] for _ in range(options.rounds)]
+        for side, times in zip(sides, zip(*rounds, strict=True), strict=True):
+            report(f"jobs, {options.live} live{side.name}", list(times), by_bare, by_grep)
+        for side in sides:
+            print(f"memory of results, later{side.name}: {side.memory(['results'])}")
     return 0 if later <= LIMIT else 1
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from llmb_common.runs.evidence.stragglers import Waits, read_waits, straggler_of
+from llmb_common.runs.stragglers import Waits, read_waits, straggler_of
 
 WINDOWS = (3, 6, 20)
 

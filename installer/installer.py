@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Install LLMB: ``./installer.py --quickstart``, or ``./installer.py`` for the questions, ``--help`` for all options.
 
-Standard library only. This file, ``uv`` and ``package_index`` start on Python 3.6 (the python3 of RHEL 8), to go on
+Standard library only. This file, ``uv`` and what that imports start on Python 3.6 (the python3 of RHEL 8), to go on
 with a newer Python that is already there or that uv fetches; everything else may use what Python 3.10 has.
 """
 

@@ -11,7 +11,7 @@ from llmb_common.errors import RecipeError
 
 _COMMON = Path(__file__).resolve().parent.parent / "common"
 SHELL = _COMMON / "llmb_common" / "rendering" / "kernel.sh"
-MODULE = _COMMON / "llmb_train" / "health" / "kernel_lines.py"
+MODULE = _COMMON / "llmb_train" / "nodes" / "kernel_lines.py"
 
 _MODULE = '''"""What a node's kernel says of failures, from causes/signatures.yaml: python -m tools --write kernel."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from llmb_common.errors import RecipeError
-from llmb_common.platform.engines import CONTAINERS, release_order
+from llmb_common.platform.engines import CONTAINERS, LOOKED_UP, release_order
 from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, FunctionName, read_validation
 from llmb_common.recipes.recipe import Recipe
@@ -129,8 +129,16 @@ def validation(recipe: Recipe) -> list[str]:
     return [where, "", *table(["functions", "result", "needs"], rows)]
 
 
+def accepted(recipe: Recipe) -> list[str]:
+    """The functions of one release that jobs can call at their own number of GPUs: Megatron accepts them. Planning
+    accepts and refuses the same ones, which a test shows of every function."""
+    document = read_validation(Path(recipe.validation_file or ""))
+    return [name for name, result in document.functions.items() if result.refused is None]
+
+
 def releases(recipe: Recipe) -> list[str]:
-    """The releases whose functions are shipped: the containers that have each, and how it differs from the newest."""
+    """The releases whose functions are shipped: the containers that have each, how many of them jobs can call, and how
+    it differs from the newest."""
     newest = _catalogue(recipe)
     names = {entry.name for entry in newest.index}
     rows = []
@@ -143,13 +151,15 @@ def releases(recipe: Recipe) -> list[str]:
         rows.append(
             [
                 release,
-                ", ".join(f"`nemo:{name}`" for name, held in CONTAINERS.items() if held == release) or "none",
+                ", ".join(f"`nemo:{name}`" for name, held in CONTAINERS.items() if held == release)
+                or f"none known on {LOOKED_UP}",
                 str(len(known)),
+                str(len(accepted(of_release))),
                 f"{len(names - known)}, of {', '.join(f'`{name}`' for name in lacks)}" if lacks else "",
                 f"{len(other)}, of {', '.join(changed)}" if other else "",
             ]
         )
-    return table(["release", "containers", "functions", "lacking", "with other columns"], rows)
+    return table(["release", "containers", "functions", "plannable", "lacking", "with other columns"], rows)
 
 
 TABLES: dict[str, Callable[..., list[str]]] = {

@@ -6,6 +6,8 @@ Tables: see ``readme_tables``; of a catalogue: ``readme_functions``. Figures::
     breakdown SIZE                      how they add up, number by number, by the formula of NVIDIA's README
     peaks                               the peaks that MFUs are divided by
     checkpoint SIZE                     14 bytes per parameter: 5.1 TiB
+    image [ENGINE]                      the container of its jobs: `nemo:26.02.01`
+    document NAME                       release and day of what it is from
     example VARIANT SIZE DTYPE GPU GPUS a published result worked through, from the step time to the MFU
 """
 
@@ -32,7 +34,7 @@ from llmb_common.recipes.model import (
 )
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult
-from tools import readme_functions, readme_tables
+from tools import dated, readme_functions, readme_tables
 from tools.markdown import Makers, fill
 
 
@@ -145,4 +147,6 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "peaks": _peaks,
     "checkpoint": _checkpoint,
     "example": _example,
+    "image": dated.image,
+    "document": dated.document,
 }

@@ -18,8 +18,8 @@ import msgspec
 from llmb_common.causes.table import numbers, signatures
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import EXIT_STATUS, RecipeError
+from llmb_common.planning.deviations import TABLE
 from llmb_common.platform.cluster_types import ways
-from llmb_common.platform.engines import CONTAINERS, LOOKED_UP, SOURCES
 from llmb_common.platform.run_states import OWN_STATES, STATES
 from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES
 from llmb_common.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease
@@ -31,10 +31,13 @@ from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, STEP
 from llmb_run.results.series import HISTORY, SCALING
 from llmb_run.tuning.answer import ARM
-from tools import json_schema
+from tools import dated, json_schema
 from tools.markdown import fill, lines
 
-PAGES = ("catalogue.md", "columns.md", "failures.md", "reference.md")
+PAGES = (
+    *("acceptance.md", "administrators.md", "catalogue.md", "columns.md", "failures.md", "glossary.md"),
+    *("migration.md", "planning.md", "reference.md"),
+)
 
 _SHARED = 4
 """An option that so many commands have is listed once."""
@@ -43,7 +46,8 @@ _SHARED = 4
 def files() -> dict[Path, str]:
     """The pages with their tables, and the schema."""
     docs = json_schema.PAGE.parent
-    found = {docs / name: fill(read_text(docs / name, RecipeError), name, TABLES, {}) for name in PAGES}
+    pages = [dated.FIRST_PAGE, *(docs / name for name in PAGES)]
+    found = {page: fill(read_text(page, RecipeError), page.name, TABLES, dated.FIGURES) for page in pages}
     return {**found, docs / "llmb.schema.json": json.dumps(json_schema.document(), indent=1) + "\n"}
 
 
@@ -79,6 +83,13 @@ def _no_causes() -> Iterator[str]:
             yield f"| `{item.id}` ({item.role}) | {_line(item.examples[0])} | {item.cause} |"
 
 
+def _deviations() -> Iterator[str]:
+    """What jobs do otherwise than NVIDIA's runner, in the words of plans."""
+    yield from ("| jobs | here | NVIDIA's runner | because |", "|---|---|---|---|")
+    for one, _ in TABLE:
+        yield f"| {one.jobs} | {one.here} | {one.nvidia} | {one.why} |"
+
+
 def _line(text: str) -> str:
     plain = _cell(text).replace("`", "'")
     return f"`{plain[:160]}`"
@@ -86,13 +97,14 @@ def _line(text: str) -> str:
 
 def _variables() -> Iterator[str]:
     yield from ("| variable | meaning | default | `llmb-run` |", "|---|---|---|---|")
+    column = VARIABLES[next(iter(COLUMNS))]
+    alike = [name for name in COLUMNS if VARIABLES[name].meaning == column.meaning]
     for name, variable in VARIABLES.items():
-        if name not in COLUMNS:
-            option = f"`{variable.option}`" if variable.option else ""
+        if name not in alike:
+            option = f"`{variable.option}`" if variable.option else "`--set`" if name in COLUMNS else ""
             default = variable.default.format_map(_Recipe())
             yield f"| `{name}` | {variable.in_table} | {default} | {option} |"
-    column = VARIABLES[next(iter(COLUMNS))]
-    yield f"| {' '.join(f'`{name}`' for name in COLUMNS)} | {column.in_table} | {column.default} | `--set` |"
+    yield f"| {' '.join(f'`{name}`' for name in alike)} | {column.in_table} | {column.default} | `--set` |"
     yield from (
         f"| `{name}` | {means} | [depends](../cli/README.md#jobs-supervise-themselves) | |"
         for name, means in PATIENCE.items()
@@ -197,11 +209,6 @@ def _run() -> Iterator[str]:
     return _text(("key", "what it is"), ((f"`{key}`", means) for key, means in RUN_KEYS.items()))
 
 
-def _containers() -> Iterator[str]:
-    rows = ((f"`nemo:{tag}`", release, SOURCES.get(tag, "release page")) for tag, release in CONTAINERS.items())
-    return _text((f"looked up {LOOKED_UP}", "Megatron-Bridge", "source"), rows)
-
-
 TABLES: dict[str, Callable[..., Iterable[str]]] = {
     "runs": partial(_columns, RUN),
     "steps": partial(_columns, STEP),
@@ -213,7 +220,8 @@ TABLES: dict[str, Callable[..., Iterable[str]]] = {
     "causes": _causes,
     "no_causes": _no_causes,
     "xids": _xids,
-    "containers": _containers,
+    "deviations": _deviations,
+    **dated.TABLES,
     "variables": _variables,
     "settings": _settings,
     "options": _options,

@@ -17,7 +17,7 @@ from llmb_common.submission import observe
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.single import submit as submit_job
 from llmb_run.results.measuring import selected
-from llmb_run.results.run_columns import as_dict
+from llmb_run.results.run_columns import as_dicts
 from llmb_run.selecting import one_folder
 from llmb_run.starting.command_line import environment_of
 from llmb_run.starting.requests import JobSpec, plan_job
@@ -76,7 +76,7 @@ def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[d
     Raises:
         LLMBError: there is no such run
     """
-    return [as_dict(run) for run in selected(_workspace(install), runs, {})]
+    return as_dicts(selected(_workspace(install), runs, {}))
 
 
 def _workspace(install: str | os.PathLike[str] | None) -> Workspace:

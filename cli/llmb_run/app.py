@@ -27,37 +27,37 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMMANDS: dict[str, dict[str, str]] = {
-    "Start": {
+    "The first week": {
         "list": "Show workloads with their sizes, dtypes and numbers of GPUs.",
         "plan": "Show what a job will take: memory, time, GPU-hours, and where its ranks run.",
+        "health": "Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
         "single": "Start one job.",
+        "jobs": "List runs and their states.",
+        "why": "Say why runs failed: the first cause, its rank and node, and what to do.",
+        "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
+        "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
+    },
+    "Start": {
         "submit": "Start every combination of workloads, sizes, dtypes, numbers of GPUs and settings.",
         "sweep": "Try every combination of settings, and rank them with `results --rank`.",
         "bulk": "Start the jobs of a task file.",
         "retry": "Start runs again with the same plan.",
-        "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
         "ab": "Compare two configurations: alternate runs on the same nodes until the answer is clear.",
         "tune": "Find the fastest configuration of a job on this machine.",
     },
     "Follow": {
-        "jobs": "List runs and their states.",
         "watch": "Watch runs live: state, step, time left, reason for waiting.",
         "show": "Show one run: state, place, plan, result, and what went wrong.",
-        "why": "Say why runs failed: the first cause, its rank and node, and what to do.",
         "logs": "Print a run's log, and follow it.",
         "wait": "Wait until runs have ended.",
         "cancel": "Cancel runs.",
+        "exclude": "Nodes to keep jobs off: list, add, remove.",
     },
-    "Results": {
-        "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
+    "Judge": {
         "compare": "Compare two runs, or repeats of two: step time, loss, and what differs.",
         "baseline": "This site's own references: list, set, remove.",
         "report": "Report on runs: verdicts, charts, scaling, history, nodes and differences.",
         "archive": "Pack runs into one file: records, scripts, logs and hashes, but no secrets.",
-    },
-    "Housekeeping": {
-        "health": "Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
-        "exclude": "Nodes to keep jobs off: list, add, remove.",
     },
 }
 """Section of the help -> command -> its one line."""
@@ -96,6 +96,36 @@ def refuse_beside_json(option: str, value: str) -> None:
         raise RequestError(f"--json and {option} {value} cannot be combined", remedy="choose one")
 
 
+class SectionedOption(click.Option):
+    """An option that several commands share, shown under a heading of its own in their help."""
+
+    section = ""
+
+
+JOB, NODES = "The job", "Where it runs"
+"""Sections of help that several commands share."""
+
+_JOB_COMMANDS = ("single", "plan")
+"""The commands that are about one job: theirs comes first, and others refer to it."""
+
+
+def refuse_verb(command: str, words: Sequence[str]) -> None:
+    """Refuse a verb that there was (``archive verify``), or that another tool has (``jobs list``).
+
+    Raises:
+        RequestError: the first of ``words`` is such a verb, and no file of that name is here
+    """
+    if not words or words[0].startswith("-"):
+        return
+    from llmb_run.habits import verb_instead  # here: most command lines have no such word, and each would import it
+
+    verb = f"{command} {words[0]}"
+    refuse_command(verb)
+    instead = verb_instead(verb)
+    if instead and not Path(words[0]).exists():
+        raise RequestError(f"no such command: {verb}", remedy=instead, code="usage")
+
+
 class Command(click.Command):
     """A command that returns a ``Result``, which is printed here, as text or, with ``as_json``, by ``--json``."""
 
@@ -115,9 +145,11 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
-        refuse_command(" ".join([str(ctx.info_name), *args[:1]]))  # a verb that there was, such as ``archive verify``
+        refuse_verb(str(ctx.info_name), args)
         # Refuse what is empty or not UTF-8, before a type makes something of it, such as ``.`` of nothing.
-        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        given, stray, _ = self.make_parser(ctx).parse_args(list(args))
+        if stray and not given.get("workload") and "--zip" not in args:
+            self._refuse_workload(str(ctx.info_name), stray, args)
         for parameter in self.get_params(ctx):
             is_option = isinstance(parameter, click.Option)
             name = parameter.opts[0] if is_option else parameter.human_readable_name.strip("[].")
@@ -126,6 +158,35 @@ class Command(click.Command):
                 if isinstance(text, str):
                     check_argument(name, text)
         return super().parse_args(ctx, args)
+
+    def _refuse_workload(self, name: str, words: list[str], args: list[str]) -> None:
+        """Refuse ``plan llama3.1``: of a command that takes no words, but a workload, with the line that was meant."""
+        from llmb_run.habits import workload_instead
+
+        if any(parameter.name == "workload" for parameter in self.params):
+            raise RequestError(
+                f"{name} takes its workload with -w, not as {' '.join(words)!r}",
+                remedy=workload_instead(name, words, args),
+                code="usage",
+            )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options and, by section, those that it shares."""
+        own: list[tuple[str, str]] = []
+        shared: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            line = parameter.get_help_record(ctx)
+            if line is None or isinstance(parameter, click.Argument):
+                continue
+            section = parameter.section if isinstance(parameter, SectionedOption) else ""
+            lines = shared.setdefault(section, []) if section else own
+            lines.append(line)
+        of_one_job = ctx.info_name in _JOB_COMMANDS
+        sections = {**shared, "Options": own} if of_one_job else {"Options": own, **shared}
+        for section, lines in sections.items():
+            title = f"{JOB} (as in single)" if section == JOB and not of_one_job else section
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> int:
         result: Result = super().invoke(ctx)

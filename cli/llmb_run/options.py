@@ -18,13 +18,33 @@ from llmb_common.platform import gpus
 from llmb_common.platform.engines import ENGINES
 from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.request.variables import COLUMNS, VARIABLES
-from llmb_run.app import F
+from llmb_run.app import JOB, NODES, F, SectionedOption
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from llmb_common.recipes.recipe import Recipe
     from llmb_common.recipes.rows import Configuration
+
+
+def shared(*names: str, **settings: Any) -> Callable[[F], F]:
+    """An option that may stand under a heading of its own (``under``)."""
+    return click.option(*names, cls=SectionedOption, **settings)
+
+
+def under(section: str, *decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, shown in the help under ``section``: those that are ``shared``."""
+    own = together(*decorators)
+
+    def decorate(function: F) -> F:
+        before = len(getattr(function, "__click_params__", ()))
+        function = own(function)
+        for parameter in function.__click_params__[before:]:  # type: ignore[attr-defined]
+            if isinstance(parameter, SectionedOption):
+                parameter.section = section
+        return function
+
+    return decorate
 
 
 def flag(*names: str, help: str) -> Callable[[F], F]:
@@ -34,7 +54,7 @@ def flag(*names: str, help: str) -> Callable[[F], F]:
 
 def several(*names: str, **settings: Any) -> Callable[[F], F]:
     """An option that may be repeated; a tuple, empty without it."""
-    return click.option(*names, multiple=True, **settings)
+    return shared(*names, multiple=True, **settings)
 
 
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -56,7 +76,7 @@ def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Call
     known = VARIABLES[variable]
     if known.metavar:
         settings["metavar"] = known.metavar
-    return click.option(known.option, *names, help=f"{known.in_help}{more}.", **settings)
+    return shared(known.option, *names, help=f"{known.in_help}{more}.", **settings)
 
 
 class Number(click.FloatRange):
@@ -135,9 +155,14 @@ def _said(context: click.Context, name: str) -> list[str]:
 
 
 def _chosen(context: click.Context) -> list[Recipe]:
-    """The recipes of the workloads already on the command line, or all."""
-    names, recipes = {*_said(context, "workload")}, _recipes()
-    return [recipe for recipe in recipes if {recipe.workload, recipe.name} & names] or recipes
+    """The recipes of the workloads already on the command line, or all; each also with the functions that the site
+    has adopted."""
+    from llmb_run.workspace import Workspace
+
+    workspace, names = Workspace(), {*_said(context, "workload")}
+    recipes = [entry.recipe for entry in workspace.catalog]
+    chosen = [recipe for recipe in recipes if {recipe.workload, recipe.name} & names] or recipes
+    return [*chosen, *(own for recipe in chosen for own in workspace.adopted(recipe).values())]
 
 
 def _recipes() -> list[Recipe]:
@@ -169,11 +194,11 @@ until_clear = together(
 )
 """Those of ``comparing.strategy.rule_of``."""
 
-workload = click.option(
+workload = shared(
     "-w", "--workload", metavar="NAME", required=True, help="Workload.", shell_complete=complete_workloads
 )
 size = setting(*_SIZE, more=", such as 405b", shell_complete=complete_sizes)
-dtype = setting("DTYPE", shell_complete=complete_dtypes)
+dtype = setting("DTYPE", "-d", shell_complete=complete_dtypes)
 scale = setting("JOB_TOTAL_GPUS", shell_complete=complete_scales)
 workloads = several(
     *("-w", "--workload"),
@@ -182,7 +207,7 @@ workloads = several(
     shell_complete=complete_workloads,
 )
 sizes = setting(*_SIZE, more=_LIST, multiple=True, shell_complete=complete_sizes)
-dtypes = setting("DTYPE", more=_LIST, multiple=True, shell_complete=complete_dtypes)
+dtypes = setting("DTYPE", "-d", more=_LIST, multiple=True, shell_complete=complete_dtypes)
 scales = several(
     "--scale",
     metavar="GPUS",
@@ -190,12 +215,13 @@ scales = several(
     shell_complete=complete_scales,
 )
 gpu_type = setting("GPU_TYPE", shell_complete=_completes(lambda context: gpus.gpu_types()))
-size_dtype_scale = together(size, dtype, scale)
-one_job = together(workload, size_dtype_scale)
+size_dtype_scale = under(JOB, size, dtype, scale)
+one_job = under(JOB, workload, size_dtype_scale)
 """With ``job_settings`` the keyword arguments of ``starting.requests.one_job``."""
 _COLUMN = VARIABLES[next(iter(COLUMNS))]
 
-filters = together(
+filters = under(
+    "Which runs",
     workloads,
     sizes,
     dtypes,
@@ -211,37 +237,48 @@ filters = together(
         metavar="NAME=VALUE",
         help="A column, variable, Megatron setting, image or engine of the job, such as tp=4; repeatable.",
     ),
-    click.option("--since", metavar="SPAN", help="Only runs from the last SPAN: 90m, 2h, 7d."),
-    click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most the N newest runs."),
+    shared("--since", metavar="SPAN", help="Only runs from the last SPAN: 90m, 2h, 7d."),
+    shared("--limit", metavar="N", type=click.IntRange(min=1), help="At most the N newest runs."),
 )
 """Which runs: the keyword arguments of ``selecting.run_filter``."""
 
-_software = together(
+_software = under(
+    JOB,
     gpu_type,
     setting("CONFIG_VARIANT", shell_complete=complete_variants),
     setting("LLMB_ENGINE", shell_complete=_completes(lambda context: ENGINES)),
     setting("RUN_CONF_IMAGE"),
 )
-_values = together(
+_values = under(
+    JOB,
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),
-    several("--set", "columns", metavar="COLUMN=VALUE", help=f"{_COLUMN.in_help}, such as tp=4; repeatable."),
+    several(
+        "--set",
+        "columns",
+        metavar="COLUMN=VALUE",
+        help=f"{_COLUMN.in_help}, such as tp=4 or seq_length=4096; repeatable.",
+    ),
 )
-_place = together(
-    click.option("--nodelist", metavar="HOSTS", help="Run on these nodes."),
-    click.option("--exclude", metavar="HOSTS", help="Avoid these nodes."),
-    click.option("--reservation", metavar="NAME", help="Slurm reservation."),
+_place = under(
+    NODES,
+    shared("--nodelist", metavar="HOSTS", help="Run on these nodes."),
+    shared("--exclude", metavar="HOSTS", help="Avoid these nodes."),
+    shared("--reservation", metavar="NAME", help="Slurm reservation."),
     several("--slurm-arg", metavar="KEY=VALUE", help="Another sbatch option, such as qos=high; repeatable."),
 )
 job_settings = together(
-    setting("ENABLE_PROFILE", "-p", is_flag=True),
     _software,
-    setting("MAX_STEPS"),
-    setting("TIME_LIMIT"),
-    _values,
-    setting("MEGATRON_SETTINGS", more="; repeatable", multiple=True),
+    under(
+        JOB,
+        setting("MAX_STEPS"),
+        setting("TIME_LIMIT"),
+        _values,
+        setting("MEGATRON_SETTINGS", more="; repeatable", multiple=True),
+        setting("ENABLE_PROFILE", "-p", is_flag=True),
+        setting("FORCE", is_flag=True),
+        setting("PREFLIGHT"),
+    ),
     _place,
-    setting("FORCE", is_flag=True),
-    setting("PREFLIGHT"),
 )
 """What a job may be given: the keyword arguments of ``starting.requests.job_spec``."""
 node_settings = together(_software, _values, _place)
@@ -266,10 +303,7 @@ skip_unsupported = flag("--skip-unsupported", help="Leave out combinations that 
 _FROM_1 = click.IntRange(min=1)
 
 planned_jobs = together(
-    workloads,
-    sizes,
-    dtypes,
-    scales,
+    under(JOB, workloads, sizes, dtypes, scales),
     click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, from this one up."),
     click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="The recipe's numbers of GPUs, up to this one."),
     several(
@@ -278,7 +312,9 @@ planned_jobs = together(
         help="A column, a variable of the job, or size, dtype, scale (GPUs), engine, image, variant; repeatable.",
     ),
     several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="Settings that change together; repeatable."),
-    click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each combination."),
+    click.option(
+        "-r", "--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each combination."
+    ),
     click.option(
         "--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over."
     ),

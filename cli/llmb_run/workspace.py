@@ -55,6 +55,15 @@ def _entry(folder: Path) -> CatalogEntry | None:
         return None
 
 
+def _is_readable(recipe: Recipe) -> bool:
+    """Whether the recipe's catalogue can be read; that it cannot is reported in a notice."""
+    try:
+        return recipe.catalogue is not None
+    except RecipeError as error:
+        notice(f"left out: {error.message}")
+        return False
+
+
 class Workspace:
     """One command's view of the installation. Everything is read on first use."""
 
@@ -108,6 +117,16 @@ class Workspace:
             notice(f"{FILE_NAME}: repo: {clone} has no recipe; the recipes of this package are used instead")
         return recipes_root()
 
+    def adopted(self, recipe: Recipe) -> dict[str, Recipe]:
+        """``recipe`` with the functions of each release that the site has a catalogue of, by the release's name.
+
+        A catalogue that cannot be read is reported in a notice.
+        """
+        from llmb_common.planning.own_releases import own_catalogues
+
+        found = own_catalogues(recipe, self.cluster)
+        return {name: own for name, own in found.items() if _is_readable(own)}
+
     def workload(self, name: str) -> CatalogEntry:
         """The recipe of a workload (``pretrain_grok1``) or of a recipe's name (``grok1``).
 
@@ -118,8 +137,20 @@ class Workspace:
             if name.lower() in (entry.recipe.workload, entry.recipe.name):
                 return entry
         known = [entry.recipe.workload for entry in self.catalog]
+        near = did_you_mean(name.lower(), known, cutoff=0.5)
+        remedy = "" if near else self.nearest_model(name)
         raise RequestError(
-            f"no workload {name!r}{did_you_mean(name.lower(), known, cutoff=0.5)}",
-            remedy=f"one of {', '.join(known)}; llmb-run list shows their sizes",
+            f"no workload {name!r}{near}",
+            remedy=remedy or f"one of {', '.join(known)}; llmb-run list shows their sizes",
             code="unknown-workload",
         )
+
+    def nearest_model(self, name: str) -> str:
+        """What to do about ``name``, a model and no workload; empty where nothing comes near."""
+        from llmb_common.recipes.nearest import plan_command, remedy_for
+
+        recipes = [entry.recipe for entry in self.catalog]
+        for recipe in recipes:
+            if name.lower() in recipe.sizes and "_" in name:  # not 8b, of which there may be several
+                return f"it is a size of {recipe.workload}: {plan_command(recipe, name.lower())}"
+        return remedy_for(name, recipes, gpu_type=self.cluster.gpu_type)

@@ -155,7 +155,10 @@ _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """`` (did you mean 'x'?)`` with the closest match in ``known``, or an empty string."""
+    """`` (did you mean 'x'?)`` with the closest match in ``known``, or an empty string.
+
+    The dashes of options are no letters: ``--output`` is not close to ``--group``.
+    """
     known = list(known)
     if word.lower() in known and word not in known:
         return f" (did you mean {word.lower()!r}?)"
@@ -163,5 +166,6 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
         return ""
     import difflib  # here: every command imports this module, and few need it
 
-    near = difflib.get_close_matches(word, known, cutoff=cutoff)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    by_letters = {name.lstrip("-"): name for name in known}
+    near = difflib.get_close_matches(word.lstrip("-"), by_letters, n=1, cutoff=cutoff)
+    return f" (did you mean {by_letters[near[0]]!r}?)" if near else ""

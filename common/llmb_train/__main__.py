@@ -20,9 +20,9 @@ from llmb_train import mpi, named_settings, refusals
 from llmb_train.engine import Engine, package_version
 from llmb_train.errors import EngineError, JobError, TrainError, WrongEngine
 from llmb_train.evidence.hang import HangReporter
-from llmb_train.evidence.machine import DRIVER_FILE, driver_version
-from llmb_train.evidence.node import Node
 from llmb_train.job import AnyJob, FunctionJob, Job, load_job
+from llmb_train.nodes.machine import DRIVER_FILE, driver_version
+from llmb_train.nodes.record import Node
 from llmb_train.ranks import find_rank, first_rank, notice
 
 

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from megatron.bridge.training.callbacks import Callback
 
-from llmb_train.evidence.node import Node
 from llmb_train.evidence.resolved import require_agreement
 from llmb_train.job import FunctionJob, Job
+from llmb_train.nodes.record import Node
 
 FILE = "waits.json"
 _COLLECTIVES = (

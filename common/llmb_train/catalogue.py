@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from llmb_train import counts, perf_recipes
+from llmb_train import counts, layouts, lengths, perf_recipes
 from llmb_train.engine import package_version
 from llmb_train.errors import TrainError
 from llmb_train.named_settings import fields_text, plain
@@ -55,7 +55,7 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     for name in perf_recipes.names():
         perf_recipes.asked.clear()
         try:
-            made = row(perf_recipes.find(name)())
+            made = row(name, perf_recipes.find(name)())
         except Exception as error:  # noqa: BLE001  # NVIDIA's code, of any release: the others go on
             missing[name] = " ".join(f"{type(error).__name__}: {error}".split())
             continue
@@ -79,6 +79,7 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
     ``sha256`` is that of the lines of all functions: it tells what jobs were planned with. ``missing``: what could not
     be called, and why. ``base``: a catalogue beside it; lines that it has are left out.
     """
+    found, by_length = _apart(found)
     lines = {name: f"{json.dumps(name)}:{_line(row)}" for name, row in found.items()}
     selected_by = ",\n".join(map(_line, index(found)))
     head: dict[str, Any] = {
@@ -89,6 +90,8 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
             if perf_recipes.PUBLISHED[name].assumed
         },
     }
+    if by_length:
+        head["by_length"] = by_length
     if missing:
         head["missing"] = missing
     if base is not None:
@@ -97,6 +100,29 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
         lines = {name: line for name, line in lines.items() if found[name] != known.get(name)}
     body = ",\n".join(lines.values())
     return f'{_head(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
+
+
+def _apart(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """The rows, and how FLOPs follow the length: of a model, where that is the same for all of its functions."""
+    of_models: dict[str, list[Any]] = {}
+    for name, row in found.items():
+        match = perf_recipes.NAME.match(name)
+        if match is not None and row.get("by_length"):
+            of_models.setdefault(match["model"], []).append(row["by_length"])
+    rows = {name: {key: value for key, value in row.items() if key != "by_length"} for name, row in found.items()}
+    return rows, {model: merged for model, each in sorted(of_models.items()) if (merged := _of_model(each))}
+
+
+def _of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What ``lengths.growth`` says of all functions of a model; None where they contradict each other."""
+    merged: dict[str, Any] = {}
+    for one in each:
+        for name, value in one.items():
+            if name == "least":
+                merged[name] = max(value, merged.get(name, 0))
+            elif merged.setdefault(name, value) != value:
+                return None
+    return merged
 
 
 def _head(date: str, **more: Any) -> str:
@@ -114,11 +140,12 @@ def _line(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def row(config: Any) -> dict[str, Any]:
-    """The row of one recipe, of the configuration that calling it gave; JSON values only."""
+def row(name: str, config: Any) -> dict[str, Any]:
+    """The row of the recipe ``name``, of the configuration that calling it gave; JSON values only."""
     _complete(config)
     ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
     by_hand = ("pipeline_model_parallel_layout", *ends, "hybrid_layer_pattern")
+    placed = layouts.layouts(name, config.model)
     return {
         "columns": perf_recipes.columns(config),
         "sequence_length": config.model.seq_length,
@@ -126,8 +153,10 @@ def row(config: Any) -> dict[str, Any]:
         "parameters": counts.parameters(config.model),
         "flops_per_token": bridge_flops_per_token(config),
         "own_flops_per_token": counts.flops_per_token(config),
+        "by_length": _by_length(config),
         "layers": layers(config),
-        "stages": any(getattr(config.model, name, None) for name in by_hand),
+        "stages": any(getattr(config.model, field, None) for field in by_hand),
+        **({"layouts": placed} if placed else {}),
         "settings": settings(config),
         "env": {name: perf_recipes.word(value) for name, value in sorted(config.env_vars.items())},
     }
@@ -188,6 +217,7 @@ def settings(config: Any) -> dict[str, Any]:
         "nccl_ub": bool(getattr(config.ddp, "nccl_ub", False)),
         "tp_comm_overlap": getattr(config.comm_overlap, "tp_comm_overlap", None),
         "overlap_moe_expert_parallel_comm": getattr(config.comm_overlap, "overlap_moe_expert_parallel_comm", None),
+        "early_gather": bool(config.optimizer.overlap_param_gather_with_optimizer_step),
         "peft": type(config.peft).__name__ if config.peft is not None else None,
         "dataset": type(config.dataset).__name__,
         "dataset_seq_length": plain(getattr(config.dataset, "seq_length", None)),
@@ -203,6 +233,12 @@ def bridge_flops_per_token(config: Any) -> float | None:
         return float(num_floating_point_operations(config, 1)) / float(config.model.seq_length)
     except (AttributeError, TypeError, ValueError, NotImplementedError):
         return None
+
+
+def _by_length(config: Any) -> dict[str, Any] | None:
+    """How both counts follow the length; None where nobody counts the model."""
+    ways = {"bridge": lambda: bridge_flops_per_token(config), "own": lambda: counts.flops_per_token(config)}
+    return lengths.growth(config.model, ways)
 
 
 def _complete(config: Any) -> None:

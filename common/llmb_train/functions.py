@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from llmb_train import perf_recipes, reduced, steps
+from llmb_train import layouts, perf_recipes, reduced, steps
 from llmb_train.engine import Engine, package_version
 from llmb_train.errors import JobError
 from llmb_train.evidence.resolved import different, require_same
@@ -54,7 +54,7 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
     config = _call(job)
     require_own(job, config)
     if engine.device == "cuda":
-        require_environment(config)  # of GPUs and their network
+        require_environment(job, config)  # of GPUs and their network
     if job.function.reduced is not None:
         reduced.reduce(job, config)
     else:
@@ -111,17 +111,23 @@ def require_own(job: FunctionJob, config: Any) -> None:
     )
 
 
-def require_environment(config: Any) -> None:
+_OF_STAGES = "NCCL_P2P_NET_CHUNKSIZE"
+"""What NVIDIA's launcher takes away where PP is another (v0.6.0, scripts/performance/utils/overrides.py:285-297)."""
+
+
+def require_environment(job: FunctionJob, config: Any) -> None:
     """Compare the variables that the function wants with those of this process, which the job's script has exported.
 
     A variable with another value is the user's choice; one that is missing was forgotten, and torch has read it by now.
+    The plan leaves out only what goes with another PP.
 
     Raises:
         Contradiction: a variable is not set.
     """
-    missing = [
-        (name, perf_recipes.word(value), "not set") for name, value in config.env_vars.items() if name not in os.environ
-    ]
+    wanted = dict(config.env_vars)
+    if job.parallelism.pp != job.function.columns.pp:
+        wanted.pop(_OF_STAGES, None)
+    missing = [(name, perf_recipes.word(value), "not set") for name, value in wanted.items() if name not in os.environ]
     require_same(missing, remedy="start the job by its script, which exports them, or set them before starting Python")
 
 
@@ -138,6 +144,8 @@ def set_planned(job: FunctionJob, config: Any) -> None:
         model.pipeline_model_parallel_size = plan.pp
         model.virtual_pipeline_model_parallel_size = plan.vp if (plan.vp or 1) > 1 else None
         _set_stages(job, model)
+    if plan.fsdp and not own.fsdp:
+        _shard(config)
     if plan.cp != own.cp:
         model.context_parallel_size = plan.cp
     if plan.ep != own.ep:
@@ -162,19 +170,26 @@ def set_planned(job: FunctionJob, config: Any) -> None:
 
 
 def _set_stages(job: FunctionJob, model: Any) -> None:
-    """A model that places its layers by hand places them anew where Bridge can (v0.6.0,
-    scripts/training/recipe_runner.py:352-379)."""
+    """A model that places its layers by hand places them anew, where Bridge has a layout."""
     if not getattr(model, "pipeline_model_parallel_layout", None):
         return
-    builder = getattr(model, "_pipeline_model_parallel_layout_builder", None)
-    if builder is None:
+    layouts.place_layers(job.function.name, model)
+    if layouts.layers_of_chunks(model) is None:
         raise JobError(
-            f"{job.function.name} places its layers by hand for PP={job.function.columns.pp} "
-            f"VP={job.function.columns.vp or 1}, and Megatron-Bridge has no other layout of it",
+            f"{job.function.name} places its layers by hand, and Megatron-Bridge {package_version('megatron-bridge')} "
+            f"has no layout of it for PP={job.parallelism.pp} VP={job.parallelism.vp or 1}",
             remedy="leave PP and VP unset",
         )
-    vp = model.virtual_pipeline_model_parallel_size
-    model.pipeline_model_parallel_layout = builder(model.pipeline_model_parallel_size, vp)
+
+
+def _shard(config: Any) -> None:
+    """Turn on Megatron-FSDP in a function without it (v0.6.0, scripts/performance/utils/overrides.py:94-114)."""
+    config.ddp.use_megatron_fsdp = True
+    config.ddp.data_parallel_sharding_strategy = "optim_grads_params"
+    config.ddp.keep_fp8_transpose_cache = config.ddp.average_in_collective = False
+    config.model.init_model_with_meta_device = config.model.gradient_accumulation_fusion = True
+    if config.comm_overlap is not None and config.comm_overlap.defer_embedding_wgrad_compute:
+        config.comm_overlap.defer_embedding_wgrad_compute = False
 
 
 def no_gather_in_optimizer_step(config: Any) -> None:

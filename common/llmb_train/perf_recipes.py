@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_train.engine import package_version
+from llmb_train.engine import FUNCTIONS, package_version
 from llmb_train.errors import EngineError, WrongEngine
 
 PACKAGE = "megatron.bridge.perf_recipes"
@@ -107,7 +107,8 @@ def _defined() -> dict[str, str]:
     roots = [root for parent in spec.submodule_search_locations or () if (root := Path(parent) / folder).is_dir()]
     if not roots:
         raise WrongEngine(
-            f"this Megatron-Bridge has no {PACKAGE}", remedy="release 0.6 and later have it: container nemo:26.08"
+            f"this Megatron-Bridge has no {PACKAGE}",
+            remedy=f"release {FUNCTIONS.bridge} and later have it: container {FUNCTIONS.container}",
         )
     found: dict[str, str] = {}
     for root in roots:

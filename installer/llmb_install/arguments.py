@@ -40,6 +40,7 @@ COMMANDS = {
     "update": "bring an installation up to date with its clone, repair it and remove leftovers",
     "adopt": "make an image with another Megatron-Bridge known: import it, read its functions",
     "bundle": "put everything that an installation fetches into a folder, for machines without a network",
+    "charts": "fetch what draws the charts of reports (34 MB), as the first report with charts does",
     "uninstall": "remove an installation; results stay",
     "doctor": "check this site and report what to fix",
 }

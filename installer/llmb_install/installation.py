@@ -15,17 +15,18 @@ from llmb_common.errors import ConfigError, RecordError
 from llmb_common.machine.files import read_json, require_trusted, write_atomic, write_json
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.site.cluster import FILE_NAME, load_cluster_config
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_install.answers.answers import ANSWERS_FILE, Answers, load_recipes, to_yaml
-from llmb_install.parts import credentials
+from llmb_install.parts import adopted, bundles, credentials
 from llmb_install.parts.bundles import bundled_image
+from llmb_install.parts.charts import Charts
 from llmb_install.parts.credentials import Secrets, secret_files
 from llmb_install.parts.engine import KINDS, CpuEngine, cpu_engine, own_engine, tool_environment
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.files import WorkloadFolders, answers_file, commands, read_settings
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
-from llmb_install.working.artefact import Artefact, read_receipt
+from llmb_install.working.artefact import Artefact, Small, read_receipt
 
 CATALOGUES = "catalogues"
 """The folder with what was read in adopted images."""
@@ -60,6 +61,7 @@ class Installation:
             *secret_files(self.path, self.secrets, uses_images=self.answers.uses_images),
             WorkloadFolders(experiments),
             tool_environment(self.clone, self.path),
+            *([self.charts()] if bundles.in_use() else []),  # elsewhere the first report fetches it
             commands(self.path / "bin"),
             *(self.engines() or own),
             *self.images(),
@@ -94,6 +96,35 @@ class Installation:
         adopted = {release.image for release in config.releases.values() if release.image}
         files = {Path(config.image_file(self.path, image)) for image in adopted}
         return files | {image.path for image in self.images()}
+
+    def adopted(self) -> list[Artefact]:
+        """What ``cluster_config.yaml`` names for releases of Megatron-Bridge, to look at: ``adopt`` makes it.
+
+        Empty where that file cannot be read: it is a part that is looked at by itself.
+        """
+        try:
+            config = load_cluster_config(self.path)
+        except ConfigError:
+            return []
+        return [self._adopted(name, release, config) for name, release in config.releases.items()]
+
+    def _adopted(self, name: str, release: SiteRelease, config: ClusterConfig) -> Artefact:
+        base = next(iter(load_recipes(self.clone).values())).listed_variants[0]
+        image = Path(config.image_file(self.path, release.image)) if release.image else None
+
+        def look() -> str | None:
+            return adopted.problem_with(self.path / CATALOGUES, name, release, image, base) or self._changed(release)
+
+        return Small(f"release {name}", f"look at the release {name}", look, look)
+
+    def _changed(self, release: SiteRelease) -> str | None:
+        """What is wrong with an image that ``adopt`` imported, by its hash; workloads' own are parts already."""
+        if release.image is None or "#" not in release.image:
+            return None
+        image = self.image(release.image)
+        if image.receipt() is None or image.path in {one.path for one in self.images()}:
+            return None
+        return image.verify()
 
     def model_files(self) -> list[ModelFiles]:
         """What to fetch from Hugging Face, where that was asked for."""
@@ -134,6 +165,10 @@ class Installation:
 
     def environments(self) -> list[Environment]:
         return [tool_environment(self.clone, self.path), *self.engines()]
+
+    def charts(self) -> Charts:
+        """What draws the charts of reports."""
+        return Charts(tool_environment(self.clone, self.path), self.clone / "installer" / "locks" / "charts.txt")
 
     def workload_folder(self, workload: str) -> Path:
         return self.path / "workloads" / workload

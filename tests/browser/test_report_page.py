@@ -94,6 +94,18 @@ def test_the_page_is_complete_and_asks_nobody(browser: Browser, report_file: Pat
         assert "efficiency (%)" in titles
 
 
+def test_a_page_without_charts_says_so_and_has_all_else(browser, report, tmp_path, monkeypatch):
+    monkeypatch.setattr("llmb_run.reporting.forms.charts_library", lambda: "")
+    file = tmp_path / "report.html"
+    file.write_text(html_page(report), encoding="utf-8")
+    with shown(browser, file) as page:
+        assert page.locator("#without-charts").is_visible()
+        assert page.locator("#steps").inner_text() == "Step time over iterations, a line for each run"
+        page.locator("#filters button").click()
+        drawn(page)
+        assert page.locator("#run-table tbody tr").count() == len(report.runs)
+
+
 def test_hostile_values_are_text(page: Page) -> None:
     assert HOSTILE in page.locator("#differences").inner_text()
     assert page.locator("img").count() == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -38,9 +40,11 @@ def of_release(kind: str) -> str:
     """A shipped file of 0.6.2 as one of another release, in which one function has another name."""
     text = (CLONE / "mbridge" / f"{kind}-0.6.2.json").read_text(encoding="utf-8")
     text = text.replace('"release": "0.6.2"', f'"release": "{RELEASE}"', 1)
-    return text.replace("qwen3_30b_a3b_pretrain_16gpu_h100_fp8cs_config", NEW).replace(
+    text = text.replace("qwen3_30b_a3b_pretrain_16gpu_h100_fp8cs_config", NEW).replace(
         '"qwen3_30b_a3b","pretrain",16,"h100","fp8cs"', '"qwen3_30b_a3b","pretrain",16,"h100","fp8ds"'
     )
+    lines = text.partition('"functions": {\n')[2].removesuffix("\n}}\n")
+    return re.sub('"sha256": "[0-9a-f]{64}"', f'"sha256": "{hashlib.sha256(lines.encode()).hexdigest()}"', text)
 
 
 Adopt = Callable[[str], tuple[int, str, str]]
@@ -106,6 +110,15 @@ def test_an_adopted_image_is_planned_with_its_own_functions(adopt, install, tmp_
     (following,) = [line.removeprefix("next: llmb-run ") for line in err.splitlines() if line.startswith("next: ")]
     assert llmb_run(shlex.split(following)) == 0
     assert f"catalogue-{RELEASE}.json" in capsys.readouterr().err
+
+    assert llmb_run(["list", "-w", "mbridge", "-s", "qwen3_30b_a3b", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["data"]
+    assert {known["fp8_recipe"] for known in listed["configurations"] if known["release"] == RELEASE} == {"ds"}
+    main(["verify", "--json", "--install-path", str(install)])
+    assert json.loads(capsys.readouterr().out)["data"]["parts"][f"release {RELEASE}"] is None
+    swept = ["-w", "mbridge", "-s", "qwen3_30b_a3b", "--dtype", "fp8", "--scale", "16", "--env", "FP8_RECIPE=ds"]
+    assert llmb_run(["sweep", *swept, "--vary", "engine=0.7,0.7.0", "--dry-run", "--json"]) == 0
+    assert NEW in capsys.readouterr().out
 
     asked = f"MODEL_SIZE=qwen3_30b_a3b GPU_TYPE=h100 JOB_TOTAL_GPUS=16 DTYPE=fp8 RUN_CONF_IMAGE={image}"
     plan = plans.plan("mbridge", config, f"{asked} FP8_RECIPE=ds")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings
+from llmb_common.health import one_node as asking
 from llmb_common.site.cluster import cluster_config
 from llmb_install.answers.detect import Site, detect_site
-from llmb_install.commands import doctor_facts as asking
 from llmb_install.commands.doctor import DoctorCheck, all_checks
-from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, ask_one_node, slurm_limits
+from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, ask_a_node, slurm_limits
 from support.gpu_nodes import smi_answer
 from support.images import PROGRAMS, build_image
 from support.slurm_cluster import SlurmCluster
@@ -46,7 +46,7 @@ class Place:
     def ask(self, image: Path | None, *, mounts: tuple[str, ...] = (), **slurm: object) -> dict[str, DoctorCheck]:
         settings = SlurmSettings(**{"gpu_partition": "batch", "gres": True, **slurm})  # type: ignore[arg-type]
         config = cluster_config(cluster_type="slurm", gpu_type="h100", slurm=settings, mounts=mounts)
-        found = ask_one_node(config, self.install, self.images, image)
+        found = ask_a_node(config, self.install, self.images, image)
         site = Site(True, "", (), (), (), "", ())
         facts = SiteFacts(config, self.install, self.images, site, image=image, node=found)
         return {check.name: check for check in all_checks(facts)}

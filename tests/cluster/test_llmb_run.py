@@ -42,8 +42,10 @@ def states(cli: Cli, *runs: str) -> dict[str, str]:
 def test_a_job_from_start_to_result(cli: Cli) -> None:
     done = cli("single", *SMOKE, "--env", "STANDIN_STEPS=50")
     assert done.status == 0, done.err
-    run, *_, job, name = done.out.split()
-    assert done.out == f"{run}  Submitted batch job {job}  {name}\n"
+    line, *result = done.out.splitlines()
+    run, *_, job, name = line.split()
+    assert line == f"{run}  Submitted batch job {job}  {name}"
+    assert result == []  # nobody waited for it
     assert cli("wait", run).out == f"{run}  COMPLETED  {name}\n"
     assert cli("jobs", job).out.splitlines()[1].split()[:2] == [run, "COMPLETED"]
     assert cli("results", job).status == 0

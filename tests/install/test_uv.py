@@ -57,7 +57,7 @@ def test_an_environment_is_made_of_a_bundle_alone(tmp_path: Path, lock: Path, mo
     """Where neither an index nor a cache has anything; its folder has a name that uv would split."""
     clone = tmp_path / "clone"
     (clone / "installer" / "locks").mkdir(parents=True)
-    for name in ("uv.txt", "tool.txt", "tool-build.txt"):
+    for name in ("uv.txt", "tool.txt", "charts.txt"):
         (clone / "installer" / "locks" / name).write_text(lock.read_text())
     folder = tmp_path / "a bundle, for one"
     asked = parse(["bundle", "--to", str(folder), "--python", "{}.{}".format(*sys.version_info)])

@@ -18,9 +18,11 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.nodes.facts import Adapter, GpuState, HostFacts, NodeFacts, Nodes, Snapshot
+from llmb_common.nodes.nccl import NcclLog
+from llmb_common.nodes.needs import needs_of_run
+from llmb_common.nodes.summary import EXPECTATION, held_against, setup_of, summarize
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.account import EXPECTATION, held_against, setup_of, summarize
-from llmb_common.runs.evidence.nodes import Adapter, GpuState, HostFacts, NcclLog, NodeRecord, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
 
 SIZES = (8, 64, 128, 512, 1024)
@@ -29,7 +31,7 @@ _PER_NODE = {H100: 8, GB200: 4}
 _BOOST = 1980.0
 _RATE = 400.0
 
-Change = Callable[[list[NodeRecord], int, random.Random], list[NodeRecord]]
+Change = Callable[[list[NodeFacts], int, random.Random], list[NodeFacts]]
 """Nodes with a fault, in the node of that number."""
 
 
@@ -55,11 +57,11 @@ class Cluster:
         self.share = dice.uniform(0.05, 0.9)
         self.domain = f"{dice.getrandbits(64):x}1" if gpu_type == GB200 else None
 
-    def run(self) -> list[NodeRecord]:
+    def run(self) -> list[NodeFacts]:
         """Its nodes in a run, others of the same kind each time."""
         return [self.node(f"n{number}") for number in range(self.nodes)]
 
-    def node(self, host: str) -> NodeRecord:
+    def node(self, host: str) -> NodeFacts:
         dice, per_node = self.dice, _PER_NODE[self.gpu_type]
         inlet = self.inlet + dice.gauss(0, 3)
         starts = [self.gpu(index, inlet) for index in range(per_node)]
@@ -68,7 +70,7 @@ class Cluster:
         after = tuple(msgspec.structs.replace(gpu, throttled_us=self.counted(gpu)) for gpu in before)
         taken = tuple(Snapshot(time=1100.0 + at, gpus=gpus) for at, gpus in enumerate(samples))
         ends = (Snapshot(time=1000.0, gpus=before), Snapshot(time=2000.0, gpus=after))
-        return NodeRecord(host, self.machine(), ends[0], taken[0], ends[1], self.nccl(), None, samples=taken)
+        return NodeFacts(host, self.machine(), ends[0], taken[0], ends[1], self.nccl(), None, samples=taken)
 
     def gpu(self, index: int, inlet: float) -> GpuState:
         dice = self.dice
@@ -167,7 +169,7 @@ def _snapshot(look: Snapshot, index: int, changes: dict[str, Any]) -> Snapshot:
 def _gpu(start: dict[str, Any] | None = None, load: Any = None, end: dict[str, Any] | None = None) -> Change:
     """One GPU of the node: at the start and the end, in each look under load (also a function of it), at the end."""
 
-    def change(nodes: list[NodeRecord], number: int, dice: random.Random) -> list[NodeRecord]:
+    def change(nodes: list[NodeFacts], number: int, dice: random.Random) -> list[NodeFacts]:
         node, index = nodes[number], dice.randrange(len(nodes[number].gpus))
         looks = []
         for look in node.samples:
@@ -181,10 +183,10 @@ def _gpu(start: dict[str, Any] | None = None, load: Any = None, end: dict[str, A
     return change
 
 
-def _one(**changes: Callable[[NodeRecord], Any]) -> Change:
+def _one(**changes: Callable[[NodeFacts], Any]) -> Change:
     """The node's fields, each by a function of the node."""
 
-    def change(nodes: list[NodeRecord], number: int, dice: random.Random) -> list[NodeRecord]:
+    def change(nodes: list[NodeFacts], number: int, dice: random.Random) -> list[NodeFacts]:
         values = {name: value(nodes[number]) for name, value in changes.items()}
         return [msgspec.structs.replace(node, **values) if at == number else node for at, node in enumerate(nodes)]
 
@@ -194,7 +196,7 @@ def _one(**changes: Callable[[NodeRecord], Any]) -> Change:
 def _every(change: Change) -> Change:
     """On all nodes."""
 
-    def everywhere(nodes: list[NodeRecord], number: int, dice: random.Random) -> list[NodeRecord]:
+    def everywhere(nodes: list[NodeFacts], number: int, dice: random.Random) -> list[NodeFacts]:
         for at in range(len(nodes)):
             nodes = change(nodes, at, dice)
         return nodes
@@ -202,29 +204,29 @@ def _every(change: Change) -> Change:
     return everywhere
 
 
-def _ports(**changes: Any) -> Callable[[NodeRecord], HostFacts]:
-    def machine(node: NodeRecord) -> HostFacts:
+def _ports(**changes: Any) -> Callable[[NodeFacts], HostFacts]:
+    def machine(node: NodeFacts) -> HostFacts:
         ports = tuple(msgspec.structs.replace(p, **changes) if p.name == "mlx5_1" else p for p in node.machine.adapters)
         return msgspec.structs.replace(node.machine, adapters=ports)
 
     return machine
 
 
-def _log(**changes: Any) -> Callable[[NodeRecord], NcclLog | None]:
+def _log(**changes: Any) -> Callable[[NodeFacts], NcclLog | None]:
     return lambda node: msgspec.structs.replace(node.nccl, **changes) if node.nccl else None
 
 
-def _gone(node: NodeRecord) -> HostFacts:
+def _gone(node: NodeFacts) -> HostFacts:
     ports = tuple(port for port in node.machine.adapters if port.name != "mlx5_1")
     return msgspec.structs.replace(node.machine, adapters=ports)
 
 
-def _all_ports(node: NodeRecord) -> HostFacts:
+def _all_ports(node: NodeFacts) -> HostFacts:
     ports = tuple(msgspec.structs.replace(port, rate_gbps=_RATE / 2) for port in node.machine.adapters)
     return msgspec.structs.replace(node.machine, adapters=ports)
 
 
-def _all_gpus(nodes: list[NodeRecord], number: int, dice: random.Random) -> list[NodeRecord]:
+def _all_gpus(nodes: list[NodeFacts], number: int, dice: random.Random) -> list[NodeFacts]:
     def slower(look: Snapshot) -> Snapshot:
         gpus = tuple(msgspec.structs.replace(gpu, sm_mhz=0.8 * (gpu.sm_mhz or 0)) for gpu in look.gpus)
         return msgspec.structs.replace(look, gpus=gpus)
@@ -276,14 +278,15 @@ def trials(
 ) -> Iterator[tuple[str, ...]]:
     """The kinds of the problems of each run."""
     plan = plan_for(fault.gpu_type if fault else gpu_type, gpus)
+    needs = needs_of_run(plan)
     for number in range(runs):
         dice = random.Random(f"{seed} {gpus} {number} {fault.title if fault else gpu_type}")
         cluster = Cluster(plan.gpu_type, plan.nodes, dice)
         accepted, nodes = cluster.run(), cluster.run()
         if fault:
             nodes = fault.change(nodes, dice.randrange(len(nodes)), dice)
-        account = summarize(plan, Nodes(tuple(nodes)))
-        setup = setup_of([summarize(plan, Nodes(tuple(accepted)))])
+        account = summarize(needs, Nodes(tuple(nodes)))
+        setup = setup_of([summarize(needs, Nodes(tuple(accepted)))])
         found = [*account.findings, *held_against(account, setup, "a baseline", same_job=True)]
         yield tuple(item.kind for item in found if item.severity == "problem")
 

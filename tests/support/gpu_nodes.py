@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from llmb_train.evidence import gpus
+from llmb_train.nodes import gpus
 
 SMI = """#!/bin/bash
 {action}

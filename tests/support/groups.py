@@ -26,6 +26,7 @@ TOGETHER = {
     # The engine of the next release of Megatron-Bridge has a warm process of its own.
     "test_reduced_functions": "functions",
     "test_catalogue": "functions",
+    "test_function_lengths": "functions",
     "test_functions_launched": "functions",
     "test_launched_functions": "functions",
     "test_validation": "functions",

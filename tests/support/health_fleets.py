@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from llmb_common.executors.slurm.words import SlurmPlan
-from llmb_common.health.facts import Folder, Imex, KernelLog, Links, Needs, NodeFacts, Nvlink, Port, Software, System
-from llmb_common.health.judge import NodeVerdict, judge
+from llmb_common.health.verdicts import NodeVerdict, judge
+from llmb_common.nodes.facts import Folder, Imex, KernelLog, Links, NodeFacts, Nvlink, Port, Software, System
+from llmb_common.nodes.needs import Needs
 from support.fleets import GB200, H100, Cluster
 
 NOISE = (
@@ -83,9 +84,9 @@ def _facts(cluster: Cluster, name: str, idle: float, dice: random.Random) -> Nod
     noise = dice.sample(NOISE, dice.randint(0, len(NOISE)))
     machine = msgspec.structs.replace(node.machine, memory_gib=dice.choice((2015.0, 2015.5)), cpus=224)
     return NodeFacts(
-        node=name,
+        host=name,
         machine=machine,
-        gpus=msgspec.structs.replace(node.before, gpus=gpus, driver="580.95.05", cuda="13.0"),
+        before=msgspec.structs.replace(node.before, gpus=gpus, driver="580.95.05", cuda="13.0"),
         nvlink=Nvlink(gpus=tuple(Links(up=18, rates=(rate,)) for _ in gpus)),
         imex=Imex(domain="UP", channels=1),
         services={
@@ -132,8 +133,8 @@ def gpu(**changes: Any) -> Change:
     """GPU 2 of the node is otherwise."""
 
     def change(facts: NodeFacts) -> NodeFacts:
-        gpus = tuple(msgspec.structs.replace(g, **(changes if g.index == 2 else {})) for g in facts.gpus.gpus)
-        return msgspec.structs.replace(facts, gpus=msgspec.structs.replace(facts.gpus, gpus=gpus))
+        gpus = tuple(msgspec.structs.replace(g, **(changes if g.index == 2 else {})) for g in facts.gpus)
+        return msgspec.structs.replace(facts, before=msgspec.structs.replace(facts.before, gpus=gpus))
 
     return change
 

@@ -19,8 +19,8 @@ def next_lines(text: str) -> list[str]:
     return [line[len(_MARK) :] for line in text.splitlines() if line.startswith(_MARK)]
 
 
-def assert_can_be_pasted(line: str) -> None:
-    """``line`` is what follows the mark."""
+def assert_can_be_pasted(line: str, runs_are: re.Pattern[str] = _RUN_ID) -> None:
+    """``line`` is what follows the mark; each run in it is as ``runs_are``."""
     program, *words = shlex.split(line, comments=True)
     assert program == "llmb-run", line
     assert not any(_NO_VALUE.fullmatch(word) for word in words), line
@@ -29,4 +29,4 @@ def assert_can_be_pasted(line: str) -> None:
     assert command is not None, line
     parsed = command.make_context(name, arguments, parent=context)
     runs = parsed.params.get("runs") or ()
-    assert all(_RUN_ID.fullmatch(run) for run in runs), line
+    assert all(runs_are.fullmatch(run) for run in runs), line

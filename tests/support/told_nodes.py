@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.nodes.facts import GpuState, HostFacts, NodeFacts, Nodes, Snapshot
+from llmb_common.nodes.findings import find
+from llmb_common.nodes.nccl import NcclLog
+from llmb_common.nodes.needs import needs_of_run
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.findings import find
-from llmb_common.runs.evidence.nodes import GpuState, HostFacts, NcclLog, NodeRecord, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
 
 IB = NcclLog(version="2.27.3", networks=("IB",), transports={"NET/IB/GDRDMA": 8})
@@ -36,12 +38,12 @@ def gpus(odd: dict[str, Any] | None = None, count: int = 8) -> tuple[GpuState, .
     return tuple(gpu(index, **(odd or {}) if index == 3 else {}) for index in range(count))
 
 
-def node(host: str, **changes: Any) -> NodeRecord:
+def node(host: str, **changes: Any) -> NodeFacts:
     looks = [Snapshot(time=at, gpus=gpus()) for at in (1000.0, 1100.0, 2000.0)]
-    healthy = NodeRecord(host, HostFacts(kernel="6.8", driver="580"), *looks, nccl=IB, nccl_missing=None)
+    healthy = NodeFacts(host, HostFacts(kernel="6.8", driver="580"), *looks, nccl=IB, nccl_missing=None)
     changed = msgspec.structs.replace(healthy, **changes)
     return changed if "samples" in changes else msgspec.structs.replace(changed, samples=(changed.load,) * 5)
 
 
-def said(plan: JobPlan, *nodes: NodeRecord, unreadable: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
-    return [(item.kind, item.severity, item.text) for item in find(plan, Nodes(nodes, unreadable))]
+def said(plan: JobPlan, *nodes: NodeFacts, unreadable: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
+    return [(item.kind, item.severity, item.text) for item in find(needs_of_run(plan), Nodes(nodes, unreadable))]

@@ -245,6 +245,27 @@ def counted(asked: dict[str, Any]) -> int:
         return sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
 
 
+def flops(document: dict[str, Any]) -> list[float | None]:
+    """For one token of one step of the job: as Megatron-Bridge counts for its log, and as LLMB does."""
+    from llmb_train import counts, perf_recipes
+    from llmb_train.catalogue import _complete, bridge_flops_per_token
+
+    job = parse_job(document)
+    if isinstance(job, FunctionJob):
+        from llmb_train.functions import build_config as build_function
+
+        own = perf_recipes.find(job.function.name)()
+        export(own)
+        config = build_function(job, GPU)
+        config.tokenizer = own.tokenizer  # whose vocabulary is the model's
+        _complete(config)
+    else:
+        from llmb_train.config import build_config
+
+        config = build_config(job, GPU)
+    return [bridge_flops_per_token(config), counts.flops_per_token(config)]
+
+
 # Functions
 
 
@@ -289,6 +310,30 @@ def decided_by_the_launcher(asked: str) -> dict[str, Any]:
     config = build_config(replace(validation._job(name, own, False), world_size=int(gpus)), GPU)
     names = json.loads((Path(__file__).parents[1] / "data" / "launcher.json").read_text(encoding="utf-8"))["fields"]
     return {short: functools.reduce(_member, path.split("."), config) for short, path in names.items()}
+
+
+def changed_by_columns(asked: dict[str, Any]) -> dict[str, Any]:
+    """The settings in which the job of the function ``name`` with ``columns`` differs from the function itself, of the
+    model, DDP and overlaps."""
+    from llmb_train import perf_recipes, validation
+    from llmb_train.functions import build_config
+
+    columns, own = asked["columns"], perf_recipes.find(asked["name"])()
+    before = resolved_fields(own)
+    export(own)
+    job = validation._job(asked["name"], own, False)
+    graphs = columns.pop("cuda_graph", job.performance.cuda_graph)
+    job = replace(
+        job,
+        parallelism=replace(job.parallelism, **columns),
+        performance=replace(job.performance, cuda_graph=graphs),
+    )
+    after = resolved_fields(build_config(job, GPU))
+    return {
+        name: value
+        for name, value in after.items()
+        if name.startswith(("model.", "ddp.", "comm_overlap.")) and value != before.get(name)
+    }
 
 
 def _member(section: Any, name: str) -> Any:

@@ -53,6 +53,7 @@ COLUMNS: dict[str, tuple[object, ...]] = {
     "CUDA_GRAPH": ("true", "false"),
     "RECOMPUTE_LAYERS": (0, 1, 2, 5, 40),
     "OFFLOAD_LAYERS": (0, 1, 10, 95),
+    "SEQ_LENGTH": (24, 1000, 2048, 12288, 65536),
 }
 
 KNOWN = (
@@ -61,22 +62,23 @@ KNOWN = (
     ("does not divide the experts' FFN size", "core finds it while it builds the experts"),
     ("does not divide the .* experts", "core finds it while it builds the experts"),
     ("of a pipeline stage", "core recomputes all layers of a stage that has fewer"),
-    ("assigns its layers to stages itself", "the function's layout is of its own PP and VP"),
+    ("assigns its layers to stages itself", "a layout of more chunks than PP x VP: Megatron then takes another VP"),
     ("FSDP needs PP=1", "no function of NVIDIA's has both, and core 0.16 cannot; nobody has tried it"),
     ("is refused by Megatron itself", "the function is refused as it is; whether a change mends it, nobody knows"),
     ("and there are several kinds of them", "the function has no CUDA graphs to switch on"),
     ("can capture Megatron-FSDP", "core 0.16 dies when it captures it"),
     ("would cut the attention chunks", "our own attention: core knows no chunks"),
+    ("a rank gets .* tokens, and", "Transformer Engine finds it at the first product"),
+    ("does not consist of attention chunks", "our own attention finds it at the first step"),
+    ("whose tokens have a length of their own", "Bridge takes it, and the images may not fit"),
     ("is not less than the", "core offloads all layers but the last"),
     ("Mamba (heads|groups)", "core finds it while it builds the Mamba layers"),
     ("query groups, which ranks exchange", "Transformer Engine finds it at the first attention"),
     (r"needs TP\*EP > 1", "core finds it while it builds the dispatcher"),
     ("leaves a rank .* needs a multiple of", "Transformer Engine finds it at the first product, or exchange"),
     ("inside one NVLink domain only", "Transformer Engine finds it when it registers user buffers"),
-    (
-        "decides more settings than one column",
-        "Bridge takes FSDP alone; NVIDIA's functions with it have other settings",
-    ),
+    ("decides more settings than one column", "NVIDIA's launcher does not turn FSDP off either"),
+    ("has a whole matrix on a rank", "core finds it while it builds the optimizer"),
     ("CUDA_GRAPH and OFFLOAD_LAYERS", "core 0.19 takes it under a graph of the whole iteration; nobody has tried it"),
 )
 """Words of the plan's refusals and of the request, and why Megatron does not refuse the same."""

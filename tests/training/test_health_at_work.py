@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.health.ask import Health
-from llmb_common.health.judge import judge
 from llmb_common.health.stress import stressed
+from llmb_common.health.verdicts import judge
 from llmb_common.machine.processes import Answer
 from support.health_fleets import fleet, needs
 from support.processes import free_ports

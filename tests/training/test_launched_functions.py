@@ -54,3 +54,19 @@ def test_jobs_have_the_fields_of_nvidias_launcher_but_for_what_is_explained(line
             if (found[name] or False) != value:
                 seen.add((name, value, found[name]))
     assert seen == EXPLAINED.keys()
+
+
+EARLY = "comm_overlap.overlap_param_gather_with_optimizer_step"
+
+
+def test_other_stages_and_fsdp_are_set_as_nvidias_launcher_sets_them(functions_engine: Engine) -> None:
+    asked = {f"{one['name']} {one['options']}": one for one in LAUNCHER["changed"]}
+    assert len(asked) == 7
+    jobs = {what: {"name": one["name"], "columns": one["columns"]} for what, one in asked.items()}
+    for what, found in functions_engine.ask("changed_by_columns", jobs).items():
+        lists = ("model.cuda_graph_scope", "model.cuda_graph_modules")
+        assert (what, {name: value for name, value in found.items() if name not in (*lists, EARLY)}) == (
+            what,
+            asked[what]["sets"],
+        )
+        assert not found.get(EARLY)

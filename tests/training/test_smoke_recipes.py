@@ -26,6 +26,7 @@ from training_jobs import (
 
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.model import model_flops
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import cluster_config
 from llmb_common.site.machine import Machine
@@ -36,7 +37,8 @@ LAYOUTS: dict[str, dict[str, str]] = {
     "llama4": {"EP": "1", "PP": "2", "VP": "2", "GBS": "4"},
     # Experts are distributed over the tensor-parallel ranks; no expert is split.
     "grok1": {"TP": "2", "EP": "2", "ETP": "1", "GBS": "4"},
-    "nemotron4": {"TP": "2"},
+    # Another length than documented; the ranks compare that of the model and of the data with the plan's.
+    "nemotron4": {"TP": "2", "SEQ_LENGTH": "96"},
 }
 
 
@@ -62,6 +64,17 @@ def test_smoke_trains_saves_and_resumes(recipe: str, engine: Engine, tmp_path: P
     (checkpoint,) = tmp_path.glob("whole/**/checkpoints/iter_0000003")
     resumed = train(engine, recipe, tmp_path / "resumed", **LAYOUTS[recipe], LOAD_CHECKPOINT_PATH=str(checkpoint))
     assert printed_losses(resumed.log) == {4: losses[4]}
+
+
+@pytest.mark.parametrize("recipe", LAYOUTS)
+def test_flops_on_another_length_are_those_of_megatron_bridges_log(recipe: str, engine: Engine) -> None:
+    asked = SMOKE_SIZE | {"LLMB_INSTALL": "/i", "JOB_TOTAL_GPUS": "1", "SEQ_LENGTH": "192"}
+    plan = make_plan(
+        load_recipe(REPOSITORY / recipe), cluster_config(), read_request(asked), Machine(cluster_type="local")
+    )
+    assert plan.architecture is not None
+    ((of_bridge, _),) = engine.ask("flops", {recipe: document(plan)}).values()
+    assert model_flops(plan.architecture, 192, "causal").total / 192 == pytest.approx(of_bridge, rel=1e-9)
 
 
 def test_experts_routed_without_dropping_are_forced_to_balance(engine: Engine, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from training_jobs import Engine, make_job
 
-from llmb_common.runs.evidence.stragglers import read_waits, straggler_of
+from llmb_common.runs.stragglers import read_waits, straggler_of
 
 
 def named(folder: Path, **layout: int) -> tuple[str, tuple[int, ...]] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,11 @@ class Node:
         if words[0] == "-c":
             return Answer(0, b"LLMB-VERSIONS " + json.dumps({"megatron-bridge": self.release}).encode())
         kind = "validation" if "--validation" in words else "catalogue"
-        known = json.loads((CLONE / "mbridge" / f"{kind}-0.6.2.json").read_text(encoding="utf-8"))
-        changed = (self.functions or {}) if kind == "catalogue" else {}
-        Path(words[2]).write_text(json.dumps({**known, "release": self.release, **changed}), encoding="utf-8")
+        text = (CLONE / "mbridge" / f"{kind}-0.6.2.json").read_text(encoding="utf-8")
+        text = text.replace('"release": "0.6.2"', f'"release": "{self.release}"', 1)
+        if kind == "catalogue" and self.functions is not None:
+            text = json.dumps(json.loads(text) | self.functions)
+        Path(words[2]).write_text(text, encoding="utf-8")
         return Answer(0)
 
 
@@ -124,6 +127,75 @@ def test_the_image_that_another_of_the_same_release_replaces_is_named(node, run,
     replaced = str(tmp_path / "one.sqsh")
     assert [replaced in err for _, _, err in (second, again)] == [True, False]
     assert first[0] == 0
+
+
+def squashfs(path: Path) -> Path:
+    """A file that begins as an image does."""
+    block = struct.pack("<4sIIIIHHHHHHQQ", b"hsqs", 1, 0, 1 << 17, 0, 1, 17, 0, 1, 4, 0, 0, 96)
+    path.write_bytes(block.ljust(96, b"\0"))
+    return path
+
+
+def damaged(text: str) -> str:
+    return text.replace('"mbs":1', '"mbs":2', 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda install, image: None, None),
+        (lambda install, image: image.unlink(), "is missing"),
+        (lambda install, image: image.write_bytes(b"half"), "is damaged: it has only 4 bytes"),
+        (lambda install, image: image.write_bytes(image.read_bytes() + b"\0"), "is another one than the one"),
+        (lambda install, image: (install / "catalogues" / "catalogue-0.7.0.json").unlink(), "cannot read"),
+        (lambda install, image: (install / "catalogues" / "validation-0.7.0.json").write_text("{}"), "validation-0.7"),
+        (lambda install, image: rewrite(install, "catalogue", damaged), "its functions are not those of its SHA-256"),
+        (lambda install, image: rewrite(install, "catalogue", of_071), "catalogue-0.7.0.json is of Megatron-Bridge"),
+        (lambda install, image: rewrite(install, "validation", of_071), "validation-0.7.0.json is of Megatron-Bridge"),
+    ],
+)
+def test_verify_looks_at_adopted_images_and_what_was_read_in_them(node, run, install, tmp_path, spoil, said):
+    image = squashfs(tmp_path / "our image.sqsh")
+    assert run("adopt", str(image))[0] == 0
+    spoil(install, image)
+    parts = json.loads(run("verify", "--json")[1])["data"]["parts"]
+    if said is None:
+        assert parts["release 0.7.0"] is None
+        return
+    assert said in parts["release 0.7.0"]
+    assert parts["release 0.7.0"].endswith(f"\n  -> llmb-install adopt '{image}'")
+
+
+def rewrite(install: Path, kind: str, change: Callable[[str], str]) -> None:
+    file = install / "catalogues" / f"{kind}-0.7.0.json"
+    file.write_text(change(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def of_071(text: str) -> str:
+    return text.replace('"0.7.0"', '"0.7.1"', 1)
+
+
+def test_a_release_entered_by_hand_is_looked_at_too(run, install, tmp_path):
+    stored(install, **SLURM)
+    write_site_config(install, {("releases", "0.7", "catalogue"): str(tmp_path / "mine.json")})
+    parts = json.loads(run("verify", "--json")[1])["data"]["parts"]
+    assert "mine.json" in parts["release 0.7"]
+    assert "llmb-install adopt" not in parts["release 0.7"].splitlines()[-1]
+
+
+def test_what_is_new_gone_and_changed_against_the_newest_known_release(node, run, tmp_path):
+    known = json.loads((CLONE / "mbridge" / "catalogue-0.6.2.json").read_text(encoding="utf-8"))
+    names = [row[0] for row in known["index"]]
+    functions = dict(known["functions"])
+    functions[names[1]] = functions[names[1]] | {"columns": functions[names[1]]["columns"] | {"gbs": 7}}
+    functions[names[2]] = functions[names[2]] | {"env": {"NEW": "1"}}
+    functions["zebra_9b_pretrain_8gpu_h100_bf16_config"] = functions.pop(names[0])
+    index = [["zebra_9b_pretrain_8gpu_h100_bf16_config", "zebra_9b", "pretrain", 8, "h100", "bf16", None]]
+    node.functions = {"index": [*index, *known["index"][1:]], "functions": functions}
+    data = json.loads(run("adopt", str(squashfs(tmp_path / "ours.sqsh")), "--json")[1])["data"]
+    assert (data["functions"], data["against"]) == (450, "0.6.2")
+    assert (data["new"], data["gone"]) == ([index[0][0]], [names[0]])
+    assert (data["changed"], data["other_variables"]) == ([names[1]], [names[2]])
 
 
 def test_where_there_is_no_installation_none_was_removed(run, tmp_path):

@@ -79,7 +79,7 @@ def pbs(tmp_path: Path) -> Pbs:
 
 
 def test_a_job_of_two_nodes_from_its_plan_to_its_results(pbs: Pbs) -> None:
-    told = pbs.llmb_run("plan", *JOB, QSUB_QUEUE="fast")
+    told = pbs.llmb_run("plan", *JOB, "--sources", QSUB_QUEUE="fast")
     assert "cluster_config.yaml: GPU type cpu, account bench" in told
     assert "QSUB_QUEUE: queue fast" in told
     run_id, rest = pbs.llmb_run("single", *JOB, "--env", "STANDIN_STEPS=50", QSUB_QUEUE="fast").split("  ", 1)

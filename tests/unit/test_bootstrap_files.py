@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
@@ -16,6 +15,7 @@ import pytest
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.installation import SiteConfig, leaves, write_site_config
 from llmb_install.parts.files import commands
+from llmb_install.parts.package_files import add_clone, damaged_files
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import remove_leftovers
 from support.processes import wait_until
@@ -82,13 +82,10 @@ def test_llmb_install_acts_on_its_own_installation(install: Path, tmp_path: Path
 
 @pytest.mark.parametrize("command", ["llmb-run", "llmb-install"])
 def test_a_moved_clone_and_a_missing_package_are_reported_with_a_remedy(tmp_path: Path, command: str) -> None:
-    """A real environment, without pip, that knows its clone as an editable installation does."""
-    home, clone = tmp_path / "it's here", tmp_path / "the clone"
+    """A real environment, without pip, that knows its clone as the tool's does."""
+    home, clone = tmp_path / "it's here", tmp_path / "the clöne"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "venvs" / "llmb")], check=True)
-    packages = next((home / "venvs" / "llmb" / "lib").glob("python3.*")) / "site-packages"
-    (packages / "llmb-0.dist-info").mkdir()
-    note = {"url": (clone).as_uri(), "dir_info": {"editable": True}}
-    (packages / "llmb-0.dist-info" / "direct_url.json").write_text(json.dumps(note))
+    add_clone(home / "venvs" / "llmb", clone)
     commands(home / "bin").ensure(Reporter(None))
     again = f"installer.py update --install-path {shlex.quote(str(home))}"
     done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
@@ -97,16 +94,33 @@ def test_a_moved_clone_and_a_missing_package_are_reported_with_a_remedy(tmp_path
         f"error: {home} runs from the clone {clone}, which is not there any more\n"
         f"  -> run ./{again} in the clone, where it is now or in a new one\n",
     )
-    module = clone / command.replace("-", "_")
+    module = clone / "cli" / command.replace("-", "_")
     module.mkdir(parents=True)
     (module / "main.py").write_text("def main():\n    import no_such_package\n")
-    (packages / "clone.pth").write_text(f"{clone}\n")
     done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
         3,
         f"error: {home} is damaged: the module no_such_package is missing in {home}/venvs/llmb\n"
         f"  -> its owner repairs that: {shlex.quote(str(clone))}/{again}\n",
     )
+
+
+@pytest.mark.parametrize("name", ["bücher", 'it\'s "$HOME"', "a\nb", "\udce4"], ids=ascii)
+def test_a_clone_is_imported_whatever_its_path_and_the_locale(tmp_path: Path, name: str) -> None:
+    environment, clone = tmp_path / "made", tmp_path / name
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    for folder in ("common", "cli", "installer"):
+        (clone / folder).mkdir(parents=True)
+        (clone / folder / f"in_{folder}.py").touch()
+    add_clone(environment, clone)
+    argv = [str(environment / "bin" / "python"), "-I", "-W", "error", "-c", "import in_common, in_cli, in_installer"]
+    for more in ({"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}, {"LC_ALL": "xx_XX"}):
+        done = subprocess.run(argv, env=more, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), more
+    assert list(damaged_files(environment)) == []
+    (line,) = environment.glob("lib/python3.*/site-packages/llmb.pth")
+    line.write_bytes(line.read_bytes() + b"\n")
+    assert list(damaged_files(environment)) == ["llmb.pth has changed"]
 
 
 def test_leftovers_are_only_what_the_installer_writes(tmp_path: Path) -> None:

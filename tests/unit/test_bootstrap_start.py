@@ -17,7 +17,7 @@ from llmb_install.parts.engine import TOOL_IMPORTS
 
 CLONE = Path(__file__).resolve().parents[2]
 INSTALLER = CLONE / "installer.py"
-_PACKAGES = ("__init__", "uv", "package_index")
+_PACKAGES = ("__init__", "uv", "package_index", "pip_settings", "refusals", "fetching")
 OLD = ("__init__", "parts/__init__", *(f"parts/{name}" for name in _PACKAGES))
 """What an old Python imports."""
 

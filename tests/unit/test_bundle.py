@@ -24,7 +24,8 @@ from llmb_install.installation import Installation
 from llmb_install.parts import bundles
 from llmb_install.parts import image as images
 from llmb_install.parts.image import Image
-from llmb_install.parts.package_index import Sources, settings
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import settings
 from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
 from support.cli import assert_as_documented
@@ -41,14 +42,14 @@ LOCKS = {
         "six-3.0-py3-none-any.whl",
         "win-1.0-py3-none-any.whl",
     ],
-    "tool-build": ["tiny-1.0.tar.gz"],
+    "charts": ["tiny-1.0.tar.gz"],
     "engine-cpu": ["deep-1.0+cpu-py3-none-any.whl"],
     "engine-cpu-0.6": ["megatron_core-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"],
 }
 PINS = {
     "uv": ["uv==1.0"],
     "tool": ["six==2.0", "win==1.0 ; sys_platform == 'win32'"],
-    "tool-build": ["tiny==1.0"],
+    "charts": ["tiny==1.0"],
     "engine-cpu": ["deep==1.0+cpu"],
     "engine-cpu-0.6": ["megatron-core==1.0"],
 }

@@ -349,7 +349,7 @@ def call(name: str) -> Any:
 
 def test_no_function_is_left_out_in_silence(recipes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perf_recipes, "find", call)
-    monkeypatch.setattr(catalogue, "row", lambda config: {"columns": {}})
+    monkeypatch.setattr(catalogue, "row", lambda name, config: {"columns": {}})
     found, missing = catalogue.rows()
     assert list(found) == ["a_pretrain_8gpu_h100_bf16_config", "a_pretrain_8gpu_h100_fp8ds_config"]
     assert list(missing) == ["a_pretrain_8gpu_h100_fp7_config", "b_sft_8gpu_h100_bf16_config"]
@@ -366,7 +366,8 @@ def test_a_base_changes_the_file_and_nothing_that_is_read(tmp_path: Path) -> Non
     own = json.loads((MBRIDGE / "catalogue-0.6.0.json").read_text())
     base = json.loads((MBRIDGE / own["base"]).read_text())["functions"]
     names = [entry.name for entry in older.index]
-    assert (own["release"], own["core"], len(names), len(own["functions"])) == ("0.6.0", "0.19.0", 428, 21)
+    assert (own["release"], own["core"], len(names)) == ("0.6.0", "0.19.0", len(own["index"]))
+    assert 0 < len(own["functions"]) < len(names) / 4
     whole = {name: own["functions"].get(name) or base[name] for name in names}
     lines = (f"{json.dumps(name)}:{catalogue._line(whole[name])}" for name in names)
     assert hashlib.sha256(",\n".join(lines).encode()).hexdigest() == older.sha256 == own["sha256"]

@@ -219,6 +219,23 @@ def test_a_node_is_kept_out_only_where_others_do_not_say_the_same(tmp_path: Path
     assert not alone.cause.keep_out, "the only node of a job"
 
 
+@pytest.mark.parametrize(
+    ("of_another", "keep_out"),
+    [("Terminated", True), ("Exited with exit code 143", True), ("Exited with exit code 1", False)],
+)
+def test_who_was_told_to_end_does_not_share_the_blame(tmp_path: Path, of_another: str, keep_out: bool) -> None:
+    """A shell that SIGTERM ends exits with 143; srun sends it to all as soon as one task has failed."""
+    log = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    ended = (
+        "srun: error: gpu1: task 0: Exited with exit code 1\n"
+        "srun: launch/slurm: _step_signal: Terminating StepId=12635.0\n"
+        f"srun: error: gpu4: task 3: {of_another}\n"
+    )
+    found = why(tmp_path, log, ended)
+    assert found.cause is not None
+    assert (found.cause.node, found.cause.keep_out) == ("gpu1", keep_out)
+
+
 BUS_ERROR = "srun: error: gpu4: tasks 2-3: killed by signal: Bus error\n"
 PREEMPTED = "slurmstepd: error: *** JOB 7 ON gpu3 CANCELLED AT 2026-11-28T05:34:01 DUE TO PREEMPTION ***\n"
 OTHERS = "srun: error: gpu3: tasks 0-1: Terminated\nsrun: error: gpu4: tasks 2-3: Exited with exit code 1\n"

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from llmb_common.runs.evidence.account import NodeSummary, held_against, setup_of
+from llmb_common.nodes.summary import NodeSummary, held_against, setup_of
 from support.cli import Cli
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line

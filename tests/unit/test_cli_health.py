@@ -12,7 +12,7 @@ import pytest
 from llmb_common.command import removed
 from llmb_common.errors import RequestError
 from llmb_common.health.ask import choose
-from llmb_common.health.facts import Needs
+from llmb_common.nodes.needs import Needs
 from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_run import options
 from llmb_run.app import load_command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +20,15 @@ from llmb_run.commands.start import single_command
 from llmb_run.terminal import split
 from support.cli import Cli
 from support.golden import GOLDEN, check_golden
+from support.next_lines import assert_can_be_pasted
 from support.runs import make_run
 
 NAMES = [name for section in COMMANDS.values() for name in section]
 PAGES = [(), *((name,) for name in (*NAMES, *HIDDEN)), *(("exclude", name) for name in ("list", "add", "remove"))]
+
+
+RUN_OR_FOLDER = re.compile(r"[0-9a-f]{8}|~/[a-z]+")
+"""What an example names: an id, or a folder of logs."""
 
 
 def file_name(page: tuple[str, ...]) -> str:
@@ -40,6 +46,17 @@ def test_no_golden_help_is_left_over() -> None:
     assert {path.name for path in (GOLDEN / "help").glob("llmb-run*")} == {
         file_name(page).removeprefix("help/") for page in PAGES
     }
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page and page[0] not in HIDDEN], ids=" ".join)
+def test_each_command_has_examples_that_can_be_pasted(page: tuple[str, ...]) -> None:
+    words = " ".join(("llmb-run", *page))
+    lines = (GOLDEN / file_name(page)).read_text().splitlines()
+    examples = [line.strip() for line in lines if line.startswith(f"  {words}")]
+    assert examples or page in [("exclude",), ("baseline",)]
+    for line in examples:
+        assert len(f"  {line}") <= 80
+        assert_can_be_pasted(line, RUN_OR_FOLDER)
 
 
 @pytest.mark.parametrize("name", HIDDEN)

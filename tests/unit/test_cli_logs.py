@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmb_common.timing import iterations
 from llmb_common.timing.iterations import Progress
+from llmb_common.timing.records import Iteration, last_iterations
 from llmb_run.commands import logs
 from llmb_run.commands.logs import follow, last_lines, lines_of, rank_of
 from support.cli import Cli
@@ -174,6 +176,28 @@ def test_progress_in_a_huge_log_reads_its_end_only(tmp_path: Path) -> None:
     path.write_text(mbridge_log([1]))  # a new log in its place
     progress.look()
     assert progress.step == 1
+
+
+def test_progress_takes_a_bounded_piece_however_much_a_log_has_gained(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(mbridge_log([1]))
+    progress = Progress(path, 50)
+    pieces: list[int] = []
+
+    def last(text: bytes, most: int) -> list[Iteration]:
+        pieces.append(len(text))
+        return last_iterations(text, most)
+
+    with patch.object(iterations, "last_iterations", last):
+        progress.look()
+        with path.open("a") as stream:
+            stream.write(mbridge_log([2]) + nccl_lines(5000) + mbridge_log([3]))
+        progress.look()
+        progress.look()
+    assert progress.step == 3
+    assert path.stat().st_size > 2 * iterations._PIECE
+    assert pieces[1] <= iterations._PIECE
+    assert pieces[2] == 0, "what was read once is not read again"
 
 
 def test_progress_of_a_run_that_goes_on_from_a_checkpoint_has_the_steps_of_its_log(tmp_path: Path) -> None:

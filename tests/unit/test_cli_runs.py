@@ -42,8 +42,10 @@ def wait_for_state(cli: Cli, run: str, state: str) -> None:
 def test_a_job_from_start_to_result(here: Cli) -> None:
     done = here(*SMOKE, "--env", "STANDIN_STEPS=50")
     assert done.status == 0, done.err
-    run_id, state, name = done.out.split()
+    line, result = done.out.splitlines()
+    run_id, state, name = line.split()
     assert state == "COMPLETED"
+    assert " s a step, " in result
     assert f"/log-{name.rpartition('_')[0]}.out" in done.err
     jobs = here("jobs").out.splitlines()
     assert jobs[0].split() == ["run", "state", "since", "GPUs", "s/step", "job", "what"]

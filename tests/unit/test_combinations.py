@@ -24,7 +24,7 @@ NVLINK = "works inside one NVLink domain only, here"
 @pytest.mark.parametrize(
     ("job", "change", "message"),
     [
-        (LLAMA, {"FSDP": "true"}, "does not shard its state, which decides more settings than one column"),
+        (LLAMA, {"FSDP": "true"}, "FSDP needs PP=1"),
         (LLAMA, {"PP": "8", "VP": "3"}, "80 layers are not divisible by PP*VP = 8*3"),
         (LARGE, {"PP": "16", "VP": "3"}, "128 layers (embedding and loss counted) are not divisible by PP*VP = 16*3"),
         (

@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.nodes.facts import HostFacts, Nodes, Snapshot
+from llmb_common.nodes.findings import NodeFinding, find, find_on_nodes
+from llmb_common.nodes.needs import needs_of_run
+from llmb_common.nodes.summary import NodeSummary
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.account import NodeSummary, make_account
-from llmb_common.runs.evidence.findings import NodeFinding, find
-from llmb_common.runs.evidence.nodes import HostFacts, Nodes, Snapshot
+from llmb_common.runs.account import make_account
 from support.fleets import FAULTS, GB200, H100, SIZES, Cluster, Fault, trials
 from support.gpu_nodes import write_node
 from support.runs import make_run
@@ -57,6 +59,12 @@ def test_another_nccl_is_a_problem(plan: JobPlan) -> None:
     ]
 
 
+def test_what_is_found_on_a_node_is_not_said_of_one_whose_name_is_a_word_of_it(plan: JobPlan) -> None:
+    few = node("a", before=Snapshot(time=1000.0, gpus=gpus(count=7)))
+    found = find_on_nodes(needs_of_run(plan), Nodes((few, node("8"))))
+    assert [(host, finding.kind) for host, finding in found] == [("a", "fewer-gpus")]
+
+
 def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan) -> None:
     empty = {"before": Snapshot(missing="no nvidia-smi"), "load": Snapshot(), "after": Snapshot()}
     assert said(plan, node("a"), node("b", **empty)) == [
@@ -78,7 +86,7 @@ def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan) -> None:
 def test_other_gpus_than_planned(plan: JobPlan, planned: str, product: str, found: bool) -> None:
     look = Snapshot(time=1000.0, gpus=tuple(gpu(index, product=product) for index in range(8)))
     nodes = Nodes((node("a", before=look, load=look, after=look),))
-    findings = find(msgspec.structs.replace(plan, gpu_type=planned), nodes)
+    findings = find(needs_of_run(msgspec.structs.replace(plan, gpu_type=planned)), nodes)
     text = f"planned for {planned.upper()}, and the GPUs are {product}: MFU and reference are of another GPU"
     assert [item.text for item in findings if item.kind == "other-gpu"] == ([text] if found else [])
 

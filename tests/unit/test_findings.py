@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.runs.evidence.account import EXPECTATION, NodeSummary, account_of, as_plain, make_account
-from llmb_common.runs.evidence.findings import KINDS, NodeFinding
-from llmb_common.runs.evidence.nodes import Adapter, GpuState, HostFacts
+from llmb_common.nodes.facts import Adapter, GpuState, HostFacts
+from llmb_common.nodes.findings import NodeFinding
+from llmb_common.nodes.rules import RULES
+from llmb_common.nodes.summary import EXPECTATION, NodeSummary
+from llmb_common.runs.account import account_of, as_plain, make_account
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord
-from llmb_train.evidence import gpus, machine
+from llmb_train.nodes import gpus, machine
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.runs import make_run
 
@@ -222,4 +224,7 @@ def test_the_page_has_every_kind_of_finding() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "evidence.md").read_text()
     table = page[page.index("## What is found") : page.index("## Limits")]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-    assert set(re.findall(r"`([a-z-]+)`", " ".join(cells))) == {*KINDS, EXPECTATION}
+    assert set(re.findall(r"`([a-z-]+)`", " ".join(cells))) == {
+        *(rule.name for rule in RULES if rule.level.evidence),
+        EXPECTATION,
+    }

@@ -114,25 +114,63 @@ def test_columns_of_the_plan_are_set(functions: Any, config: Any) -> None:
     assert (model.cpu_offloading, model.cpu_offloading_num_layers) == (True, 4)
 
 
-def test_layers_placed_by_hand_are_not_left_as_they_are(functions: Any, config: Any) -> None:
-    with pytest.raises(JobError, match="places its layers by hand for PP=4 VP=4"):
+def layouts_of(functions: Any, monkeypatch: pytest.MonkeyPatch, layers: list[int] | None) -> None:
+    """Let the framework have this layout for whatever PP and VP a job has."""
+
+    def place_layers(name: str, model: Any) -> None:
+        model.pipeline_model_parallel_layout = f"{name}: {model.pipeline_model_parallel_size}"
+
+    monkeypatch.setattr(functions.layouts, "place_layers", place_layers)
+    monkeypatch.setattr(functions.layouts, "layers_of_chunks", lambda model: layers)
+
+
+def test_layers_placed_by_hand_are_not_left_as_they_are(
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts_of(functions, monkeypatch, None)
+    with pytest.raises(JobError, match="has no layout of it for PP=8 VP=2"):
         functions.set_planned(job(pp=8, vp=2), config)
 
 
-def test_layers_placed_by_hand_are_placed_anew_where_the_framework_can(functions: Any, config: Any) -> None:
-    config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: f"{pp} x {vp}"
+def test_layers_placed_by_hand_are_placed_anew_where_the_framework_can(
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts_of(functions, monkeypatch, [61])
     functions.set_planned(job(pp=8, vp=2), config)
-    assert config.model.pipeline_model_parallel_layout == "8 x 2"
+    assert config.model.pipeline_model_parallel_layout == f"{SHIPPED['name']}: 8"
     assert config.optimizer.overlap_param_gather_with_optimizer_step
 
 
 def test_without_interleaved_stages_parameters_are_gathered_after_the_optimizers_step(
-    functions: Any, config: Any
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: None
+    layouts_of(functions, monkeypatch, [61])
     functions.set_planned(job(vp=None), config)
     assert not config.optimizer.overlap_param_gather_with_optimizer_step
     assert config.comm_overlap.overlap_param_gather_with_optimizer_step is None
+
+
+def test_fsdp_is_turned_on_with_all_that_goes_with_it(
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts_of(functions, monkeypatch, [61])
+    config.comm_overlap.defer_embedding_wgrad_compute = True
+    functions.set_planned(job(pp=1, vp=None, fsdp=True, cuda_graph=False), config)
+    assert (config.ddp.use_megatron_fsdp, config.ddp.average_in_collective) == (True, False)
+    assert config.ddp.data_parallel_sharding_strategy == "optim_grads_params"
+    assert config.model.init_model_with_meta_device
+    assert config.comm_overlap.defer_embedding_wgrad_compute is False
+
+
+def test_what_the_plan_leaves_out_at_another_pp_is_not_missed(
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NVIDIA's launcher does; every rank would stop there."""
+    config.env_vars = {"NCCL_P2P_NET_CHUNKSIZE": 2097152}
+    monkeypatch.delenv("NCCL_P2P_NET_CHUNKSIZE", raising=False)
+    functions.require_environment(job(pp=8, vp=2), config)
+    with pytest.raises(Contradiction, match="NCCL_P2P_NET_CHUNKSIZE"):
+        functions.require_environment(job(), config)
 
 
 def test_a_variable_that_the_script_did_not_export_is_missed(
@@ -141,10 +179,10 @@ def test_a_variable_that_the_script_did_not_export_is_missed(
     monkeypatch.setenv("USE_MNNVL", "0")  # the user's choice
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
     with pytest.raises(Contradiction, match=r"NCCL_NVLS_ENABLE +0 +not set") as caught:
-        functions.require_environment(config)
+        functions.require_environment(job(), config)
     assert "USE_MNNVL" not in str(caught.value)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
-    functions.require_environment(config)
+    functions.require_environment(job(), config)
 
 
 def test_adapters_do_not_resume_the_model_that_they_load() -> None:

@@ -11,10 +11,11 @@ import pytest
 from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.timing.log_files import find_runs
 from llmb_common.timing.runs import analyse
-from llmb_common.timing.tables import STYLES
 from llmb_run import columns
-from llmb_run.results.measuring import MeasuredRun, reference_lines
+from llmb_run.results.measured import reference_lines
+from llmb_run.results.measuring import measure_run
 from llmb_run.results.run_columns import RUN, reference_as_dict
+from llmb_run.workspace import Workspace
 from support.functions import CATALOGUE, RECIPE, ROOT, UNCHECKED, plan
 from support.runs import make_run, steady_log
 
@@ -58,11 +59,11 @@ def test_mfu_is_of_our_own_count_and_both_are_said(tmp_path: Path) -> None:
     found = figures(same.plan, RECIPE, timing, 5.0)
     assert found.own_tflops_per_gpu is None
     assert not any("FLOPs" in text for text in judge_result(same.plan, RECIPE, timing).remarks)
-    measured = MeasuredRun(timing, STYLES["mbridge"], record, figures=figures(record.plan, RECIPE, timing, 5.0))
+    measured = measure_run(record, Workspace(tmp_path))
     headings, (cells,) = columns.cells(RUN, columns.Form.TABLE, [measured])
     shown = dict(zip(headings, cells, strict=True))
     assert float(shown["TFLOPS/GPU"]) == pytest.approx(1.0724 * float(shown["own TFLOPS/GPU"]), rel=1e-3)
-    assert "own TFLOPS/GPU" not in columns.cells(RUN, columns.Form.TABLE, [replace(measured, figures=found)])[0]
+    assert "own TFLOPS/GPU" not in columns.cells(RUN, columns.Form.TABLE, [measure_run(same, Workspace(tmp_path))])[0]
 
 
 REGRESSED = {"GPU_TYPE": "gb300", "MODEL_SIZE": "gpt_oss_120b", "JOB_TOTAL_GPUS": "64"}
@@ -91,7 +92,7 @@ def test_what_must_be_known_of_a_reference_stands_beside_every_verdict(tmp_path:
     regression = "declared by NVIDIA as a regression of GPT-OSS 120B in this container (cudnn-frontend issue 256)"
     assert f"its reference: {regression}" in verdict.remarks
     assert any("+63% against 26.08 and +63% against 26.06" in text for text in verdict.remarks)
-    measured = MeasuredRun(timing, STYLES["mbridge"], record, verdict=verdict)
+    measured = measure_run(record, Workspace(tmp_path))
     assert any(line.endswith(f": {regression}") for line in reference_lines([measured]))
     assert verdict.reference is not None
     assert regression in reference_as_dict(verdict.reference)["notes"]

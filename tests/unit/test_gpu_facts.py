@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_train.evidence import gpus
-from llmb_train.evidence.ask import NoAnswer, ask
+from llmb_train.nodes import gpus
+from llmb_train.nodes.ask import NoAnswer, ask
 from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
 

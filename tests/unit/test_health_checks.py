@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,29 +10,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from llmb_common.causes.kernel_log import kernel_remarks
+from llmb_common.causes.table import signatures
 from llmb_common.errors import CheckFailed
-from llmb_common.health import judge as judge_module
 from llmb_common.health.ask import Health, keep_out
-from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import (
-    Folder,
-    Imex,
-    KernelLog,
-    Links,
-    Needs,
-    NodeFacts,
-    Nvlink,
-    Port,
-    Process,
-    Remark,
-    read_facts,
-)
-from llmb_common.health.judge import NodeVerdict, drift, judge, kernel_trouble, unlike, with_remarks
-from llmb_common.runs.evidence.findings import KINDS
-from llmb_common.runs.evidence.nodes import GpuState, Snapshot
+from llmb_common.health.verdicts import NodeVerdict, judge, with_remarks
+from llmb_common.nodes.compare import drift
+from llmb_common.nodes.facts import Folder, GpuState, Imex, KernelLog, Links, NodeFacts, Nvlink, Port, Process, Snapshot
+from llmb_common.nodes.findings import Remark
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.reading import read_facts
+from llmb_common.nodes.rules import RULES
 from llmb_common.submission.excluded_nodes import exclusions
-from llmb_train.evidence.ask import Hangs, call_all
-from llmb_train.health import looks
+from llmb_train.nodes import looks
+from llmb_train.nodes.ask import Hangs, call_all
 from support import health_fleets
 from support.fleets import GB200, H100
 from support.golden import check_golden
@@ -51,10 +43,10 @@ FAILS: list[tuple[str, Change]] = [
     ("fabric-manager", whole(services={"fabric_manager": {"LoadState": "loaded", "ActiveState": "failed"}})),
     ("fabric", gpu(fabric="In Progress")),
     ("different-gpu", lambda f: _all_gpus_are("NVIDIA H200")(f)),
-    ("fewer-gpus", lambda f: part("gpus", gpus=f.gpus.gpus[:7])(f)),
+    ("fewer-gpus", lambda f: part("before", gpus=f.gpus[:7])(f)),
     ("different-gpu", gpu(power_limit_w=650.0, default_power_limit_w=650.0)),
     ("throttled", gpu(throttle=("hw_power_brake_slowdown",))),
-    ("no-gpu-facts", whole(gpus=Snapshot(missing="nvidia-smi did not answer in time"))),
+    ("no-gpu-facts", whole(before=Snapshot(missing="nvidia-smi did not answer in time"))),
     ("port-errors", whole(ports=(Port(name="mlx5_1", errors={"link_downed": 1}),))),
     ("ports-up", port("mlx5_1", state="DOWN")),
     ("port-rate", port("mlx5_1", rate_gbps=200.0)),
@@ -141,6 +133,7 @@ def test_a_fault_is_found_on_its_node_and_on_no_other(level: str, check: str, ch
         "n4": "ok",
     }
     assert (check, level) in {(remark.check, remark.level) for remark in found["n2"].remarks}
+    assert all(remark.remedy for remark in found["n2"].remarks)
 
 
 UNKNOWN: list[Change] = [
@@ -160,14 +153,10 @@ def test_what_is_said_of_each_fault() -> None:
     check_golden("health.txt", text)
 
 
-def test_what_of_a_runs_evidence_counts_is_found_by_it() -> None:
-    assert set(judge_module._EVIDENCE) <= KINDS
-
-
 def _all_gpus_are(product: str) -> Change:
     def change(facts: NodeFacts) -> NodeFacts:
-        gpus = tuple(msgspec.structs.replace(g, product=product) for g in facts.gpus.gpus)
-        return part("gpus", gpus=gpus)(facts)
+        gpus = tuple(msgspec.structs.replace(g, product=product) for g in facts.gpus)
+        return part("before", gpus=gpus)(facts)
 
     return change
 
@@ -209,7 +198,7 @@ def test_what_a_plan_does_not_need_is_not_asked_of_nodes() -> None:
     }
     logs = {"xid", "sxid", "link-flaps", "adapter-log", "kernel-log", "answer"}
     assert said == {"folders", "stuck", "runtime", "time", "ports"} | of_others | logs
-    nothing = whole(gpus=Snapshot(missing="nvidia-smi is not installed"), nvlink=Nvlink(missing="not installed"))
+    nothing = whole(before=Snapshot(missing="nvidia-smi is not installed"), nvlink=Nvlink(missing="not installed"))
     assert checked(nothing, replace(on_cpus, scheduler=None))["n2"].status == "ok"
 
 
@@ -220,9 +209,37 @@ def test_ports_that_a_job_is_told_to_use_are_those_that_count() -> None:
     assert checked(port("mlx5_1", state="DOWN"), needs(adapters="mlx5_0,mlx5_1:1"))["n2"].status == "fail"
 
 
+def _two_ports(facts: NodeFacts) -> NodeFacts:
+    """Every adapter has a second port."""
+    ports = tuple(
+        msgspec.structs.replace(port, name=f"{port.name}:{number}")
+        for port in facts.machine.adapters
+        for number in (1, 2)
+    )
+    more = tuple(Port(name=port.name, phys=f"phys of {port.name}", gids=("RoCE v2",)) for port in ports)
+    return part("machine", adapters=ports)(whole(ports=more)(facts))
+
+
+@pytest.mark.parametrize(
+    ("adapters", "said"),
+    [
+        ("", "mlx5_1:2 is DOWN, phys of mlx5_1:2"),
+        ("=mlx5_0,mlx5_1", "mlx5_1:2 is DOWN, phys of mlx5_1:2"),
+        ("=mlx5_0:1,mlx5_1:2", "mlx5_1:2 is DOWN, phys of mlx5_1:2"),
+        ("mlx5_1:1", ""),
+        ("=mlx5_1:1", ""),
+    ],
+)
+def test_of_an_adapter_with_two_ports_each_is_held_against_its_own_name(adapters: str, said: str) -> None:
+    nodes = {name: _two_ports(facts) for name, facts in fleet().items()}
+    nodes["n2"] = port("mlx5_1:2", state="DOWN")(nodes["n2"])
+    found = {verdict.node: verdict.reason for verdict in judge(list(nodes), nodes, needs(adapters=adapters))}
+    assert found == {"n1": "", "n2": said, "n3": "", "n4": ""}
+
+
 def alike(facts: NodeFacts, nodes: int, change: Change) -> set[tuple[str, str]]:
     """What is said of so many nodes that are all the same, by design: check and level."""
-    fleet = {f"n{n}": change(msgspec.structs.replace(facts, node=f"n{n}")) for n in range(1, nodes + 1)}
+    fleet = {f"n{n}": change(msgspec.structs.replace(facts, host=f"n{n}")) for n in range(1, nodes + 1)}
     return {(r.check, r.level) for v in judge(list(fleet), fleet, needs()) for r in v.remarks}
 
 
@@ -267,7 +284,7 @@ def test_what_a_dark_port_says_of_its_rate_is_not_usual() -> None:
     nodes = fleet()
     for name, change in {"n2": port("mlx5_1", rate_gbps=200.0), "n3": dark, "n4": dark}.items():
         nodes[name] = change(nodes[name])
-    found = {node: remark.text for node, remark in unlike([*nodes.values()], needs())}
+    found = {verdict.node: verdict.reason for verdict in judge(list(nodes), nodes, needs()) if verdict.remarks}
     assert found == {"n2": "mlx5_1 runs at 200 Gbit/s; usual here: 400"}
 
 
@@ -317,7 +334,7 @@ def test_a_node_alone_is_held_against_itself() -> None:
 
 def test_without_a_plan_the_nodes_say_what_they_are() -> None:
     nodes = fleet() | {"n9": fleet(nodes=1)["n1"]}
-    nodes["n2"] = part("gpus", gpus=nodes["n2"].gpus.gpus[:7])(nodes["n2"])
+    nodes["n2"] = part("before", gpus=nodes["n2"].gpus[:7])(nodes["n2"])
     found = {v.node: v.status for v in judge(["n1", "n2", "n3"], nodes, Needs())}
     assert found == {"n1": "ok", "n2": "fail", "n3": "ok"}
     dark = {name: whole(nvlink=Nvlink(gpus=(Links(up=17),) * 8))(facts) for name, facts in fleet().items()}
@@ -326,9 +343,9 @@ def test_without_a_plan_the_nodes_say_what_they_are() -> None:
 
 def test_of_a_log_full_of_trouble_twelve_kinds_are_told() -> None:
     lines = [(1.0, f"NVRM: Xid (PCI:0000:{bus:02}:00): 79, x") for bus in range(14)] * 2
-    found = list(kernel_trouble(KernelLog(lines=tuple(lines))))
+    found = list(kernel_remarks(KernelLog(lines=tuple(lines))))
     assert len(found) == 12
-    assert found[0] == ("xid", "fail", f"{lines[0][1]} (2 times)")
+    assert (found[0].check, found[0].level, found[0].text) == ("xid", "fail", f"{lines[0][1]} (2 times)")
 
 
 def test_the_reason_is_the_worst_on_one_line() -> None:
@@ -362,7 +379,7 @@ def test_a_log_that_cannot_be_read_is_unknown_and_no_fault() -> None:
 
 def test_drift_names_the_nodes_that_are_unlike_most() -> None:
     nodes = fleet()
-    nodes["n3"] = part("gpus", driver="570.86.15")(nodes["n3"])
+    nodes["n3"] = part("before", driver="570.86.15")(nodes["n3"])
     nodes["n4"] = part("machine", kernel="6.11")(nodes["n4"])
     found = drift(list(nodes.values()))
     assert found["driver"] == {"580.95.05": ["n1", "n2", "n4"], "570.86.15": ["n3"]}
@@ -372,7 +389,7 @@ def test_drift_names_the_nodes_that_are_unlike_most() -> None:
 
 def test_an_application_that_faults_is_not_its_nodes_fault() -> None:
     log = KernelLog(lines=tuple((10.0, line) for line in health_fleets.NOISE))
-    assert list(kernel_trouble(log)) == []
+    assert list(kernel_remarks(log)) == []
 
 
 @pytest.mark.parametrize("gpu_type", [H100, GB200])
@@ -382,9 +399,17 @@ def test_healthy_fleets_do_not_alarm(gpu_type: str) -> None:
         assert {v.status for v in health_fleets.verdicts(gpu_type, 64, f"{gpu_type} {number}")} == {"ok"}
 
 
-def test_every_check_has_a_name_of_its_own_and_a_remedy() -> None:
-    assert len({check.name for check in CHECKS}) == len(CHECKS)
-    assert all(check.remedy and check.what for check in CHECKS)
+def test_every_rule_is_asked_by_somebody_and_says_what_to_do() -> None:
+    assert [rule.name for rule in RULES if not rule.remedy or not any(rule.level)] == []
+
+
+def test_the_page_has_every_rule_that_health_asks() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
+    table = page[page.index("## What is checked") : page.index("## Under load")]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    of_the_kernel = {item.kernel[0] for item in signatures() if item.kernel} | {"xid", "sxid", "link-flaps"}
+    asked = {rule.name for rule in RULES if rule.level.health} | of_the_kernel
+    assert set(re.findall(r"`([a-z-]+)`", " ".join(cells))) == asked
 
 
 def test_a_tool_that_hangs_is_named_whatever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from llmb_common.health.facts import Folder, Port
-from llmb_common.health.judge import drift, judge
+from llmb_common.health.verdicts import judge
+from llmb_common.nodes.compare import drift
+from llmb_common.nodes.facts import Folder, Port
 from support.health_fleets import PLANNED, Change, checked, fleet, gpu, logged, needs, part, port, whole
 
 ROOM = [((500_000_000, 1), (499_999_999, 1)), ((10**10, 500_000_000_000), (10**10 - 1, 500_000_000_000))]
@@ -91,7 +92,7 @@ def test_numbers_are_held_against_those_of_the_others(
 
 
 DRIFTING: list[tuple[str, Change, str]] = [
-    ("CUDA of the driver", part("gpus", cuda="12.8"), "12.8"),
+    ("CUDA of the driver", part("before", cuda="12.8"), "12.8"),
     ("operating system", part("software", os="Rocky 9"), "Rocky 9"),
     ("OFED", part("software", ofed="24.10"), "24.10"),
     ("Enroot", part("software", enroot="3.5.0"), "3.5.0"),

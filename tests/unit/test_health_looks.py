@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from llmb_common.health.ask import PYTHONS, command, parse_frames
-from llmb_common.health.facts import Imex, KernelLog, Links, NodeFacts, Nvlink, read_facts
-from llmb_common.health.judge import judge
-from llmb_train.health import looks
+from llmb_common.health.verdicts import judge
+from llmb_common.nodes.facts import Imex, KernelLog, Links, NodeFacts, Nvlink
+from llmb_common.nodes.reading import read_facts
+from llmb_train.nodes import looks, machine
 from support.health_fleets import needs
 from support.node_trees import NodeTrees
 
@@ -289,6 +290,17 @@ def test_gpus_that_are_divided_say_that_and_nothing_that_follows_from_it(
     """Whether it works is not known, and NVLinks are down."""
     (found,) = judge([name], {name: facts[name]}, needs())
     assert [(it.level, it.check, it.text) for it in found.remarks] == [("fail", "gpu-modes", "GPU 0-7: divided (MIG)")]
+
+
+def test_both_looks_at_adapters_call_a_port_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = NodeTrees(tmp_path / "trees")
+    trees.node("n1")
+    trees.write("n1", "sys/class/infiniband/mlx5_0/ports/2/phys_state", "2: Polling")
+    root = trees.folder / "n1" / "root"
+    monkeypatch.setattr(looks, "ROOT", root)
+    names = [port["name"] for port in looks._ports()]
+    assert {"mlx5_0:1", "mlx5_0:2", "mlx5_1"} <= set(names)
+    assert names == [adapter["name"] for adapter in machine.adapters(root / "sys/class/infiniband")]
 
 
 def test_what_a_healthy_node_says_to_the_letter(facts: dict[str, NodeFacts]) -> None:

@@ -25,16 +25,18 @@ from llmb_common.executors import NodeRequest
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
 from llmb_common.health.ask import PYTHONS, Health, choose, command, keep_out, look, parse_frames, said_by
-from llmb_common.health.facts import Folder, Needs, NodeFacts, Remark, System, needs_of, needs_of_site, read_facts
-from llmb_common.health.judge import NodeVerdict
+from llmb_common.health.verdicts import NodeVerdict
 from llmb_common.machine.processes import Answer
+from llmb_common.nodes.facts import Folder, NodeFacts, System
+from llmb_common.nodes.findings import Remark
+from llmb_common.nodes.needs import Needs, needs_of, needs_of_site
+from llmb_common.nodes.reading import read_facts
 from llmb_common.platform.cluster_types import traits_of
 from llmb_common.site.cluster import Engine, cluster_config
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
-from llmb_train.evidence import ask
-from llmb_train.evidence.ask import call_all, frames
-from llmb_train.health import looks
-from llmb_train.health.__main__ import main
+from llmb_train.nodes import ask, looks
+from llmb_train.nodes.__main__ import main
+from llmb_train.nodes.ask import call_all, frames
 from support.documented_jobs import documented_rows, plan_of
 from support.functions import plan as function_plan
 
@@ -63,7 +65,7 @@ def test_answers_are_not_believed_to_be_of_the_right_kind() -> None:
     }
     facts = read_facts("n1", said)
     assert facts.kernel.lines == ((1, "x"),)
-    assert facts.gpus.missing == "no answer"
+    assert facts.before.missing == "no answer"
     assert list(facts.errors) == ["gpus"]
     assert read_facts("n1", {"looks": []}) == NodeFacts("n1")
     said = {
@@ -85,8 +87,8 @@ def test_all_that_a_node_needs_travels() -> None:
     code = zlib.decompress(base64.b64decode(command({}, [])[4])).decode()
     said = set(re.findall(r'"(llmb_train[.\w]*)": \[', code.replace("\\", "")))
     assert {name.removeprefix("llmb_train") for name in said} == {
-        *("", ".evidence", ".evidence.ask", ".evidence.gpus", ".evidence.machine", ".health"),
-        *(".health.__main__", ".health.kernel_lines", ".health.looks", ".health.stress"),
+        *("", ".nodes", ".nodes.__main__", ".nodes.ask", ".nodes.gpus", ".nodes.kernel_lines", ".nodes.looks"),
+        *(".nodes.machine", ".nodes.stress"),
     }
 
 
@@ -393,7 +395,7 @@ def test_drift_is_of_the_nodes_that_answered() -> None:
     assert found.drift == {"page size": {"4096": ["n1"], "65536": ["n2"]}}
 
 
-OLD = ("evidence/ask", "evidence/gpus", "evidence/machine", "health/__main__", "health/looks")
+OLD = ("nodes/__main__", "nodes/ask", "nodes/gpus", "nodes/looks", "nodes/machine")
 """What a node's own Python runs, which may be 3.6."""
 
 

@@ -18,11 +18,11 @@ import pytest
 from llmb_common.errors import CheckFailed
 from llmb_common.executors import Container
 from llmb_common.health.ask import Health, keep_out
-from llmb_common.health.judge import judge
 from llmb_common.health.stress import measured_lines, stressed
+from llmb_common.health.verdicts import judge
 from llmb_common.machine.processes import Answer
 from llmb_common.results.references import Baseline, BaselineRun
-from llmb_train.evidence.ask import frames
+from llmb_train.nodes.ask import frames
 from support.health_fleets import fleet, needs
 
 NODES = tuple(f"n{number}" for number in range(1, 9))
@@ -334,8 +334,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 @pytest.fixture
 def at_node(torch: MagicMock) -> Iterator[Any]:
     """The program of the second stage, without torch."""
-    yield importlib.import_module("llmb_train.health.stress")
-    del sys.modules["llmb_train.health.stress"]
+    yield importlib.import_module("llmb_train.nodes.stress")
+    del sys.modules["llmb_train.nodes.stress"]
 
 
 def test_what_a_gpu_does_alone_in_its_units(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:

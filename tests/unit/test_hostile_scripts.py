@@ -229,12 +229,15 @@ def test_the_profile_has_the_name_that_the_plan_gives_it(site_of, runtime, file,
     assert plan.profile is not None
     plan = renamed(
         plan,
-        profile=renamed(plan.profile, tool="nsys", file=file + "_${SLURM_PROCID}_${SLURM_JOB_ID}", ranks=ranks),  # type: ignore[arg-type]
+        profile=renamed(  # type: ignore[arg-type]
+            plan.profile, tool="nsys", file=file + "_${SLURM_PROCID}_${SLURM_JOB_ID}", ranks=ranks, trace=file
+        ),
     )
     site.run(plan)
     (nsys,) = site.stubs.calls("nsys")
     job = "local" if site.runtime == "local" else "42"
     assert nsys.value("-o") == f"nsys_profile/{file}_0_{job}"
+    assert nsys.value("-t") == file
     assert Path(nsys.cwd).name == plan.experiment_name
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import database, search
-from llmb_common.index.database import CachedFigures, keep_figures, kept_figures
+from llmb_common.index.database import LogFigures, keep_figures, kept_figures
 from llmb_common.index.runs import UNREADABLE, RunFilter, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 from llmb_common.planning.job_plan import JobPlan
@@ -102,9 +102,7 @@ def test_an_installation_behind_a_link_has_each_run_once(runs: Runs, tmp_path: P
             assert find_run(install, str(link / run.paths.folder.relative_to(run.plan.install))).name == run.paths.name
 
 
-def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(runs: Runs, tmp_path: Path) -> None:
     outside = runs.make(workload_folder=str(tmp_path / "scratch" / "pretrain_llama3.1"))
     record, original, copy = runs.make(), runs.install, tmp_path / "copy"
     assert set(runs.find()) == ids(record, outside)
@@ -117,16 +115,13 @@ def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(
     assert all(not row.folder.is_relative_to(copy) for row in find_runs(original))
     (row,) = find_runs(copy, roots=[later.paths.experiments])[:1]
     assert row.folder == later.paths.folder, "who names a folder means it"
-    monkeypatch.setattr("llmb_common.index.runs._forget_root", None)  # it is not forgotten, and read again, each time
-    assert find_runs(copy, roots=[later.paths.experiments])[0].folder == later.paths.folder
 
 
-def test_a_link_that_gave_an_index_its_names_may_go(runs: Runs, tmp_path: Path) -> None:
+def test_a_folder_has_one_name_whichever_link_leads_to_it(runs: Runs, tmp_path: Path) -> None:
     record = runs.make(noted=False)
     link = tmp_path / "link"
     link.symlink_to(runs.install)
-    assert find_runs(link)[0].folder == link / record.paths.folder.relative_to(runs.install)
-    link.unlink()
+    assert [row.folder for row in find_runs(link)] == [record.paths.folder]
     assert [row.folder for row in find_runs(runs.install)] == [record.paths.folder]
 
 
@@ -178,6 +173,85 @@ def test_a_reader_without_rights_still_sees_all(runs: Runs, monkeypatch: pytest.
     monkeypatch.setattr("llmb_common.index.search.open_index", locked)
     assert runs.find() == [record.paths.run_id]
     assert not note(record)
+
+
+def test_a_reader_without_rights_reads_only_what_is_new(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [runs.make() for _ in range(3)]
+    runs.find()
+    record = runs.make(noted=False)
+    loaded: list[Path] = []
+
+    def load(folder: Path) -> RunRecord:
+        loaded.append(folder)
+        return load_record(folder)
+
+    monkeypatch.setattr("llmb_common.index.runs.load_record", load)
+    monkeypatch.setattr(search, "open_index", full_disk)
+    assert set(runs.find()) == ids(*known, record)
+    assert loaded == [record.paths.folder]
+
+
+def full_disk(*_: object, **__: object) -> sqlite3.Connection:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_a_damaged_index_that_cannot_be_replaced_costs_time_only(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = runs.make()
+    file = database.index_file(runs.install)
+    content = file.read_bytes()
+    file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    monkeypatch.setattr(search, "build_index", full_disk)
+    assert runs.find() == [record.paths.run_id]
+
+
+def test_who_reads_while_the_index_is_built_anew_reads_on(runs: Runs) -> None:
+    record = runs.make()
+    with database.read_index(runs.install) as connection:
+        before = database.inode_of(database.index_file(runs.install))
+        assert rebuild(runs.install) == 1
+        assert connection.execute("SELECT run_id FROM runs").fetchall() == [(record.paths.run_id,)]
+    assert database.inode_of(database.index_file(runs.install)) != before
+    assert [path.name for path in (runs.install / ".llmb").glob(".index.db.new*")] == []
+
+
+def test_a_rebuild_that_fails_leaves_the_index_that_was_there(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = runs.make()
+    before = database.index_file(runs.install).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "update", full_disk)
+        with pytest.raises(RecordError):
+            rebuild(runs.install)
+    assert database.index_file(runs.install).read_bytes() == before
+    assert runs.find() == [record.paths.run_id]
+    assert not list((runs.install / ".llmb").glob(".index.db.new*"))
+
+
+def test_of_two_that_found_a_damaged_index_one_builds_it(runs: Runs) -> None:
+    runs.make()
+    file = database.index_file(runs.install)
+    database.build_index(runs.install, full_disk, instead_of=database.inode_of(file) + 1)  # the other was faster
+    with pytest.raises(sqlite3.OperationalError):
+        database.build_index(runs.install, full_disk, instead_of=database.inode_of(file))
+
+
+def test_what_a_killed_writer_left_of_the_old_file_does_not_change_the_new(runs: Runs) -> None:
+    record = runs.make("RUNNING")
+    file = database.index_file(runs.install)
+
+    def die() -> None:
+        connection = sqlite3.connect(file, isolation_level=None)
+        connection.execute("PRAGMA cache_size=1")
+        connection.execute("BEGIN IMMEDIATE")
+        for number in range(500):
+            connection.execute("UPDATE runs SET detail = ?", (str(number) * 9000,))
+        os.kill(os.getpid(), 9)
+
+    os.waitpid(start(die), 0)
+    journal = file.with_name("index.db-journal")
+    assert journal.stat().st_size > 512
+    assert rebuild(runs.install) == 1
+    assert not journal.exists()
+    assert runs.find() == [record.paths.run_id]
 
 
 def test_unfinished_and_unrelated_folders_are_not_runs(runs: Runs) -> None:
@@ -331,10 +405,24 @@ def test_an_index_that_cannot_be_built_says_what_to_look_at(runs: Runs) -> None:
     assert "check free space and permissions of that folder" in caught.value.remedy
 
 
-def test_runs_outside_the_installation_outlive_a_rebuild(runs: Runs, tmp_path: Path) -> None:
+def test_runs_outside_the_installation_outlive_the_index(runs: Runs, tmp_path: Path) -> None:
     record = runs.make(workload_folder=str(tmp_path / "elsewhere"))
     assert rebuild(runs.install) == 1
     assert runs.find() == [record.paths.run_id]
+    database.index_file(runs.install).unlink()
+    assert runs.find() == [record.paths.run_id]
+
+
+def test_a_workload_behind_a_link_has_each_run_once(runs: Runs, tmp_path: Path) -> None:
+    """By the link, as the installation sees it, and by the folder that ``LLMB_WORKLOAD`` may name."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (runs.install / "workloads").mkdir()
+    (runs.install / "workloads" / "pretrain_llama3.1").symlink_to(scratch)
+    both = runs.make(), runs.make(workload_folder=str(scratch))
+    assert sorted(runs.find()) == sorted(ids(*both))
+    rebuild(runs.install)
+    assert sorted(runs.find()) == sorted(ids(*both))
 
 
 def test_a_link_in_place_of_the_index_leads_to_nothing_that_is_changed(runs: Runs, tmp_path: Path) -> None:
@@ -347,7 +435,7 @@ def test_a_link_in_place_of_the_index_leads_to_nothing_that_is_changed(runs: Run
     file.parent.mkdir(exist_ok=True)
     file.unlink(missing_ok=True)
     file.symlink_to(precious)
-    assert not note(record)
+    assert note(record)
     assert runs.find() == [record.paths.run_id]
     assert (precious.read_bytes(), file.is_symlink()) == (before, False)
 
@@ -374,12 +462,13 @@ def test_an_index_of_an_earlier_release_is_made_anew_and_keeps_what_only_it_know
 
 def test_figures_go_with_their_run(runs: Runs) -> None:
     record = runs.make()
-    kept = CachedFigures("log", "window", str(record.paths.folder), "stamp", b"0")
-    assert keep_figures(runs.install, [kept])
-    assert kept_figures(runs.install, ["log"])[("log", "window")].content == b"0"
+    folder = str(record.paths.folder)
+    assert keep_figures(runs.install, [LogFigures(folder, "stamp", "configuration", b"0", b"1")])
+    assert note(record), "and stay when its state is noted"
+    assert kept_figures(runs.install, [folder])[folder].figures == b"0"
     shutil.rmtree(record.paths.folder)
     assert runs.find() == []
-    assert kept_figures(runs.install, ["log"]) == {}
+    assert kept_figures(runs.install, [folder]) == {}
 
 
 # Names of runs

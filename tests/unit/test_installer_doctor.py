@@ -10,21 +10,12 @@ import msgspec
 import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.health.facts import Folder, Needs, NodeFacts, Software
-from llmb_common.runs.evidence.nodes import Adapter, GpuState, HostFacts, Snapshot
+from llmb_common.health.one_node import ContainerProbe, NodeReport, parse_values
+from llmb_common.nodes.facts import Adapter, Folder, GpuState, HostFacts, NodeFacts, Snapshot, Software
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.commands.doctor import DoctorCheck, all_checks
-from llmb_install.commands.doctor_facts import (
-    ContainerProbe,
-    Limits,
-    NodeReport,
-    SiteFacts,
-    WorkloadNeeds,
-    ask_one_node,
-    network_of,
-    parse_node,
-)
+from llmb_install.commands.doctor_facts import Limits, SiteFacts, WorkloadNeeds, ask_a_node
 from support.health_fleets import fleet
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -38,7 +29,7 @@ NODE = NodeReport(
     facts=NodeFacts(
         "gpu1",
         machine=HostFacts(architecture="x86_64", adapters=(Adapter(name="mlx5_0"), Adapter(name="mlx5_1"))),
-        gpus=smi(H100, H100),
+        before=smi(H100, H100),
         software=Software(
             enroot="4.1.2",
             unpacked=Folder("/raid", there=True, free=4096000000),
@@ -47,7 +38,7 @@ NODE = NodeReport(
         folders=dict.fromkeys(("installation", "images", "workload"), Folder(there=True)),
     ),
     inside=ContainerProbe(
-        parse_node("started=yes\nroot=ext2/ext3\nworkloads=seen\nworkloads=written\ngpu=0\ngpu=1\n"),
+        parse_values("started=yes\nroot=ext2/ext3\nworkloads=seen\nworkloads=written\ngpu=0\ngpu=1\n"),
         status=0,
         seconds=43.2,
     ),
@@ -130,9 +121,7 @@ def network(**changes: object) -> SiteFacts:
     """A node with these properties of its system, otherwise healthy."""
     healthy = fleet()["n1"]
     system = msgspec.structs.replace(healthy.system, **{"open_driver": False, **changes})
-    return replace(
-        GOOD, node=replace(NODE, network=network_of(msgspec.structs.replace(healthy, system=system), Needs()))
-    )
+    return node(system=system, machine=msgspec.structs.replace(healthy.machine, architecture="x86_64"))
 
 
 def _preempting(grace: int) -> SiteFacts:
@@ -190,10 +179,10 @@ def _rack(version: str, *blocks: int) -> SiteFacts:
         (replace(GOOD, node=NodeReport(error="none was free")), "a compute node", "doubt", "", "--no-compute-node"),
         (node(machine=HostFacts(architecture="aarch64", adapters=NODE.facts.machine.adapters)), "architecture",
          "blocks", "", "wrong architecture"),
-        (node(gpus=smi()), "GPUs of the node", "blocks", "nvidia-smi shows none", "driver"),
-        (node(gpus=smi("NVIDIA B200")), "GPUs of the node", "doubt", "", "says h100"),
-        (node(gpus=smi("NVIDIA H100 NVL")), "GPUs of the node", "doubt", "", "says h100"),
-        (node(gpus=smi(H100, H100, cuda="12.4")), "CUDA of the driver", "doubt", "", "update the driver"),
+        (node(before=smi()), "GPUs of the node", "blocks", "nvidia-smi shows none", "driver"),
+        (node(before=smi("NVIDIA B200")), "GPUs of the node", "doubt", "", "says h100"),
+        (node(before=smi("NVIDIA H100 NVL")), "GPUs of the node", "doubt", "", "says h100"),
+        (node(before=smi(H100, H100, cuda="12.4")), "CUDA of the driver", "doubt", "", "update the driver"),
         (node(machine=HostFacts(architecture="x86_64")), "InfiniBand or RoCE", "doubt", "no device", "TCP"),
         (network(peermem=False), "GPUDirect RDMA", "doubt",
          "neither nvidia_peermem nor the open driver: no GPUDirect RDMA", "nvidia_peermem"),
@@ -211,7 +200,7 @@ def _rack(version: str, *blocks: int) -> SiteFacts:
         (replace(GOOD, site=replace(GOOD.site, slurm_version="21.07.9")), "Slurm version", "doubt", "21.07.9", ""),
         (settings(account=None), "account", "doubt", "none is set", ""),
         (settings(gpu_partition=None), "GPU partition", "doubt", "none is set", ""),
-        (node(gpus=smi("NVIDIA H200", driver=None)), "GPUs of the node", "doubt", "1 x NVIDIA H200, driver ?", ""),
+        (node(before=smi("NVIDIA H200", driver=None)), "GPUs of the node", "doubt", "1 x NVIDIA H200, driver ?", ""),
         (replace(GOOD, node=replace(NODE, skew=5.1)), "clock of the node", "doubt", "+5.1 s from ours", ""),
     ],
 )  # fmt: skip
@@ -342,7 +331,7 @@ def test_slurms_own_message_explains_why_no_node_answers(tmp_path: Path, monkeyp
     (tmp_path / "salloc").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     (tmp_path / "salloc").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    node = ask_one_node(cluster_config(), tmp_path, tmp_path)
+    node = ask_a_node(cluster_config(), tmp_path, tmp_path)
     assert node.error == (
         "no node answered: Unable to allocate resources: Invalid account or account/partition combination specified"
     )

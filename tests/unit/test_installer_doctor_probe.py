@@ -1,4 +1,4 @@
-"""What doctor's job says of a node, from what health looks at, and of the container on it (``commands/probe.sh``), with
+"""What doctor's job says of a node, from what health looks at, and of the container on it (``health/probe.sh``), with
 programs of the test's own; and limits as Slurm prints them."""
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.health.one_node import parse_values
 from llmb_common.site.cluster import cluster_config
-from llmb_install.commands.doctor_facts import limit_minutes, parse_node, workloads_here
-from llmb_train.health.looks import _unpacked
+from llmb_install.commands.doctor_facts import limit_minutes, workloads_here
+from llmb_train.nodes.looks import _unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PROBE = ROOT / "installer" / "llmb_install" / "commands" / "probe.sh"
+PROBE = ROOT / "common" / "llmb_common" / "health" / "probe.sh"
 
 
 def probed(tmp_path: Path, tools: dict[str, str], folder: str, seconds: int = 1) -> dict[str, list[str]]:
@@ -25,7 +26,7 @@ def probed(tmp_path: Path, tools: dict[str, str], folder: str, seconds: int = 1)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
     command = ["bash", str(PROBE), str(seconds), folder]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
-    return parse_node(done.stdout)
+    return parse_values(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +85,5 @@ def test_what_the_recipes_ask_for() -> None:
 
 
 def test_what_a_node_says_line_by_line() -> None:
-    assert parse_node("gpu=a\nnothing\nempty=\ngpu= b = c \n") == {"gpu": ["a", "b = c"]}
-    assert parse_node("") == {}
+    assert parse_values("gpu=a\nnothing\nempty=\ngpu= b = c \n") == {"gpu": ["a", "b = c"]}
+    assert parse_values("") == {}

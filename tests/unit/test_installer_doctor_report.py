@@ -16,25 +16,18 @@ from test_installer_doctor import GOOD, H100, NODE, bad, folders, looked, networ
 
 from llmb_common.errors import SchedulerError
 from llmb_common.executors import NodeRequest
+from llmb_common.executors.slurm.executor import SlurmExecutor
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.health.facts import Folder
+from llmb_common.health.one_node import NodeReport
 from llmb_common.machine.processes import Answer
-from llmb_common.runs.evidence.nodes import Adapter, HostFacts, Snapshot
+from llmb_common.nodes.facts import Adapter, Folder, HostFacts, Snapshot
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import parse_sinfo
 from llmb_install.commands import doctor as checks
 from llmb_install.commands.doctor import all_checks, doctor
-from llmb_install.commands.doctor_facts import (
-    SLURM_COMMANDS,
-    Limits,
-    NodeReport,
-    SiteFacts,
-    ask_one_node,
-    gather,
-    slurm_limits,
-)
-from llmb_train.evidence.ask import frames
+from llmb_install.commands.doctor_facts import SLURM_COMMANDS, Limits, SiteFacts, ask_a_node, gather, slurm_limits
+from llmb_train.nodes.ask import frames
 
 GOOD_REPORT = {
     "space for the installation": "10.0 TB free in /",
@@ -78,7 +71,7 @@ def on_slurm(**changes: Any) -> SiteFacts:
 def test_a_good_site_is_described_check_by_check() -> None:
     assert report(GOOD) == GOOD_REPORT
     assert {(check.level, check.remedy) for check in all_checks(GOOD)} == {("ok", "")}
-    assert "GPUs of the node" not in report(replace(on_slurm(gpu_type="cpu"), node=looked(gpus=smi())))
+    assert "GPUs of the node" not in report(replace(on_slurm(gpu_type="cpu"), node=looked(before=smi())))
 
 
 @pytest.mark.parametrize(
@@ -94,14 +87,14 @@ def test_a_good_site_is_described_check_by_check() -> None:
         replace(GOOD, install=Path("/not/there"), node=folders(installation=Folder()).node),
         replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|45:00|1|gpu:8"))),
         replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|infinite|1|gpu:1"))),
-        node(gpus=smi(H100, H100, cuda=None)),
+        node(before=smi(H100, H100, cuda=None)),
         node(machine=HostFacts(architecture="x86_64", adapters=(Adapter(name="mlx5_0"),))),
         network(memlock=None),
         network(memlock=1 << 35, peermem=None),
         network(peermem=False, open_driver=True),
         on_slurm(gpu_type=None, arch=None),
         on_slurm(gpu_type="h100", cluster_type=None),
-        replace(on_slurm(gpu_type="cpu"), node=looked(gpus=smi("Tesla V100"))),
+        replace(on_slurm(gpu_type="cpu"), node=looked(before=smi("Tesla V100"))),
     ],
 )
 def test_what_is_just_enough_is_no_finding(facts: SiteFacts) -> None:
@@ -123,7 +116,7 @@ def test_a_fault_that_hides_others_is_named_alone() -> None:
     }
     assert list(bad(node(machine=HostFacts(architecture="x86_64")))) == ["InfiniBand or RoCE"]
     assert list(bad(replace(GOOD, local_enroot="", has_unsquashfs=False))) == ["Enroot on this machine"]
-    silent = bad(node(gpus=Snapshot(missing="nvidia-smi did not answer in time"), hung={"nvlink": "killed"}))
+    silent = bad(node(before=Snapshot(missing="nvidia-smi did not answer in time"), hung={"nvlink": "killed"}))
     assert silent["programs of the node"].found == "nvidia-smi, nvlink: no answer"
     assert list(silent) == ["GPUs of the node", "programs of the node"]
     assert "GPU partition" not in report(replace(GOOD, missing_commands=("srun",), controller_is_up=False))
@@ -230,7 +223,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine()
     monkeypatch.setattr("llmb_install.answers.detect.ask", machine.ask)
-    monkeypatch.setattr("llmb_install.commands.doctor_facts.hold", machine.hold)
+    monkeypatch.setattr(SlurmExecutor, "hold", staticmethod(machine.hold))
     monkeypatch.setattr("llmb_install.commands.doctor_facts.mpi_types", lambda: ("none", "pmix"))
     monkeypatch.setattr("shutil.which", lambda name: name if name in machine.on_path else None)
     monkeypatch.setattr("llmb_install.commands.doctor_facts.free_bytes", lambda folder: len(str(folder)))
@@ -265,7 +258,7 @@ def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
         node=found.node,
     )
     assert found.node is not None
-    assert (found.node.facts.node, found.node.facts.seconds) == ("gpu1", {})
+    assert (found.node.facts.host, found.node.facts.seconds) == ("gpu1", {})
 
 
 def test_nothing_is_asked_of_a_controller_that_is_down(machine: Machine) -> None:
@@ -304,7 +297,7 @@ def test_a_site_that_says_nothing_of_itself_is_asked_as_a_slurm_site(machine: Ma
 @pytest.mark.parametrize(("per_node", "gres"), [(4, "--gres=gpu:4"), (None, "--gres=gpu:1")])
 def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: int | None, gres: str) -> None:
     slurm = SlurmSettings(account="bench", gpu_partition="gpu", gres=True, additional_params="qos=high")
-    ask_one_node(cluster_config(gpus_per_node=per_node, slurm=slurm), Path("/i"), Path("/m"))
+    ask_a_node(cluster_config(gpus_per_node=per_node, slurm=slurm), Path("/i"), Path("/m"))
     (wanted,) = machine.wanted
     assert {gres, "--account=bench", "--partition=gpu", "--qos=high"} <= {*allocation(wanted, wanted.scheduler)}
 
@@ -320,14 +313,14 @@ def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: 
 )
 def test_why_no_node_answered(machine: Machine, answer: Answer | SchedulerError, error: str) -> None:
     machine.node = answer
-    assert ask_one_node(CONFIG, Path("/i"), Path("/m")) == NodeReport(error=f"no node answered: {error}")
+    assert ask_a_node(CONFIG, Path("/i"), Path("/m")) == NodeReport(error=f"no node answered: {error}")
 
 
 @pytest.mark.parametrize("ended", [None, "soon"])
 def test_a_node_without_a_clock_is_not_judged_by_it(machine: Machine, ended: object) -> None:
-    assert round(ask_one_node(CONFIG, Path("/i"), Path("/m")).skew or 0) == 100
+    assert round(ask_a_node(CONFIG, Path("/i"), Path("/m")).skew or 0) == 100
     machine.node = on_node(ended=ended)
-    assert ask_one_node(CONFIG, Path("/i"), Path("/m")).skew is None
+    assert ask_a_node(CONFIG, Path("/i"), Path("/m")).skew is None
 
 
 # What Slurm and the recipes say of limits

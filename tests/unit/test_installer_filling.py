@@ -193,23 +193,16 @@ def test_a_build_has_a_name_of_its_own_and_a_receipt(environment: Environment) -
 
 @pytest.mark.parametrize(
     "change",
-    [{"kind": "uv"}, {"build_lock": "other"}, {"lock": "other"}, {"link": "elsewhere"}, {"editable": "clone"}],
+    [{"kind": "uv"}, {"lock": "other"}, {"link": "elsewhere"}, {"editable": "clone"}],
     ids=lambda change: next(iter(change)),
 )
 def test_what_decides_the_content_decides_the_build(environment, tmp_path, change):
     (tmp_path / "other").write_text("six==2\n")
     (tmp_path / "clone").mkdir()
-    (tmp_path / "clone" / "pyproject.toml").write_text("[project]\n")
-    values = {
-        key: tmp_path / value if key in ("lock", "build_lock", "link", "editable") else value
-        for key, value in change.items()
-    }
+    values = {key: tmp_path / value if key in ("lock", "link", "editable") else value for key, value in change.items()}
     changed = replace(environment, **values)
     assert changed.inputs() != environment.inputs()
     if "editable" in change:
-        before = changed.inputs()
-        (tmp_path / "clone" / "pyproject.toml").write_text("[project] # more\n")
-        assert changed.inputs() != before
         (tmp_path / "link").symlink_to(tmp_path / "clone")
         assert replace(changed, editable=tmp_path / "link").inputs() == changed.inputs()
     assert replace(environment, python="/other", smoke=("x",)).inputs() == environment.inputs()

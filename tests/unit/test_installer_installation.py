@@ -265,9 +265,8 @@ def test_the_tools_environment_is_the_clone_with_all_that_it_imports(tmp_path: P
     tool = tool_environment(Path("/clone"), tmp_path)
     assert (tool.link, tool.editable, tool.kind) == (*(tmp_path / "venvs" / "llmb", Path("/clone")), "venv")
     assert tool.lock == Path("/clone/installer/locks/tool.txt")
-    assert tool.build_lock == Path("/clone/installer/locks/tool-build.txt")
-    assert tool.smoke == ("llmb_common", "llmb_install", "llmb_run", "llmb_charts", *TOOL_IMPORTS)
-    assert (tool.id, tool.download, tool.disk) == ("tool", 67_000_000, 66_000_000)
+    assert tool.smoke == ("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS)
+    assert (tool.id, tool.download, tool.disk) == ("tool", 33_000_000, 65_000_000)
     assert tool.room() == [Room(tool.link.parent, TOOL_BYTES, "environment llmb")]
     assert tool.show() == f"environment {tool.link} with LLMB from /clone"
 

@@ -13,7 +13,7 @@ import pytest
 from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = ("tool.txt", "tool-build.txt", "uv.txt", "engine-cpu.txt", "engine-cpu-0.6.txt")
+LOCKS = ("tool.txt", "charts.txt", "uv.txt", "engine-cpu.txt", "engine-cpu-0.6.txt")
 UV = """#!/bin/bash
 if [[ $2 == compile ]]; then
   echo "$*" >> "$LOG"

@@ -42,7 +42,8 @@ def measured(row: dict[str, Any]) -> MemoryInput:
 def layout_of(row: dict[str, Any]) -> Layout:
     columns = {name: row[name] for name in ("tp", "pp", "cp", "ep")}
     shards = 8 // (row["tp"] * row["pp"] * row["cp"])
-    return Layout(gpus=8, mbs=1, gbs=row["microbatches"] * shards, etp=1 if row["ep"] else None, **columns)
+    columns["etp"] = 1 if row["ep"] else None
+    return Layout(seq_len=8192, gpus=8, mbs=1, gbs=row["microbatches"] * shards, **columns)
 
 
 def errors(stages: tuple[StageMemory, ...], peaks: list[float]) -> list[float]:
@@ -118,7 +119,7 @@ def test_interleaved_stages_in_fp8_are_predicted_as_well_as_it_is_documented() -
     architecture, found = RECIPES["llama3.1"].model("70b").listed, []
     body = body_of(architecture, layers_of(architecture))
     for row in PEAKS["llama3_70b_fp8cs_32_h100"]["rows"]:
-        layout = Layout(gpus=32, tp=row["tp"], pp=row["pp"], vp=row["vp"], mbs=1, gbs=32)
+        layout = Layout(seq_len=8192, gpus=32, tp=row["tp"], pp=row["pp"], vp=row["vp"], mbs=1, gbs=32)
         stages = stages_memory(MemoryInput(body=body, layout=layout, sequence_length=4096, storage=storage))
         found.append(round(100 * (max(stage.total for stage in stages) / row["allocated_gib"] - 1), 1))
     check("dense, fp8 (cs), VP", found)
@@ -199,14 +200,14 @@ def test_a_plan_has_the_parts_of_every_stage() -> None:
 
 def test_a_rank_runs_ahead_as_the_schedule_says() -> None:
     """megatron-core: 2(PP - rank - 1) + (VP - 1)PP chunks ahead of its first backward pass."""
-    layout = Layout(gpus=4, pp=4, vp=2, mbs=1, gbs=8)
+    layout = Layout(seq_len=8192, gpus=4, pp=4, vp=2, mbs=1, gbs=8)
     assert [under_way(layout, rank) for rank in range(4)] == [(7, 4), (5, 4), (4, 3), (4, 1)]
     assert [under_way(replace(layout, vp=None), rank) for rank in range(4)] == [(4,), (3,), (2,), (1,)]
     assert under_way(replace(layout, vp=None, gbs=2), 0) == (2,)
 
 
 def test_a_function_may_place_its_layers_itself() -> None:
-    layout = Layout(gpus=4, pp=2, vp=2, mbs=1, gbs=8)
+    layout = Layout(seq_len=8192, gpus=4, pp=2, vp=2, mbs=1, gbs=8)
     said = "pipeline_model_parallel_layout"
     assert chunks_of({said: "Et*4|(t*2|)*2tmL"}, layout, 9) == (4, 2, 2, 1)
     assert chunks_of({said: [["embedding", "decoder"], ["decoder", "mtp", "loss"]]}, layout, 2) == (1, 1)
@@ -277,7 +278,7 @@ def stage(
     architecture: Architecture = MODEL, storage: Storage | None = None, index: int = -1, **columns: Any
 ) -> StageMemory:
     """A stage, the last unless said otherwise, of a job on 8 GPUs."""
-    layout = Layout(**{"gpus": 8, "mbs": 1, "gbs": 64, **columns})
+    layout = Layout(**{"seq_len": 8192, "gpus": 8, "mbs": 1, "gbs": 64, **columns})
     body = body_of(architecture, layers_of(architecture))
     return stages_memory(MemoryInput(body=body, layout=layout, sequence_length=T, storage=storage or Storage()))[index]
 
@@ -393,7 +394,7 @@ def body(name: str) -> Body:
 
 def test_heads_for_further_tokens_are_on_the_last_stage() -> None:
     deepseek = body("deepseek_v3_pretrain_256gpu_gb300_fp8mx_config")
-    layout = Layout(gpus=256, pp=2, ep=32, etp=1, mbs=1, gbs=4096)
+    layout = Layout(seq_len=8192, gpus=256, pp=2, ep=32, etp=1, mbs=1, gbs=4096)
     with_head, without = (
         stages_memory(MemoryInput(body=model, layout=layout, sequence_length=4096))[-1]
         for model in (deepseek, replace(deepseek, heads=(), further=0))
@@ -407,7 +408,7 @@ def test_heads_for_further_tokens_are_on_the_last_stage() -> None:
 def test_what_is_computed_again_is_not_kept(module: str) -> None:
     job = MemoryInput(
         body=body("deepseek_v3_pretrain_256gpu_gb300_fp8mx_config"),
-        layout=Layout(gpus=256, pp=4, ep=64, etp=1, mbs=1, gbs=4096),
+        layout=Layout(seq_len=8192, gpus=256, pp=4, ep=64, etp=1, mbs=1, gbs=4096),
         sequence_length=4096,
     )
     kept = stages_memory(job)[0].activations
@@ -418,7 +419,7 @@ def test_what_is_computed_again_is_not_kept(module: str) -> None:
 def test_what_is_sent_to_the_host_is_not_kept(module: str) -> None:
     job = MemoryInput(
         body=body("qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"),
-        layout=Layout(gpus=16, ep=16, etp=1, mbs=1, gbs=1024),
+        layout=Layout(seq_len=8192, gpus=16, ep=16, etp=1, mbs=1, gbs=1024),
         sequence_length=4096,
     )
     kept = stages_memory(job)[0].activations

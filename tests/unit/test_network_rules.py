@@ -10,17 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.nodes.facts import Adapter, HostFacts, NodeFacts, Snapshot
+from llmb_common.nodes.nccl import MOST_BYTES, NcclLog, parse_nccl_log, read_nccl_log
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.nodes import (
-    MOST_BYTES,
-    Adapter,
-    HostFacts,
-    NcclLog,
-    NodeRecord,
-    Snapshot,
-    parse_nccl_log,
-    read_nccl_log,
-)
 from support.told_nodes import IB, gpu, node, said, two_nodes
 
 
@@ -54,7 +46,7 @@ def test_adapters_that_do_not_reach_the_gpus_memory(plan, transports, networks, 
 
 
 def test_the_number_of_adapters_in_use(plan: JobPlan) -> None:
-    def on(host: str, used: int, active: int, **changes: Any) -> NodeRecord:
+    def on(host: str, used: int, active: int, **changes: Any) -> NodeFacts:
         ports = tuple(Adapter(f"m{n}", state="ACTIVE", rate_gbps=400.0, **changes) for n in range(active))
         log = msgspec.structs.replace(IB, adapters={f"m{n}": "IB" for n in range(used)})
         return node(host, machine=HostFacts(kernel="6.8", driver="580", adapters=ports), nccl=log)
@@ -91,7 +83,7 @@ def test_a_pair_that_nvlink_joins_or_not(plan, changes, domains, text):
     grace = msgspec.structs.replace(plan, gpu_type="gb200", gpus_per_node=4, scheduler=None)
     log = msgspec.structs.replace(JOINED, **changes)
 
-    def of(host: str, domain: str | None) -> NodeRecord:
+    def of(host: str, domain: str | None) -> NodeFacts:
         look = Snapshot(time=1000.0, gpus=tuple(gpu(n, product="NVIDIA GB200", domain=domain) for n in range(4)))
         return node(host, before=look, load=look, after=look, nccl=log)
 
@@ -124,7 +116,7 @@ def test_an_adapter_unlike_those_of_its_name(plan, changes, severity, text, used
     """Where nobody knows what NCCL uses, any port may be one that has no cable."""
     usual = {"state": "ACTIVE", "rate_gbps": 400.0, "firmware": "28"}
 
-    def with_ports(host: str, **first: Any) -> NodeRecord:
+    def with_ports(host: str, **first: Any) -> NodeFacts:
         ports = (Adapter(name="mlx5_0", **{**usual, **first}), Adapter(name="eth0", state="DOWN"))
         log = msgspec.structs.replace(IB, adapters={"mlx5_0": "IB"} if used else {})
         return node(host, machine=HostFacts(kernel="6.8", driver="580", adapters=ports), nccl=log)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from llmb_common.runs.evidence.nodes import read_nodes, read_peaks
+from llmb_common.nodes.reading import read_nodes, read_peaks
 from llmb_common.timing.iterations import memory_prints, read_log
 from llmb_common.timing.log_files import open_log
-from llmb_train.evidence import gpus, machine
-from llmb_train.evidence.node import LOAD_STEP, Node
+from llmb_train.nodes import gpus, machine
+from llmb_train.nodes.record import LOAD_STEP, Node
 from llmb_train.ranks import Rank
 from support.gpu_nodes import on_path, put_nvidia_smi
 from support.iteration_logs import mbridge_line, memory_print
@@ -99,7 +99,7 @@ def test_the_other_ranks_write_nothing(tmp_path: Path) -> None:
 
 def test_a_hanging_tool_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus.snapshot, "__defaults__", (0.2,))
-    monkeypatch.setattr("llmb_train.evidence.node._SECONDS_AFTER", 0.2)
+    monkeypatch.setattr("llmb_train.nodes.record._SECONDS_AFTER", 0.2)
     monkeypatch.setenv("PATH", on_path(put_nvidia_smi(tmp_path / "bin", "sleep 600")))
     train(tmp_path, job())
     assert "machine" in account(tmp_path)
@@ -120,7 +120,7 @@ def test_a_look_that_fails_is_no_error(tmp_path, monkeypatch, capfd):
         raise RuntimeError("nobody thought of this")
 
     monkeypatch.setattr(machine, "facts", broken)
-    monkeypatch.setattr("llmb_train.evidence.gpus.snapshot", broken)
+    monkeypatch.setattr("llmb_train.nodes.gpus.snapshot", broken)
     train(tmp_path, job())
     assert capfd.readouterr() == ("", "")
 
@@ -183,7 +183,7 @@ def test_a_hanging_tool_ends_with_the_training(tmp_path: Path, late: float) -> N
     tool and its thread's knowing of it, which a busy machine makes long."""
     tool = put_nvidia_smi(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; exec sleep 600")
     program = (
-        "import subprocess, threading, time; from pathlib import Path; from llmb_train.evidence.ask import ask\n"
+        "import subprocess, threading, time; from pathlib import Path; from llmb_train.nodes.ask import ask\n"
         "class Late(subprocess.Popen):\n"
         "    def __init__(self, *words, **options):\n"
         f"        super().__init__(*words, **options); time.sleep({late})\n"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from llmb_train.evidence import gpus, machine
-from llmb_train.evidence.ask import NoAnswer
-from llmb_train.evidence.node import LAST_LOAD_STEP, LOAD_STEP, Node
+from llmb_train.nodes import gpus, machine
+from llmb_train.nodes.ask import NoAnswer
+from llmb_train.nodes.record import LAST_LOAD_STEP, LOAD_STEP, Node
 from llmb_train.ranks import Rank
 
 FIRST = Rank(rank=8, local_rank=0, world_size=16, master_addr="n1", master_port=21000)
@@ -237,7 +237,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
         return {"look": len(had), "time": 1.0, "gpus": [GPU]}
 
     monkeypatch.setattr(gpus, "snapshot", snapshot)
-    monkeypatch.setattr("llmb_train.evidence.node._LOOK_GAP", 0.0)
+    monkeypatch.setattr("llmb_train.nodes.record._LOOK_GAP", 0.0)
     monkeypatch.setattr(machine, "facts", lambda environ: {"host": environ.get("SLURMD_NODENAME")})
     return had
 

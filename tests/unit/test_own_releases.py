@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
 from llmb_common.executors.engine import check_engine
@@ -19,6 +20,8 @@ from llmb_common.site.cluster import FILE_NAME
 from llmb_common.submission.launch import plan_from_variables
 from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.installation import Installation
+from llmb_run import options
+from llmb_run.commands.start import single_command
 from llmb_train.job import FunctionJob, Job, parse_job
 from support import plans
 from support.cli import Cli
@@ -74,6 +77,32 @@ def test_the_release_or_its_image_chooses_the_sites_catalogue(site: Path, how: d
     job = parse_job(job_document(planned, dry_run_paths(str(site), "x")))
     assert isinstance(job, FunctionJob)
     assert (job.function.name, job.engine, job.release.is_newer) == (NEW, "0.9", True)
+
+
+@pytest.mark.parametrize("asked", ["0.9", "0.9.1"])
+@pytest.mark.parametrize("name", ["0.9", "0.9.1"])
+def test_a_release_is_found_by_two_numbers_and_by_three(tmp_path: Path, name: str, asked: str) -> None:
+    configure(tmp_path, f'releases: {{"{name}": {{image: {IMAGE}, catalogue: {catalogue(tmp_path)}}}}}')
+    planned = plan_for(tmp_path, "mbridge", **ASKED, LLMB_ENGINE=asked)
+    assert (planned.function.release, planned.engine, planned.image) == ("0.9.1", "0.9", IMAGE)
+    configure(tmp_path, f'releases: {{"{name}": {{image: {IMAGE}}}}}')
+    assert plan_for(tmp_path, **LLAMA, LLMB_ENGINE=asked).image == IMAGE
+
+
+def test_two_numbers_with_the_catalogue_of_another_patch_are_refused(tmp_path: Path) -> None:
+    configure(tmp_path, f'releases: {{"0.9": {{image: {IMAGE}, catalogue: {catalogue(tmp_path)}}}}}')
+    with pytest.raises(
+        RequestError, match=r'LLMB_ENGINE=0\.9\.2: .*releases."0.9" .* is of Megatron-Bridge 0.9.1'
+    ) as caught:
+        plan_for(tmp_path, "mbridge", **ASKED, LLMB_ENGINE="0.9.2")
+    assert "LLMB_ENGINE=0.9.1" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["0.6", "0.6.0"])
+def test_an_image_of_the_sites_with_a_shipped_release_has_its_functions(tmp_path: Path, name: str) -> None:
+    configure(tmp_path, f'releases: {{"{name}": {{image: {IMAGE}}}}}')
+    planned = plan_for(tmp_path, "mbridge", **SHIPPED_TOO, LLMB_ENGINE="0.6.0")
+    assert (planned.function.release, planned.image) == ("0.6.0", IMAGE)
 
 
 def test_the_sites_releases_change_nothing_for_other_jobs(site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -285,20 +314,102 @@ def test_a_run_of_the_sites_release_has_no_reference_until_it_has_a_baseline(cli
     assert (reference["kind"], reference["same_software"], reference["software"]) == ("baseline", True, "ours.sqsh")
 
 
-# Sweeps
+# What other commands see of it
 
 
-def test_a_sweep_takes_models_and_scales_of_the_sites_release(cli: Cli) -> None:
+@pytest.fixture
+def zebra(cli: Cli) -> Cli:
+    """A site whose release has one model that nobody else has, and one function that the shipped ones have, too."""
     file = catalogue(cli.install)
     file.write_text(file.read_text().replace(NEW, "zebra_9b_pretrain_16gpu_h100_fp8ds_ours_config"))
     file.write_text(file.read_text().replace('"llama3_8b", "pretrain", 16', '"zebra_9b", "pretrain", 16'))
     configure(cli.install, f'cluster_type: slurm\nreleases: {{"0.9": {{image: {IMAGE}, catalogue: {file}}}}}')
-    asked = ("-w", "mbridge", "-s", "zebra_9b", "--gpu-type", "h100", "--dtype", "fp8", "--scale", "all", "--dry-run")
-    asked += ("--variant", "ours")
-    done = cli("submit", *asked, "--engine", "0.9")
+    return cli
+
+
+ZEBRA = ("-w", "mbridge", "-s", "zebra_9b", "--gpu-type", "h100", "--dtype", "fp8", "--variant", "ours")
+
+
+def test_a_sweep_takes_models_and_scales_of_the_sites_release(zebra: Cli) -> None:
+    done = zebra("submit", *ZEBRA, "--scale", "all", "--dry-run", "--engine", "0.9")
     assert done.status == 0, done.err
     assert "#SBATCH --job-name=pretrain_zebra_9b_fp8_ds_gpus16_" in done.out
-    assert cli("submit", *asked).status == 2
+
+
+@pytest.mark.parametrize("engine", ["0.9", "0.9.1"])
+def test_a_plan_is_shown_with_the_sites_function_as_the_source_of_its_values(zebra: Cli, engine: str) -> None:
+    done = zebra("plan", *ZEBRA, "--scale", "16", "--engine", engine, "--json")
+    assert done.status == 0, done.err
+    found = {source["source"] for source in done.data["sources"]}
+    assert "zebra_9b_pretrain_16gpu_h100_fp8ds_ours_config (Megatron-Bridge 0.9.1)" in found
+
+
+def test_a_plan_names_the_release_of_its_image_as_the_source(zebra: Cli) -> None:
+    job = ("-s", "llama3_8b", "--gpu-type", "h100", "--dtype", "fp8", "--scale", "8", "--env", "FP8_RECIPE=cs")
+    found = {source["source"] for source in zebra("plan", "-w", "mbridge", *job, "--json").data["sources"]}
+    assert f"{OLD} (Megatron-Bridge 0.6.0)" in found
+
+
+def test_a_sweep_without_the_release_says_which_one_has_the_model(zebra: Cli) -> None:
+    done = zebra("submit", *ZEBRA, "--scale", "16", "--dry-run")
+    assert done.status == 2
+    assert "Megatron-Bridge 0.9 has it: set --engine 0.9" in done.err
+
+
+def test_a_suite_takes_a_function_of_the_sites_release(zebra: Cli, tmp_path: Path) -> None:
+    suite = tmp_path / "ours.yaml"
+    test = "workload: mbridge, size: zebra_9b, dtype: fp8, variant: ours, reference: none"
+    suite.write_text(f'name: ours\ndefaults: {{gpu_type: h100, scale: 16, engine: "0.9"}}\ntests:\n  - {{{test}}}\n')
+    done = zebra("accept", suite, "--dry-run", "--json")
+    assert done.status == 0, done.err
+    assert [item["plan"]["function"]["release"] for item in done.data["workloads"]] == ["0.9.1"]
+
+
+def test_the_list_has_what_only_the_sites_release_has(zebra: Cli) -> None:
+    (entry,) = zebra("list", "-w", "mbridge", "--json").data
+    found = {(known["size"], known["release"], *known["scales"]) for known in entry["configurations"]}
+    assert ("zebra_9b", "0.9.1", 16) in found
+    assert "zebra_9b" in entry["sizes"]
+    shipped = [known for known in entry["configurations"] if known["size"] == "llama3_8b"]
+    assert {known["release"] for known in shipped} == {None}
+    done = zebra("list", "-w", "mbridge", "-s", "zebra")
+    assert " 16* " in done.out
+    assert "* not in the workload's image: --engine 0.9.1 takes the image that has it" in done.err
+    assert "RUN_CONF_IMAGE" not in done.err
+
+
+def test_a_function_that_the_workloads_image_lacks_is_listed_as_of_the_sites_release(cli: Cli, tmp_path: Path) -> None:
+    """Of 0.6.2, which no known image has: the site's has it."""
+    file = ROOT / "mbridge" / "catalogue-0.6.2.json"
+    asked = ("list", "-w", "mbridge", "-s", "nemotron_3_5_lightning", "--json")
+    before = {known["release"] for known in cli(*asked).data[0]["configurations"]}
+    configure(cli.install, f'releases: {{"0.6.2": {{image: {IMAGE}, catalogue: {file}}}}}')
+    (entry,) = cli(*asked).data
+    assert {known["release"] for known in entry["configurations"]} == before
+    assert "0.6.2" in before
+    assert "--engine 0.6.2 takes the image that has it" in cli(*asked[:-1]).err
+
+
+def test_a_catalogue_that_cannot_be_read_is_left_out_of_the_list(cli: Cli) -> None:
+    configure(cli.install, f'releases: {{"0.9": {{image: {IMAGE}, catalogue: /nowhere.json}}}}')
+    done = cli("list", "-w", "mbridge")
+    assert done.status == 0
+    assert "left out: cannot read the catalogue /nowhere.json" in done.err
+
+
+def test_the_shell_completes_models_of_the_sites_release(zebra: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMB_INSTALL", str(zebra.install))
+    context, parameter = Context(single_command, info_name="single"), single_command.params[0]
+    context.params["workload"] = "mbridge"
+    assert options.complete_sizes(context, parameter, "zeb") == ["zebra_9b"]
+
+
+def test_tuning_looks_at_the_sites_function(zebra: Cli) -> None:
+    done = zebra("tune", *ZEBRA, "--scale", "16", "--engine", "0.9", "--dry-run", "--json")
+    assert done.status == 0, done.err
+    base, *_ = done.data["space"]["first"]
+    assert "-s zebra_9b" in base
+    assert "--force" not in base
 
 
 # The installer

@@ -1,4 +1,4 @@
-"""Where packages come from: what pip and uv are told, and fetching uv's wheel from a real index on this machine."""
+"""Fetching uv's wheel from a real index on this machine."""
 
 from __future__ import annotations
 
@@ -20,114 +20,23 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.parts import package_index, uv
-from llmb_install.parts.package_index import IndexSettings, Sources, Unavailable, settings
+from llmb_install.parts import fetching, package_index, pip_settings, uv
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import IndexSettings, settings
+from llmb_install.parts.refusals import Unavailable
 
 NONE = {"PIP_CONFIG_FILE": os.devnull}
 
 
 @pytest.fixture(autouse=True)
 def _no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_index, "_has_certificates", lambda: False)
-
-
-# What pip and uv are told
-
-
-def test_uv_looks_where_pip_is_told_to_look() -> None:
-    told = settings(
-        {
-            **NONE,
-            "PIP_INDEX_URL": "https://pypi.example/simple",
-            "PIP_EXTRA_INDEX_URL": "https://a.example\nhttps://b.example",
-            "PIP_FIND_LINKS": "/wheels /more",
-            "PIP_TRUSTED_HOST": "a.example",
-            "PIP_CERT": "/etc/ca.pem",
-            "PIP_CLIENT_CERT": "/etc/me.pem",
-            "PIP_PROXY": "http://proxy.example:3128",
-            "PIP_DEFAULT_TIMEOUT": "180",
-            "PIP_PROGRESS_BAR": "off",
-            "PIP_RETRIES": "",
-        }
-    )
-    assert told == IndexSettings(
-        {
-            "UV_DEFAULT_INDEX": "https://pypi.example/simple",
-            "UV_INDEX": "https://a.example https://b.example",
-            "UV_FIND_LINKS": "/wheels,/more",
-            "UV_INSECURE_HOST": "a.example",
-            "SSL_CERT_FILE": "/etc/ca.pem",
-            "SSL_CLIENT_CERT": "/etc/me.pem",
-            "HTTP_PROXY": "http://proxy.example:3128",
-            "HTTPS_PROXY": "http://proxy.example:3128",
-            "UV_HTTP_TIMEOUT": "180",
-        }
-    )
-    assert settings({**NONE, "PIP_NO_INDEX": "1"}) == IndexSettings(options=("--no-index",))
-    assert settings({**NONE, "PIP_NO_INDEX": "false"}) == IndexSettings()
-    for arguments in (["--no-index", "-e", "."], ["six"]):  # uv refuses an option that is given twice
-        argv = uv.install_argv("uv", "python", Path("/c"), IndexSettings(options=("--no-index",)), arguments)
-        assert argv.count("--no-index") == 1
-
-
-def test_what_uv_is_told_itself_wins() -> None:
-    env = {**NONE, "PIP_INDEX_URL": "https://pip.example", "UV_INDEX_URL": "https://uv.example", "UV_INDEX": ""}
-    env["UV_EXTRA_INDEX_URL"] = "https://more.example"
-    assert settings(env).variables == {"UV_DEFAULT_INDEX": "https://uv.example", "UV_INDEX": "https://more.example"}
-    env |= {"UV_DEFAULT_INDEX": "https://now.example", "UV_INDEX": "https://also.example"}
-    assert settings(env).variables == {"UV_DEFAULT_INDEX": "https://now.example", "UV_INDEX": "https://also.example"}
-
-
-def test_a_sites_own_authority_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings({**NONE, "REQUESTS_CA_BUNDLE": "/r.pem"}).variables == {"SSL_CERT_FILE": "/r.pem"}
-    assert settings({**NONE, "REQUESTS_CA_BUNDLE": "/r", "PIP_CERT": "/p"}).variables == {"SSL_CERT_FILE": "/p"}
-    monkeypatch.setattr(package_index, "_has_certificates", lambda: True)
-    assert settings(NONE).variables == {"UV_SYSTEM_CERTS": "true"}
-    assert settings({**NONE, "SSL_CERT_FILE": "/own.pem"}).variables == {"SSL_CERT_FILE": "/own.pem"}
+    monkeypatch.setattr(pip_settings, "has_certificates", lambda: False)
 
 
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
-
-def test_files_are_read_as_pip_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held against pip itself, which says what it would do."""
-    monkeypatch.setattr(package_index, "_MACHINES_FILE", tmp_path / "none")
-    home, machine, own = tmp_path / "home", tmp_path / "xdg", tmp_path / "own.conf"
-    write(machine / "pip" / "pip.conf", "[global]\nindex-url = https://machine.example\ntimeout = 5\n")
-    write(home / ".pip" / "pip.conf", "[global]\nindex_url = https://old.example\n[list]\ncert = /no\n")
-    write(
-        home / ".config" / "pip" / "pip.conf",
-        "[install]\nfind-links =\n    /one\n    /two\n[global]\nproxy = http://p\n",
-    )
-    write(own, "[global]\nindex-url = https://own.example\nfind-links = /never\n")
-    env = {"HOME": str(home), "XDG_CONFIG_DIRS": str(machine), "PIP_TIMEOUT": "9"}
-    proxy = {"HTTP_PROXY": "http://p", "HTTPS_PROXY": "http://p", "UV_HTTP_TIMEOUT": "9"}
-    wanted = {"UV_DEFAULT_INDEX": "https://old.example", "UV_FIND_LINKS": "/one,/two", **proxy}
-    assert settings(env).variables == wanted
-    listed = pip_config(env)
-    assert not listed or "global.index-url='https://old.example'" in listed
-    assert not listed or "install.find-links='\\n/one\\n/two'" in listed
-    del env["XDG_CONFIG_DIRS"]
-    assert Path("/etc/xdg/pip/pip.conf") in list(package_index._pip_files(env))
-    env |= {"PIP_CONFIG_FILE": str(own), "XDG_CONFIG_DIRS": str(machine)}
-    wanted = {"UV_DEFAULT_INDEX": "https://own.example", "UV_FIND_LINKS": "/never", "UV_HTTP_TIMEOUT": "9"}
-    assert settings(env).variables == wanted, "in place of the user's"
-    listed = pip_config(env)
-    assert not listed or "global.index-url='https://own.example'" in listed
-    assert "/one" not in listed
-    write(own, "nonsense")
-    assert settings(env).variables["UV_DEFAULT_INDEX"] == "https://machine.example", "a damaged file says nothing"
-
-
-def pip_config(env: dict[str, str]) -> str:
-    """What pip says of its settings; nothing where there is no pip."""
-    argv = [sys.executable, "-m", "pip", "config", "list"]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout
-
-
-# Fetching
 
 NAME = "uv-0.13.9-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 
@@ -210,6 +119,7 @@ def locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setattr(uv, "BESIDE", tmp_path)
+    monkeypatch.setattr(fetching, "has_pip", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 
@@ -274,7 +184,7 @@ def test_a_password_reaches_its_host_alone(index: Index, tmp_path: Path) -> None
         Sources(told(f"{private}/nothing")).links("uv", uv.is_for_here)
     assert "s%40cret" not in str(caught.value)
     index.redirects["/moved/uv/"] = f"http://localhost:{index.url.rpartition(':')[2]}/simple/uv/"
-    with pytest.raises(Unavailable, match="there is no build for this machine"):
+    with pytest.raises(Unavailable, match=r"http://localhost:\d+/simple/uv/ wants a user and a password"):
         Sources(told(f"{private}/moved")).links("uv", uv.is_for_here)
     assert index.asked[-1] == ("/simple/uv/", None)
 
@@ -292,7 +202,7 @@ def test_a_users_netrc_is_read(index: Index, tmp_path: Path, monkeypatch: pytest
     assert Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
     monkeypatch.delenv("NETRC")
     write(tmp_path / ".netrc", "machine nonsense nonsense\n")
-    with pytest.raises(Unavailable, match="there is no build for this machine"):
+    with pytest.raises(Unavailable, match="wants a user and a password"):
         Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
 
 
@@ -306,7 +216,7 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
     refused = "http://127.0.0.1:1/simple cannot be reached: Connection refused"
     assert problem("http://me:secret@127.0.0.1:1/simple") == f"the package index {refused}"
     assert problem("http://127.0.0.1:1/simple", UV_INDEX="internal=http://127.0.0.1:1/two") == (
-        f"the package index http://127.0.0.1:1/two cannot be reached: Connection refused; {refused}"
+        "the package index http://127.0.0.1:1/two cannot be reached: Connection refused"
     )
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert problem("http://far.example", PIP_PROXY="http://me:secret@127.0.0.1:1").endswith(
@@ -318,15 +228,15 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
         for said in (problem(url), problem("", PIP_NO_INDEX="1", PIP_FIND_LINKS=url)):
             assert "cannot be reached: Invalid IPv6 URL" in said
             assert "secret" not in said
-    assert problem(f"{index.url}/nothing") == f"there is no build for this machine ({index.url}/nothing/uv/)"
+    assert problem(f"{index.url}/nothing") == f"no index or folder has uv ({index.url}/nothing/uv/: 404 Not Found)"
     index.files["/simple/uv/"] = b"<a href='x'>"
-    assert problem(f"{index.url}/simple") == f"there is no build for this machine ({index.url}/simple/uv/)"
+    assert problem(f"{index.url}/simple") == f"no index or folder has uv ({index.url}/simple/uv/)"
     assert "pip is told to use no index" in problem(f"{index.url}/simple", PIP_NO_INDEX="1")
     write(tmp_path / "wheels" / "x.whl", "")
     assert problem("http://127.0.0.1:1", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path / "wheels")) == (
-        f"there is no build for this machine ({tmp_path / 'wheels'})"
+        f"no index or folder has uv ({tmp_path / 'wheels'})"
     )
-    monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(package_index, "ANSWER_SECONDS", 0.2)
     assert problem(f"{index.url}/hangs").startswith(f"the package index {index.url}/hangs cannot be reached: no answer")
     # Another index that is asked in addition is none of the user's.
     with pytest.raises(Unavailable) as caught:
@@ -336,7 +246,7 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("locked")
 def test_a_host_that_did_not_answer_is_not_asked_twice(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(package_index, "ANSWER_SECONDS", 0.2)
     sources = Sources(told(f"{index.url}/hangs"))
     for package in ("uv", "torch"):
         with pytest.raises(Unavailable, match="no answer"):
@@ -376,7 +286,7 @@ def test_certificates_are_checked_unless_the_machine_has_none(monkeypatch: pytes
     secret = "https://me:word@pypi.example/simple/"
     assert context(told(secret), secret).verify_mode == ssl.CERT_REQUIRED
     assert context(told(url, PIP_CERT="/ca.pem"), url).verify_mode == ssl.CERT_REQUIRED
-    monkeypatch.setattr(package_index, "_has_certificates", lambda: True)
+    monkeypatch.setattr(pip_settings, "has_certificates", lambda: True)
     assert context(told(url), url).verify_mode == ssl.CERT_REQUIRED
     assert context(told(url, PIP_TRUSTED_HOST="other.example"), url).verify_mode == ssl.CERT_REQUIRED
     assert context(told(url, PIP_TRUSTED_HOST="pypi.example"), url).verify_mode == ssl.CERT_NONE
@@ -407,10 +317,8 @@ def test_uv_itself_may_be_called(tmp_path: Path, stand_in: Callable[[str], Path]
     program.rename(tmp_path / "elsewhere")
     env["PATH"] = str(tmp_path / "nothing")
     done = called()
-    assert (done.returncode, done.stderr) == (
-        1,
-        "error: uv could not be fetched: the package index http://127.0.0.1:1 cannot be reached: Connection refused\n",
-    )
+    what = "error: uv could not be fetched: the package index http://127.0.0.1:1 cannot be reached: Connection refused"
+    assert (done.returncode, done.stderr.partition("\n  -> ")[0]) == (1, what)
     kept = tmp_path / "cache" / "llmb" / "uv"
     kept.parent.mkdir(parents=True)
     (tmp_path / "elsewhere").rename(kept)
@@ -432,6 +340,8 @@ def stand_in(tmp_path: Path) -> Callable[[str], Path]:
     ("script", "said"), [("echo a; echo '  cause: why '; exit 2", "why"), ("exit 3", "exit status 3")]
 )
 def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script, said):
+    monkeypatch.setattr(fetching, "has_pip", lambda: False)
+    monkeypatch.setenv("PATH", "/bin")
     program = stand_in(f"#!/bin/sh\necho $* $UV_HTTP_RETRIES $(cat) > {tmp_path}/asked\n{script}\n")
     monkeypatch.setattr(uv, "BESIDE", program.parent)
     assert uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin"}) == said
@@ -440,7 +350,7 @@ def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script
     assert (tmp_path / "asked").read_text().endswith(" 7\n")
     stand_in("#!/bin/sh\n")
     assert uv.fetch_python("3.12", tmp_path, NONE) is None
-    monkeypatch.setattr(uv, "_PYTHON_SECONDS", 0.1)
+    monkeypatch.setattr(uv, "_SECONDS", 0.1)
     stand_in("#!/bin/sh\nexec sleep 60\n")
     assert "timed out after 0.1 seconds" in str(uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin"}))
     monkeypatch.setattr(uv, "BESIDE", tmp_path)

@@ -49,6 +49,9 @@ PLANNED = {
         PROFILE_RANKS=254-999999999,0 -> profile.ranks=(0,254,255)
         PROFILE_RANKS=250-300,7,400-401 -> profile.ranks=(7,250,251,252,253,254,255)
         MAX_STEPS=20 PROFILE_START_STEP=19 PROFILE_STOP_STEP=20 -> profile.start=19 profile.stop=20
+        -> profile.trace=nvtx,cuda
+        LLMB_ENGINE=0.6 -> profile.trace=nvtx,cuda-sw
+        PROFILE_TRACE=CUDA,nvtx,osrt -> profile.trace=cuda,nvtx,osrt
     """,
     "": """
         JOB_TOTAL_GPUS=1024 GPU_TYPE=H100 MODEL_SIZE=405B DTYPE=FP8 -> gpu_type=h100
@@ -147,6 +150,8 @@ REFUSED = {
         PROFILE_RANKS=1-2-3 -> is not a list of ranks
         PROFILE_RANKS=-1 -> is not a list of ranks
         PROFILE_RANKS=² -> is not a list of ranks
+        PROFILE_TRACE=cuda,,nvtx -> PROFILE_TRACE=cuda,,nvtx is not what nsys takes & nvtx,cuda
+        PROFILE_TRACE="nvtx;id" -> is not what nsys takes
     """,
     "JOB_TOTAL_GPUS=128": """
         llama4 GPU_TYPE=gb30 -> one of gb200, h200, h100, cpu & !gb300
@@ -239,6 +244,9 @@ NOTED = {
         laptop-with-nsys ENABLE_PROFILE=true -> nsys sees nothing of a run on CPUs: the profile is PyTorch's
         eight-h100 MODEL_SIZE=8b ENABLE_PROFILE=true -> nsys is not on this machine: the profile is PyTorch's
         eight-h100-with-nsys MODEL_SIZE=8b ENABLE_PROFILE=true -> !the profile is
+        eight-h100 MODEL_SIZE=8b ENABLE_PROFILE=true PROFILE_TRACE=osrt -> PROFILE_TRACE=osrt has no effect
+        mbridge JOB_TOTAL_GPUS=8 GPU_TYPE=gb200 MODEL_SIZE=llama3_8b ENABLE_PROFILE=true PROFILE_TRACE=cuda -> hung
+        mbridge JOB_TOTAL_GPUS=8 GPU_TYPE=gb200 MODEL_SIZE=llama3_8b ENABLE_PROFILE=true PROFILE_TRACE=cuda-sw -> !hung
         eight-unknown -> no type that the recipes know
         eight-h100 GPU_TYPE=b200 MODEL_SIZE=8b -> planned for b200, and this machine has h100
         grok1 JOB_TOTAL_GPUS=128 MOE_ROUTING=balanced -> CUDA graphs are off

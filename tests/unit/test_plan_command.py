@@ -26,6 +26,7 @@ from support.runs import PUBLISHED, make_run, steady_log
 LLAMA = ("plan", "-w", "llama3.1", "-s", "70b", "--dtype", "bf16", "--gpu-type", "h100")
 NEMOTRON = ("plan", "-w", "nemotron4", "-s", "340b", "--dtype", "bf16", "--gpu-type", "h100", "--scale", "64")
 SLURM = {"CLUSTER_TYPE": "slurm"}
+ALL = ("--memory", "--sources", "--ranks")
 
 
 def section(out: str, name: str) -> list[str]:
@@ -39,9 +40,18 @@ def section(out: str, name: str) -> list[str]:
 
 def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli) -> None:
     (cli.install / "cluster_config.yaml").write_text("gpu_type: h100\nslurm: {account: research}\n")
-    done = cli(*LLAMA[:-2], "--scale", "64", "--set", "gbs=256", MAX_STEPS="100", **SLURM)
+    job = (*LLAMA[:-2], "--scale", "64", "--set", "gbs=256")
+    done = cli(*job, *ALL, MAX_STEPS="100", **SLURM)
     assert done.status == 0, done.err
-    assert section(done.out, "job") == ["pretrain_llama3.1 70b bf16 on 64 H100 GPUs, 8 nodes of 8"]
+    assert section(done.out, "job") == [
+        "pretrain_llama3.1 70b bf16 on 64 H100 GPUs, 8 nodes of 8",
+        "TP 4, PP 4, CP 2, VP 5, MBS 1, GBS 256; 100 steps",
+    ]
+    short = cli(*job, MAX_STEPS="100", **SLURM).out
+    assert done.out.startswith(short.rpartition("more: ")[0])
+    assert len(short.splitlines()) <= 10
+    for option in short.splitlines()[-1].removeprefix("more: ").split():
+        assert cli(*job, option, MAX_STEPS="100", **SLURM).status == 0, option
     origin = section(done.out, "from")
     assert "cluster_config.yaml: GPU type h100, account research" in origin
     assert "--scale: GPUs 64" in origin
@@ -58,25 +68,31 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     ]
     assert section(done.out, "cost") == ["at most 32.0 GPU-hours (time limit 00:30:00)"]
     assert section(done.out, "ranks")[-1] == "node 7: ranks 56-63, TP 0-3, CP 0-1, DP 1, PP 3"
-    alone = cli("plan", "-w", "llama3.1", "-s", "smoke", "--gpu-type", "cpu", "--dtype", "bf16", "--scale", "1").out
+    alone = cli(
+        "plan", "-w", "llama3.1", "-s", "smoke", "--gpu-type", "cpu", "--dtype", "bf16", "--scale", "1", "--ranks"
+    ).out
     assert section(alone, "ranks")[-1] == "node 0: rank 0"
 
 
 def test_the_cores_of_ranks_are_named_with_what_a_node_must_have_for_them(cli: Cli) -> None:
     job = ("plan", "-w", "mbridge", "-s", "qwen3_30b_a3b", "--dtype", "fp8", "--gpu-type", "b300", "--scale", "8")
-    done = cli(*job, **SLURM)
+    done = cli(*job, "--ranks", **SLURM)
     assert done.status == 0, done.err
     (said,) = (line for line in section(done.out, "ranks") if "cores" in line)
     assert {"0-1", "112-113"} <= set(re.findall(r"\d+-\d+", said))
     assert "NUMA node" in said
-    assert not any("cores" in line for line in section(cli(*job, **SLURM, ENABLE_PCT_BINDING="false").out, "ranks"))
+    assert not any(
+        "cores" in line for line in section(cli(*job, "--ranks", **SLURM, ENABLE_PCT_BINDING="false").out, "ranks")
+    )
 
 
 def test_switches_of_a_layout_are_named_too(cli: Cli) -> None:
-    out = cli("plan", "-w", "llama3.1", "-s", "70b", "--gpu-type", "gb200", "--scale", "64", **SLURM).out
+    out = cli("plan", "-w", "llama3.1", "-s", "70b", "--gpu-type", "gb200", "--scale", "64", "--sources", **SLURM).out
     layout = "llama3.1-mbridge.md:25: TP 1, PP 1, CP 1, MBS 2, GBS 128, FSDP yes, OFFLOAD_LAYERS 40"
     assert layout in section(out, "from")
-    out = cli(*LLAMA, "--scale", "64", "--set", "vp=NA", "--set", "fsdp=false", "--set", "tp=8", **SLURM).out
+    out = cli(
+        *LLAMA, "--scale", "64", "--set", "vp=NA", "--set", "fsdp=false", "--set", "tp=8", "--sources", **SLURM
+    ).out
     assert "set: TP 8, VP NA, FSDP no" in section(out, "from")
 
 
@@ -121,7 +137,7 @@ def test_without_a_measured_time_the_limit_bounds_the_gpu_hours(cli: Cli) -> Non
 
 
 def test_a_job_that_does_not_fit_is_shown_and_refused(cli: Cli) -> None:
-    done = cli(*NEMOTRON, "--force", **SLURM)
+    done = cli(*NEMOTRON, "--force", "--memory", **SLURM)
     assert done.status == 2
     assert section(done.out, "memory")
     assert "does not fit" in done.err

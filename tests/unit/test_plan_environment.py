@@ -125,7 +125,7 @@ def test_the_environment_on_0_6_is_that_of_the_functions(name: str) -> None:
     if name in WITHOUT_AFFINITY:
         expected["NCCL_IGNORE_CPU_AFFINITY"] = "1"
     precision = f"{dtype}_{scaling}" if scaling else dtype
-    ours = bridge_0_6_environment(size, gpu, precision, Layout(gpus=int(gpus), **function["columns"]))
+    ours = bridge_0_6_environment(size, gpu, precision, Layout(gpus=int(gpus), seq_len=4096, **function["columns"]))
     assert {"NCCL_NVLS_ENABLE": "0"} | ours == expected
 
 
@@ -249,6 +249,7 @@ KIMI = {"MODEL_SIZE": "kimi_k2", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL
     [
         (KIMI, True),
         (KIMI | {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.08"}, True),
+        (KIMI | {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.08.01"}, True),
         (KIMI | {"NCCL_NET_PLUGIN": "none"}, False),
         (KIMI | {"NCCL_NET": "IB"}, False),
         (
@@ -262,6 +263,7 @@ KIMI = {"MODEL_SIZE": "kimi_k2", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL
     ids=[
         "beyond a node",
         "that release",
+        "a patch of it",
         "no plug-in",
         "another network",
         "DeepEP",

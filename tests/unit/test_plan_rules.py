@@ -19,7 +19,7 @@ OF_EXPERTS = {"expert_ffn": "ffn", "shared_ffn": "shared_ffn"}
 
 
 def layout(**columns: int | bool | None) -> Layout:
-    return Layout(**{"gpus": 128, "mbs": 1, "gbs": 128, **columns})  # type: ignore[arg-type]
+    return Layout(**{"gpus": 128, "mbs": 1, "gbs": 128, "seq_len": 8192, **columns})  # type: ignore[arg-type]
 
 
 def check(words: str) -> None:
@@ -39,7 +39,7 @@ def check(words: str) -> None:
             columns[name] = None if value == "none" else int(value)
         else:
             model = replace(model, **{name: int(value)})
-    refuse_first(broken_rules(layout(**columns), model, length, family))
+    refuse_first(broken_rules(layout(**columns, seq_len=length), model, family))
 
 
 DIVIDES = """

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmb_common.machine.processes import Answer, ask, clean_environment
-from llmb_common.machine.sessions import end_session
+from llmb_common.machine.sessions import end_session, noted
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
 from support.processes import has_ended
 
@@ -131,6 +134,28 @@ def test_a_signal_while_the_program_starts_takes_effect_when_it_is_known(monkeyp
         ask(["sleep", "600"], 600)
     assert started[0].wait(60) == -signal.SIGTERM
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_when_the_program_has_just_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It arrives as soon as signals have their usual effect again."""
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def recorded(*arguments: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        started.append(real(*arguments, **settings))
+        return started[0]
+
+    @contextlib.contextmanager
+    def then_interrupted() -> Iterator[list[int]]:
+        with noted() as numbers:
+            yield numbers
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", recorded)
+    monkeypatch.setattr("llmb_common.machine.processes.noted", then_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask(["sleep", "600"], 600)
+    assert started[0].wait(60) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.index.database import CachedFigures, keep_figures
+from llmb_common.index.database import LogFigures, keep_figures
 from llmb_common.index.search import note
 from llmb_common.planning.job_plan import JobPlan, Preflight, PublishedTime
 from llmb_common.planning.outlook import cost_line, in_short, known_from, likely_seconds, step_seconds, time_lines
@@ -235,9 +235,7 @@ def ran(install: Path, p: JobPlan, software: str, *seconds: float) -> None:
         assert note(record)
         folder = str(record.paths.folder)
         configuration = f"{configuration_key(p)} {software}"
-        assert keep_figures(install, [CachedFigures(f"{folder}/log", "", folder, "-", b"", configuration, value)])
-        again = CachedFigures(f"{folder}/log", "5-9", folder, "-", b"", configuration, value)  # over another window
-        assert keep_figures(install, [again])
+        assert keep_figures(install, [LogFigures(folder, "-", configuration, b"", b"", value)])
 
 
 def own_time(install: Path, p: JobPlan) -> OwnTime | None:

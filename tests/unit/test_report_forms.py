@@ -17,8 +17,6 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 
-from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts.package_files import damaged_files
 from llmb_run.reporting import charts_library
 from llmb_run.reporting import forms as html_form
 from llmb_run.reporting.forms import junit, markdown, page
@@ -169,22 +167,36 @@ def test_the_page_is_small_enough_to_send(made: str) -> None:
     assert len(made) < 1_200_000, "of which the library is 900,000"
 
 
-def test_the_page_needs_the_script_alone_and_not_what_makes_it(report, tmp_path, monkeypatch):
-    """Without either, the command says what to install."""
-    script = charts_library.charts_library()
-    charts_library.install(tmp_path)
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tool's environment of an installation, without the script of the charts and what makes it."""
+    prefix = tmp_path / "venvs" / "llmb-1"
+    prefix.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr("llmb_run.terminal.notices", [])
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    charts_library.charts_library.cache_clear()
-    with pytest.raises(EnvironmentLacks, match="the script that draws charts, which is not installed") as caught:
-        page(report)
-    assert "pip install 'llmb[report]'" in caught.value.remedy
-    monkeypatch.syspath_prepend(tmp_path)
-    assert script in page(report)
-    site = tmp_path / "lib" / "python3.11" / "site-packages"
-    charts_library.install(site)
-    assert not list(damaged_files(tmp_path))
-    (site / "llmb_charts" / "vega.js").write_text("other")
-    assert list(damaged_files(tmp_path)) == ["llmb_charts/vega.js has changed"]
+    monkeypatch.setattr(html_form, "charts_library", charts_library.charts_library.__wrapped__)
+    return prefix
+
+
+def test_the_first_page_has_the_installer_fetch_what_draws_charts(report: Report, prefix: Path) -> None:
+    program = prefix.parents[1] / "bin" / "llmb-install"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho x >> {program}.asked; echo "window.vegaEmbed = $1" > {prefix}/vega.js\n')
+    program.chmod(0o755)
+    for _ in range(2):
+        assert "window.vegaEmbed = charts\n" in page(report)
+    assert Path(f"{program}.asked").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_without_it_a_page_has_no_charts_and_says_so(report, prefix, refuses, capsys):
+    if refuses:
+        (prefix.parents[1] / "bin").mkdir()
+        (prefix.parents[1] / "bin" / "llmb-install").write_text("#!/bin/sh\nexit 3\n")
+        (prefix.parents[1] / "bin" / "llmb-install").chmod(0o755)
+    assert "vegaEmbed =" not in page(report)
+    assert "no charts" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -80,6 +80,7 @@ UNDERSTOOD = {
     "ENABLE_PROFILE=true": """
         -> profile=True
         PROFILE_START_STEP=3 PROFILE_STOP_STEP=4 PROFILE_RANKS=ALL -> profile_start=3 profile_stop=4 profile_ranks=all
+        PROFILE_TRACE=NVTX,cuda-hw -> profile_trace=nvtx,cuda-hw
         RUN_CONF_PROFILE_START_STEP=3 RUN_CONF_PROFILE_STOP_STEP=4 -> profile_start=3 profile_stop=4
         ENABLE_GPU_METRICS=true -> gpu_metrics=True
     """,
@@ -163,6 +164,7 @@ REFUSED = {
         CHECKPOINT_INTERVAL=5 -> CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true & set both
         CHECKPOINT_DIR=/c -> CHECKPOINT_DIR needs ENABLE_CHECKPOINT=true & set both
         PROFILE_START_STEP=1 -> PROFILE_START_STEP needs ENABLE_PROFILE=true & set both
+        PROFILE_TRACE=cuda -> PROFILE_TRACE needs ENABLE_PROFILE=true & set both
         PROFILE_STOP_STEP=1 -> PROFILE_STOP_STEP needs ENABLE_PROFILE=true & set both
         PROFILE_RANKS=all -> PROFILE_RANKS needs ENABLE_PROFILE=true
         ENABLE_GPU_METRICS=true -> ENABLE_GPU_METRICS needs ENABLE_PROFILE=true & set both
@@ -274,14 +276,14 @@ def test_how_near_a_slip_is(slip: str) -> None:
 
 
 def test_columns_are_numbers_counts_or_switches_and_some_can_be_unset() -> None:
-    sizes, unset, counts = "TP PP CP EP ETP VP MBS GBS", "EP ETP VP", "RECOMPUTE_LAYERS OFFLOAD_LAYERS"
+    sizes, unset, counts = "TP PP CP EP ETP VP MBS GBS SEQ_LENGTH", "EP ETP VP", "RECOMPUTE_LAYERS OFFLOAD_LAYERS"
     taken = {name: {"4": 4} for name in sizes.split()} | {name: {"0": 0, "80": 80} for name in counts.split()}
     taken |= {name: {"4": 4, "NA": None, "none": None, "Null": None} for name in unset.split()}
     yes_no = {**dict.fromkeys(["true", "1", "YES", "on"], True), **dict.fromkeys(["False", "0", "no", "off"], False)}
     taken |= dict.fromkeys(("FSDP", "CUDA_GRAPH"), yes_no)
     assert taken.keys() == COLUMNS.keys()
     for name, words in taken.items():
-        assert [read_request({name: word}).columns for word in words] == [{name.lower(): v} for v in words.values()]
+        assert [read_request({name: word}).columns for word in words] == [{COLUMNS[name]: v} for v in words.values()]
     for name in sizes.split():
         for wrong in ("0", "-1", "four", "4.0"):
             with pytest.raises(RequestError, match=f"{name}={wrong} is not a positive whole number"):

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmb_common.index.database import CachedFigures, index_file, keep_figures, open_index
+from llmb_common.index.database import LogFigures, index_file, keep_figures, open_index
 from llmb_common.index.search import rebuild
-from llmb_common.runs.record import RunRecord, update_record
+from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.timing.iterations import IterationsOnDisk
 from llmb_run.results import kept
 from llmb_run.results.measuring import measure
@@ -58,7 +59,7 @@ def results(cli: Cli, *arguments: str) -> Any:
 
 def fresh(cli: Cli, *arguments: str) -> Any:
     with open_index(cli.install) as connection:
-        connection.execute("DELETE FROM figures")
+        connection.execute("UPDATE runs SET log_stamp = NULL")
     return results(cli, *arguments)
 
 
@@ -87,7 +88,7 @@ def test_kept_figures_are_those_of_a_fresh_measurement(cli, reads, name, argumen
     first = results(cli, *arguments)
     assert len(reads) == 2
     assert results(cli, *arguments) == first
-    assert len(reads) == 2
+    assert len(reads) == 2 + 2 * ("--window" in arguments), "of other windows nothing is kept"
     assert fresh(cli, *arguments) == first
 
 
@@ -185,7 +186,7 @@ def test_a_run_that_goes_takes_its_figures_along(cli: Cli) -> None:
     record.paths.folder.rename(cli.install / "elsewhere")
     assert [run["run_id"] for run in results(cli)["data"]["runs"]] == [other.paths.run_id]
     with open_index(cli.install) as connection:
-        assert connection.execute("SELECT folder FROM figures").fetchall() == [(str(other.paths.folder),)]
+        assert connection.execute("SELECT folder FROM runs").fetchall() == [(str(other.paths.folder),)]
 
 
 @pytest.mark.parametrize(
@@ -201,10 +202,12 @@ def test_a_run_that_goes_takes_its_figures_along(cli: Cli) -> None:
     ],
 )
 def test_a_wrong_use_of_the_index_is_not_taken_for_a_full_disk(cli: Cli, error: Exception, surfaces: bool) -> None:
-    def figures() -> Iterator[CachedFigures]:
+    def figures() -> Iterator[LogFigures]:
         raise error
         yield
 
+    make_run(cli.install)
+    rebuild(cli.install)
     if surfaces:
         with pytest.raises((RuntimeError, DeprecationWarning), match=re.escape(str(error))):
             keep_figures(cli.install, figures())
@@ -218,7 +221,7 @@ def test_damaged_figures_are_measured_again(cli: Cli, damage: bytes) -> None:
     make_run(cli.install, log=LOG)
     first = results(cli)
     with open_index(cli.install) as connection:
-        connection.execute("UPDATE figures SET content = ?", (damage,))
+        connection.execute("UPDATE runs SET figures = ?", (damage,))
     assert results(cli) == first
 
 
@@ -249,6 +252,42 @@ def test_a_rebuilt_index_measures_again(cli: Cli, reads: list[str]) -> None:
     assert len(reads) == 2
 
 
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The records that are really read for results."""
+    found: list[str] = []
+
+    def load(folder: Path, *content: bytes) -> RunRecord:
+        found.append(folder.name)
+        return load_record(folder, *content)
+
+    for module in ("measured", "measuring"):
+        monkeypatch.setattr(f"llmb_run.results.{module}.load_record", load)
+    return found
+
+
+def test_of_many_runs_only_those_that_are_shown_have_their_records_read(cli: Cli, records: list[str]) -> None:
+    made = [make_run(cli.install, log=steady_log(5741.47 + number)) for number in range(12)]
+    first = cli("results", "--last", "2").out
+    assert len(records) == 12
+    records.clear()
+    assert cli("results", "--last", "2").out == first
+    # The first of a configuration speaks for its plan, and for what it is compared with the first that was good.
+    assert len(set(records)) <= 4
+    assert {record.paths.name for record in made[-2:]} <= set(records)
+    records.clear()
+    assert cli("results", "--group").out == cli("results", "--group").out
+    assert len(set(records)) <= 2
+
+
+def test_another_log_beside_a_runs_own_is_seen_each_time(cli: Cli) -> None:
+    record = make_run(cli.install, log=LOG)
+    (record.paths.folder / "log-other.out").write_text(steady_log(5000))
+    first = results(cli)
+    assert len(first["data"]["runs"]) == 2
+    assert results(cli) == first
+
+
 def started(cli: Cli) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "llmb_run", "results", "--format", "json"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -257,9 +296,9 @@ def started(cli: Cli) -> subprocess.Popen[str]:
 def test_two_processes_at_once_and_killed_ones(cli: Cli) -> None:
     for number in range(30):
         make_run(cli.install, log=steady_log(5741.47 + number))
-    expected = fresh(cli)["data"]
+    expected = results(cli)["data"]
     with open_index(cli.install) as connection:
-        connection.execute("DELETE FROM figures")
+        connection.execute("UPDATE runs SET log_stamp = NULL")
     for pause in (0.3, 0.5):
         killed = started(cli)
         time.sleep(pause)

@@ -15,7 +15,14 @@ from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.columns import roles_of
 from llmb_common.results.comparison import differences, facts
-from llmb_common.results.configuration import apart, configuration_key, image_marks, software_of_plan, title_of
+from llmb_common.results.configuration import (
+    apart,
+    configuration_key,
+    image_marks,
+    image_of,
+    software_of_plan,
+    title_of,
+)
 from llmb_common.results.history import Changed, histories
 from llmb_common.results.references import baselines, set_baselines
 from llmb_common.results.scaling import ScaledRun, scaling
@@ -281,7 +288,7 @@ def of_image(record: RunRecord, image: str | None, **receipt: object) -> RunReco
 def test_images_of_one_name_are_told_apart_by_content_or_path(
     record: RunRecord, images: list[tuple[str | None, dict[str, object]]], marks: list[str]
 ) -> None:
-    assert image_marks([of_image(record, image, **receipt) for image, receipt in images]) == marks
+    assert image_marks([image_of(of_image(record, image, **receipt)) for image, receipt in images]) == marks
 
 
 def test_a_baseline_is_of_one_image(tmp_path: Path, record: RunRecord) -> None:

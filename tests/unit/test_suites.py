@@ -19,7 +19,6 @@ from support.repository import REPOSITORY
 
 MADE = [name for name in suites() if name != "smoke"]
 JUDGED = [name for name in MADE if not name.startswith("exemplar")]
-DATA = Path(__file__).parents[1] / "data"
 
 OUR_NAMES = {
     "pretrain_deepseek-v3_671b": "deepseek_v3",
@@ -72,21 +71,36 @@ def test_all_that_is_published_for_our_container_is_in_a_suite(cli: Cli) -> None
     assert found == ours
 
 
-@pytest.mark.parametrize("gpu_type", [name.partition("-")[2] for name in MADE if name not in JUDGED])
+FACTS = json.loads((REPOSITORY / "cli" / "llmb_run" / "acceptance" / "exemplar.json").read_text())
+EXEMPLAR = {name.rpartition("-")[2]: name for name in MADE if name not in JUDGED}
+
+
+@pytest.mark.parametrize("gpu_type", FACTS["workloads"])
 def test_the_exemplar_suites_are_nvidias_list(cli: Cli, gpu_type: str) -> None:
-    original = json.loads((DATA / "exemplar.json").read_text())
-    assert {f"exemplar-{known}" for known in original["workloads"]} == {*MADE} - {*JUDGED}
+    assert EXEMPLAR.keys() == FACTS["workloads"].keys()
     found: dict[str, list[str]] = defaultdict(list)
-    for item in planned(cli, f"exemplar-{gpu_type}"):
-        found[item["plan"]["model_size"]].append(item["plan"]["dtype"])
-        assert (item["plan"]["gpu_type"], item["plan"]["gpus"]) == (gpu_type, original["config"]["scale"])
-        assert (item["repeats"], item["plan"]["profile"]) == (original["config"]["repeats"], None)
-    assert found == {OUR_NAMES[name]: dtypes for name, dtypes in original["workloads"][gpu_type].items()}
-    assert "v26.06.01" in suites()[f"exemplar-{gpu_type}"]
+    for item in planned(cli, EXEMPLAR[gpu_type]):
+        asked = item["plan"]
+        scaling = f" {asked['fp8_recipe']}" if asked["dtype"] == "fp8" else ""
+        found[asked["model_size"]].append(asked["dtype"] + scaling)
+        assert (asked["gpu_type"], asked["gpus"]) == (gpu_type, FACTS["scale"])
+        assert (item["repeats"], asked["profile"]) == (FACTS["repeats"], None)
+    assert found == {OUR_NAMES[name]: dtypes for name, dtypes in FACTS["workloads"][gpu_type].items()}
+    text = suites()[EXEMPLAR[gpu_type]]
+    assert all(FACTS[fact] in text for fact in ("release", "date", "looked_up", "source"))
+
+
+def test_an_exemplar_suite_has_nvidias_release_in_its_name_and_is_found_by_its_earlier_name(cli: Cli) -> None:
+    assert FACTS["release"] == "v26.08.00"
+    assert EXEMPLAR["gb300"] == "exemplar-26.08-gb300"
+    before, now = (cli("accept", "suites", name) for name in ("exemplar-gb300", EXEMPLAR["gb300"]))
+    assert before.out == now.out == suites()[EXEMPLAR["gb300"]]
+    assert ("exemplar-gb300 is now exemplar-26.08-gb300" in before.err, now.err) == (True, "")
+    assert cli("accept", "suites", "exemplar-gb301").status == 2
 
 
 def test_an_exemplar_suite_says_before_it_starts_that_it_cannot_judge(cli: Cli) -> None:
-    done = cli("accept", "exemplar-h100", "--dry-run", CLUSTER_TYPE="slurm")
+    done = cli("accept", EXEMPLAR["h100"], "--dry-run", CLUSTER_TYPE="slurm")
     assert "5 of 5 workloads will be compared with nothing: at best this campaign ends NOT JUDGED" in done.err
 
 

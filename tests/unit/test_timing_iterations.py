@@ -9,7 +9,7 @@ import pytest
 
 from llmb_common.timing import log_files
 from llmb_common.timing.iterations import LogContent, read_log
-from llmb_common.timing.records import OF_SPEED, Iteration, iterations_in
+from llmb_common.timing.records import OF_SPEED, Iteration, iterations_in, last_iterations
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_line, nemo_log, step_time
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
@@ -247,6 +247,16 @@ def test_a_piece_of_a_log_gives_its_whole_records() -> None:
     assert (found[-1].step, found[-1].steps) == (19, 50)
     (*_, last) = iterations_in(nemo_log(range(25)).encode())
     assert (last.index, last.step, last.steps, last.seconds) == (24, 25, 50, 2.693)
+
+
+@pytest.mark.parametrize("text", [mbridge_log(), nemo_log(), mbridge_log() + nccl_lines(200), "no record\n", ""])
+@pytest.mark.parametrize("cut", [0, 1, 100, 300])
+def test_the_last_records_of_a_piece_are_the_last_of_all(text: str, cut: int) -> None:
+    piece = text.encode()[cut : len(text) - cut]
+    found = iterations_in(piece)
+    for most in (1, 10, 1000):
+        assert last_iterations(piece, most) == found[-most:]
+    assert last_iterations(piece, 0) == []
 
 
 def with_energy(joules: str, watts: str, **more: str) -> Iteration:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmb_common.timing.iterations import Ending, read_ending, read_log
 from llmb_common.timing.log_files import RunFiles
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import analyse
@@ -309,6 +311,44 @@ def test_what_the_record_and_the_job_say_of_its_end(judge, log, record, written,
 )
 def test_why_in_words(judge, log, known, message):
     assert judge(log, **known).status.message == message
+
+
+class Counted(FileIO):
+    """A log, and how many of its bytes are read."""
+
+    count = 0
+
+    def readinto(self, buffer: Any) -> int | None:
+        found = super().readinto(buffer)
+        self.count += found or 0
+        return found
+
+
+@pytest.mark.parametrize(
+    ("log", "told", "expected"),
+    [
+        (up_to(20), False, Ending()),
+        (SAVED_AT_20, False, Ending(20, told=True)),
+        (up_to(10, saved_line(10), mbridge_log(range(11, 21)), saved_line(20)), True, Ending(20, told=True)),
+    ],
+)
+def test_the_end_of_an_unfinished_log_is_read_without_the_rest(tmp_path, log, told, expected):
+    path = tmp_path / "log-x.out"
+    path.write_text(log)
+    with Counted(path) as file:
+        content = read_log(file)
+        before = file.count
+        assert read_ending(file, content.end, told=told) == expected
+        assert file.count - before <= 4 * (len(log) - content.end) < len(log)
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "RUNNING"])
+def test_where_the_end_of_a_log_says_nothing_it_is_not_read(judge, monkeypatch, state):
+    def read(*_: object, **__: object) -> Ending:
+        raise AssertionError("its state says that nobody told it to end, or that it has not ended")
+
+    monkeypatch.setattr("llmb_common.timing.runs.read_ending", read)
+    assert verdict(judge(up_to(20), record=ended(state)))[0] in ("Failed", "Running")
 
 
 @pytest.mark.parametrize(

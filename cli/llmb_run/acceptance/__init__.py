@@ -3,6 +3,7 @@
 ::
 
     suite      the file: which jobs, how often, compared with what; and those that come with LLMB
+    exemplar   the suites of NVIDIA's Exemplar Clouds, from the list that exemplar.json has
     workloads  every job planned, with its reference; what must not change meanwhile; where each stands by its runs
     outcome    the verdicts as table and JSON
     run        the command, its dry run, and the evidence pack

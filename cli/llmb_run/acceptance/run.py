@@ -42,7 +42,7 @@ from llmb_run.acceptance.workloads import (
 )
 from llmb_run.campaigns.campaign import ANEW, Campaign, answered, begin_or_go_on
 from llmb_run.campaigns.conduct import Conduct, attempt_of
-from llmb_run.reporting.forms import junit, page_or_notice
+from llmb_run.reporting.forms import junit, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.run_columns import as_dict, reference_as_dict
@@ -140,7 +140,7 @@ def write_pack(
     plain = msgspec.structs.replace(plain, campaign=for_report(result))
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
     report: Report = from_plain({**mask.value(msgspec.to_builtins(plain)), "made": round(ended)}, Report)
-    html = page_or_notice(report)
+    html = page(report)
     more = {
         "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
         "campaign/campaign.json": mask.text(campaign.frozen_file.read_bytes()),
@@ -150,9 +150,8 @@ def write_pack(
     }
     if (health := campaign.folder / HEALTH).exists():
         more[f"campaign/{HEALTH}"] = mask.text(health.read_bytes())
-    if html:
-        write_atomic(campaign.folder / "report.html", html)
-        more["campaign/report.html"] = html.encode()
+    write_atomic(campaign.folder / "report.html", html)
+    more["campaign/report.html"] = html.encode()
     path = campaign.folder / (frozen.suite_name + (".tar.zst" if shutil.which("zstd") else ".tar.gz"))
     written = write_archive(
         path,
@@ -164,7 +163,7 @@ def write_pack(
     )
     for name in written.left_out:
         notice(f"not in the evidence, because secrets in it could not be masked: {name}")
-    return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if html else None}
+    return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html"}
 
 
 def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:

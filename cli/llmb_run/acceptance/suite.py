@@ -23,7 +23,7 @@ Those that come with LLMB are made from the recipes when one is asked for; every
 
 ``gb300``      all that is published for the GPU type with the container that a recipe installs, each at its own scale
 ``gb300-64``   the same at one scale; where nothing is published for that container, what is for others (an indication)
-``exemplar-gb300``  the list of NVIDIA's Exemplar Clouds, whose references are not published: a file
+``exemplar-...``  the list of NVIDIA's Exemplar Clouds, whose references are not published (``exemplar``)
 ``smoke``      a file, too: smallest models, nothing to compare
 
 All workloads of such a suite run in one container, so that one release of the software is judged.
@@ -50,8 +50,10 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedResult
 from llmb_common.results.references import same_software
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
+from llmb_run.acceptance import exemplar
 from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import At, Sweep, Task, read_content, specs_of_task
+from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
 
 FILES = Path(__file__).with_name("suites")
@@ -87,7 +89,7 @@ def suites() -> dict[str, str]:
         for scale in sorted({item.result.gpus for item in of_type}):
             name = f"{gpu_type}-{scale}"
             made[name] = _text(name, _of_one_container([item for item in of_type if item.result.gpus == scale]))
-    return made | {file.stem: file.read_text() for file in sorted(FILES.glob("*.yaml"))}
+    return made | exemplar.suites() | {file.stem: file.read_text() for file in sorted(FILES.glob("*.yaml"))}
 
 
 def _published() -> list[_Judged]:
@@ -229,6 +231,10 @@ def find_suite(word: str) -> tuple[Path, str]:
     if path.is_file():
         return path.resolve(), read_text(path)
     known = suites()
+    now = exemplar.named_before(word)
+    if now is not None:
+        notice(f"{word} is now {now}: the list of NVIDIA's release {exemplar.RELEASE}")
+        path, word = Path(now), now
     if word in known:
         return path, known[word]
     raise ConfigError(

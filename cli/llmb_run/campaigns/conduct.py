@@ -24,7 +24,8 @@ from llmb_common.submission.single import recover
 from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.campaign import Arm, Campaign
 from llmb_run.following import Changes
-from llmb_run.results.measuring import MeasuredRun, beside_repeats, measure_run
+from llmb_run.results.measured import MeasuredRun
+from llmb_run.results.measuring import beside_repeats, measure_run
 from llmb_run.workspace import Workspace
 
 _FAULTS = {

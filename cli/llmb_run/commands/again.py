@@ -185,6 +185,9 @@ def retry_command(
 ) -> Result:
     """Start runs again with the same plan.
 
+    \b
+    llmb-run retry a1b2c3d4 --without-failed
+
     Uses today's training code and site settings. --exact insists on the original ones: the same script, training code,
     recipe, image and version of LLMB. Exit status 1 where something differs.
     """

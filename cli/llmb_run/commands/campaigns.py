@@ -36,7 +36,11 @@ from llmb_run.workspace import Workspace
     shell_complete=options.complete_suites,
 )
 def show_suites(name: str) -> Result:
-    """List the suites that come with LLMB, or print one."""
+    """List the suites that come with LLMB, or print one.
+
+    \b
+    llmb-run accept suites exemplar-h100
+    """
     if name:
         _, text = find_suite(name)
         return Result({"name": name, "text": text}, text, for_programs=True)
@@ -56,6 +60,9 @@ def show_suites(name: str) -> Result:
 )
 def show_verb(folder: Path) -> Result:
     """Show a campaign: what its suite demanded, and its verdict, judged again from its own logs.
+
+    \b
+    llmb-run accept show campaigns/exemplar-h100
 
     Exit status as of accept; 1 also where the campaign says something else than its logs, or a run was replaced that
     had ended well. sha256sum -c SHA256SUMS checks the files of a pack, and ssh-keygen -Y verify its signature.
@@ -77,13 +84,16 @@ def show_verb(folder: Path) -> Result:
 def accept_command(suite: str, again: bool, folder: Path | None, evening: bool, dry_run: bool) -> Result:
     """Run an acceptance campaign: a suite of workloads, a verdict, evidence.
 
+    \b
+    llmb-run accept exemplar-h100 --dry-run
+
     Plans everything before anything starts. Workloads are rerun that are open and may be decided, or that met a faulty
     node, up to the suite's limit, and every rerun is listed. After any interruption, run the same command again, and it
     continues.
 
     Exit status 0: accepted; 1: not accepted; 4: open, more runs would decide, or not judged, for want of a reference.
 
-    llmb-run accept suites [NAME] shows the suites that come with LLMB; accept show FOLDER judges a campaign or its
+    accept suites [NAME] shows the suites that come with LLMB; accept show FOLDER judges a campaign or its
     unpacked evidence again.
     """
     return accept(suite, again=again, folder=folder, dry_run=dry_run, evening=evening)
@@ -118,8 +128,8 @@ def ab_command(
     """Compare two configurations: alternate runs on the same nodes until the answer is clear.
 
     \b
-    llmb-run ab --base RUN --change tp=4
-    llmb-run ab -w pretrain_llama3.1 -s 8b --dtype fp8 --scale 8 --change NCCL_ALGO=Ring
+    llmb-run ab --base a1b2c3d4 --change tp=4
+    llmb-run ab -w grok1 --scale 512 --change NCCL_ALGO=Ring --budget 500
 
     A change is a column (tp=4), a variable of the job (NCCL_ALGO=Ring), a setting of Megatron-Bridge
     (ddp.overlap_grad_reduce=true), or size, dtype, scale, variant, engine, image.

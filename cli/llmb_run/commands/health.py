@@ -14,11 +14,11 @@ from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
-from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Needs, needs_of, needs_of_site
-from llmb_common.health.judge import NodeVerdict
 from llmb_common.health.stress import MINUTES, measured_lines, stressed
+from llmb_common.health.verdicts import NodeVerdict
 from llmb_common.index.search import find_run
+from llmb_common.nodes.facts import plain_look
+from llmb_common.nodes.needs import Needs, needs_of, needs_of_site
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.cluster_types import traits_of
 from llmb_common.runs.hostlist import compress, expand
@@ -69,9 +69,9 @@ def health_command(
     """Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.
 
     \b
-    llmb-run health                              # the idle nodes of this site's GPU partition
+    llmb-run health                     # the idle nodes of the GPU partition
     llmb-run health --nodes n[1-64]
-    llmb-run health RUN                          # the nodes of a run
+    llmb-run health a1b2c3d4            # the nodes of a run
     llmb-run health -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
 
     One short job checks all of them at once. With --stress it takes some minutes, in the workload's image. Exit status
@@ -160,9 +160,8 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
 
 
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
-    remedies = {check.name: check.remedy for check in CHECKS}
-    remarks = [{**msgspec.to_builtins(it), "remedy": remedies.get(it.check, "")} for it in verdict.remarks]
-    facts = msgspec.to_builtins(found.facts.get(verdict.node))
+    remarks = msgspec.to_builtins(verdict.remarks)
+    facts = plain_look(found.facts.get(verdict.node))
     return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}
 
 

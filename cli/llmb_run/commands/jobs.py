@@ -61,6 +61,10 @@ def jobs_command(
 ) -> Result:
     """List runs and their states.
 
+    \b
+    llmb-run jobs --live
+    llmb-run jobs -w pretrain_llama3.1 --since 7d
+
     Asks the scheduler about runs that have not ended.
     """
     workspace = Workspace()
@@ -123,6 +127,9 @@ def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis], *, loo
 def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
     """Wait until runs have ended.
 
+    \b
+    llmb-run wait a1b2c3d4 --timeout 8h
+
     Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
     """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
@@ -152,6 +159,10 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
 @options.flag("--all", "everything", help="All your runs of this installation that have not ended.")
 def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
     """Cancel runs.
+
+    \b
+    llmb-run cancel a1b2c3d4
+    llmb-run cancel --all
 
     Only your own: another user's run is refused when it is named, and left out of --all.
     """

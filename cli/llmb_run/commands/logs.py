@@ -115,6 +115,10 @@ def logs_command(
 ) -> Result:
     """Print a run's log, and follow it.
 
+    \b
+    llmb-run logs a1b2c3d4 -f
+    llmb-run logs a1b2c3d4 --grep 'NCCL WARN'
+
     Without RUN: the newest one.
     """
     wanted = _filter(grep, rank)

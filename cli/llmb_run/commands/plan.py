@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ from llmb_common.planning.outlook import (
 )
 from llmb_common.planning.ranks import ORDER, coordinates, groups
 from llmb_common.planning.sources import sources
+from llmb_common.request.variables import COLUMNS
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.starting.requests import PlannedJob, one_job, plan_job
@@ -41,7 +43,7 @@ class Outlook:
 
     def __init__(self, asked: PlannedJob, workspace: Workspace) -> None:
         self.plan = asked.plan
-        self.sources = sources(self.plan, asked.entry.recipe, workspace.cluster, asked.request)
+        self.sources = sources(self.plan, asked.recipe, workspace.cluster, asked.request)
 
     def as_dict(self) -> dict[str, Any]:
         """Spans are pairs, in seconds and GPU-hours; None: not known."""
@@ -57,11 +59,23 @@ class Outlook:
             "ranks": [coordinates(self.plan, rank) for rank in range(self.plan.gpus)],
         }
 
-    def text(self) -> str:
-        """One screen: whether it fits, how long it takes and what that costs, then where all of it comes from."""
-        parts = {"fits": self._fits, "time": self._time, "cost": self._cost}
-        parts |= {"job": self._job, "memory": self._memory, "from": self._sources, "ranks": self._ranks}
-        return "".join(labelled(name, [*lines()]) for name, lines in parts.items())
+    def text(self, *, memory: bool = False, origin: bool = False, ranks: bool = False) -> str:
+        """Whether it fits, how long it takes and what that costs, and which job it is; then what was asked for.
+
+        ``memory``: the parts of each pipeline stage. ``origin``: where each value comes from. ``ranks``: which ranks
+        are on which node.
+        """
+        parts = {"fits": self._fits, "time": self._time, "cost": self._cost, "job": self._job}
+        if memory:
+            parts["memory"] = self._memory
+        if origin:
+            parts["from"] = self._sources
+        if ranks:
+            parts["ranks"] = self._ranks
+        text = "".join(labelled(name, [*lines()]) for name, lines in parts.items())
+        if memory or origin or ranks:
+            return text
+        return f"{text}more: --memory --sources --ranks --json\n"
 
     def _fits(self) -> Iterator[str]:
         memory = self.plan.preflight.memory
@@ -74,6 +88,8 @@ class Outlook:
         plan = self.plan
         nodes = f"{counted(plan.nodes, 'node')} of {plan.gpus_per_node}"
         yield f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}"
+        layout = [f"{name} {value}" for name, value, _ in self.sources if name in COLUMNS]
+        yield f"{', '.join(layout)}; {counted(plan.trained_steps, 'step')}"
 
     def _sources(self) -> Iterator[str]:
         together: dict[str, list[str]] = {}
@@ -147,8 +163,14 @@ def _range(values: list[int]) -> str:
 @click.command(cls=Command)
 @options.one_job
 @options.job_settings
-def plan_command(**settings: Any) -> Result:
+@options.flag("--memory", help="Also the memory of each pipeline stage.")
+@options.flag("--sources", "origin", help="Also where each value comes from.")
+@options.flag("--ranks", help="Also which ranks run on which node.")
+def plan_command(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
     """Show what a job will take: memory, time, GPU-hours, and where its ranks run.
+
+    \b
+    llmb-run plan -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
 
     Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
     """
@@ -164,4 +186,4 @@ def plan_command(**settings: Any) -> Result:
     if refused is None:
         say_warnings([asked])
     outlook = Outlook(asked, workspace)
-    return Result(outlook.as_dict, outlook.text, error=refused)
+    return Result(outlook.as_dict, partial(outlook.text, memory=memory, origin=origin, ranks=ranks), error=refused)

@@ -20,7 +20,7 @@ from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import check_archive, stored_secrets, write_archive
 from llmb_run.results.measuring import measure, selected
-from llmb_run.results.run_columns import as_dict
+from llmb_run.results.run_columns import as_dicts
 from llmb_run.selecting import none_matches, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
@@ -47,6 +47,9 @@ def report_command(
     **filters: Any,
 ) -> Result:
     """Report on runs: verdicts, charts, scaling, history, nodes and differences.
+
+    \b
+    llmb-run report --since 7d --html report.html
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. FILE
     may be - for standard output. Exit status 1 if a run that RUNS or options choose failed or is incomplete.
@@ -106,6 +109,9 @@ def archive_command(
 ) -> Result:
     """Pack runs into one file: records, scripts, logs and hashes, but no secrets.
 
+    \b
+    llmb-run archive --since 7d -o runs.tar.zst
+
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
     out. In the unpacked folder, sha256sum -c SHA256SUMS checks every file.
     """
@@ -119,7 +125,7 @@ def archive_command(
     written = write_archive(
         path,
         folders,
-        [as_dict(item) for item in measure(folders, workspace)],
+        as_dicts(measure(rows, workspace)),
         profiles=profiles,
         unmasked=unmasked,
         secrets=stored_secrets(workspace.install),

@@ -24,7 +24,8 @@ from llmb_run.app import Command, refuse_beside_json
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, listing, listing_as_dict
-from llmb_run.results.measuring import MeasuredRun, measure, reference_lines, selected
+from llmb_run.results.measured import MeasuredRun, explain, reference_lines
+from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.series import history_lines, shift_text
 from llmb_run.selecting import one_folder
@@ -63,6 +64,10 @@ def results_command(
 ) -> Result:
     """Print step times, TFLOPS, tokens/s, MFU and the published values beside them.
 
+    \b
+    llmb-run results -w pretrain_llama3.1 --since 7d
+    llmb-run results ~/logs --format csv
+
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. First
     the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
     Exit status 1 if a run failed or is incomplete; with --rank, if a model has no run with a time.
@@ -88,11 +93,13 @@ def results_command(
     found = selected(workspace, runs, filters, measured)
     if rank:
         return _ranking(output, found, workspace)
-    status = 0 if all(item.timing.status.state in NO_FAILURE for item in found) else 1
+    status = 0 if all(item.status.state in NO_FAILURE for item in found) else 1
     if group or scaling or history:
         return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
     if iterations:  # every step, which is no table for a terminal
         return _every_step(output, found, status)
+    if output == "csv":
+        explain(found)
     most = None if everything else last or filters["limit"] or MOST
     shown = partial(listing, found, most, full_names=full_names)
     return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
@@ -172,6 +179,9 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 @click.argument("second", metavar="B", help=_SIDE, shell_complete=options.complete_runs)
 def compare_command(first: str, second: str) -> Result:
     """Compare two runs, or repeats of two: step time, loss, and what differs.
+
+    \b
+    llmb-run compare a1b2c3d4 e5f6a7b8
 
     The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
     4 if it has none yet.

@@ -19,17 +19,19 @@ from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.platform.run_states import is_live
-from llmb_common.runs.evidence.account import as_plain
-from llmb_common.runs.evidence.stragglers import FILE, Straggler, straggler_in
+from llmb_common.runs.account import as_plain
 from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.manifest import image_line
 from llmb_common.runs.record import load_record
+from llmb_common.runs.stragglers import FILE, Straggler, straggler_in
 from llmb_common.submission.observe import Observation, observe
 from llmb_common.timing.log_files import is_log_name
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.comparing.gap import find_gap, lines_of
-from llmb_run.results.measuring import MeasuredRun, measure, measure_run, reference_lines
+from llmb_run.results.measured import MeasuredRun, explain, reference_lines
+from llmb_run.results.measuring import measure, measure_run
+from llmb_run.results.one_line import result_line
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
 from llmb_run.terminal import clock, labelled, next_command, notice, span, table
@@ -41,6 +43,9 @@ from llmb_run.workspace import Workspace
 @options.flag("--script", help="Print the batch script as it was submitted.")
 def show_command(run: str | None, script: bool) -> Result:
     """Show one run: state, place, plan, result, and what went wrong.
+
+    \b
+    llmb-run show a1b2c3d4
 
     Without RUN: the newest one.
     """
@@ -100,7 +105,7 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
             f"{clock(when)}  {attempt}" if (when := attempt.ended or attempt.started) is not None else str(attempt)
             for attempt in attempts_of(record)
         ],
-        "result": [_result(measured), _steady(measured), *reference_lines([measured])],
+        "result": [result_line(measured), _steady(measured), *reference_lines([measured])],
         "memory": [_memory(measured)],
         "besides": measured.extras.lines(),
         "remarks": [printable(text) for text in measured.remarks],
@@ -127,15 +132,6 @@ def _job(seen: Observation) -> str:
         )
     where = f" on {seen.finding.nodes}" if seen.finding.nodes else ""
     return f"{record.job_id or 'no job id yet'}{where}"
-
-
-def _result(measured: MeasuredRun) -> str:
-    values = measured.figures
-    if values is None:
-        return f"{measured.timing.status.state}: {printable(measured.timing.status.message)}"
-    mfu = "" if values.mfu is None else f", MFU {values.mfu:.2%}"
-    verdict = f": {measured.verdict.text}" if measured.verdict else ""
-    return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:.0f} tokens/s{mfu}{verdict}"
 
 
 def _steady(measured: MeasuredRun) -> str:
@@ -209,6 +205,10 @@ def _where(file: str, number: int | None) -> str:
 def why_command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Say why runs failed: the first cause, its rank and node, and what to do.
 
+    \b
+    llmb-run why a1b2c3d4
+    llmb-run why --slow a1b2c3d4
+
     RUNS may also be logs, or folders of logs, that LLMB did not write. Without RUNS, the newest run is explained; with
     an option such as --since 7d, all runs that match, counted by cause and node. If no cause is found, it is unknown,
     and the log lines that might help are shown.
@@ -275,7 +275,7 @@ def _newest_timed(workspace: Workspace) -> RunRow:
         RequestError: none of the newest has one
     """
     for row in select_rows(workspace, [], RunFilter(limit=_MOST_LOOKED_AT)):
-        if any(item.good for item in measure([row.folder], workspace)):
+        if any(item.good for item in measure([row], workspace)):
             return row
     raise RequestError("none of the newest runs has a step time yet", remedy="llmb-run why says why runs failed")
 
@@ -288,7 +288,8 @@ def _of_logs(path: Path) -> _Explained:
 
 
 def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
-    measured = measure([row.folder for row in _chosen(workspace, names, filters)], workspace)
+    measured = measure(_chosen(workspace, names, filters), workspace)
+    explain(measured)
     return [
         _Explained(
             item.record.paths.run_id if item.record else item.timing.files.name,

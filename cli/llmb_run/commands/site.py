@@ -34,7 +34,11 @@ def baseline_command() -> None:
 
 @baseline_command.command("list", cls=Command)
 def list_baselines() -> Result:
-    """Show the baselines of this installation."""
+    """Show the baselines of this installation.
+
+    \b
+    llmb-run baseline list
+    """
     install = Workspace().require_install()
     found = baselines(install)
     if not found:
@@ -48,6 +52,9 @@ def list_baselines() -> Result:
 def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     """Make runs the reference of their configuration.
 
+    \b
+    llmb-run baseline set a1b2c3d4 e5f6a7b8
+
     Repeats of one configuration with the same software become one baseline, which replaces the previous one. Only
     successful runs count, measured over their recipe's iterations.
     """
@@ -59,7 +66,7 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     if not rows:
         raise RequestError(none_matches(filters), remedy="llmb-run results lists successful runs")
     chosen = []
-    measured = measure([row.folder for row in rows], workspace)
+    measured = measure(rows, workspace)
     for item in measured:
         if item.record is None or item.good is None:
             raise RequestError(
@@ -74,7 +81,11 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 @baseline_command.command("remove", cls=Command)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, help="Keys, as the list shows them.")
 def remove_baseline(keys: tuple[str, ...]) -> Result:
-    """Forget baselines."""
+    """Forget baselines.
+
+    \b
+    llmb-run baseline remove 3f2a9c
+    """
     gone = remove_baselines(Workspace().require_install(), keys)
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
 
@@ -115,7 +126,11 @@ def exclude_command() -> None:
 
 @exclude_command.command("list", cls=Command)
 def list_nodes() -> Result:
-    """Show the nodes that jobs avoid, why, and until when."""
+    """Show the nodes that jobs avoid, why, and until when.
+
+    \b
+    llmb-run exclude list
+    """
     return _nodes(exclusions(Workspace().require_install()))
 
 
@@ -129,14 +144,22 @@ def list_nodes() -> Result:
     help="For how many days; without it, until they are removed.",
 )
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
-    """Keep later jobs off nodes."""
+    """Keep later jobs off nodes.
+
+    \b
+    llmb-run exclude add n[3-5] --days 7 --reason 'GPU 3 is too hot'
+    """
     return _nodes(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
 
 
 @exclude_command.command("remove", cls=Command)
 @_hosts
 def remove_nodes(hosts: str) -> Result:
-    """Use nodes again: take them off the list, and forget what runs have shown of them."""
+    """Use nodes again: take them off the list, and forget what runs have shown of them.
+
+    \b
+    llmb-run exclude remove n[3-5]
+    """
     removed = include_nodes(Workspace().require_install(), hosts)
     if not removed:
         notice(f"none of {hosts} was on the list; what runs have shown of them is forgotten")

@@ -17,6 +17,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import known_from, ranged, step_seconds
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.results.one_line import with_figures
 from llmb_run.starting.planner import plan_options
 from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs
 from llmb_run.starting.submitting import StartOptions, check_followed, start, start_planned
@@ -42,7 +43,7 @@ def single_command(**settings: Any) -> Result:
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_specs([one_job(**settings)], workspace, dry_run=how.dry_run)
-    return start("single", asked, workspace, how)
+    return with_figures(start("single", asked, workspace, how), workspace)
 
 
 @click.command(cls=Command)
@@ -62,7 +63,7 @@ def submit_command(**settings: Any) -> Result:
     options, leaves out what cannot run, and says how to rank the others.
 
     \b
-    llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
+    llmb-run submit -w pretrain_llama3.1 -s 8b,70b -d fp8 --max-scale 128 -r 3
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     return start("submit", plan_options(workspace, how, **settings), workspace, how)
@@ -143,8 +144,8 @@ def sweep_command(**settings: Any) -> Result:
     fit) are listed with the reason, the others with the memory and time they are expected to take.
 
     \b
-    llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
-    llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
+    llmb-run sweep -w grok1 --scale 512 --vary tp=4,8 --vary NCCL_ALGO=Ring,Tree
+    llmb-run sweep -w grok1 --scale 512 --zip 'tp=4,8 pp=8,4' -r 3 --dry-run
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_options(workspace, how, **settings)
@@ -164,6 +165,9 @@ def sweep_command(**settings: Any) -> Result:
 @options.detach
 def bulk_command(file: Path, **settings: Any) -> Result:
     """Start the jobs of a task file.
+
+    \b
+    llmb-run bulk tasks.yaml --dry-run
 
     After an interruption run it again: recorded jobs are not started twice, and tasks added to the file
     since then are started.

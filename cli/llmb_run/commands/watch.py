@@ -67,6 +67,9 @@ def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]
 def watch_command(runs: tuple[str, ...]) -> Result:
     """Watch runs live: state, step, time left, reason for waiting.
 
+    \b
+    llmb-run watch a1b2c3d4
+
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
     """
     rows = select_rows(Workspace(), runs, RunFilter(live=True))

@@ -31,7 +31,8 @@ from llmb_common.results.references import (
 )
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.ab import spec_of_run
-from llmb_run.results.measuring import MeasuredRun, measure
+from llmb_run.results.measured import MeasuredRun
+from llmb_run.results.measuring import measure
 from llmb_run.selecting import load_rows, select_rows
 from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, as_said, setting_said
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_each, plan_job

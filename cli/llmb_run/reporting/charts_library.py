@@ -1,58 +1,40 @@
 """Vega, Vega-Lite and their embedding as one script, which draws the charts of the page.
 
-vl-convert-python makes it without a network, and is 84 MiB. An installation has what it made, as the package
-``llmb_charts``, which ``python -m llmb_run.reporting.charts_library`` installs: 0.9 MB.
+vl-convert-python makes it without a network, and is 84 MiB. An installation keeps what it made, in 0.9 MB, beside the
+Python that runs this. ``llmb-install charts`` puts it there, which is asked for with the first page.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import sysconfig
+import os
+import subprocess
+import sys
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
-
-_PACKAGE = "llmb_charts"
-_SCRIPT = "vega.js"
+from llmb_run.terminal import notice
 
 
 @cache
 def charts_library() -> str:
-    """The script, for an element of a page.
+    """The script, for an element of a page; empty, after a notice why, where it cannot be had."""
+    kept = Path(sys.prefix) / "vega.js"
+    if not kept.is_file():
+        try:
+            import vl_convert
 
-    Raises:
-        EnvironmentLacks: neither it nor what makes it is installed
-    """
+            return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
+        except ImportError:
+            _fetch(kept.parents[2] / "bin" / "llmb-install")
     try:
-        return (files(_PACKAGE) / _SCRIPT).read_text(encoding="utf-8")
-    except (ModuleNotFoundError, FileNotFoundError):
-        pass
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise EnvironmentLacks(
-            "the HTML report needs the script that draws charts, which is not installed",
-            remedy="run ./installer.py update, or: pip install 'llmb[report]'; --markdown needs nothing",
-        ) from error
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
+        return kept.read_text(encoding="utf-8")
+    except OSError:
+        notice("this report has no charts, because what draws them is not installed; llmb-install charts fetches it")
+        return ""
 
 
-def install(packages: Path) -> None:
-    """Put the script into ``packages``, a site-packages folder, with the record that the installer verifies."""
-    script = charts_library().encode()
-    digest = base64.urlsafe_b64encode(hashlib.sha256(script).digest()).rstrip(b"=").decode()
-    contents = {
-        f"{_PACKAGE}/{_SCRIPT}": script,
-        f"{_PACKAGE}-1.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {_PACKAGE}\nVersion: 1\n".encode(),
-        f"{_PACKAGE}-1.dist-info/RECORD": f"{_PACKAGE}/{_SCRIPT},sha256={digest},{len(script)}\n".encode(),
-    }
-    for name, content in contents.items():
-        (packages / name).parent.mkdir(parents=True, exist_ok=True)
-        (packages / name).write_bytes(content)
-
-
-if __name__ == "__main__":
-    install(Path(sysconfig.get_path("purelib")))
+def _fetch(program: Path) -> None:
+    """Have the installer fetch it, which says on standard error what it does."""
+    if os.access(program, os.X_OK):
+        notice("fetching what draws charts, once: a download of 34 MB")
+        subprocess.run([str(program), "charts"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)

@@ -28,7 +28,6 @@ from xml.etree import ElementTree
 import msgspec
 
 from llmb_common.command.printable import counted, printable
-from llmb_common.errors import EnvironmentLacks
 from llmb_common.timing.runs import MEASURED
 from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
@@ -38,7 +37,6 @@ from llmb_run.reporting.report import Report
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, remarks_of
 from llmb_run.results.series import history_view, scaling_view
-from llmb_run.terminal import notice
 
 _SCRIPTS = (
     *("dom.js", "theme.js", "sorting.js", "head.js", "acceptance.js", "verdicts.js", "filters.js", "charts.js"),
@@ -48,11 +46,8 @@ _SCRIPTS = (
 
 
 def page(report: Report) -> str:
-    """The report as one HTML page, complete with data, styles and scripts.
-
-    Raises:
-        EnvironmentLacks: the script that draws the charts is not installed
-    """
+    """The report as one HTML page, complete with data, styles and scripts; where what draws charts cannot be had, their
+    places say what they would show."""
     # In a function of their own: the library, minified, has taken most short names of the page.
     own = "\n".join(_resource(name) for name in _SCRIPTS)
     scripts = [charts_library(), f"(() => {{\n{own}\n}})();"]
@@ -74,15 +69,6 @@ def page(report: Report) -> str:
         before, _, after = text.partition(f"<!--{name}-->")
         text = before + part + after
     return text
-
-
-def page_or_notice(report: Report) -> str:
-    """The page beside a campaign's other results: empty, with a notice, where what draws its charts is missing."""
-    try:
-        return page(report)
-    except EnvironmentLacks as error:
-        notice(f"there is no HTML report: {error}")
-        return ""
 
 
 def _resource(name: str) -> str:

@@ -16,7 +16,7 @@ from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import configuration_key
 from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.steps import StepTime
-from llmb_run.results.measuring import MeasuredRun
+from llmb_run.results.measured import MeasuredRun
 
 _WORTH = 1.02
 """A smaller ratio of step times is nobody's slow node."""

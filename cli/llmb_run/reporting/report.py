@@ -28,7 +28,7 @@ from llmb_common.timing.runs import NO_FAILURE, RunTiming
 from llmb_run import columns
 from llmb_run.reporting.hosts import HostLine, host_lines
 from llmb_run.results.groups import GROUP, boards, group, ranking_as_dict
-from llmb_run.results.measuring import MeasuredRun, reference_lines
+from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.run_columns import RUN, as_dict
 from llmb_run.results.series import SCALING, history_lines, scales_of, scaling_lines
 from llmb_run.workspace import Workspace
@@ -343,6 +343,7 @@ _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}
 
 def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
     """The report on measured runs, in their order."""
+    explain(found)
     most = max(30, MOST_POINTS // max(1, len(found)))
     groups = tuple(columns.as_dict(GROUP, item) for item in group(found))
     sweeps = [board for board in ranking_as_dict(boards(found, workspace)) if board["command"]]

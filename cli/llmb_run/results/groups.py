@@ -16,10 +16,11 @@ from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
 from llmb_common.results.decision import look
 from llmb_common.results.level import CONFIDENCE, level
+from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at, less_one, table
-from llmb_run.results.measuring import MeasuredRun
+from llmb_run.results.measured import MeasuredRun, explain
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
 from llmb_run.workspace import Workspace
 
@@ -31,7 +32,7 @@ class Group:
     key: str
     title: str
     software: str
-    runs: tuple[RunRecord, ...]
+    runs: tuple[MeasuredRun, ...]
     seconds: tuple[float, ...]
     others: int
     """Runs that have ended without a step time."""
@@ -60,61 +61,71 @@ class Group:
 
 def group(found: Sequence[MeasuredRun]) -> list[Group]:
     """Groups in the order of their first runs; logs without a record are in none."""
-    together: dict[str, list[tuple[MeasuredRun, RunRecord]]] = {}
+    together: dict[str, list[MeasuredRun]] = {}
     for item in found:
-        if item.record is not None:
-            together.setdefault(item.configuration + item.image, []).append((item, item.record))
+        if item.row is not None:
+            together.setdefault(item.configuration + item.image, []).append(item)
     return [_group(items) for items in together.values()]
 
 
-def _group(items: Sequence[tuple[MeasuredRun, RunRecord]]) -> Group:
-    members = tuple(item for item, _ in items)
-    first, record = items[0]
-    good = sorted(
-        ((item, record, item.good) for item, record in items if item.good is not None), key=lambda run: run[1].created
-    )
-    if good:
-        verdict = _preferred(item.verdict for item, *_ in good if item.verdict)
-    else:  # of runs that succeeded and did not train
-        verdict = next((item.verdict for item in members if item.timing.status.measured), None)
-    reference = verdict.reference if verdict else None
-    able = [run for run in good if reference is None or (run[0].verdict and run[0].verdict.reference == reference)]
+def _group(members: Sequence[MeasuredRun]) -> Group:
+    """Of all but the first run, what the index has of them is enough."""
+    first = members[0]
+    plan = recorded(first).plan
+    good = sorted((item for item in members if item.good is not None), key=lambda item: item.created)
+    # Else of those that succeeded and did not train.
+    speaking = sorted(good, key=_preference) or [item for item in members if item.status.measured]
+    spoken = speaking[0] if speaking else None
+    reference = spoken.reference if spoken else None
+    verdict = spoken.verdict if spoken else None
+    able = [item for item in good if reference is None or item.reference == reference]
     judged = able[: look(len(able))] if reference else able  # what is not judged is not looked at
-    times = [time for *_, time in judged]
+    times = _times(judged)
     scatter = first.past.scatter(first.configuration)
-    earlier = first.earlier([record.paths.run_id for _, record, _ in judged])
+    earlier = first.earlier([item.run_id for item in judged])
     if times and reference:
-        waiting = [time for *_, time in able[len(judged) :]]
-        verdict = judge_runs(record.plan, times, reference, scatter=scatter, earlier=earlier, waiting=waiting)
-    live = sum(item.timing.status.state == "Running" for item in members)
+        waiting = _times(able[len(judged) :])
+        verdict = judge_runs(plan, times, reference, scatter=scatter, earlier=earlier, waiting=waiting)
+    live = sum(item.status.state == "Running" for item in members)
     odd = [item.not_training for item in members if item.not_training]
     if verdict and odd and len(odd) < len(members):  # no run may have ended without having trained, or met NaN
         verdict = with_training(verdict, (f"{len(odd)} of {counted(len(members), 'run')}: {'; '.join(odd[0])}",))
     return Group(
-        key=configuration_key(record.plan),
-        title=title_of(record.plan),
+        key=configuration_key(plan),
+        title=title_of(plan),
         software=first.software,
-        runs=tuple(record for _, record, _ in judged),
+        runs=tuple(judged),
         seconds=tuple(time.seconds for time in times),
-        others=len(items) - len(good) - live,
+        others=len(members) - len(good) - live,
         live=live,
         waiting=len(able) - len(judged),
         in_reference=len(good) - len(able),
         verdict=verdict,
         interval=math.expm1(level(times, scatter, earlier).half) if times else None,
-        members=members,
+        members=tuple(members),
     )
 
 
-def _preferred(verdicts: Iterable[Verdict]) -> Verdict | None:
+def _times(runs: Iterable[MeasuredRun]) -> list[StepTime]:
+    return [run.good for run in runs if run.good is not None]
+
+
+def recorded(run: MeasuredRun) -> RunRecord:
+    """The record of a run that has one.
+
+    Raises:
+        ValueError: it is a log that LLMB did not make
+    """
+    if run.record is None:
+        raise ValueError(f"{run.files.name} has no record")
+    return run.record
+
+
+def _preference(run: MeasuredRun) -> int:
     """Whose reference is the group's: a baseline's before a published one's, before a reason why there is none."""
-
-    def rank(verdict: Verdict) -> int:
-        if verdict.reference is None:
-            return 2
-        return 0 if verdict.reference.kind == "baseline" else 1
-
-    return min(verdicts, key=rank, default=None)
+    if run.reference is None:
+        return 2
+    return 0 if run.reference.kind == "baseline" else 1
 
 
 def _runs(item: Group) -> str:
@@ -138,7 +149,7 @@ GROUP: tuple[Column[Group], ...] = (
     Column("key", at("key"), DATA, "the same for the same work at the same place"),
     Column("software", at("software"), ALL & ~Form.PAGE, "container and engine", "software"),
     Column("runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=_runs),
-    Column("run_ids", lambda group: [record.paths.run_id for record in group.runs], Form.JSON, "judged"),
+    Column("run_ids", lambda group: [run.run_id for run in group.runs], Form.JSON, "judged"),
     Column("unsuccessful", at("others"), DATA, "runs that ended without a step time"),
     Column("live", at("live"), DATA, "runs that wait or run"),
     Column("waiting", at("waiting"), DATA, "successful runs that count at the next look"),
@@ -238,12 +249,13 @@ class Board:
             Column("behind_high", at("behind.high", less_one), DATA),
             Column("memory_gib", _memory, ALL, "", "memory", "GiB", ".1f", optional=True),
             Column("outcome", _failed, ALL, "", "outcome", optional=True),
-            Column("run_ids", lambda entry: [it.record.paths.run_id for it in entry.group.members if it.record], DATA),
+            Column("run_ids", lambda entry: [it.run_id for it in entry.group.members], DATA),
         ]
 
 
 def boards(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
     """One for each model with its sequence length, in the order of the first runs."""
+    explain(found)
     together: dict[str, list[Group]] = {}
     for item in group(found):
         plan = _record(item).plan
@@ -286,7 +298,7 @@ def _board(items: Sequence[Group], workspace: Workspace) -> Board:
 
 def _contender(item: Group, values: tuple[str, ...]) -> Contender | None:
     """With figures of all its runs: a verdict looks after fixed numbers of them, an order is of all. None: no time."""
-    good = {run.record.paths.run_id: run.good for run in item.members if run.record and run.good}
+    good = {run.run_id: run.good for run in item.members if run.good}
     if not good:
         return None
     first, times = item.members[0], [*good.values()]
@@ -297,13 +309,13 @@ def _contender(item: Group, values: tuple[str, ...]) -> Contender | None:
 
 
 def _record(item: Group) -> RunRecord:
-    return next(run.record for run in item.members if run.record is not None)
+    return recorded(item.members[0])
 
 
 def _outcome(members: Iterable[MeasuredRun]) -> str:
     """Why none of the runs has a time: ``out of memory``; each reason once."""
     found = dict.fromkeys(
-        "not ended" if run.timing.status.state == "Running" else (run.why.short if run.why else "") or run.unfit
+        "not ended" if run.status.state == "Running" else (run.why.short if run.why else "") or run.unfit
         for run in members
     )
     return "; ".join(found)

@@ -15,20 +15,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from llmb_common import causes, results, timing
 from llmb_common.decoding.structs import from_json
-from llmb_common.index.database import CachedFigures, keep_figures, kept_figures, past_figures
+from llmb_common.index.database import (
+    LogFigures,
+    Reason,
+    keep_figures,
+    keep_reasons,
+    kept_figures,
+    kept_reasons,
+    past_figures,
+)
+from llmb_common.index.runs import RunRow
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.platform.run_states import is_live
-from llmb_common.results.configuration import configuration_of, memory_key
+from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
 from llmb_common.results.scatter import PastRun
 from llmb_common.results.steps import MeasuredSteps, steps_of
+from llmb_common.results.training import training_sense
 from llmb_common.results.verdict import window_of
-from llmb_common.runs.evidence.account import account_of
+from llmb_common.runs.account import account_of
 from llmb_common.runs.record import COMPLETED, RunRecord
 from llmb_common.timing.iterations import IterationsOnDisk
 from llmb_common.timing.log_files import RunFiles
@@ -50,12 +60,29 @@ _AT_ONCE = 500
 _NO_FILES = RunFiles("", None, None)
 
 
-class _Content(msgspec.Struct, frozen=True, array_like=True):
+class LogSummary(msgspec.Struct, frozen=True, array_like=True):
+    """What a run's log says in short: what tables of many runs need of each."""
+
+    status: Status
+    window: Window
+    steps: MeasuredSteps
+    sense: tuple[str, ...] = ()
+    """Why it did not train, by its log and plan alone."""
+    image: RunImage = RunImage("", "")
+    documented: bool = False
+    """It was measured over the iterations that its document measures."""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the run says how fast its configuration is."""
+        return self.documented and self.status.measured and self.steps.time is not None
+
+
+class _Timing(msgspec.Struct, frozen=True, array_like=True):
     """``timing`` without its files and, of its ``count`` iterations, with the last."""
 
     timing: RunTiming
     count: int
-    steps: MeasuredSteps
 
     def of(self, files: RunFiles) -> RunTiming:
         """The timing of the run that lies there; its other iterations are read when somebody asks for them."""
@@ -64,54 +91,85 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
         return replace(self.timing, files=files, iterations=known)
 
 
+class KeptLog(NamedTuple):
+    """A log as the index has it, or as it was read. ``timing`` packed: see ``timing_of``."""
+
+    summary: LogSummary
+    configuration: str
+    timing: RunTiming | bytes
+
+
+def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
+    """What the log of the run that lies there gave; None where other code has kept it in another shape."""
+    found = _unpacked(packed, _Timing)
+    return found.of(files) if found else None
+
+
 class KeptFigures:
-    """The figures of ``found``, from the index of ``install`` or from the logs; ``close`` keeps those that are new."""
+    """What the logs of the runs in ``folders`` gave, from the index of ``install`` or from the logs themselves.
 
-    def __init__(self, install: Path | None, found: Iterable[RunFiles]) -> None:
+    ``close`` keeps what is new.
+    """
+
+    def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:
         self._install = install
-        logs = {str(files.log) for files in found if files.log is not None and files.folder is not None}
-        self._many = len(logs) > _AT_ONCE
-        self._known = kept_figures(install, logs) if install is not None else {}
-        self._new: list[CachedFigures] = []
+        names = {str(folder) for folder in folders if folder is not None}
+        self._many = len(names) > _AT_ONCE
+        self._known = kept_figures(install, names) if install is not None and names else {}
+        self._new: list[LogFigures] = []
 
-    def measure(
-        self, files: RunFiles, record: RunRecord, wanted: Window | None
-    ) -> tuple[RunTiming, MeasuredSteps, str]:
-        """As ``analyse`` and ``steps_of``, and ``configuration_of`` where that is known already; else empty.
+    def unchanged(self, row: RunRow) -> KeptLog | None:
+        """The log of a run that has ended, if nothing of it has changed since it was read; its record is not read."""
+        folder = str(row.folder)
+        if is_live(row.state) or folder not in self._known:
+            return None
+        own = f"{folder}/{row.experiment_name}/log-{row.experiment_name}.out"
+        return self._if(folder, stamp_of(folder, own, RecordedState(row.state, row.detail), _code()))
+
+    def _if(self, folder: str, stamp: str) -> KeptLog | None:
+        kept = self._known.pop(folder, None)
+        if not stamp or kept is None or kept.stamp != stamp:
+            return None
+        summary = _unpacked(kept.figures, LogSummary)
+        return KeptLog(summary, kept.configuration, kept.timing) if summary else None
+
+    def read(self, files: RunFiles, record: RunRecord, wanted: Window | None, *, alone: bool) -> KeptLog:
+        """The log of a run; kept, but for another window than the run's, and where other logs lie beside it.
 
         Without a window that is ``wanted``: over the documented one, of a resumed run's own steps.
         """
-        window = wanted or window_of(record.plan)
-        key = f"{window}" if wanted else ""
         state = RecordedState(record.state, record.detail)
-        stamp = "" if is_live(record.state) else stamp_of(files, state, _code())
-        kept = self._known.pop((str(files.log), key), None) if stamp else None
-        if kept and kept.stamp == stamp and (found := _unpacked(kept.content, _Content)):
-            return found.of(files), found.steps, kept.configuration
-        read = analyse(files, window, state, own_steps=wanted is None)
+        folder, log = str(files.folder), str(files.log)
+        keep = alone and wanted is None and files.log is not None and not is_live(record.state)
+        stamp = stamp_of(folder, log, state, _code()) if keep else ""
+        if kept := self._if(folder, stamp):
+            return kept
+        window = window_of(record.plan)
+        read = analyse(files, wanted or window, state, own_steps=wanted is None)
         steps = steps_of(read)
         if steps.time is not None:  # with when and where the run was, which its repeats may share
             timed = replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts))
             steps = replace(steps, time=timed)
-        repeats = ""
+        sense = training_sense(steps.training, record.plan) if steps.time is not None else ()
+        summary = LogSummary(read.status, read.window, steps, sense, image_of(record), read.window == window)
+        configuration = configuration_of(record)
         # A log that could not be read may be readable for the next who asks.
-        if stamp and stamp == stamp_of(files, state, _code()) and read.status.reason != "unreadable_log":
+        if stamp and stamp == stamp_of(folder, log, state, _code()) and read.status.reason != "unreadable_log":
             last = (read.last._replace(figures=()),) if read.last else ()
-            content = _Content(replace(read, files=_NO_FILES, iterations=last), len(read.iterations), steps)
-            packed = msgspec.msgpack.encode(content)
-            says = steps.time and read.status.measured and read.window == window_of(record.plan)
-            repeats = configuration_of(record) if says else ""
-            mean = steps.time.mean if steps.time else None
-            memory = _memory(read, record) if says else ("", None)
-            self._new.append(
-                CachedFigures(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, *memory)
+            rest = _Timing(replace(read, files=_NO_FILES, iterations=last), len(read.iterations))
+            new = LogFigures(
+                folder, stamp, configuration, msgspec.msgpack.encode(summary), msgspec.msgpack.encode(rest)
             )
+            if summary.speaks and steps.time is not None:
+                key, ratio = _memory(read, record)
+                new = new._replace(step_seconds=steps.time.mean, memory_key=key, memory_ratio=ratio)
+            self._new.append(new)
             if len(self._new) >= _AT_ONCE:
                 self.close()
             # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
             if self._many:
-                read = content.of(files)
-        return read, steps, repeats
+                read = rest.of(files)
+        return KeptLog(summary, configuration, read)
 
     def close(self) -> None:
         """Write what is new; where that is not possible, the logs are read again next time."""
@@ -134,7 +192,7 @@ def past_runs(install: Path | None) -> list[PastRun]:
     return [
         PastRun(item.configuration, item.run_id, found.steps.time)
         for item in (past_figures(install, _code()) if install else ())
-        if (found := _unpacked(item.content, _Content)) and found.steps.time
+        if (found := _unpacked(item.figures, LogSummary)) and found.steps.time
     ]
 
 
@@ -147,13 +205,11 @@ def _unpacked(content: bytes, kind: type[T]) -> T | None:
     return found
 
 
-def stamp_of(files: RunFiles, state: RecordedState, code: str) -> str:
+def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
     """All that decides what ``code`` reads of a run; empty where the files cannot vouch for themselves."""
-    if files.folder is None or files.log is None:
-        return ""
-    now, folder = time.time_ns(), str(files.folder)
+    now = time.time_ns()
     parts = [code, state.state, state.detail]
-    for path in (str(files.log), f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl"):
+    for path in (log, f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl"):
         try:
             status = os.stat(path)  # noqa: PTH116 (four for each run: a Path takes twice as long)
         except OSError:
@@ -175,10 +231,6 @@ def _code() -> str:
     return _hash_of("*.py", timing, results)
 
 
-_WINDOW = "why"
-"""Instead of the window that figures are of."""
-
-
 def reasons(
     install: Path | None, records: Iterable[RunRecord], judged: Mapping[str, Status] | None = None
 ) -> dict[str, Diagnosis]:
@@ -198,22 +250,22 @@ def reasons(
     from llmb_common.causes.answer import Diagnosis  # all of ``causes`` comes with them, and most runs end well
     from llmb_common.causes.diagnosis import diagnose
 
-    known = kept_figures(install, {str(record.paths.log) for record in failed}) if install else {}
+    known = kept_reasons(install, {str(record.paths.folder) for record in failed}) if install else {}
     code = _hash_of("*.[pyj]*", causes)
-    new: list[CachedFigures] = []
+    new: list[Reason] = []
     found: dict[str, Diagnosis] = {}
     for record in failed:
         status = statuses.get(record.paths.run_id)
         not_finite = status.message if status and status.reason.startswith(("nan_", "inf_")) else ""
-        files = RunFiles(record.paths.name, record.paths.folder, record.paths.log)
-        stamp = stamp_of(files, RecordedState(record.state, f"{record.detail}\n{not_finite}"), code)
-        kept = known.get((str(record.paths.log), _WINDOW))
+        folder, log = str(record.paths.folder), str(record.paths.log)
+        stamp = stamp_of(folder, log, RecordedState(record.state, f"{record.detail}\n{not_finite}"), code)
+        kept = known.get(folder)
         diagnosis = _unpacked(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
         if diagnosis is None:
             diagnosis = diagnose(record, not_finite)
-            packed = msgspec.msgpack.encode(diagnosis)
-            new += [CachedFigures(str(files.log), _WINDOW, str(files.folder), stamp, packed)] if stamp else []
+            if stamp:
+                new.append(Reason(folder, stamp, msgspec.msgpack.encode(diagnosis)))
         found[record.paths.run_id] = diagnosis
     if install and new:
-        keep_figures(install, new)
+        keep_reasons(install, new)
     return found

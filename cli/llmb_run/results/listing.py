@@ -15,9 +15,9 @@ from llmb_common.results.verdict import Verdict
 from llmb_common.timing.tables import render, shorten
 from llmb_run import columns
 from llmb_run.columns import Column, Form
-from llmb_run.results.groups import GROUP, Group, group, group_remarks
-from llmb_run.results.measuring import MeasuredRun, reference_lines
-from llmb_run.results.run_columns import RUN, as_dict, say_remarks
+from llmb_run.results.groups import GROUP, Group, group, group_remarks, recorded
+from llmb_run.results.measured import MeasuredRun, explain, reference_lines
+from llmb_run.results.run_columns import RUN, as_dicts, say_remarks
 from llmb_run.terminal import next_command, notice
 
 ENOUGH = 3
@@ -46,7 +46,7 @@ def _most_urgent(groups: Sequence[Group]) -> _Step:
 
 
 def _step(item: Group) -> _Step:
-    live = [run for run in item.members if run.record and is_live(run.record.state)]
+    live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
         return _Step(0, ("wait", *_ids(live)), f"{counted(len(live), 'run')} not yet ended")
     verdict = item.verdict
@@ -84,21 +84,22 @@ def _more(item: Group, verdict: Verdict) -> _Step:
 def _make_reference(item: Group, why: str) -> _Step:
     """A baseline of the runs, where these are enough; where they are one, runs that are compared with it."""
     known = {run.run_id for baseline in item.members[0].baselines for run in baseline.runs}
-    if all(record.paths.run_id in known for record in item.runs):
+    if all(run.run_id in known for run in item.runs):
         return _repeat(7, item, ENOUGH, "its runs are this site's baseline: further ones are compared with it")
     if len(item.runs) < ENOUGH:
         return _repeat(5, item, ENOUGH - len(item.runs), f"{ENOUGH} runs make a baseline; {why}")
-    ids = [record.paths.run_id for record in item.runs[:_MOST_IDS]]
+    ids = [run.run_id for run in item.runs[:_MOST_IDS]]
     return _Step(4, ("baseline", "set", *ids), f"{item.title}: {why}")
 
 
 def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> _Step:
-    days = ("--spread", str(count)) if spread and item.runs[-1].plan.scheduler is not None else ()
-    return _Step(urgency, ("retry", item.runs[-1].paths.run_id, "--repeats", str(count), *days), why)
+    newest = item.runs[-1]
+    days = ("--spread", str(count)) if spread and recorded(newest).plan.scheduler is not None else ()
+    return _Step(urgency, ("retry", newest.run_id, "--repeats", str(count), *days), why)
 
 
 def _ids(runs: Sequence[MeasuredRun]) -> list[str]:
-    return [run.record.paths.run_id for run in runs[:_MOST_IDS] if run.record]
+    return [run.run_id for run in runs[:_MOST_IDS]]
 
 
 MOST = 50
@@ -115,10 +116,11 @@ def listing(found: Sequence[MeasuredRun], most: int | None, *, full_names: bool)
     judged = groups[:most]
     shown = list(found)
     if most is not None and len(found) > most:
-        shown = sorted(found, key=lambda item: item.record.created if item.record else 0.0, reverse=True)[:most]
+        shown = sorted(found, key=lambda item: item.created, reverse=True)[:most]
     order = {id(member): number for number, item in enumerate(groups) for member in item.members}
     shown.sort(key=lambda item: order.get(id(item), len(groups)))  # repeats together
     text = columns.table(GROUP, judged) + "\n" if groups else ""
+    explain(shown)
     analyses: dict[tuple[str, str], list[MeasuredRun]] = {}
     for item in shown:
         analyses.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
@@ -140,7 +142,7 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
     """All runs as JSON, with the verdicts over them and the next step."""
     groups = group(found)
     return {
-        "runs": [as_dict(item) for item in found],
+        "runs": as_dicts(found),
         "groups": [columns.as_dict(GROUP, item) for item in groups],
         "next": next_step(groups),
     }
@@ -174,7 +176,7 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
     wanted = {id(item) for item in listed}
     found: dict[int, str] = {}
     for item in groups:
-        known = {id(run): facts(run.record) for run in item.members if run.record and id(run) in wanted}
+        known = {id(run): facts(run.record) for run in item.members if id(run) in wanted and run.record}
         if len(known) > 1:
             found |= _unusual(known)
     return found

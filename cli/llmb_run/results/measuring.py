@@ -6,157 +6,82 @@ import itertools
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmb_common.errors import RecordError, RequestError
+from llmb_common.index.runs import RunRow, row_of
 from llmb_common.platform.run_states import is_live
-from llmb_common.results.configuration import configuration_of, image_marks, software_of
-from llmb_common.results.level import CONFIDENCE
-from llmb_common.results.references import Baseline, baseline_references, baselines, release_spread, unlike_baselines
-from llmb_common.results.scatter import PastRun, PastRuns, Squares
-from llmb_common.results.steps import MeasuredSteps, StepTime, steps_of
+from llmb_common.results.configuration import image_marks
+from llmb_common.results.scatter import PastRun, PastRuns
+from llmb_common.results.steps import steps_of
 from llmb_common.results.training import unlike_repeats
-from llmb_common.results.verdict import (
-    Figures,
-    Verdict,
-    figures,
-    judge_log,
-    judge_result,
-    measured_seconds,
-    window_of,
-    with_training,
-)
-from llmb_common.runs.evidence.account import NodeSummary, account_of
-from llmb_common.runs.evidence.findings import NodeFinding
-from llmb_common.runs.extras import Extras, extras_of
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.timing.log_files import RunFiles, find_runs, log_stem
-from llmb_common.timing.runs import RunTiming, analyse, no_garbage
+from llmb_common.timing.runs import analyse, no_garbage
 from llmb_common.timing.statistics import Window
-from llmb_common.timing.tables import STYLES, Style
-from llmb_run.results.kept import KeptFigures, past_runs, reasons
+from llmb_common.timing.tables import STYLES
+from llmb_run.results.kept import KeptFigures, KeptLog, LogSummary, past_runs
+from llmb_run.results.measured import Judge, MeasuredRun
 from llmb_run.selecting import none_matches, run_filter, select_rows
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace
-
-if TYPE_CHECKING:
-    from llmb_common.causes.answer import Diagnosis
 
 SILENT_SECONDS = 2.0
 """Seconds that a search may take without a word."""
 
 
-@dataclass(frozen=True)
-class MeasuredRun:
-    """One run. ``record`` None for a log that LLMB did not make: no figures and no verdict."""
-
-    timing: RunTiming
-    style: Style
-    record: RunRecord | None = None
-    figures: Figures | None = None
-    verdict: Verdict | None = None
-    steps: MeasuredSteps = field(default_factory=MeasuredSteps)
-    configuration: str = ""
-    """The key of its configuration and software, equal for repeats; empty for a log that LLMB did not write."""
-    baselines: Sequence[Baseline] = ()
-    """The installation's."""
-    past: PastRuns = field(default_factory=PastRuns)
-    """What the site's runs say of how they differ."""
-    image: str = ""
-    """What tells the run's image from others of its name (``image_marks``)."""
-    why: Diagnosis | None = None
-    """The diagnosis of a run that failed, or ended badly after its last step; None otherwise."""
-
-    @property
-    def good(self) -> StepTime | None:
-        """Of a run that succeeded and trained, the whole window: what may be compared, grouped and made a baseline."""
-        return None if self.unfit else self.steps.time
-
-    @property
-    def unfit(self) -> str:
-        """Why there is no ``good``, in words; empty where there is."""
-        status = self.timing.status
-        if not status.measured:
-            return status.message or status.state
-        if self.not_training:
-            return f"not training: {'; '.join(self.not_training)}"
-        return "" if self.steps.time else "the window is incomplete"
-
-    @property
-    def software(self) -> str:
-        """Container and engine; empty for a log that LLMB did not write."""
-        return f"{software_of(self.record)}{self.image}" if self.record else ""
-
-    def earlier(self, judged: Sequence[str]) -> Squares:
-        """Of the run's repeats but these, which say how it scatters; those of baselines may be of another speed."""
-        of_baselines = [run.run_id for item in self.baselines for run in item.runs]
-        return self.past.others(self.configuration, [*judged, *of_baselines])
-
-    @property
-    def not_training(self) -> tuple[str, ...]:
-        """What no training of the planned work does, in words."""
-        return self.verdict.not_training if self.verdict else ()
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What a reader must know of its log and of its steps."""
-        return (*self.timing.notices, *(self.verdict.remarks if self.verdict else ()))
-
-    @cached_property
-    def account(self) -> NodeSummary:
-        """What its nodes say; empty for a log that LLMB did not make."""
-        return account_of(self.record) if self.record else NodeSummary()
-
-    @property
-    def memory_gib(self) -> float | None:
-        """Peak of allocated memory on the fullest GPU: as the ranks said at the end, else as the log has it."""
-        return self.account.memory_gib or (self.timing.memory.allocated if self.timing.memory else None)
-
-    @property
-    def memory_reserved_gib(self) -> float | None:
-        """Peak memory that the allocator reserved on the fullest GPU."""
-        return self.account.memory_reserved_gib or (self.timing.memory.reserved if self.timing.memory else None)
-
-    @cached_property
-    def extras(self) -> Extras:
-        """What it did beside training; nothing for a log that LLMB did not make."""
-        return extras_of(self.record) if self.record else Extras()
-
-    @cached_property
-    def findings(self) -> tuple[NodeFinding, ...]:
-        """What the run's nodes say against its result, and where they are not what this site's baselines ran on."""
-        unlike = unlike_baselines(self.record, self.account, self.baselines) if self.record and self.baselines else []
-        return tuple(sorted((*self.account.findings, *unlike), key=lambda finding: finding.severity == "note"))
-
-
 def measure(
-    folders: Iterable[Path],
+    runs: Iterable[Path | RunRow],
     workspace: Workspace,
     window: Window | None = None,
     known: Mapping[Path | None, RunRecord] | None = None,
 ) -> list[MeasuredRun]:
-    """Every run in ``folders``, measured over its document's iterations, or over ``window``.
+    """Every run in these folders, measured over its document's iterations, or over ``window``.
 
-    ``known`` are up-to-date records by folder: the scheduler is not asked about them.
+    Of a row of the index nothing is read if it has not changed. ``known`` are up-to-date records by folder: the
+    scheduler is not asked about them.
     """
+    install = workspace.install_or_none
     with no_garbage():
-        found = list(dict.fromkeys(files for folder in folders for files in find_runs(folder, _remark(folder))))
+        judge, listed = Judge(workspace), list(runs)
+        rows = [] if window else [run for run in listed if isinstance(run, RunRow)]
+        kept = KeptFigures(install, (row.folder for row in rows))
+        found: list[RunFiles | MeasuredRun] = []
+        for run in listed:
+            log = kept.unchanged(run) if isinstance(run, RunRow) and window is None else None
+            if isinstance(run, RunRow) and log is not None:
+                found.append(_made(log, judge, run))
+            else:
+                folder = run.folder if isinstance(run, RunRow) else run
+                found += find_runs(folder, _remark(folder))
         known = known or {}
-        records = {**_records(files.folder for files in found if files.folder not in known), **known}
-        found = _without_copies(found, records, workspace)
-        known_baselines = _baselines(workspace)
-        figures = KeptFigures(workspace.install_or_none, found)
+        logs = Counter({files: files.folder for files in found if isinstance(files, RunFiles)}.values())
+        records = {**_records(folder for folder in logs if folder not in known), **known}
+        kept = KeptFigures(install, logs)
         try:
-            read = [_read_one(files, records, found, window, figures) for files in found]
+            read = [
+                _read_one(files, records, logs, window, kept, judge) if isinstance(files, RunFiles) else files
+                for files in _without_copies(found, records, workspace)
+            ]
         finally:
-            figures.close()
-        past = _past(workspace, read)
-        judged = [_judged(item, workspace, known_baselines, past) for item in read]
-        return beside_repeats(_diagnosed(judged, workspace))
+            kept.close()
+        new = (
+            PastRun(run.configuration, run.run_id, run.steps.time)
+            for run in read
+            if run.row is not None and run.summary.speaks and run.steps.time is not None
+        )
+        judge.past = PastRuns(itertools.chain(past_runs(install), new))
+        marks = image_marks([run.summary.image for run in read])
+        marked = [replace(run, image=mark) if mark else run for run, mark in zip(read, marks, strict=True)]
+        return beside_repeats(marked)
+
+
+def _made(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
+    return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
 
 
 def selected(
@@ -167,40 +92,19 @@ def selected(
     Raises:
         RequestError: there is none
     """
-    folders = [Path(word) for word in runs if Path(word).exists()]
+    wanted: list[Path | RunRow] = [Path(word) for word in runs if Path(word).exists()]
     names = [word for word in runs if not Path(word).exists()]
-    if names or not runs:
-        folders += [row.folder for row in select_rows(workspace, names, run_filter(workspace, **filters))]
-    found = measure(folders, workspace, window)
+    with no_garbage():
+        if names or not runs:
+            wanted += select_rows(workspace, names, run_filter(workspace, **filters))
+        found = measure(wanted, workspace, window)
     if not found:
+        said = ", ".join(str(run.folder if isinstance(run, RunRow) else run) for run in wanted)
         raise RequestError(
-            f"{', '.join(map(str, folders))}: no run and no log" if folders else none_matches(filters),
+            f"{said}: no run and no log" if wanted else none_matches(filters),
             remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
         )
     return found
-
-
-def _past(workspace: Workspace, read: Iterable[MeasuredRun]) -> PastRuns:
-    """The runs on record, and those that were just read."""
-    new = (
-        PastRun(item.configuration, item.record.paths.run_id, item.good)
-        for item in read
-        if item.record is not None and item.good and item.timing.window == window_of(item.record.plan)
-    )
-    return PastRuns(itertools.chain(past_runs(workspace.install_or_none), new))
-
-
-def _diagnosed(judged: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
-    """With why those that failed did, and with what tells images of one name apart."""
-    recorded = [(item.record, item.timing.status) for item in judged if item.record]
-    records = {record.paths.run_id: record for record, _ in recorded}
-    statuses = {record.paths.run_id: status for record, status in recorded}
-    why = reasons(workspace.install_or_none, records.values(), statuses)
-    marks = iter(image_marks([record for record, _ in recorded]))
-    return [
-        replace(item, why=why.get(item.record.paths.run_id), image=next(marks)) if item.record else item
-        for item in judged
-    ]
 
 
 def _remark(folder: Path) -> Callable[[], None]:
@@ -223,17 +127,6 @@ def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
     return next((item for item in found if item.record is not None), found[0])
 
 
-def _baselines(workspace: Workspace) -> list[Baseline]:
-    """The installation's; none where there is no installation, or they cannot be read."""
-    if workspace.install_or_none is None:
-        return []
-    try:
-        return baselines(workspace.install_or_none)
-    except (OSError, RecordError) as error:
-        notice(f"no baselines: {error}")
-        return []
-
-
 def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
     """The records in ``folders``, as they are now: the scheduler is asked about those that have not ended."""
     records: dict[Path | None, RunRecord] = {}
@@ -254,112 +147,68 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
 
 
 def _without_copies(
-    found: Iterable[RunFiles], records: Mapping[Path | None, RunRecord], workspace: Workspace
-) -> list[RunFiles]:
+    found: Sequence[RunFiles | MeasuredRun], records: Mapping[Path | None, RunRecord], workspace: Workspace
+) -> list[RunFiles | MeasuredRun]:
     """Each run once: who copies its folder has not repeated it. The one in the installation counts, else the first."""
-    together: dict[str, list[Path | None]] = {}
+    together: dict[str, list[Path]] = {}
+    for item in found:
+        if isinstance(item, MeasuredRun) and item.row is not None:
+            together.setdefault(item.run_id, []).append(item.row.folder)
     for folder, record in records.items():
-        together.setdefault(record.paths.run_id, []).append(folder)
+        if folder is not None:
+            together.setdefault(record.paths.run_id, []).append(folder)
     ours, copies = workspace.install_or_none, set[Path | None]()
     for same in together.values():
         if len(same) > 1:
-            first, *others = sorted(same, key=lambda folder: not (ours and folder and folder.is_relative_to(ours)))
+            first, *others = sorted(dict.fromkeys(same), key=lambda folder: not (ours and folder.is_relative_to(ours)))
             copies.update(others)
             for folder in others:
                 notice(f"{folder} is a copy of {first}: the run counts once")
-    return [files for files in found if files.folder not in copies]
+    once: dict[object, RunFiles | MeasuredRun] = {}
+    for item in found:
+        if isinstance(item, RunFiles):
+            if item.folder not in copies:
+                once.setdefault(item, item)
+        elif item.row and item.row.folder not in records and not (copies and item.row.folder in copies):
+            once[id(item)] = item
+    return list(once.values())
 
 
 def _read_one(
     files: RunFiles,
     records: Mapping[Path | None, RunRecord],
-    found: Sequence[RunFiles],
+    logs: Mapping[Path | None, int],
     window: Window | None,
     kept: KeptFigures,
+    judge: Judge,
 ) -> MeasuredRun:
     """What the log says, before it is compared with anything."""
     record = records.get(files.folder)
-    if record and files.log and log_stem(files.log) != record.plan.experiment_name:
-        # One run counts once, whatever other logs lie in its folder.
-        beside = [other for other in found if other.folder == files.folder]
-        record = record if len(beside) == 1 else None
+    # One run counts once, whatever other logs lie in its folder.
+    alone = logs[files.folder] == 1
+    if record and files.log and log_stem(files.log) != record.plan.experiment_name and not alone:
+        record = None
     if record is None:
         # Without a plan the log says which of the two analyses is meant.
         timing = analyse(files, window or STYLES["mbridge"].window)
-        style = STYLES["nemo" if timing.log_format == "nemo" else "mbridge"]
-        timing = timing if window else analyse(files, style.window)
-        return MeasuredRun(timing, style, steps=steps_of(timing))
-    style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
-    timing, steps, configuration = kept.measure(files, record, window)
-    return MeasuredRun(timing, style, record, steps=steps, configuration=configuration or configuration_of(record))
-
-
-def _judged(item: MeasuredRun, workspace: Workspace, known: Sequence[Baseline], past: PastRuns) -> MeasuredRun:
-    record, timing = item.record, item.timing
-    if record is None:
-        return replace(item, verdict=judge_log(timing, item.steps))
-    item = replace(item, baselines=known, past=past)
-    try:
-        recipe = workspace.workload(record.plan.workload).recipe
-        seconds = measured_seconds(record.plan, timing) if timing.status.measured else None
-        return replace(
-            item,
-            figures=figures(record.plan, recipe, timing, seconds) if seconds else None,
-            verdict=judge_result(
-                record.plan,
-                recipe,
-                timing,
-                baseline_references(record, known, past),
-                item.steps,
-                past.scatter(item.configuration),
-                item.earlier([record.paths.run_id]),
-            ),
-        )
-    except RequestError as error:
-        notice(f"{record.paths.name}: no figures: {error.message}")
-        return item
+        if timing.log_format == "nemo" and window is None:
+            timing = analyse(files, STYLES["nemo"].window)
+        summary = LogSummary(timing.status, timing.window, steps_of(timing))
+        return _made(KeptLog(summary, "", timing), judge, None, found=files)
+    log = kept.read(files, record, window, alone=alone)
+    return _made(log, judge, row_of(record), found=files, known=record)
 
 
 def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """``items``, each that is unlike its repeats among them judged so."""
     held = list(items)
-    repeats: dict[str, list[tuple[int, MeasuredSteps, Verdict]]] = {}
+    repeats: dict[str, list[int]] = {}
     for at, item in enumerate(items):
-        if item.record and item.verdict and item.timing.status.measured:
-            repeats.setdefault(item.configuration, []).append((at, item.steps, item.verdict))
+        if item.row and item.status.measured:
+            repeats.setdefault(item.configuration, []).append(at)
     for same in repeats.values():
-        found = unlike_repeats([steps.training for _, steps, _ in same])
-        for (at, _, verdict), odd in zip(same, found, strict=True):
-            if odd and not verdict.not_training:
-                judged = replace(with_training(verdict, odd), remarks=verdict.remarks + odd)
-                held[at] = replace(items[at], verdict=judged)
+        found = unlike_repeats([items[at].steps.training for at in same])
+        for at, odd in zip(same, found, strict=True):
+            if odd != items[at].unlike:
+                held[at] = replace(items[at], unlike=odd)
     return held
-
-
-def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
-    """What the verdicts of a table are held against, a line for each reference, and how to read them."""
-    references: dict[str, None] = {}
-    corrected: dict[str, None] = {}
-    indications: dict[str, None] = {}
-    for item in items:
-        if item.record is None or item.verdict is None or item.verdict.reference is None:
-            continue
-        reference = item.verdict.reference
-        references[f"reference {reference}{'' if reference.same_software else ', other software than the runs'}"] = None
-        if reference.result and reference.result.why:
-            why = f"published result of {reference.result.source}, corrected here: {reference.result.why}"
-            corrected[why] = None
-        corrected |= dict.fromkeys(f"reference {reference}: {note}" for note in reference.notes)
-        if not reference.same_software:
-            spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
-            indications[
-                f"an indication is a comparison with other software: from one release to the next the step time of "
-                f"{kind} models changes by {spread.fastest:+.0%} to {spread.slowest:+.0%}, so its limit is wider"
-            ] = None
-    if not references:
-        return []
-    reading = (
-        "a verdict compares the mean step time, stalls included, with the reference, and the steady steps alone;"
-        f" ± is the {CONFIDENCE:.1%} interval of the difference, and up to the limit a run passes"
-    )
-    return [*references, *corrected, *indications, reading]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from operator import methodcaller, not_
@@ -17,7 +17,7 @@ from llmb_common.results.references import Reference
 from llmb_common.timing.records import Iteration
 from llmb_run import columns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, formatted, less_one, run_as_json
-from llmb_run.results.measuring import MeasuredRun
+from llmb_run.results.measured import MeasuredRun, explain
 from llmb_run.terminal import notice
 
 
@@ -245,6 +245,12 @@ RUN: tuple[Column[MeasuredRun], ...] = (
 def as_dict(run: MeasuredRun) -> dict[str, Any]:
     """The run as JSON: times in seconds whatever the table's unit, figures None where they do not exist."""
     return {**(run_as_json(row_of(run.record)) if run.record else {}), **columns.as_dict(RUN, run)}
+
+
+def as_dicts(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
+    """The runs as JSON."""
+    explain(runs)
+    return [as_dict(run) for run in runs]
 
 
 class MeasuredStep(NamedTuple):

@@ -15,7 +15,7 @@ from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at, less_one
-from llmb_run.results.measuring import MeasuredRun
+from llmb_run.results.measured import MeasuredRun
 from llmb_run.workspace import Workspace
 
 _LONGEST_VALUE = 40

@@ -15,7 +15,7 @@ from llmb_common.platform.engines import image_file_name
 from llmb_common.platform.gpus import per_node
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.values import pairs, refuse_twice
-from llmb_common.request.variables import COLUMNS, VARIABLES
+from llmb_common.request.variables import COLUMNS, VARIABLES, column_of
 from llmb_common.runs.hostlist import expand
 
 FIELDS = {
@@ -68,18 +68,18 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
     Raises:
         RequestError: there is no such column, or no value
     """
-    known = {variable.lower(): column for variable, column in COLUMNS.items()}
+    known = [variable.lower() for variable in COLUMNS]
     result: dict[str, str] = {}
     for name, value in pairs(values, "--set", "--set tp=4", form="COLUMN=VALUE"):
-        key = name.lower().replace("-", "_")
-        if key not in known:
+        column = column_of(name)
+        if column is None:
             is_variable = name.upper() in VARIABLES
             raise RequestError(
-                f"--set: no column {name!r}{did_you_mean(key, known)}",
+                f"--set: no column {name!r}{did_you_mean(name.lower(), known)}",
                 remedy=f"--env {name}={value}" if is_variable else f"one of {', '.join(known)}",
             )
-        refuse_twice(key, value, result, "--set")
-        result[key] = value
+        refuse_twice(column, value, result, "--set")
+        result[column] = value
     return result
 
 
@@ -161,7 +161,8 @@ def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
     if plan.profile is not None:
         yield "--profile"
     documented = {gpus for row in recipe.rows_for(plan.gpu_type, size=plan.model_size) for gpus in row.scales}
-    if plan.gpus not in documented:
+    own_scale = plan.function is not None and f"_{plan.gpus}gpu_" in plan.function.name
+    if plan.gpus not in documented and not own_scale:
         yield "--force"
 
 
@@ -169,7 +170,7 @@ def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
     """The caller's variables, and those of ``launch.sh`` that decide the speed and have no option."""
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
     found |= {name: as_said(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
-    if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.variant(plan.variant).fp8_recipe:
+    if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.measured_as(plan.variant).fp8_recipe:
         found[VARIABLE_OF["fp8_recipe"]] = plan.fp8_recipe
     if plan.nodes > 1 and plan.gpus_per_node != per_node(plan.gpu_type):
         found["GPUS_PER_NODE"] = str(plan.gpus_per_node)

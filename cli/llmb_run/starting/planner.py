@@ -173,14 +173,16 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
         raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
     names = given.get("workload") or [base.workload]
     recipes = [_given(base.having({"workload": name}), workspace).recipe for name in names]
+    # What only another release here has is no slip: planning says which one.
+    known = [*recipes, *(own for recipe in recipes for own in workspace.adopted(recipe).values())]
     for size in given.get("size", ()):
         # A size of one of several workloads is a combination; a size of none is a slip.
-        if not any(size.lower() in recipe.sizes for recipe in recipes):
+        if not any(size.lower() in recipe.sizes for recipe in known):
             recipes[0].model(size)
     for wanted in given.get("dtype", ()):
-        known = sorted({configuration.dtype for recipe in recipes for configuration in recipe.configurations})
-        if wanted.lower() not in known:
-            raise RequestError(f"--dtype {wanted}: no configuration has it", remedy=f"it is one of {', '.join(known)}")
+        dtypes = sorted({configuration.dtype for recipe in known for configuration in recipe.configurations})
+        if wanted.lower() not in dtypes:
+            raise RequestError(f"--dtype {wanted}: no configuration has it", remedy=f"it is one of {', '.join(dtypes)}")
     return {"workload": [recipe.workload for recipe in recipes]} | {k: v for k, v in given.items() if k != "workload"}
 
 

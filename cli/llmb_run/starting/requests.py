@@ -11,6 +11,8 @@ from typing import Any
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.options import option_name, override_additional
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.own_releases import recipe_of
+from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.read import Request
 from llmb_common.request.values import is_setting, settings_in, settings_of, settings_text
 from llmb_common.request.variables import VARIABLES, FieldNames
@@ -123,6 +125,8 @@ class PlannedJob:
     entry: CatalogEntry
     request: Request
     plan: JobPlan
+    recipe: Recipe
+    """That of ``entry``, with the functions of the release that the job trains in."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +230,8 @@ def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
     request, plan = plan_from_variables(
         entry.folder, variables_for(spec, workspace), job_variables, names_for(spec), notice
     )
-    return PlannedJob(spec, entry, request, plan.after_days(spec.days) if spec.days else plan)
+    recipe = recipe_of(plan.function, entry.recipe, workspace.cluster)
+    return PlannedJob(spec, entry, request, plan.after_days(spec.days) if spec.days else plan, recipe)
 
 
 def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool = False) -> Asked:

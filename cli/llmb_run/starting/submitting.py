@@ -16,10 +16,10 @@ from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
-from llmb_common.health.facts import needs_of
-from llmb_common.health.judge import NodeVerdict
+from llmb_common.health.verdicts import NodeVerdict
 from llmb_common.index.runs import row_of
 from llmb_common.index.search import find_runs
+from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import in_short
 from llmb_common.planning.scheduler import SchedulerPart

@@ -16,7 +16,7 @@ import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.request.values import is_setting, pairs
-from llmb_common.request.variables import COLUMNS, VARIABLES
+from llmb_common.request.variables import COLUMNS, VARIABLES, column_of
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.starting.command_line import FIELDS, check_job_variable, columns_of
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused
@@ -119,16 +119,19 @@ def dimension(text: str) -> str:
     name = text.strip().replace("-", "_")
     if is_setting(name):
         return name
+    if (column := column_of(name)) is not None:
+        return column
     lower = FIELDS.get(name.upper(), name.lower())
-    if lower in NAMED or lower in COLUMNS.values():
+    if lower in NAMED:
         return lower
     if name.isupper() and lower not in FIELDS.values():
         return name
-    known = [*COLUMNS.values(), *NAMED, *(set(VARIABLES) - {*COLUMNS, *FIELDS})]
+    columns = [variable.lower() for variable in COLUMNS]
+    known = [*columns, *NAMED, *(set(VARIABLES) - {*COLUMNS, *FIELDS})]
     near = did_you_mean(name.upper(), known) if name.upper() in known else did_you_mean(lower, known)
     raise RequestError(
         f"{text!r} cannot be varied{near}",
-        remedy=f"a column ({', '.join(COLUMNS.values())}), {', '.join(NAMED)}, a variable of the job (NCCL_ALGO), "
+        remedy=f"a column ({', '.join(columns)}), {', '.join(NAMED)}, a variable of the job (NCCL_ALGO), "
         "or a setting of Megatron-Bridge (model.moe_token_dispatcher_type)",
         code="unknown-dimension",
     )

@@ -25,7 +25,7 @@ from llmb_run.campaigns.campaign import (
     frozen_now,
 )
 from llmb_run.campaigns.conduct import Conduct, refuse_slowed
-from llmb_run.reporting.forms import page_or_notice
+from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
 from llmb_run.results.measuring import measure
 from llmb_run.selecting import select_rows
@@ -170,8 +170,7 @@ def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, worksp
     measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
     report = build(measured, workspace, f"Tuning of {result['base']['title']}")
     about = {name: result[name] for name in ("conclusion", "trials", "winner")}
-    if html := page_or_notice(msgspec.structs.replace(report, tuning=about)):
-        write_atomic(campaign.folder / "report.html", html)
+    write_atomic(campaign.folder / "report.html", page(msgspec.structs.replace(report, tuning=about)))
     return result
 
 
@@ -181,6 +180,6 @@ def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
         notice("no baseline was set: nothing was proved to be faster")
         return None
     rows = select_rows(workspace, result["winner"]["run_ids"], RunFilter())
-    chosen = [(item.record, item.good) for item in measure([row.folder for row in rows], workspace)]
+    chosen = [(item.record, item.good) for item in measure(rows, workspace)]
     made = set_baselines(workspace.require_install(), [(r, t) for r, t in chosen if r is not None and t is not None])
     return made[0].key

@@ -66,7 +66,7 @@ def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
 
 def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
     """That of the base, or of a row."""
-    catalogue, own = base.entry.recipe.catalogue, base.plan.function
+    catalogue, own = base.recipe.catalogue, base.plan.function
     name = row.function if row is not None else own.name if own is not None else None
     return catalogue.function(name) if catalogue is not None and name is not None else None
 

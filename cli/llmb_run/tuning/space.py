@@ -206,7 +206,7 @@ def _rows(base: PlannedJob) -> list[Row]:
     plan = base.plan
     if plan.model_size == "smoke":
         return []
-    known = base.entry.recipe.rows_for(plan.gpu_type, size=plan.model_size)
+    known = base.recipe.rows_for(plan.gpu_type, size=plan.model_size)
     return [row for row in known if row.variant == plan.variant]
 
 

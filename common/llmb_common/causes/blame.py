@@ -45,6 +45,10 @@ def lived_on(item: Complaint, reading: Reading) -> bool:
     )
 
 
+_TOLD_TO_END = re.compile(r"Terminated|exit code 143\b")
+"""What srun says of tasks that a SIGTERM ended: the signal itself, or the status of a shell that passes it on."""
+
+
 def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
     """The nodes whose tasks ended by themselves, by the word of srun; a line without a place may be of any of them.
 
@@ -52,7 +56,8 @@ def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
     """
     complaints = [item for reading in readings for item in reading.complaints]
     ends = [item for item in complaints if item.signature.role in ("ended", "killed")]
-    return {item.location.host for item in ends if item.location.host and "Terminated" not in item.line.text}
+    alone = [item for item in ends if not _TOLD_TO_END.search(item.line.text)]
+    return {item.location.host for item in alone if item.location.host}
 
 
 def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, several: bool) -> bool:

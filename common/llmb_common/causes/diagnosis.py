@@ -30,7 +30,7 @@ from llmb_common.causes.places import Places, locate
 from llmb_common.causes.reading import Complaint, Reading, first_by_time, number_of, read_complaints, trapped
 from llmb_common.causes.table import FailureSignature, signatures
 from llmb_common.command.printable import counted, printable
-from llmb_common.runs.evidence.nodes import FOLDER, read_nodes
+from llmb_common.nodes.reading import FOLDER, read_nodes
 from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.hostlist import expand_known
 from llmb_common.runs.record import RunRecord

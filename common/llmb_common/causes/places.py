@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmb_common.causes.lines import LogLine, parse, plain
 from llmb_common.causes.reading import Complaint, line_at
-from llmb_common.runs.evidence.nodes import Nodes
+from llmb_common.nodes.facts import Nodes
 from llmb_common.runs.hostlist import expand_known
 from llmb_common.timing.log_files import find_markers, open_log
 

@@ -108,7 +108,7 @@ def change_list(file: Path, name: str, kind: type[T], what: str, change: Callabl
     import msgspec
 
     file.parent.mkdir(exist_ok=True)
-    with _locked(file):
+    with locked(file):
         items = change(read_list(file, name, kind, what))
         write_json(file, {"schema": SCHEMA, name: [msgspec.to_builtins(item) for item in items]})
 
@@ -118,8 +118,12 @@ _PATIENCE_SECONDS = 20.0
 
 
 @contextlib.contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock of ``file``: a file beside it, since ``file`` itself is replaced with each change."""
+def locked(file: Path) -> Iterator[None]:
+    """Hold the lock of ``file``: a file beside it, since ``file`` itself is replaced with each change.
+
+    Raises:
+        RecordError: that is impossible, or another process holds it for too long
+    """
     lock = file.with_name(f".{file.name}.lock")
     try:
         descriptor = _open_lock(lock)

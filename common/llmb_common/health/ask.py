@@ -17,17 +17,20 @@ from typing import Any
 
 from llmb_common.errors import CheckFailed, RequestError, SchedulerError
 from llmb_common.executors import Container, Executor, Held, NodeRequest
-from llmb_common.health.facts import Needs, NodeFacts, read_facts
-from llmb_common.health.judge import NodeVerdict, drift, judge
+from llmb_common.health.verdicts import NodeVerdict, judge
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer
+from llmb_common.nodes.compare import drift
+from llmb_common.nodes.facts import NodeFacts
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.reading import read_facts
 from llmb_common.runs.hostlist import expand
 from llmb_common.runs.manifest import training_code
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 
 _MODULES = (
-    *("__init__", "evidence/__init__", "evidence/ask", "evidence/gpus", "evidence/machine"),
-    *("health/__init__", "health/__main__", "health/kernel_lines", "health/looks", "health/stress"),
+    *("__init__", "nodes/__init__", "nodes/__main__", "nodes/ask", "nodes/gpus"),
+    *("nodes/kernel_lines", "nodes/looks", "nodes/machine", "nodes/stress"),
 )
 _MOST_BYTES = 32 << 20
 _FRAME = re.compile(r"LLMB-HEALTH\s+(\S+)\s+(?:no-python|([0-9]{1,6})/([0-9]{1,6})\s+(\S+))")
@@ -46,7 +49,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(*SOURCES[module.__name__], "exec"), module.__dict__)
 PACKAGES = {{name for name in SOURCES for other in SOURCES if other.startswith(name + ".")}}
 sys.meta_path.insert(0, Finder())
-from llmb_train.health.__main__ import main
+from llmb_train.nodes.__main__ import main
 main(json.loads(sys.argv[2]))
 """
 

@@ -14,11 +14,14 @@ import msgspec
 from llmb_common.decoding.structs import from_plain
 from llmb_common.executors import Container, Held
 from llmb_common.health.ask import PYTHONS, Health, command, said_by
-from llmb_common.health.facts import Level, Needs, Remark
-from llmb_common.health.judge import evidence_remarks, with_remarks
+from llmb_common.health.verdicts import with_remarks
+from llmb_common.nodes.facts import NodeFacts, Nodes, Snapshot
+from llmb_common.nodes.findings import Remark, remarks
+from llmb_common.nodes.nccl import parse_nccl_log
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.rule import Fleet, Weight
+from llmb_common.nodes.summary import summarize
 from llmb_common.results.references import baselines, unlike_site
-from llmb_common.runs.evidence.account import summarize
-from llmb_common.runs.evidence.nodes import NodeRecord, Nodes, Snapshot, parse_nccl_log
 from llmb_common.site.cluster import HealthSettings, load_cluster_config
 
 MINUTES = 10
@@ -76,7 +79,7 @@ class _UsualSpeeds:
         self._values = values
         self.medians = {name: statistics.median(known) for name, known in values.items() if known}
 
-    def level(self, name: str, value: float) -> Level | None:
+    def level(self, name: str, value: float) -> Weight | None:
         fails, warns = self._shares(name)
         wanted, median = fails * self._wanted(name), self.medians.get(name, value)
         if value < wanted <= median:  # where the median is below, that is nobody's own fault
@@ -85,7 +88,7 @@ class _UsualSpeeds:
             return None
         return "fail" if value < fails * median else "warn" if value < warns * median else None
 
-    def remark(self, name: str, level: Level, value: float, where: str = "") -> Remark:
+    def remark(self, name: str, level: Weight, value: float, where: str = "") -> Remark:
         told = [f"{where}{_told(name, value)}"]
         told += [f"usual here: {_told(name, self.medians[name], alone=True)}"] if name in self.medians else []
         told += [f"expected: {_told(name, self._wanted(name), alone=True)}"] if self._wanted(name) else []
@@ -124,21 +127,21 @@ def stressed(held: Held, needs: Needs, found: Health, install: Path) -> Health:
     said = _ask(held, needs, nodes, [*(((node,) for node in nodes) if _ranks(needs) > 1 else ()), *pairs], alone=True)
     groups = _groups(nodes, said)
     usual = _UsualSpeeds(needs, load_cluster_config(install).health, _values(said, groups))
-    remarks = {node: [*_alone(node, said.get(node)), *_slow(usual, node, said, groups)] for node in nodes}
+    told = {node: [*_alone(node, said.get(node)), *_slow(usual, node, said, groups)] for node in nodes}
     good = [group for group in groups if group.kind == "pair" and not _is_slow(usual, group)]
-    healthy = [node for group in good for node in group.nodes if not _fails(remarks[node])]
-    suspects = [node for node in nodes if node not in healthy and not _fails(remarks[node]) and len(nodes) > 1]
+    healthy = [node for group in good for node in group.nodes if not _fails(told[node])]
+    suspects = [node for node in nodes if node not in healthy and not _fails(told[node]) and len(nodes) > 1]
     for node, remark in _blamed(held, needs, suspects, healthy, groups, usual):
-        remarks[node].append(remark)
-    evidence = [_evidence(found, node, said) for node in nodes]
-    for node, remark in evidence_remarks(evidence, needs):
-        remarks[node].append(remark)
-    account = summarize(replace(needs, nodes=len(nodes)), Nodes(tuple(evidence)))
+        told[node].append(remark)
+    at_work = tuple(_at_work(found, node, said) for node in nodes)
+    for node, remark in remarks(Fleet(needs, at_work, together=len(nodes)), at_work=True):
+        told[node].append(remark)
+    account = summarize(replace(needs, nodes=len(nodes)), Nodes(at_work))
     for finding in unlike_site(account, baselines(install)):
         for node in nodes if finding.severity == "problem" else ():
-            remarks[node].append(Remark(finding.kind, "warn", finding.text))
+            told[node].append(Remark(finding.kind, "warn", finding.text))
     answered = [item.node for item in found.verdicts if item.status != "silent"]
-    everyone = {node: [*remarks.get(node, ()), *usual.short()] for node in answered}
+    everyone = {node: [*told.get(node, ()), *usual.short()] for node in answered}
     measured = {
         "medians": usual.medians,
         "pairs": {"+".join(group.nodes): group.gbps for group in groups if group.kind == "pair"},
@@ -285,8 +288,8 @@ def _blamed(
                 yield node, Remark("pair", "warn", text)
 
 
-def _evidence(found: Health, node: str, said: Mapping[str, Any]) -> NodeRecord:
-    """The node as a run's account would have it."""
+def _at_work(found: Health, node: str, said: Mapping[str, Any]) -> NodeFacts:
+    """The node's facts, with what was seen of it under load."""
     looks = said.get(node, {})
     try:
         load = from_plain(looks.get("load", []), tuple[Snapshot, ...])
@@ -294,9 +297,7 @@ def _evidence(found: Health, node: str, said: Mapping[str, Any]) -> NodeRecord:
         load = ()
     lines = [line for group in looks.get("groups", ()) for it in group["ranks"].values() for line in _log_of(it)]
     nccl = parse_nccl_log(lines) if lines else None
-    return msgspec.structs.replace(
-        found.facts[node].evidence, samples=load, load=load[0] if load else Snapshot(), nccl=nccl
-    )
+    return msgspec.structs.replace(found.facts[node], samples=load, load=load[0] if load else Snapshot(), nccl=nccl)
 
 
 def _log_of(result: Mapping[str, Any]) -> list[str]:

@@ -1,9 +1,10 @@
-"""The index file: opened, made, replaced where it is damaged or of an earlier version; and the figures kept in it.
+"""The index file: one table, with a row for each run. It is opened, and built anew where it cannot be used.
 
-Rollback journal, not WAL: WAL needs shared memory, which parallel file systems do not have between machines.
+Rollback journal, not WAL: WAL needs shared memory, which parallel file systems do not have between machines. Who
+writes holds a lock of ours, so that nobody is in the middle of a change when the file is replaced.
 
-Figures are what reading runs' logs gave: each is read once. The index does not look into their content. It keeps a
-stamp with it, which names everything that decides the content: who asks compares. Lost or missing figures cost time and
+A row also has what reading the run's log gave, so that each log is read once. The index does not look into that. It
+keeps a stamp with it, which names everything that decides it: who asks compares. Lost or missing, it costs time and
 nothing else.
 """
 
@@ -13,152 +14,140 @@ import contextlib
 import os
 import sqlite3
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
+
+from llmb_common.decoding.structs import locked
 
 BUSY_SECONDS = 10.0
 
-VERSION = 9
-"""Of the tables below: whoever changes them counts on."""
+VERSION = 10
+"""Of the table below: whoever changes it counts on."""
 
-_TABLES = (
+_TABLE = (
     # stamp: of the run.json that was read; empty: read it again if the run has not ended
+    # from log_stamp on: what reading the log gave, when everything that decides it had this stamp
     """CREATE TABLE runs (
-        folder TEXT PRIMARY KEY, parent TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
-        experiment_name TEXT NOT NULL, workload TEXT NOT NULL, variant TEXT NOT NULL, model_size TEXT NOT NULL,
-        dtype TEXT NOT NULL, fp8_recipe TEXT, gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL, nodes INTEGER NOT NULL,
-        executor TEXT NOT NULL, job_id TEXT, state TEXT NOT NULL, state_time REAL NOT NULL, detail TEXT NOT NULL,
-        created REAL NOT NULL, key TEXT NOT NULL, chain TEXT NOT NULL, stamp TEXT NOT NULL
-    ) WITHOUT ROWID""",
-    *(
-        f"CREATE INDEX runs_by_{column} ON runs ({column})"
-        for column in ("created", "state", "parent", "run_id", "job_id", "key")
-    ),
-    # "experiments" folders, also those outside the installation
-    "CREATE TABLE roots (folder TEXT PRIMARY KEY) WITHOUT ROWID",
-    # what was read when the folder had this time; 0: read it again
-    "CREATE TABLE folders (folder TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL) WITHOUT ROWID",
-    # what reading a log over a window gave, when everything that decides it had this stamp: see Kept
-    """CREATE TABLE figures (
-        log TEXT NOT NULL, window TEXT NOT NULL, folder TEXT NOT NULL, stamp TEXT NOT NULL, content BLOB NOT NULL,
-        configuration TEXT NOT NULL, step_seconds REAL, memory_key TEXT NOT NULL, memory_ratio REAL,
-        PRIMARY KEY (log, window)
+        folder TEXT PRIMARY KEY, run_id TEXT NOT NULL, name TEXT NOT NULL, experiment_name TEXT NOT NULL,
+        workload TEXT NOT NULL, variant TEXT NOT NULL, model_size TEXT NOT NULL, dtype TEXT NOT NULL, fp8_recipe TEXT,
+        gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL, nodes INTEGER NOT NULL, executor TEXT NOT NULL, job_id TEXT,
+        state TEXT NOT NULL, state_time REAL NOT NULL, detail TEXT NOT NULL, created REAL NOT NULL, key TEXT NOT NULL,
+        chain TEXT NOT NULL, stamp TEXT NOT NULL,
+        log_stamp TEXT, configuration TEXT, step_seconds REAL, memory_key TEXT, memory_ratio REAL, figures BLOB,
+        timing BLOB, why_stamp TEXT, why BLOB
     )""",
     *(
-        f"CREATE INDEX figures_by_{column} ON figures ({column})"
-        for column in ("folder", "configuration", "memory_key")
+        f"CREATE INDEX runs_by_{column} ON runs ({column})"
+        for column in ("created", "state", "run_id", "job_id", "key", "configuration", "memory_key")
     ),
-    """CREATE TRIGGER figures_of_a_run_that_has_gone AFTER DELETE ON runs BEGIN
-        DELETE FROM figures WHERE folder = OLD.folder;
-    END""",
 )
+
+
+class DamagedIndex(Exception):
+    """The file is missing, damaged, or of another version: it must be built anew."""
 
 
 def index_file(install: Path) -> Path:
     return install / ".llmb" / "index.db"
 
 
-def _own_file(install: Path) -> Path:
-    """``index_file``, unless somebody has put a link there: what that leads to is not ours to change.
+@contextlib.contextmanager
+def read_index(install: Path) -> Iterator[sqlite3.Connection]:
+    """A connection for reading only, which keeps no writer waiting.
 
-    Raises sqlite3.DatabaseError: it is a link.
+    Raises:
+        DamagedIndex: the file cannot be used
+        sqlite3.Error: it cannot be read now
     """
-    file = index_file(install)
-    if os.path.islink(file):  # noqa: PTH114  # where nobody may look it is none, and SQLite says why
-        raise sqlite3.DatabaseError(f"{file} is a link")
-    return file
+    with _connection(install, "ro") as connection:
+        yield connection
 
 
 @contextlib.contextmanager
 def open_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to the installation's index, made first if need be; committed at the end, rolled back on errors.
+    """A connection to an index that is there; committed at the end, rolled back on errors.
 
-    Raises sqlite3.Error: ``sqlite3.DatabaseError`` (but not its OperationalError) means that the file is damaged, or
-    was written by a newer version. A mistake in our own calls is a RuntimeError.
+    Raises as ``read_index``, and RecordError or OSError: nobody may write there.
     """
-    file = _own_file(install)
+    file = index_file(install)
     file.parent.mkdir(exist_ok=True)
-    connection = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)
-    try:
-        _make(connection)
+    with locked(file), _connection(install, "rw") as connection:
         connection.execute("BEGIN IMMEDIATE")
-        with _mistakes_surface():
-            yield connection
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    finally:
-        connection.close()
-
-
-@contextlib.contextmanager
-def read_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for reading only, which keeps no writer waiting. Raises as ``open_index``; also if there is none."""
-    connection = sqlite3.connect(f"{_own_file(install).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
-    try:
-        version = _version(connection)
-        if version > VERSION:
-            raise sqlite3.DatabaseError(f"index of a newer version ({version})")
-        if version < VERSION:  # an older one, or one that another process is just creating: not damaged
-            raise sqlite3.OperationalError("the index is not ready")
-        with _mistakes_surface():
-            yield connection
-    finally:
-        connection.close()
-
-
-@contextlib.contextmanager
-def memory_index() -> Iterator[sqlite3.Connection]:
-    """An empty index that is nowhere on disk: for readers who may not write to the installation."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    try:
-        _make(connection)
         yield connection
+        connection.execute("COMMIT")  # closed without it, nothing has changed
+
+
+@contextlib.contextmanager
+def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    file = index_file(install)
+    # A link leads to what is not ours to change.
+    if not file.is_file() or file.is_symlink():
+        raise DamagedIndex(f"{file} is no file")
+    connection = sqlite3.connect(
+        f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_SECONDS, isolation_level=None
+    )
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise DamagedIndex(f"index of version {version}, this one reads {VERSION}")
+        yield connection
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+        # Callers do without an index that fails. A wrong call must not look like that: all would work, only slowly.
+        raise RuntimeError(f"the index is used wrongly: {error}") from error
+    except sqlite3.OperationalError as error:  # locked, no space, no right to write: not the file's fault
+        if "no such" in str(error):
+            raise DamagedIndex(str(error)) from error
+        raise
+    except sqlite3.DatabaseError as error:
+        raise DamagedIndex(str(error)) from error
     finally:
         connection.close()
 
 
-@contextlib.contextmanager
-def _mistakes_surface() -> Iterator[None]:
-    """Callers do without an index that fails. A wrong statement or a connection used wrongly must not look like that:
-    everything would still work, only slowly."""
+def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, instead_of: int | None = None) -> None:
+    """Build the index beside the present one, and put it in its place.
+
+    Args:
+        install: the installation
+        fill: puts the rows into it
+        instead_of: the inode of a file that cannot be used: where there is another one by now, that stays
+
+    Raises:
+        RecordError, sqlite3.Error, OSError: it cannot be written
+    """
+    file = index_file(install)
+    file.parent.mkdir(exist_ok=True)
+    new = file.with_name(".index.db.new")
+    with locked(file):
+        if instead_of is not None and inode_of(file) != instead_of:
+            return
+        new.unlink(missing_ok=True)
+        try:
+            with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
+                connection.execute("PRAGMA journal_mode=OFF")  # half of it is thrown away
+                make_table(connection, fill)
+            file.with_name("index.db-journal").unlink(missing_ok=True)  # of the old file: no change to this one
+            new.replace(file)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def inode_of(file: Path) -> int:
+    """Tells a file from the one that takes its place; 0: there is none."""
     try:
-        yield
-    except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
-        raise RuntimeError(f"the index is used wrongly: {error}") from error
+        return file.lstat().st_ino
+    except OSError:
+        return 0
 
 
-def discard(install: Path) -> None:
-    """Remove a damaged index; nothing is lost but time."""
-    for suffix in ("", "-journal"):
-        Path(f"{index_file(install)}{suffix}").unlink(missing_ok=True)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return int(version)
-
-
-def _make(connection: sqlite3.Connection) -> None:
-    """The tables, where there are none of this version: of an earlier one stays what no run folder says, the roots."""
-    if _version(connection) == VERSION:
-        return
-    connection.execute("PRAGMA journal_mode=DELETE")
-    connection.execute("BEGIN EXCLUSIVE")
-    version = _version(connection)  # another process may have been faster
-    if version > VERSION:
-        raise sqlite3.DatabaseError(f"index of a newer version ({version})")
-    if version < VERSION:
-        roots = connection.execute("SELECT folder FROM roots").fetchall() if version else []
-        for table in ("figures", "runs", "roots", "folders"):
-            connection.execute(f"DROP TABLE IF EXISTS {table}")
-        for statement in _TABLES:
-            connection.execute(statement)
-        connection.executemany("INSERT INTO roots VALUES (?)", roots)
-        connection.execute(f"PRAGMA user_version={VERSION}")
+def make_table(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], None]) -> None:
+    """The table in an empty database, and what ``fill`` puts into it, at once."""
+    connection.execute("BEGIN")
+    for statement in _TABLE:
+        connection.execute(statement)
+    fill(connection)
+    connection.execute(f"PRAGMA user_version={VERSION}")
     connection.execute("COMMIT")
 
 
@@ -169,22 +158,21 @@ _NEWEST_OF_KIND = 200
 """Runs of one kind or configuration that speak for it."""
 
 _AT_ONCE = 200
-"""Logs that are looked for one by one; for more, all figures are read."""
+"""Runs that are looked for one by one; for more, all are read."""
 
 
-class CachedFigures(NamedTuple):
-    """The figures of one log over one window. Paths are absolute; ``stamp`` is the caller's.
+class LogFigures(NamedTuple):
+    """What reading a run's log gave. ``stamp`` is the caller's.
 
-    ``configuration`` names what the run is a repeat of; empty where it says nothing of its speed. ``step_seconds``: the
-    mean of such a run.
+    ``configuration`` names what the run is a repeat of. ``step_seconds``: the mean of a run that says how fast its
+    configuration is; None of any other. ``figures``: what tables of many runs need, ``timing``: the rest.
     """
 
-    log: str
-    window: str
     folder: str
     stamp: str
-    content: bytes
-    configuration: str = ""
+    configuration: str
+    figures: bytes
+    timing: bytes
     step_seconds: float | None = None
     memory_key: str = ""
     """Kind of job and software that ``memory_ratio`` is of; empty where memory was not predicted or not measured."""
@@ -192,12 +180,20 @@ class CachedFigures(NamedTuple):
     """Peak of memory over the predicted one."""
 
 
+class Reason(NamedTuple):
+    """Why the run failed, as its log says. ``stamp`` is the caller's."""
+
+    folder: str
+    stamp: str
+    content: bytes
+
+
 class Past(NamedTuple):
     """The figures of a run that says how fast its configuration is."""
 
     configuration: str
     run_id: str
-    content: bytes
+    figures: bytes
 
 
 class PastTime(NamedTuple):
@@ -207,60 +203,84 @@ class PastTime(NamedTuple):
     step_seconds: float
 
 
-def kept_figures(install: Path, logs: Collection[str]) -> dict[tuple[str, str], CachedFigures]:
-    """What the index has of ``logs``, by log and window."""
-    query, values = "SELECT log, window, folder, stamp, content, configuration FROM figures", tuple(logs)
-    if len(values) <= _AT_ONCE:
-        query += f" WHERE log IN ({', '.join('?' * len(values))})"
-    rows = _ask(install, query, values if len(values) <= _AT_ONCE else ())
-    return {(row[0], row[1]): CachedFigures(*row) for row in rows}
+Row = TypeVar("Row", LogFigures, Reason)
+Item = TypeVar("Item")
+
+_FIGURES = "SELECT folder, log_stamp, configuration, figures, timing FROM runs WHERE log_stamp IS NOT NULL"
+_REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 
 
-def keep_figures(install: Path, figures: Iterable[CachedFigures]) -> bool:
+def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
+    """What the index has of the logs of the runs in ``folders``, by folder."""
+    return _of(install, _FIGURES, LogFigures, folders)
+
+
+def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
+    """What the index has of why the runs in ``folders`` failed, by folder."""
+    return _of(install, _REASON, Reason, folders)
+
+
+def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
+    """The rows of these runs, by folder."""
+    if len(folders) > _AT_ONCE:
+        return {row.folder: row for row in _ask(install, query, (), kind)}
+    some = f"{query} AND folder IN ({', '.join('?' * len(folders))})"
+    return {row.folder: row for row in _ask(install, some, tuple(folders), kind)}
+
+
+def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
     """Keep figures of runs that the index knows; False when that failed, which costs time and nothing else."""
+    return _keep(
+        install,
+        "UPDATE runs SET log_stamp = :stamp, configuration = :configuration, step_seconds = :step_seconds,"
+        " memory_key = :memory_key, memory_ratio = :memory_ratio, figures = :figures, timing = :timing"
+        " WHERE folder = :folder",
+        figures,
+    )
+
+
+def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
+    """Keep why runs failed, as ``keep_figures``."""
+    return _keep(install, "UPDATE runs SET why_stamp = :stamp, why = :content WHERE folder = :folder", reasons)
+
+
+def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[Reason]) -> bool:
+    from llmb_common.errors import RecordError  # dry runs keep nothing
+
     try:
         with open_index(install) as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content, :configuration,"
-                " :step_seconds, :memory_key, :memory_ratio"
-                " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = :folder)",
-                (figure._asdict() for figure in figures),
-            )
-    except (sqlite3.Error, OSError):
+            connection.executemany(statement, (item._asdict() for item in items))
+    except (DamagedIndex, RecordError, sqlite3.Error, OSError):
         return False
     return True
 
 
 def past_times(install: Path, configuration: str) -> list[PastTime]:
-    """Of the newest runs whose configuration begins so, each once; the newest first."""
+    """Of the newest runs whose configuration begins so; the newest first."""
     query = (
-        "SELECT configuration, step_seconds FROM figures JOIN runs USING (folder)"
-        " WHERE configuration >= ? AND configuration < ? AND step_seconds > 0"
-        " GROUP BY folder ORDER BY created DESC LIMIT ?"
+        "SELECT configuration, step_seconds FROM runs WHERE configuration >= ? AND configuration < ?"
+        " AND step_seconds > 0 ORDER BY created DESC LIMIT ?"
     )
     behind_all = f"{configuration}\U0010ffff"
-    return [PastTime(*row) for row in _ask(install, query, (configuration, behind_all, _NEWEST_OF_KIND))]
+    return _ask(install, query, (configuration, behind_all, _NEWEST_OF_KIND), PastTime)
 
 
 def past_memory(install: Path, key: str) -> list[float]:
-    """Of the newest runs of a kind and software, each once: peak of memory over the predicted one."""
-    query = (
-        "SELECT memory_ratio FROM figures JOIN runs USING (folder) WHERE memory_key = ? AND memory_ratio > 0"
-        " GROUP BY folder ORDER BY created DESC LIMIT ?"
-    )
-    return [ratio for (ratio,) in _ask(install, query, (key, _NEWEST_OF_KIND))]
+    """Of the newest runs of a kind and software: peak of memory over the predicted one."""
+    query = "SELECT memory_ratio FROM runs WHERE memory_key = ? AND memory_ratio > 0 ORDER BY created DESC LIMIT ?"
+    return _ask(install, query, (key, _NEWEST_OF_KIND), float)
 
 
 def past_figures(install: Path, stamp: str) -> list[Past]:
-    """Of the newest runs that have a configuration, and a stamp that begins with ``stamp``."""
+    """Of the newest runs that say how fast their configuration is, and have a stamp that begins with ``stamp``."""
     query = (
-        "SELECT configuration, run_id, content FROM figures JOIN runs USING (folder) WHERE configuration != ''"
-        " AND substr(stamp, 1, length(?)) = ? ORDER BY created DESC LIMIT ?"
+        "SELECT configuration, run_id, figures FROM runs WHERE step_seconds IS NOT NULL"
+        " AND substr(log_stamp, 1, length(?)) = ? ORDER BY created DESC LIMIT ?"
     )
-    return [Past(*row) for row in _ask(install, query, (stamp, stamp, _NEWEST))]
+    return _ask(install, query, (stamp, stamp, _NEWEST), Past)
 
 
-def _ask(install: Path, query: str, values: Sequence[str | int]) -> list[Any]:
+def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[..., Item]) -> list[Item]:
     """The rows of ``query``; none where there is no index, or one that anybody wrote."""
     try:
         # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.
@@ -268,6 +288,6 @@ def _ask(install: Path, query: str, values: Sequence[str | int]) -> list[Any]:
         if status.st_uid not in (os.geteuid(), 0, install.stat().st_uid) or status.st_mode & stat.S_IWOTH:
             return []
         with read_index(install) as connection:
-            return connection.execute(query, values).fetchall()
-    except (sqlite3.Error, OSError):
+            return [kind(*row) for row in connection.execute(query, values)]
+    except (DamagedIndex, sqlite3.Error, OSError):
         return []

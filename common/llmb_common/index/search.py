@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import RecordError, RequestError, did_you_mean
-from llmb_common.index.database import discard, memory_index, open_index, read_index
-from llmb_common.index.runs import (
-    FIELDS,
-    UNREADABLE,
-    RunFilter,
-    RunRow,
-    add_root,
-    insert,
-    is_current,
-    is_same_folder,
-    row_from,
-    update,
+from llmb_common.index.database import (
+    DamagedIndex,
+    build_index,
+    index_file,
+    inode_of,
+    make_table,
+    open_index,
+    read_index,
 )
+from llmb_common.index.roots import real, remember, run_folders
+from llmb_common.index.runs import FIELDS, UNREADABLE, RunFilter, RunRow, changed_folders, insert, row_from, update
 from llmb_common.platform.run_states import ENDED_STATES
 from llmb_common.runs.folders import is_ours
 from llmb_common.runs.record import RunRecord
@@ -36,17 +34,20 @@ _SELECT = f"SELECT {', '.join(FIELDS)} FROM runs"
 def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable[Path] = ()) -> list[RunRow]:
     """The runs of an installation, newest first.
 
-    ``roots`` are folders of experiments outside the installation that the index may not know yet: it learns of one by
+    ``roots`` are folders of experiments outside the installation that may not be on its list yet: one is put there with
     the first run that is noted, and whoever submitted that may have been killed before.
 
     Raises:
-        RecordError: ``.llmb`` cannot be used at all
+        RecordError: the list of folders outside the installation cannot be read
     """
     wanted = wanted or RunFilter()
     where, values = _conditions(wanted)
     limit = f" LIMIT {int(wanted.limit)}" if wanted.limit is not None and not wanted.fits else ""
     query = f"{_SELECT}{where} ORDER BY created DESC, folder DESC{limit}"
-    found = _ask(install, query, values, sorted({str(root) for root in roots if root.is_dir()}))
+    more = [root for root in roots if root.is_dir()]
+    with contextlib.suppress(RecordError, OSError):  # they are read all the same
+        remember(install, more)
+    found = _ask(install, query, values, more)
     return [*islice(filter(wanted.fits, found), wanted.limit)] if wanted.fits else found
 
 
@@ -61,7 +62,7 @@ def find_run(install: Path, word: str) -> RunRow:
     """
     folder = Path(word).absolute()
     here = _with(install, "name", folder.name) if word and folder.is_dir() else []
-    found = [row for row in here if is_same_folder(row.folder, folder)]
+    found = [row for row in here if real(row.folder) == real(folder)]
     if found := found or next(filter(None, (_with(install, name, word) for name in ("name", "run_id", "job_id"))), []):
         # Another user's record may claim the id of ours.
         return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
@@ -88,18 +89,33 @@ def _with(install: Path, column: str, value: str) -> list[RunRow]:
 def note(*records: RunRecord) -> bool:
     """Put the records' present state into their installation's index; False when that failed, which is put right later.
 
-    All are of one installation. A run that the index does not know is found by its folder's time, and one that it
-    knows as alive is read again.
+    All are of one installation. A run that the index does not know is found by its folder, and one that it knows as
+    alive is read again.
     """
     if not records:
         return True
+    install = _installation_of(records[0])
+    failed = inode_of(index_file(install))
     try:
-        with open_index(Path(records[0].plan.install)) as connection:
-            for record in records:
-                insert(connection, record)
-    except (sqlite3.Error, OSError):
+        remember(install, {record.paths.experiments for record in records})
+        try:
+            with open_index(install) as connection:
+                for record in records:
+                    insert(connection, install, record)
+        except DamagedIndex:
+            _build(install, instead_of=failed)  # and finds them in their folders
+    except (RecordError, sqlite3.Error, OSError):
         return False
     return True
+
+
+def _installation_of(record: RunRecord) -> Path:
+    """The installation that the run's folder is in; of one outside, the one that it was planned for.
+
+    In a copy of an installation, plans still name the original.
+    """
+    around = record.paths.experiments.parents[2]
+    return around if (around / ".llmb").is_dir() else Path(record.plan.install)
 
 
 def rebuild(install: Path) -> int:
@@ -108,23 +124,34 @@ def rebuild(install: Path) -> int:
     Raises:
         RecordError: the index cannot be written
     """
-    roots: list[str] = []  # only the index knows those outside the installation: they outlive it if it can be read
-    with contextlib.suppress(sqlite3.Error), read_index(install) as connection:
-        roots = [folder for (folder,) in connection.execute("SELECT folder FROM roots")]
     try:
-        discard(install)
-        with open_index(install) as connection:
-            for root in roots:
-                add_root(connection, root)
-        _heal(install)
+        _build(install)
         with read_index(install) as connection:
             (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
-    except (sqlite3.Error, OSError) as error:
+    except (DamagedIndex, sqlite3.Error, OSError) as error:
         raise RecordError(
             f"the index {install}/.llmb/index.db cannot be used: {error}",
             remedy="check free space and permissions of that folder; llmb-run rebuild builds it again",
         ) from error
     return int(count)
+
+
+def _build(install: Path, instead_of: int | None = None) -> None:
+    remember(install, _roots_of_earlier_release(install))
+
+    def fill(connection: sqlite3.Connection) -> None:
+        update(connection, changed_folders(connection, run_folders(install)))
+
+    build_index(install, fill, instead_of=instead_of)
+
+
+def _roots_of_earlier_release(install: Path) -> list[str]:
+    """The folders outside the installation, which until version 9 only the index knew."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True)) as old:
+            return [folder for (folder,) in old.execute("SELECT folder FROM roots")]
+    except sqlite3.Error:
+        return []
 
 
 def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
@@ -148,35 +175,53 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
     return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
 
 
-def _ask(install: Path, query: str, values: list[Any], roots: Sequence[str] = ()) -> list[RunRow]:
+def _ask(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:
     """The rows of ``query`` from an index that agrees with the folders, those in ``roots`` too.
 
     Raises:
-        RecordError: neither the index nor the folders can be read
+        RecordError: the list of folders outside the installation cannot be read
     """
+    present = run_folders(install, roots)
+    failed = inode_of(index_file(install))
     try:
-        return _ask_index(install, query, values, roots)
-    except (sqlite3.DatabaseError, OSError) as error:
-        damaged = not isinstance(error, OSError | sqlite3.OperationalError) or "no such" in str(error)
-    if damaged:  # else it is locked, or there is no space or no right to write: not the file's fault
-        with contextlib.suppress(sqlite3.Error, RecordError):  # another process is at it too
-            rebuild(install)
-            return _ask_index(install, query, values, roots)
-    with memory_index() as connection:  # from the folders alone: slow and always possible
-        update(connection, install, roots)
-        return [row_from(found) for found in connection.execute(query, values)]
+        try:
+            return _ask_index(install, query, values, present)
+        except DamagedIndex:
+            _build(install, instead_of=failed)
+            present = run_folders(install, roots)  # an earlier index may have known more of them
+            return _ask_index(install, query, values, present)
+    except (DamagedIndex, RecordError, sqlite3.Error, OSError):
+        return _ask_memory(install, query, values, present)
 
 
-def _ask_index(install: Path, query: str, values: list[Any], roots: Sequence[str]) -> list[RunRow]:
-    _heal(install, roots)
+def _ask_index(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
+    """From the file; it is written only if something has changed. Raises as ``open_index``."""
     with read_index(install) as connection:
-        return [row_from(found) for found in connection.execute(query, values)]
-
-
-def _heal(install: Path, roots: Sequence[str] = ()) -> None:
-    """Bring the index in line with the folders; write only when something changed."""
-    with contextlib.suppress(sqlite3.OperationalError), read_index(install) as connection:  # there may be none
-        if is_current(connection, install, roots):
-            return
+        changed = changed_folders(connection, present)
+        if not changed:
+            return _rows(connection, query, values)
     with open_index(install) as connection:
-        update(connection, install, roots)
+        return _rows(connection, query, values, changed)
+
+
+def _ask_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
+    """From a copy of the file, or where it cannot be read from the folders alone: slow and always possible."""
+    with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory() as connection:
+        with read_index(install) as file:
+            file.backup(connection)
+        return _rows(connection, query, values, changed_folders(connection, present))
+    with _memory() as connection:
+        make_table(connection, lambda empty: None)
+        return _rows(connection, query, values, changed_folders(connection, present))
+
+
+def _memory() -> contextlib.closing[sqlite3.Connection]:
+    return contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
+
+
+def _rows(
+    connection: sqlite3.Connection, query: str, values: list[Any], changed: Mapping[str, str] | None = None
+) -> list[RunRow]:
+    """The rows of ``query``, after what has ``changed``."""
+    update(connection, changed or {})
+    return [row_from(found) for found in connection.execute(query, values)]

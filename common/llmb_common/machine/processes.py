@@ -79,10 +79,17 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
     ``clean_environment()``.
     """
     environment = clean_environment() if env is None else dict(env)
-    try:
-        # A signal that arrives while a program is being started would leave that running with nobody who knows it. A
-        # blocked mask would be inherited; handlers are not.
-        with noted() as arrived:
+    # A signal that arrives before the program's end is provided for would leave it running, with nobody who knows it. A
+    # blocked mask would be inherited; handlers are not.
+    with contextlib.ExitStack() as starting:
+        arrived = starting.enter_context(noted())
+
+        def begin() -> None:
+            starting.close()
+            for number in arrived:
+                signal.raise_signal(number)
+
+        try:
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -91,17 +98,22 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
                 env=environment,
                 start_new_session=True,
             )
-    except (OSError, ValueError) as error:
-        for number in arrived:
-            signal.raise_signal(number)
-        return Answer(None, problem="no-program", why=f"cannot run {argv[0]}: {_reason(error, argv[0], environment)}")
+        except (OSError, ValueError) as error:
+            begin()
+            why = f"cannot run {argv[0]}: {_reason(error, argv[0], environment)}"
+            return Answer(None, problem="no-program", why=why)
+        return _hear(process, begin, argv[0], seconds, most)
+
+
+def _hear(process: subprocess.Popen[bytes], begin: Callable[[], None], name: str, seconds: float, most: int) -> Answer:
+    """What the program ``name`` says, as ``ask`` has it. ``begin`` lets signals have their usual effect again: from
+    there on one ends the program, too."""
     with process:
         assert process.stdout is not None
         assert process.stderr is not None
         said = {process.stdout: bytearray(), process.stderr: bytearray()}
         try:
-            for number in arrived:
-                signal.raise_signal(number)
+            begin()
             problem = _listen(process, said, time.monotonic() + seconds, most)
         except BaseException:
             end_session(process.pid, _PATIENCE, process.poll)
@@ -112,7 +124,7 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         end_session(process.pid, _PATIENCE, process.poll)
         late = problem == "no-answer"
         why = f"did not answer in {seconds:g} s" if late else f"printed more than {most} bytes"
-        answer = Answer(None, output, errors, problem, f"{argv[0]} {why}")
+        answer = Answer(None, output, errors, problem, f"{name} {why}")
         # What it waits for, in its own words: "cannot stat file /etc/slurm/slurm.conf, retrying".
         words = answer.errors.strip().splitlines()
         return replace(answer, why=f"{answer.why}; it said: {words[0][:300]}") if late and words else answer

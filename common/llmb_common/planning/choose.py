@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.platform.gpus import CPU, gpu_types, per_node, row_types
+from llmb_common.platform.gpus import CPU, NEAREST, differences, gpu_types, nearest_type, per_node, row_types
 from llmb_common.recipes.model import AnyShape, Model
+from llmb_common.recipes.nearest import in_library, plan_command, remedy_for
 from llmb_common.recipes.recipe import NO_COPY, Recipe
 from llmb_common.recipes.rows import Row, Variant
 from llmb_common.request.read import Request
@@ -77,6 +78,13 @@ class Case(PlanningInput):
         return self.request.load_checkpoint is not None and not self.adapters
 
     @property
+    def precision(self) -> str:
+        """The FP8 scaling, or the dtype where it is not FP8."""
+        if self.dtype != "fp8":
+            return self.dtype
+        return self.row.fp8_recipe or self.request.fp8_recipe or self.variant.fp8_recipe
+
+    @property
     def on_cpu(self) -> bool:
         return self.gpu_type == CPU
 
@@ -122,6 +130,7 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
         RequestError: there are none; the message says which there are.
     """
     recipe, request, say = given.recipe, given.request, given.request.say
+    _refuse_unknown_model(given)
     gpu_type = choose_gpu_type(given)
     here = row_types(gpu_type)
     size = request.model_size or ("smoke" if gpu_type == CPU else recipe.defaults.model_size)
@@ -131,10 +140,19 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
         said = gpu_said(given, gpu_type)
         if request.gpu_type:
             said = say("GPU_TYPE", said)
-        remedy = f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
-        if gpu_type == CPU:
+        types = _gpu_types(recipe, model.size)
+        named = ", ".join(types)
+        near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
+        if gpu_type != CPU:
+            remedy = f"it has configurations for {named}"
+            if near is not None:
+                apart = differences(gpu_type, near)
+                remedy += f"; the nearest is {near}" + (f", where {gpu_type} has {apart}" if apart else "")
+                remedy += f": {plan_command(recipe, model.size, **_asked(given, near))}"
+        else:
+            remedy = f"to plan it for other machines: {say('GPU_TYPE', types[0])} ({named})"
             small = recipe.smoke_of(model.size)
-            remedy += f"; {say('MODEL_SIZE', small)} runs without GPUs" if small else f"; {NO_COPY.format(model.size)}"
+            remedy += f"; {say('MODEL_SIZE', small)} runs here" if small else f"; {NO_COPY.format(model.size)}"
         message = f"{recipe.name} {model.size} has no configuration for {said}"
         raise RequestError(message, remedy=remedy, field="GPU_TYPE")
     if request.variant:
@@ -158,6 +176,32 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
             )
     dtype = _dtype(given, gpu_type, model, rows)
     return gpu_type, model, dtype, [row for row in rows if dtype in row.dtypes]
+
+
+def _refuse_unknown_model(given: PlanningInput) -> None:
+    """Raise RequestError for a model that the recipe does not have, with the nearest that it has; whatever the GPU."""
+    recipe, request = given.recipe, given.request
+    if request.model_size is None or request.model_size.removesuffix("-smoke") in recipe.sizes:
+        return
+    try:
+        gpu_type = choose_gpu_type(given)
+    except RequestError:
+        gpu_type = None
+    here = row_types(gpu_type) if gpu_type is not None else None
+    try:
+        recipe.model(request.model_size, among=(c.size for c in recipe.configurations if here is None or c.gpu in here))
+    except RequestError as error:
+        is_model = in_library(request.model_size) is not None  # and no slip of the pen
+        remedy = remedy_for(request.model_size, [recipe], **_asked(given, gpu_type))
+        if remedy and (is_model or "did you mean" not in error.message):
+            error.message, error.remedy = error.message.partition(" (did you mean")[0], remedy
+        raise
+
+
+def _asked(given: PlanningInput, gpu_type: str | None) -> dict[str, Any]:
+    """What is asked of a job, for ``plan_command``."""
+    gpu_type = None if gpu_type == CPU else gpu_type
+    return {"gpu_type": gpu_type, "dtype": given.request.dtype, "gpus": given.request.gpus}
 
 
 def choose(given: PlanningInput) -> Case:
@@ -217,6 +261,11 @@ def choose_gpu_type(given: PlanningInput) -> str:
         remedy = f"{say('GPU_TYPE')} is one of {', '.join(possible)}"
         if gpu_type is None:
             raise RequestError(f"{say('GPU_TYPE')} is not set", remedy=remedy, field="GPU_TYPE")
+        if gpu_type in NEAREST:
+            nearest, differs = NEAREST[gpu_type]
+            size = given.request.model_size or recipe.defaults.model_size
+            command = plan_command(recipe, size, **_asked(given, nearest))
+            remedy = f"the nearest is {nearest} ({gpu_type} is {differs}): {command}"
         # Of two names this short, one that differs in a letter is another GPU: only more or fewer letters are a slip.
         near = did_you_mean(gpu_type, possible, cutoff=0.8)
         raise RequestError(f"{say('GPU_TYPE', gpu_type)} is unknown{near}", remedy=remedy, field="GPU_TYPE")
@@ -246,13 +295,19 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     if (relative := case.row.gpu) not in (case.gpu_type, "any"):
         notices.append(
             f"{recipe.name} has no configurations for {case.gpu_type}: it runs those of {relative}, and there is no "
-            "published result to compare with"
+            f"published result to compare with; {case.gpu_type} has {differences(case.gpu_type, relative)}"
         )
     if request.dtype is None and case.dtype != recipe.defaults.dtype:
         what, instead = f"{case.model.size} on {case.gpu_type}", say("DTYPE", case.dtype)
         notices.append(f"{what} has no {recipe.defaults.dtype}: planned with {instead}")
     if case.gpus not in case.row.scales:
         notices.append(f"no configuration of {case.what} has {case.gpus} GPUs (the recipe has {_scales(rows)})")
+    asked, documented = request.columns.get("seq_len"), case.model.sequence_length
+    if asked not in (None, documented):
+        notices.append(
+            f"{say('SEQ_LENGTH', asked)} is other work than the documented {documented} tokens: there is no published "
+            "result to compare with, and its baselines are its own"
+        )
     if request.variant is None:
         notices += _variant_notices(case, rows)
     return notices

@@ -14,12 +14,14 @@ from msgspec.structs import replace
 
 from llmb_common.errors import RequestError
 from llmb_common.recipes.model import AnyShape
-from llmb_common.request.columns import Columns
+from llmb_common.request.columns import Columns, Positive, Work
+from llmb_common.request.variables import COLUMNS, variable_of
 
 
 class Layout(Columns[int], frozen=True, kw_only=True):
-    """The columns of a configuration, resolved for one number of GPUs."""
+    """The columns of a configuration, resolved for one number of GPUs. ``seq_len``: tokens of a sequence."""
 
+    seq_len: Work[Positive]
     gpus: int
 
     @property
@@ -40,6 +42,8 @@ class Layout(Columns[int], frozen=True, kw_only=True):
         return self.gpus // (self.pp * self.ep * (self.etp or self.tp))
 
 
+assert Layout.__struct_fields__ == (*COLUMNS.values(), "gpus")  # which help texts need before msgspec
+
 Broken = Iterator[tuple[str, str]]
 """Rules that are broken, each with its remedy."""
 
@@ -54,9 +58,9 @@ def refuse_first(broken: Broken) -> None:
         raise RequestError(message, remedy=remedy, code="does-not-divide")
 
 
-def broken_rules(layout: Layout, model: AnyShape, sequence_length: int, family: str) -> Broken:
+def broken_rules(layout: Layout, model: AnyShape, family: str) -> Broken:
     """Every rule. What a CUDA graph captures differs by the recipe's ``family`` (see ``llmb_train.settings``)."""
-    yield from of_numbers(layout, model, sequence_length)
+    yield from of_numbers(layout, model)
     if pipeline_slots(model.layers, layout.pp, layout.vp) is None:
         parts = f"PP*VP = {layout.pp}*{layout.vp}" if layout.vp else f"PP = {layout.pp}"
         layers = f"neither {model.layers} layers nor {model.layers + 2} (with embedding and loss)"
@@ -70,10 +74,11 @@ def captures_iterations(family: str) -> bool:
     return family == "llama3"
 
 
-def of_numbers(c: Layout, a: AnyShape, sequence_length: int) -> Broken:
+def of_numbers(c: Layout, a: AnyShape) -> Broken:
     """Who must divide whom, apart from the layers of pipeline stages."""
     yield from _of_world(c)
-    yield from _of_tensors(c, a, sequence_length)
+    yield from _of_tensors(c, a)
+    yield from _of_sequence(c, a.attention_chunk)
     yield from _of_batches(c)
     yield from _of_experts(c, a)
 
@@ -81,6 +86,7 @@ def of_numbers(c: Layout, a: AnyShape, sequence_length: int) -> Broken:
 def of_ranks(c: Layout) -> Broken:
     """What must divide whatever the model is."""
     yield from _of_world(c)
+    yield from _of_sequence(c)
     yield from _of_batches(c)
 
 
@@ -98,7 +104,7 @@ def _of_world(c: Layout) -> Broken:
         yield message, f"use a multiple of {model_parallel} GPUs, or other TP, PP, CP"
 
 
-def _of_tensors(c: Layout, a: AnyShape, sequence_length: int) -> Broken:
+def _of_tensors(c: Layout, a: AnyShape) -> Broken:
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
         divided["shared expert's FFN size"] = a.moe.shared_ffn
@@ -108,15 +114,41 @@ def _of_tensors(c: Layout, a: AnyShape, sequence_length: int) -> Broken:
     if a.query_groups % c.tp and c.tp % a.query_groups:
         groups = f"the {a.query_groups} query groups"
         yield f"TP={c.tp} neither divides {groups} nor is a multiple of them", "choose a TP that does"
-    sequence = f"the sequence of {sequence_length} tokens"
-    if c.tp > 1 and sequence_length % (c.tp * c.cp):
+
+
+def _of_sequence(c: Layout, attention_chunk: int | None = None) -> Broken:
+    """Tokens that ranks and chunks of attention get of a sequence."""
+    sequence = f"the sequence of {c.seq_len} tokens"
+    if c.tp > 1 and c.seq_len % (c.tp * c.cp):
         yield f"{sequence} is not divisible by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
-    if c.cp > 1 and sequence_length % (2 * c.cp):
-        needs = f"needs a sequence length divisible by 2*CP = {2 * c.cp}; it is {sequence_length}"
+    if c.cp > 1 and c.seq_len % (2 * c.cp):
+        needs = f"needs a sequence length divisible by 2*CP = {2 * c.cp}; it is {c.seq_len}"
         yield f"CP={c.cp} {needs}", "choose another CP"
-    if c.cp > 1 and a.attention_chunk is not None and a.attention_chunk < sequence_length:
-        chunks = f"attention chunks of {a.attention_chunk} tokens: the sequence has {sequence_length}"
+    if attention_chunk is None or c.seq_len <= attention_chunk:
+        return
+    if c.cp > 1:
+        chunks = f"attention chunks of {attention_chunk} tokens: the sequence has {c.seq_len}"
         yield f"CP={c.cp} would cut the {chunks}", "set CP=1"
+    if c.seq_len % attention_chunk:
+        chunks = f"attention chunks of {attention_chunk} tokens"
+        yield f"{sequence} does not consist of {chunks}", f"use at most {attention_chunk} tokens, or a multiple"
+
+
+_TOKENS = {"mx": ("MXFP8", 32), "nvfp4": ("NVFP4", 16), "bf16": ("BF16", 1)}
+"""Of what the tokens of a rank have to be a multiple in a precision, in other FP8 of 8: Transformer Engine 2.12 to
+2.18, ``pytorch/csrc/quantizer.cpp`` (MXFP8, NVFP4) and ``assert_dim_for_fp8_exec`` in ``pytorch/utils.py``."""
+
+
+def of_precision(c: Layout, precision: str) -> Broken:
+    """The tokens that a rank has of a micro-batch. ``precision``: the FP8 scaling, or the dtype where it is not FP8."""
+    word, unit = _TOKENS.get(precision, ("FP8", 8))
+    shared = c.tp * c.cp
+    if (c.seq_len * c.mbs) % (shared * unit):
+        yield (
+            f"a rank gets SEQ_LENGTH*MBS/(TP*CP) = {c.seq_len}*{c.mbs}/{shared} tokens, and {word} needs a multiple of "
+            f"{unit}",
+            f"use a multiple of {shared * unit} as SEQ_LENGTH, or other MBS, TP, CP",
+        )
 
 
 def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
@@ -184,12 +216,19 @@ def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
         message = f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} cannot be combined"
         yield f"{message}: graphs are of single layers", "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0"
     if c.fsdp:
-        # Of any kind, by the sources at core_v0.16.0 to core_v0.19.0. 0.16 starts an all-gather in each optimizer step
-        # (distrib_optimizer.py:2609, megatron_fsdp.py:1117) that the captured forward waits for. 0.17 can leave it out
-        # (fsdp_all_gather_in_start_param_sync, pull request 3095), but drops param.grad, which a replay writes to. 0.18
-        # can keep it (megatron_fsdp_cuda_graph_mode, 4663). Bridge 0.5 and 0.6 set neither, Megatron-LM itself both.
-        message = "CUDA_GRAPH and FSDP cannot be combined: no known Megatron-Bridge can capture Megatron-FSDP"
-        yield message, "set CUDA_GRAPH=false, or FSDP=false"
+        yield graphs_with_fsdp()
+
+
+def graphs_with_fsdp() -> tuple[str, str]:
+    """That CUDA graphs of any kind and FSDP cannot be combined, and what to do about it.
+
+    By the sources at core_v0.16.0 to core_v0.19.0. 0.16 starts an all-gather in each optimizer step
+    (distrib_optimizer.py:2609, megatron_fsdp.py:1117) that the captured forward waits for. 0.17 can leave it out
+    (fsdp_all_gather_in_start_param_sync, pull request 3095), but drops param.grad, which a replay writes to. 0.18 can
+    keep it (megatron_fsdp_cuda_graph_mode, 4663). Bridge 0.5 and 0.6 set neither, Megatron-LM itself both.
+    """
+    message = "CUDA_GRAPH and FSDP cannot be combined: no known Megatron-Bridge can capture Megatron-FSDP"
+    return message, "set CUDA_GRAPH=false, or FSDP=false"
 
 
 _FURTHEST = 256
@@ -202,7 +241,8 @@ def with_nearest(
     """``error`` with the nearest valid values of each column that was ``asked`` for, or of the number of GPUs."""
     names = [name for name in asked if name not in ("fsdp", "cuda_graph")] or ["gpus"]
     valid = {name: " or ".join(map(str, _valid(layout, name, check))) for name in names}
-    said = [f"{'JOB_TOTAL_GPUS' if name == 'gpus' else name.upper()} {found}" for name, found in valid.items() if found]
+    called = {name: "JOB_TOTAL_GPUS" if name == "gpus" else variable_of(name) for name in names}
+    said = [f"{called[name]} {found}" for name, found in valid.items() if found]
     if said:
         error.remedy += f" (nearest: {', '.join(said)})"
     return error
@@ -212,7 +252,12 @@ def _valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterat
     """The next valid value below and the next one above."""
     own: int = getattr(layout, name) or 1
     least = 0 if name in ("recompute_layers", "offload_layers") else 1
-    unit = {"gbs": layout.mbs * max(layout.dp, 1), "gpus": layout.tp * layout.pp * layout.cp}.get(name, 1)
+    divides = {
+        "gbs": layout.mbs * max(layout.dp, 1),
+        "gpus": layout.tp * layout.pp * layout.cp,
+        "seq_len": 2 * layout.cp * layout.tp,
+    }
+    unit = divides.get(name, 1)
     below = range(own - own % unit - unit * (own % unit == 0), least - 1, -unit)
     above = range(own - own % unit + unit, own + unit * _FURTHEST, unit)
     for side in (below, above):

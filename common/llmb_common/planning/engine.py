@@ -7,21 +7,20 @@ import re
 from dataclasses import replace
 from shlex import quote
 
-import msgspec
-
 from llmb_common.errors import ConfigError, RecipeError, RequestError
 from llmb_common.planning.choose import Case, PlanningInput, choose
 from llmb_common.planning.divisibility import captures_iterations
+from llmb_common.planning.own_releases import named, own_catalogues, own_releases, with_release
 from llmb_common.platform.engines import (
-    CONTAINERS,
     ENGINES,
-    LOOKED_UP,
+    KNOWN_CONTAINERS,
     RELEASE,
     WITHOUT_LAYER_GRAPHS,
     bridge_release,
     container_release,
     is_later_container,
     is_newer,
+    is_of,
     minor,
     order,
     patched_release,
@@ -50,12 +49,18 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
         )
     if (own := _own_release(given)) is not None:
         name, site = own
-        recipe = _with_release(recipe, name, site)
+        recipe = with_release(recipe, name, site)
         written = recipe.catalogue.release if recipe.catalogue and site.catalogue else name
-        if not _is_of(written, name):
+        if not is_of(written, name):
             raise ConfigError(
                 f'{FILE_NAME}: releases."{name}": {site.catalogue} is of Megatron-Bridge {written}',
                 remedy="name it under its own release, or write one in the image: python -m llmb_train.catalogue FILE",
+            )
+        if request.engine is not None and not is_of(written, request.engine):
+            raise _no_engine(
+                f"{request.say('LLMB_ENGINE', request.engine)}: {site.catalogue}, the catalogue of "
+                f'releases."{name}" in {FILE_NAME}, is of Megatron-Bridge {written}',
+                f"set {request.say('LLMB_ENGINE', written)}, or enter the other release under its own number",
             )
         return replace(given, recipe=recipe)
     _refuse_later_image(given)
@@ -108,10 +113,9 @@ def _refuse_later_image(given: PlanningInput) -> None:
         return
     if bridge_release(request.image) is not None or not is_later_container(request.image):
         return
-    last = list(CONTAINERS)[-1]
     raise _no_engine(
-        f"{request.image} is newer than the containers that LLMB knows (up to {last}, looked up {LOOKED_UP}): which "
-        "Megatron-Bridge it has is not known",
+        f"{request.image} is newer than the containers that LLMB knows, {KNOWN_CONTAINERS}: which Megatron-Bridge it "
+        "has is not known",
         f"{_adopting(request.image)} makes it known; or set {request.say('LLMB_ENGINE')} to its release, or "
         f"{request.say('LLMB_ENGINE_CHECK', 'off')}",
         field="RUN_CONF_IMAGE",
@@ -130,16 +134,15 @@ def _adopting(image: str | None) -> str:
 def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
     """The release that the site's configuration has for LLMB_ENGINE or the image; or that is newer than all known."""
     recipe, asked, image = given.recipe, given.request.engine, given.request.image
-    own = {  # those that there can be jobs of the recipe in
-        name: one
-        for name, one in given.cluster.releases.items()
-        if is_newer(name) or minor(name) in recipe.engines or (recipe.catalogue_file and one.catalogue)
-    }
+    own = own_releases(recipe, given.cluster)
     if asked is None:
         return next(
             ((name, one) for name, one in own.items() if image is not None and _is_image(given, one, image)), None
         )
-    if (name := next((name for name in own if asked in (name, minor(name))), None)) is not None:
+    name = named(own, asked)
+    if name is not None and name == minor(asked) and own[name].catalogue is None:
+        return asked, own[name]  # two numbers are any release of them, and this is the one that is meant
+    if name is not None:
         return name, own[name]
     later = asked.count(".") == 2 and recipe.releases and order(asked) > max(map(order, recipe.releases))
     return (asked, SiteRelease()) if is_newer(asked) or later else None
@@ -153,23 +156,6 @@ def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
     return install is not None and given.cluster.image_file(install, own.image) == image
 
 
-def _with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
-    """The recipe as it is for a release of the site's; without an image where nobody knows one."""
-    files = {}
-    if recipe.catalogue_file is not None and own.catalogue is not None:
-        files = {"catalogue_file": own.catalogue, "validation_file": own.validation}
-    known = recipe.engines.get(minor(name), "")
-    image = own.image or (known if _is_of(bridge_release(known) or name, name) else "")
-    return msgspec.structs.replace(
-        recipe, image=image, engine=minor(name), other_engines={}, other_catalogues={}, **files
-    )
-
-
-def _is_of(release: str, name: str) -> bool:
-    """Whether ``release`` is what ``name`` says of it: 0.7.0 is of 0.7 and of 0.7.0."""
-    return order(release)[: len(order(name))] == order(name)
-
-
 def choose_in_release(given: PlanningInput) -> Case:
     """The row that is meant, of the functions that the job's image has.
 
@@ -180,13 +166,8 @@ def choose_in_release(given: PlanningInput) -> Case:
     try:
         return choose(chosen)
     except RequestError:
-        others = [*given.recipe.releases.items()]
-        others += [
-            (name, _with_release(given.recipe, name, own))
-            for name, own in given.cluster.releases.items()
-            if own.catalogue is not None and given.recipe.catalogue_file is not None
-        ]
-        for release, recipe in others:
+        others = given.recipe.releases | own_catalogues(given.recipe, given.cluster)
+        for release, recipe in others.items():
             if recipe is chosen.recipe:
                 continue
             try:
@@ -240,7 +221,7 @@ def choose_engine(case: Case) -> str:
         )
     wanted = request.engine or engine
     held = _held_by(request.image) if case.containers else None
-    if request.checks_engine and held is not None and not (_is_of(held, wanted) or held == minor(wanted)):
+    if request.checks_engine and held is not None and not (is_of(held, wanted) or held == minor(wanted)):
         has = held if minor(held) == engine else minor(held)
         instead = f"leave {request.say('RUN_CONF_IMAGE')} out"
         if has in recipe.engines or is_newer(has) or minor(held) == engine:

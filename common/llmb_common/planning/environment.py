@@ -213,6 +213,8 @@ def _of_function(case: Case, function: Function, layout: Layout) -> dict[str, st
             otherwise=32 if settings.get("moe_flex_dispatcher_backend") in ("deepep", "hybridep") else 8,
             exchange_overlapped=bool(settings.get("overlap_moe_expert_parallel_comm")),
         )
+    if layout.fsdp and values.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
+        values["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # Bridge refuses one, as above
     if layout.pp != own.pp:
         values.pop("NCCL_P2P_NET_CHUNKSIZE", None)
         if layout.pp > 1 and case.entry is not None and _sends_large(case.entry):

@@ -16,14 +16,25 @@ import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
-from llmb_common.planning.divisibility import Layout, broken_rules, of_memory_savers, of_numbers, of_ranks, refuse_first
+from llmb_common.planning.divisibility import (
+    Layout,
+    broken_rules,
+    of_memory_savers,
+    of_numbers,
+    of_precision,
+    of_ranks,
+    refuse_first,
+)
+from llmb_common.planning.function_stages import check_stages, divides_stages, ends_of, other_stages, sharding_problems
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.planning.tensor_overlap import overlap_problems
 from llmb_common.platform.gpus import GPUS
-from llmb_common.recipes.catalogue import Function
+from llmb_common.recipes.catalogue import Flops, Function
 
 _IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")
 """Data of which ranks may get none that counts."""
+
+_DIFFUSION = ("WanDatasetConfig",)
 
 _DEEPEP = ("b200", "b300")
 """Blackwell GPUs that DeepEP is for: those of HGX boards."""
@@ -49,11 +60,9 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
     graphs = c.cuda_graph and "full_iteration" not in said
     overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
     if c.fsdp != own.fsdp:
-        does = "shards" if own.fsdp else "does not shard"
-        remedy = "unset FSDP, or choose a CONFIG_VARIANT with (or without) fsdp"
-        yield f"{does} its state, which decides more settings than one column", remedy
+        yield from sharding_problems(function, c)
     if not divides_stages(function, c):
-        ends = _ends(function)
+        ends = ends_of(function)
         counted = f"{function.architecture.layers + len(ends)} layers"
         counted += f" ({' and '.join(ends)} counted)" if ends else ""
         by = f"PP*VP = {c.pp}*{c.vp}" if (c.vp or 1) > 1 else f"PP = {c.pp}"
@@ -188,22 +197,14 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
     return [message for broken, message in rules if broken]
 
 
-def divides_stages(function: Function, c: Layout) -> bool:
-    """Whether the layers fill stages and chunks, or the function itself says which are where."""
-    return function.stages or (function.architecture.layers + len(_ends(function))) % (c.pp * (c.vp or 1)) == 0
-
-
-def _ends(function: Function) -> list[str]:
-    """What takes the place of a layer."""
-    return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
-
-
-def planned_function(case: Case) -> PlannedFunction | None:
-    """The function that the job calls; None where the training code builds the model from its architecture."""
+def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None:
+    """The function that the job calls, on sequences of so many tokens; None where the training code builds the model
+    from its architecture."""
     function, name, catalogue = case.function, case.row.function, case.recipe.catalogue
     if function is None or name is None or catalogue is None:
         return None
     whole = case.model.reduced is None
+    flops = catalogue.flops(name, sequence_length) if whole else Flops()
     if whole:  # what is written of it
         written = (notice for notice in case.recipe.notices if notice.functions in name)
         case.note(*(f"{name}: {notice.says} ({notice.source})" for notice in written))
@@ -218,8 +219,8 @@ def planned_function(case: Case) -> PlannedFunction | None:
         catalogue=catalogue.sha256,
         columns=function.columns,
         sequence_length=function.sequence_length,
-        flops_per_token=function.flops_per_token if whole else None,
-        own_flops_per_token=function.own_flops_per_token if whole else None,
+        flops_per_token=flops.of_bridge,
+        own_flops_per_token=flops.own,
         experts=function.architecture.moe is not None,
         reduced=case.model.reduced,
         adapters=case.adapters,
@@ -233,8 +234,8 @@ def check_columns(case: Case, layout: Layout) -> None:
         RequestError: a number does not divide, or a column cannot be changed.
     """
     if case.function is None:
-        rules = broken_rules(layout, case.shape, case.model.sequence_length, case.recipe.family)
-        refuse_first(chain(rules, overlap_problems(case, layout)))
+        rules = broken_rules(layout, case.shape, case.recipe.family)
+        refuse_first(chain(rules, of_precision(layout, case.precision), overlap_problems(case, layout)))
     else:
         _check_function_layout(case, case.function, layout)
 
@@ -250,14 +251,15 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             f"such as {case.request.say('ENABLE_CHECKPOINT')} saves",
             field="LOAD_CHECKPOINT_PATH",
         )
+    if "seq_len" in asked and function.settings.get("dataset") in (*_IMAGES, *_DIFFUSION):
+        raise RequestError(
+            f"SEQ_LENGTH={asked['seq_len']}: {case.row.function} trains on images, whose tokens have a length of their "
+            "own",
+            remedy="leave SEQ_LENGTH out",
+            field="SEQ_LENGTH",
+        )
     if function.stages and case.model.reduced is None:
-        for name in ("pp", "vp"):
-            if name in asked and asked[name] != getattr(function.columns, name):
-                raise RequestError(
-                    f"{name.upper()}={asked[name]}: {case.row.function} assigns its layers to stages itself",
-                    remedy=f"unset {name.upper()}",
-                    field=name.upper(),
-                )
+        check_stages(case.row.function, function, layout)
     if asked.get("cuda_graph") and not function.columns.cuda_graph:
         raise RequestError(
             f"CUDA_GRAPH=true: {case.row.function} has no CUDA graphs, and there are several kinds of them",
@@ -267,9 +269,9 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
     if case.model.reduced is not None:
         refuse_first(of_ranks(layout))
         return  # the training code knows what a reduced copy divides into
-    refuse_first(of_numbers(layout, case.shape, case.model.sequence_length))
+    refuse_first(of_numbers(layout, case.shape))
     refused = _refused(case, function)
-    if refused is not None and case.request.image is None:
+    if refused is not None and case.request.image is None and not other_stages(function, layout, refused):
         release = case.recipe.catalogue.release if case.recipe.catalogue else ""
         raise RequestError(
             f"{case.row.function} is refused by Megatron itself (Megatron-Bridge {release}): {refused}",
@@ -278,8 +280,8 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             code="refused-by-megatron",
         )
     check_combinations(case.row.function, function, layout)
-    refuse_first(overlap_problems(case, layout))
-    of_memory = ("recompute_layers", "offload_layers", "pp")
+    refuse_first(chain(of_precision(layout, case.precision), overlap_problems(case, layout)))
+    of_memory = ("recompute_layers", "offload_layers", "pp", "fsdp")
     if any(name in asked and asked[name] != getattr(function.columns, name) for name in of_memory):
         refuse_first(of_memory_savers(layout, case.shape))
 
@@ -290,6 +292,7 @@ def _refused(case: Case, function: Function) -> str | None:
     refused = case.recipe.refusal(case.row.function)
     if refused is None:
         return None
-    own = Layout(gpus=case.row.gpus_min, **msgspec.structs.asdict(function.columns))
-    divides = next(of_numbers(own, case.shape, function.sequence_length), None) is None
+    columns = msgspec.structs.asdict(function.columns)
+    own = Layout(gpus=case.row.gpus_min, seq_len=function.sequence_length, **columns)
+    divides = next(of_numbers(own, case.shape), None) is None
     return refused if divides and divides_stages(function, own) else None

@@ -35,7 +35,10 @@ class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is profiled. ``ranks`` None: all. ``file``: the report's name, with the job's own variables left in."""
+    """What is profiled. ``ranks`` None: all. ``file``: the report's name, with the job's own variables left in.
+
+    ``trace``: what nsys traces; records from before it could be chosen have none.
+    """
 
     tool: Literal["nsys", "torch"]
     start: int
@@ -43,6 +46,7 @@ class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ranks: tuple[int, ...] | None
     file: str
     gpu_metrics: bool
+    trace: str = "nvtx,cuda"
 
 
 class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -177,6 +181,16 @@ class PublishedTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     differs: tuple[Difference, ...] = ()
 
 
+class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing that a job does otherwise than NVIDIA's runner, on purpose. ``jobs``: which ones do."""
+
+    name: str
+    jobs: str
+    nvidia: str
+    here: str
+    why: str
+
+
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known before the job runs. Sizes in GiB, times in seconds; None: not known.
 
@@ -203,14 +217,17 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What the published step time was measured with."""
     published: PublishedTime | None = None
     """The published result nearest to this job; None: nothing was published for its model."""
+    deviations: tuple[Deviation, ...] = ()
+    """What it does otherwise than NVIDIA's runner, on purpose; each is among ``warnings``, too."""
     warnings: tuple[str, ...] = ()
 
 
 class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The function of Megatron-Bridge that a job calls, and what its catalogue says of it.
 
-    ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count,
-    by which NVIDIA publishes; ``own_flops_per_token``: LLMB's (``llmb_train.counts``), None: not counted.
+    ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count
+    on sequences of the job's length, by which NVIDIA publishes; ``own_flops_per_token``: LLMB's
+    (``llmb_train.counts``); None: not counted, or not known for that length.
     """
 
     name: str

@@ -7,14 +7,15 @@ Formulas, their measured errors and how these came about: docs/planning.md. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.choose import Case
+from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import check_columns
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate
 from llmb_common.planning.memory_estimate import MemoryInput, chunks_of, stages_memory
@@ -185,13 +186,19 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
         layout=layout,
         sequence_length=plan.seq_len,
         storage=storage,
-        counts=chunks_of(settings, plan.layout, len(body.layers)),
+        counts=_chunks(case, settings, plan.layout, len(body.layers)),
         early=1 if settings.get("overlap_moe_expert_parallel_comm") else 0,
         recomputed=frozenset(settings.get("recompute_modules", ())),
         offloaded=frozenset(settings.get("offload_modules", ())),
         # As llmb_train.settings has it: smaller gathers at the cost of memory.
         instances=2 if (plan.model_size, plan.gpu_type, plan.dtype) == ("405b", "gb200", "fp8") else 1,
     )
+
+
+def _chunks(case: Case, settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple[int, ...] | None:
+    """Layers of each chunk, where Bridge has a layout for PP and VP or the settings say them; None: evenly."""
+    known = case.function.chunks(layout.pp, layout.vp) if case.function is not None else None
+    return known or chunks_of(settings, layout, layers)
 
 
 def _saves(case: Case) -> bool:
@@ -272,7 +279,9 @@ def _knob(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
             check_columns(replace(case, request=asked), layout)
         except RequestError:
             continue
-        saved = estimate.peak - max(stage.total for stage in stages_memory(structs.replace(job, layout=layout)))
+        counts = case.function.chunks(layout.pp, layout.vp) if case.function is not None else None
+        changed = structs.replace(job, layout=layout, counts=counts or job.counts)
+        saved = estimate.peak - max(stage.total for stage in stages_memory(changed))
         enough = (estimate.peak - saved) * estimate.factor + estimate.reserve <= estimate.limit
         rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)
         found.append((rank, name, getattr(layout, name), getattr(own, name)))

@@ -21,12 +21,13 @@ from llmb_common.command.words import is_experiment_name
 from llmb_common.errors import RecipeError, RequestError
 from llmb_common.planning import environment
 from llmb_common.planning.choose import Case, PlanningInput, documented_scales
+from llmb_common.planning.deviations import as_notices, deviations
 from llmb_common.planning.divisibility import Layout, with_nearest
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_columns, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight
-from llmb_common.planning.known_defects import known_defects
+from llmb_common.planning.known_issues import known_issues
 from llmb_common.planning.memory import check_memory, estimate_of
 from llmb_common.planning.outlook import check_time_limit
 from llmb_common.planning.own_runs import Look, OwnRuns
@@ -52,7 +53,7 @@ from llmb_common.site import DEFAULT_FOLDER, FILE_NAME
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 
-_SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol"}
+_SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol", "seq_len": "seq"}
 """Columns in a suffix, as the documents' tables head them; the others go by their own names."""
 
 _LONGEST = 60
@@ -140,7 +141,7 @@ def make_plan(
     engine = choose_engine(case)
     case.note(*ineffective(case))
     moe_routing, layout = routing_for(case, _layout(case))
-    architecture, function = case.model.architecture, planned_function(case)
+    architecture, function = case.model.architecture, planned_function(case, layout.seq_len)
     try:
         check_columns(case, layout)
     except RequestError as error:
@@ -148,7 +149,7 @@ def make_plan(
     nodes, gpus_per_node = _nodes(case)
     fp8_recipe = fp8_recipe_for(case)
     steps, exit_after = steps_for(case)
-    profile = profile_plan(case, steps)
+    profile = profile_plan(case, steps, engine)
     refuse_on_cpu(case, layout)
     image = _image(case, engine, install)
     site: SchedulerSettings = cluster.scheduler(machine.cluster_type)
@@ -173,7 +174,6 @@ def make_plan(
         cluster_type=machine.cluster_type,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        seq_len=case.model.sequence_length,
         layers=function.reduced.layers if function and function.reduced else case.shape.layers,
         parameters=parameters,
         dp=layout.dp,
@@ -226,15 +226,18 @@ def make_plan(
         published=published_time(plan, recipe),
     )
     plan = msgspec.structs.replace(plan, preflight=preflight)
+    differs = deviations(case, plan)
     notices = [
         *case.notices,
         *engine_notices(recipe, case, engine, published),
         *([f"published result of {published.source}: {note}" for note in published.notes] if published else []),
-        *known_defects(case, plan),
+        *known_issues(case, plan),
+        *as_notices(differs),
         *check_time_limit(plan, request.say),
         *check_memory(case, memory),
     ]
-    return msgspec.structs.replace(plan, preflight=msgspec.structs.replace(preflight, warnings=tuple(notices)))
+    preflight = msgspec.structs.replace(preflight, deviations=differs, warnings=tuple(notices))
+    return msgspec.structs.replace(plan, preflight=preflight)
 
 
 def _four_digits(value: float) -> float:
@@ -279,6 +282,9 @@ def _layout(case: Case) -> Layout:
         columns["gbs"] = row.global_batch_size(row.gpus_max if request.strong_scaling else case.gpus)
     elif request.strong_scaling:
         raise RequestError("STRONG_SCALING and GBS cannot be combined", remedy="unset one of them")
+    if columns.get("pp") == 1 and "vp" not in columns and (row.vp or 1) > 1:
+        columns["vp"] = None
+        case.note(f"PP=1 has no stages to interleave: planned with VP=NA, where the configuration has VP={row.vp}")
     layout = _of_row(case, **columns)
     # With EP, Megatron-Bridge's models take 1 where core takes TP (0.6.2: models/transformer_config.py).
     whole = case.function is not None and layout.etp is None and (layout.ep or 1) > 1
@@ -295,6 +301,7 @@ def _documented(case: Case) -> Layout:
 
 def _of_row(case: Case, **changes: int | bool | None) -> Layout:
     columns: dict[str, Any] = {name: getattr(case.row, name) for name in Columns.__struct_fields__}
+    columns["seq_len"] = case.model.sequence_length
     return Layout(gpus=case.gpus, **(columns | changes))
 
 

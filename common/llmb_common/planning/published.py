@@ -97,6 +97,7 @@ def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[
     compared = [
         *_of_kind(plan, recipe, result),
         *_of_columns(plan, result, row),
+        *_of_length(plan, recipe, row),
         *_of_work(plan, result, row),
         *_of_settings(plan),
     ]
@@ -126,8 +127,17 @@ def _of_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
     """The layout. Where the plan is of this row at this scale, its columns are the row's but for those overridden."""
     same_row = result.gpus == plan.gpus and _same_kind(plan, result)
     for name in plan.overridden if same_row else Columns.__struct_fields__:
-        if name != "gbs":
+        if name not in ("gbs", "seq_len"):
             yield name.upper(), getattr(row, name), getattr(plan, name)
+
+
+def _of_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
+    """Tokens of a sequence. A plan that does not override them has those of its row, which are other rows' of its size
+    where these say nothing."""
+    documented = row.sequence_length or plan.seq_len
+    if "seq_len" in plan.overridden and row.sequence_length is None:
+        documented = recipe.model(row.size).sequence_length
+    yield "sequence length", documented, plan.seq_len
 
 
 def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
@@ -141,7 +151,6 @@ def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
     if result.gpus == plan.gpus and _same_kind(plan, result):
         return  # else another row: its model may have other layers
     yield "layers", row.layers or plan.layers, plan.layers
-    yield "sequence length", row.sequence_length or plan.seq_len, plan.seq_len
     yield "wgrad deferral", row.wgrad_deferral if row.pp > 1 else None, plan.wgrad_deferral
 
 

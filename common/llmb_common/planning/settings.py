@@ -43,7 +43,8 @@ _COLUMNS = {
 _PLANNED = {
     r"train\.(train_iters|train_samples|exit_interval|exit_duration_in_mins)": "use --max-steps (MAX_STEPS)",
     r"(model|mixed_precision)\.(fp16|bf16|fp8|fp4|fp8_recipe|fp4_recipe|params_dtype)": "use --dtype and FP8_RECIPE",
-    r"rng\.seed|(dataset|model)\.seq(_|uence_)length|dataset\.random_seed": "it is the work that is compared",
+    r"(dataset|model)\.seq(_|uence_)length": "use --set seq_length=VALUE (SEQ_LENGTH)",
+    r"rng\.seed|dataset\.random_seed": "it is the work that is compared",
     r"model\.(num_layers|hidden_size|ffn_hidden_size|num_attention_heads|num_query_groups|num_moe_experts|vocab_size"
     r"|moe_ffn_hidden_size|moe_router_topk)": "choose another size (-s, MODEL_SIZE)",
     r"checkpoint\..*": "use ENABLE_CHECKPOINT, CHECKPOINT_INTERVAL, CHECKPOINT_DIR and LOAD_CHECKPOINT_PATH",

@@ -50,6 +50,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         ("dtype", plan.precision, "DTYPE", request.dtype, default),
         ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
         *((name, value, "set", asked or None, document) for name, value, asked in _columns(plan)),
+        ("sequence length", plan.seq_len if "seq_len" in plan.overridden else None, "set", True, ""),
         *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
         ("time limit", plan.time_limit, *limit_from),

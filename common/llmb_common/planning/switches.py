@@ -12,6 +12,7 @@ from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
 from llmb_common.planning.outlook import save_seconds
+from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_common.platform.gpus import GPUS, generation_of
 
 
@@ -68,8 +69,8 @@ def steps_for(case: Case) -> tuple[int, int | None]:
     return steps, 1 if case.resumes else None
 
 
-def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
-    """What is profiled; None where nothing is.
+def profile_plan(case: Case, steps: int, engine: str) -> ProfilePlan | None:
+    """What is profiled in a job of the release ``engine``; None where nothing is.
 
     Raises:
         RequestError: the job does not have such steps or ranks.
@@ -96,15 +97,47 @@ def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
             remedy=f"raise {say('MAX_STEPS')}, or set PROFILE_START_STEP and PROFILE_STOP_STEP",
         )
     known = {"MODEL": case.recipe.name, "MODEL_SIZE": case.model.size, "DTYPE": case.dtype, "NUM_GPUS": str(case.gpus)}
+    tool = _profiler(case)
     return ProfilePlan(
-        tool=_profiler(case),
+        tool=tool,
         start=start,
         stop=stop,
         ranks=_profiled_ranks(case),
         # With the job's values in it; what only a rank knows is left to it.
         file=re.sub(r"\$\{(\w+)\}", lambda found: known.get(found[1], found[0]), defaults.file),
         gpu_metrics=request.gpu_metrics,
+        trace=_trace(case, engine, tool),
     )
+
+
+_TRACE = "nvtx,cuda"
+"""What all others do."""
+
+_SOFTWARE_TRACE = "nvtx,cuda-sw"
+"""What NVIDIA's launchers of Megatron-Bridge 0.4 and later trace (``setup_experiment.py``): nsys 2025.6 and later takes
+``cuda`` for its hardware trace where the GPU has one, and jobs hung after it (Megatron-Bridge pull request 2839)."""
+
+
+def _trace(case: Case, engine: str, tool: str) -> str:
+    """What nsys traces."""
+    own = _TRACE if engine == DEFAULT_ENGINE else _SOFTWARE_TRACE
+    asked, said = case.request.profile_trace, case.request.say("PROFILE_TRACE", case.request.profile_trace)
+    if asked is None:
+        return own
+    if not re.fullmatch(r"[a-z0-9-]+(,[a-z0-9-]+)*", asked):
+        raise RequestError(
+            f"{said} is not what nsys takes as --trace",
+            remedy=f"words with commas between them, such as {own}; nsys profile --help lists them",
+            field="PROFILE_TRACE",
+        )
+    if tool != "nsys":
+        case.note(f"{said} has no effect: nsys does not profile this job")
+    elif own == _SOFTWARE_TRACE and not {"cuda", "cuda-hw"}.isdisjoint(asked.split(",")):
+        case.note(
+            f"{said}: nsys 2025.6 and later traces CUDA in hardware where the GPU can, and jobs hung after such "
+            "profiles (Megatron-Bridge pull request 2839); cuda-sw is its trace in software"
+        )
+    return asked
 
 
 def _profiled_ranks(case: Case) -> tuple[int, ...] | None:

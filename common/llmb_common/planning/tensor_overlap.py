@@ -61,9 +61,8 @@ def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
             f"TP={c.tp}: the overlap of its exchange works inside one NVLink domain only, here {here}",
             f"choose a TP that divides {node * gpu.nvlink_nodes}, or set {off}",
         )
-    scaling = case.row.fp8_recipe or case.request.fp8_recipe or case.variant.fp8_recipe
-    tokens = case.model.sequence_length * c.mbs // (c.cp * c.tp)
-    if case.dtype == "fp8" and scaling == "mx" and tokens % 128:
+    tokens = c.seq_len * c.mbs // (c.cp * c.tp)
+    if case.precision == "mx" and tokens % 128:
         yield (
             f"TP*CP = {c.tp}*{c.cp} leaves a rank {tokens} tokens, and the overlap of TP's exchange in MXFP8 needs a "
             "multiple of 128",

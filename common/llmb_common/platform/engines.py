@@ -23,6 +23,9 @@ CONTAINERS: dict[str, str] = {tag: known["megatron_bridge"] for tag, known in _F
 
 LOOKED_UP: str = _FACTS["looked_up"]
 
+KNOWN_CONTAINERS = f"up to {list(CONTAINERS)[-1]} (looked up {LOOKED_UP})"
+"""How far LLMB's knowledge of NVIDIA's containers goes, for messages."""
+
 SOURCES: dict[str, str] = {tag: known["source"] for tag, known in _FACTS["containers"].items() if "source" in known}
 """Where a container's release was found, of those that have no release page of Megatron-Bridge."""
 
@@ -38,6 +41,11 @@ def minor(release: str) -> str:
 def order(release: str) -> tuple[int, ...]:
     """To compare releases with; what follows the numbers (rc1) does not count."""
     return tuple(int(part) for part in re.findall(r"[0-9]+", release)[:3])
+
+
+def is_of(release: str, name: str) -> bool:
+    """Whether ``release`` is what ``name`` says of it: 0.7.0 is of 0.7 and of 0.7.0."""
+    return order(release)[: len(order(name))] == order(name)
 
 
 def is_newer(release: str) -> bool:

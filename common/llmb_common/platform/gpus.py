@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -83,6 +83,17 @@ OTHERS = frozenset(
 )
 """GPUs that exist and that no recipe is for: whoever writes one means it."""
 
+NEAREST = {
+    "gh200": ("h100", "an H100 with 96 or 144 GB beside a Grace CPU; GPUS_PER_NODE says how many a node has"),
+    "h800": ("h100", "an H100 with slower NVLink"),
+    "h20": ("h100", "an H100 with 96 GB and 148 TFLOP/s in BF16"),
+    "a100": ("h100", "40 or 80 GB, 312 TFLOP/s in BF16, and no FP8"),
+    "a800": ("h100", "an A100 with slower NVLink: no FP8"),
+    "b100": ("b200", "a B200 with less power"),
+}
+"""Of some of these the type whose configurations come nearest, and what is different: NVIDIA's data sheets of GH200,
+A100 and HGX B100; of H800, H20 and A800, which have none in public, what their vendors print."""
+
 _OTHER_BOARD = re.compile(r"(?<![a-z0-9])(nvl[0-9]*|pcie)(?![a-z0-9])|[0-9]g\.[0-9]+gb")
 """Boards with the name of a type but fewer SMs, lower clocks and no NVSwitch, and slices of a GPU (MIG)."""
 
@@ -113,6 +124,37 @@ def rows_of(gpu_type: str) -> str:
 def row_types(gpu_type: str) -> tuple[str, ...]:
     """Whose rows jobs on ``gpu_type`` run: its own, those of its relative, and those for any GPU."""
     return gpu_type, rows_of(gpu_type), "any"
+
+
+def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
+    """Which of ``types`` is most like ``gpu_type``: of its generation, with as many GPUs in a node, with such memory.
+
+    None: there is none, or nothing is known of ``gpu_type``.
+    """
+    own = GPUS.get(gpu_type)
+    known = [name for name in types if name in GPUS]
+    if own is None or not known:
+        return None
+
+    def apart(name: str) -> tuple[bool, bool, int]:
+        other = GPUS[name]
+        kind = (other.generation != own.generation, other.per_node != own.per_node)
+        return (*kind, abs(other.memory_gb - own.memory_gb))
+
+    return min(known, key=apart)
+
+
+def differences(gpu_type: str, other: str) -> str:
+    """What is different in ``gpu_type``: ``141 GB of memory (h100: 80)``; empty where nothing is known to be."""
+    one, two = GPUS[gpu_type], GPUS[other]
+    compared = [
+        ("GB of memory", one.memory_gb, two.memory_gb),
+        ("TB/s from it", one.memory_bandwidth / 1e12, two.memory_bandwidth / 1e12),
+        ("TFLOP/s in BF16", one.peaks.get("bf16", 0), two.peaks.get("bf16", 0)),
+        ("GPUs in a node", one.per_node, two.per_node),
+    ]
+    differ = [(name, own, its) for name, own, its in compared if own != its and own and its]
+    return ", ".join(f"{own:g} {name} ({other}: {its:g})" for name, own, its in differ)
 
 
 def generation_of(gpu_type: str) -> Generation | None:

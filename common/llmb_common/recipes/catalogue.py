@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -56,8 +58,19 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
         return "_".join(words) or base
 
 
+class Chunks(msgspec.Struct, frozen=True, array_like=True):
+    """The layers of each chunk of a model, in its order, at ``pp`` stages of ``vp`` chunks."""
+
+    pp: int
+    vp: int
+    layers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"PP={self.pp} VP={self.vp if self.vp > 1 else 'NA'}"
+
+
 class Function(msgspec.Struct, frozen=True, kw_only=True):
-    """What calling a function gives. ``stages``: it assigns its layers to stages itself of the pipeline."""
+    """What calling a function gives. ``stages``: it assigns its layers to stages of the pipeline itself."""
 
     columns: Columns[int]
     sequence_length: int
@@ -68,9 +81,44 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     layers: Layers | None = None
     """None: a catalogue from before there were any, or a model that nobody counts."""
     stages: bool = False
+    layouts: tuple[Chunks, ...] = ()
+    """Where NVIDIA's runner has a layout of one that does; empty where it has none for other PP and VP."""
     settings: dict[str, Any] = {}
     env: dict[str, str] = {}
     hugging_face: str | None = None
+
+    def chunks(self, pp: int, vp: int | None) -> tuple[int, ...] | None:
+        """The layers of each chunk at PP and VP; None where no layout says so."""
+        return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)
+
+
+class Flops(NamedTuple):
+    """FLOPs for one token of one step, as Megatron-Bridge counts them and as LLMB does; None: not known."""
+
+    of_bridge: float | None = None
+    own: float | None = None
+
+
+class ByLength(msgspec.Struct, frozen=True, kw_only=True):
+    """How the FLOPs of a model's functions follow the length of the sequence (``llmb_train.lengths``): each count as
+    the ``b`` and ``c`` of a + b x length + c / length, which holds from ``least`` tokens on."""
+
+    least: int
+    bridge: tuple[float, float] | None = None
+    own: tuple[float, float] | None = None
+
+    def flops(self, function: Function, length: int) -> Flops:
+        """Those of ``function`` on sequences of ``length`` tokens."""
+        if length < self.least:
+            return Flops()
+
+        def at(known: float | None, growth: tuple[float, float] | None) -> float | None:
+            if known is None or growth is None:
+                return None
+            b, c = growth
+            return known + b * (length - function.sequence_length) + c * (1 / length - 1 / function.sequence_length)
+
+        return Flops(at(function.flops_per_token, self.bridge), at(function.own_flops_per_token, self.own))
 
 
 class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +132,8 @@ class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
     """Functions of the release that could not be called where the catalogue was written, and why."""
     base: str | None = None
+    by_length: dict[str, ByLength] = {}
+    """By model; empty in catalogues from before it was looked at."""
     index: tuple[FunctionName, ...]
     functions: dict[str, msgspec.Raw]
 
@@ -111,10 +161,19 @@ class Catalogue:
         self.path, self._base = path, base
         self.release, self.sha256, self.date = found.release, found.sha256, found.date
         self.assumed, self.missing, self.index = found.assumed, found.missing, found.index
+        self._by_length = found.by_length
         self._functions = (
             found.functions if found.base is None else _read(path.with_name(found.base)).functions | found.functions
         )
         self._decoded: dict[str, Function] = {}
+
+    def is_whole(self) -> bool:
+        """Whether the functions are those that the header's SHA-256 was taken of."""
+        try:
+            lines = [f"{json.dumps(entry.name)}:{bytes(self._functions[entry.name]).decode()}" for entry in self.index]
+        except (KeyError, UnicodeDecodeError):
+            return False
+        return hashlib.sha256(",\n".join(lines).encode()).hexdigest() == self.sha256
 
     def entry(self, name: str) -> FunctionName:
         """What the name ``name`` says.
@@ -143,6 +202,18 @@ class Catalogue:
                     f"{self.path}: function {name}: {error}", remedy="write the catalogue again"
                 ) from error
         return self._decoded[name]
+
+    def flops(self, name: str, sequence_length: int) -> Flops:
+        """Those of the function ``name`` on sequences of so many tokens.
+
+        Raises:
+            RecipeError: as ``function``.
+        """
+        function = self.function(name)
+        if sequence_length == function.sequence_length:
+            return Flops(function.flops_per_token, function.own_flops_per_token)
+        by_length = self._by_length.get(self.entry(name).model)
+        return by_length.flops(function, sequence_length) if by_length is not None else Flops()
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:

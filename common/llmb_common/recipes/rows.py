@@ -165,6 +165,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     title: str
     release: str = ""
     date: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
+    page: str
+    """Where it is: a path in NVIDIA's repository, or an address."""
     framework: Literal["NeMo 2", "Megatron-Bridge"]
     container: Container | None = None
     """Release of the NeMo container; None: each result names its own."""
@@ -240,6 +242,9 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: int
+    looked_up: str
+    """The day on which the rows were compared with ``source``."""
+    source: str
     rows: tuple[PublishedRow, ...]
 
 

@@ -58,8 +58,9 @@ def _nsys(profile: ProfilePlan, ranks: Ranks) -> list[str]:
         name = name.replace(f"${{{variable}}}", word)
     # Between double quotes ${VARIABLE} is expanded, and anything else is to be literal.
     name = re.sub(r'(\$\{[A-Z_]+\})|([\\"`$])', lambda found: found[1] or f"\\{found[2]}", name)
+    trace = profile.trace.replace("'", r"'\''")
     options = [
-        "nsys profile -s none -t 'nvtx,cuda' --force-overwrite=true",
+        f"nsys profile -s none -t '{trace}' --force-overwrite=true",
         "--capture-range=cudaProfilerApi --capture-range-end=stop --cuda-graph-trace=node",
     ]
     if profile.gpu_metrics:

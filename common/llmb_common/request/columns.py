@@ -22,8 +22,6 @@ from typing import Annotated, Generic, Literal, TypeAlias, TypeVar, get_type_hin
 
 import msgspec
 
-from llmb_common.request.variables import COLUMNS
-
 Role: TypeAlias = Literal["work", "division", "speed", "extent", "place", "bookkeeping", "derived"]
 T = TypeVar("T")
 
@@ -85,6 +83,3 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
         sizes = {name: getattr(self, name) or 1 for name in ("tp", "pp", "cp", "vp", "ep")}
         words = [f"{name.upper()}{size}" for name, size in sizes.items() if size > 1]
         return " ".join([*words, *(["FSDP"] if self.fsdp else [])])
-
-
-assert Columns.__struct_fields__ == tuple(COLUMNS.values())  # which help texts need before msgspec

@@ -40,9 +40,10 @@ _SYNONYMS = {
     **dict.fromkeys(("NUM_STEPS", "TRAIN_STEPS"), "MAX_STEPS"),
     **dict.fromkeys(("NCCL_TRACE", "TRACE_NCCL"), "ENABLE_NCCLTRACE"),
     **dict.fromkeys(("PRECISION", "DATA_TYPE"), "DTYPE"),
+    **dict.fromkeys(("SEQUENCE_LENGTH", "MAX_SEQ_LENGTH"), "SEQ_LENGTH"),
     "PROFILING": "ENABLE_PROFILE",
 }
-_SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_STEPS": _NUMBER}
+_SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_STEPS": _NUMBER, "SEQ_LENGTH": _NUMBER}
 
 
 def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:
@@ -135,6 +136,7 @@ class Request:
     profile_start: int | None = None
     profile_stop: int | None = None
     profile_ranks: str | None = None
+    profile_trace: str | None = None
     gpu_metrics: bool = False
     nccl_trace: bool = False
     checkpoint: bool = False
@@ -221,6 +223,7 @@ def _refuse_contradictions(request: Request) -> None:
         "PROFILE_START_STEP": request.profile_start,
         "PROFILE_STOP_STEP": request.profile_stop,
         "PROFILE_RANKS": request.profile_ranks,
+        "PROFILE_TRACE": request.profile_trace,
     }
     of_checkpoints = {"CHECKPOINT_INTERVAL": request.checkpoint_interval, "CHECKPOINT_DIR": request.checkpoint_dir}
     for switch, on, dependent in (

@@ -21,8 +21,21 @@ OF_SCHEDULERS = {name: variable for way in ways().values() for name, variable in
 
 _TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
-COLUMNS = {name: name.lower() for name in _TABLE["COLUMNS"]["read"]}
-"""The variables that override one column of a row, and the column's name. ``columns`` has the types, of just these."""
+COLUMNS: dict[str, str] = {name: name.lower() for name in _TABLE["COLUMNS"]["read"]} | {"SEQ_LENGTH": "seq_len"}
+"""The variables that override one column of a row, and the column's name in plans. ``Layout`` has the types."""
+
+
+def column_of(name: str) -> str | None:
+    """The column that ``name`` means, written as its variable or as plans call it, in any case; None: it means none."""
+    written = name.upper().replace("-", "_")
+    column = written.lower()
+    return COLUMNS.get(written, column if column in COLUMNS.values() else None)
+
+
+def variable_of(column: str) -> str:
+    """The variable that overrides ``column``."""
+    return next(variable for variable, known in COLUMNS.items() if known == column)
+
 
 PATIENCE = {
     "LLMB_START_SECONDS": "how long a job may take to its first iteration before it is ended",

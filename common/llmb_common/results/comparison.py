@@ -21,7 +21,7 @@ from llmb_common.results.configuration import software_of
 from llmb_common.results.level import ERROR_RATE, SETTLED, SHOWN, day_means, less, level
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
 from llmb_common.results.steps import StepTime
-from llmb_common.runs.evidence.account import account_of
+from llmb_common.runs.account import account_of
 from llmb_common.runs.manifest import image_receipt
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.records import Iteration

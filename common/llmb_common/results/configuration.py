@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmb_common.command.printable import as_written
 from llmb_common.planning.job_plan import JobPlan
@@ -150,41 +150,55 @@ def memory_key(plan: JobPlan, kind: str) -> str:
 
 def software_of_plan(plan: JobPlan) -> str:
     """What a run of the plan will train with; empty outside containers, where only the run itself can tell."""
-    release = container_release(plan.image)
-    return f"nemo:{release}" if release else Path(plan.image).name if plan.image else ""
+    return software_of_image(plan.image or "")
 
 
-def image_marks(records: Sequence[RunRecord]) -> list[str]:
+def software_of_image(image: str) -> str:
+    """What runs in an image train with; empty where there is none."""
+    release = container_release(image)
+    return f"nemo:{release}" if release else Path(image).name
+
+
+class RunImage(NamedTuple):
+    """The image of a run: its path or reference, and the digest on record, shortened; empty where none is."""
+
+    image: str
+    content: str
+
+
+def image_of(record: RunRecord) -> RunImage:
+    """The image of a run.
+
+    Of a release that was imported no digest counts: each import makes another file of the same content.
+    """
+    from llmb_common.runs.manifest import image_receipt
+
+    image, receipt = record.plan.image or "", image_receipt(record.manifest)
+    imported = container_release(image) and receipt.get("adopted") is False
+    return RunImage(image, f"sha256:{str(receipt['sha256'])[:12]}" if receipt.get("sha256") and not imported else "")
+
+
+def image_marks(images: Sequence[RunImage]) -> list[str]:
     """What tells each run's image from others of its name, after a blank: `` (sha256:1a2b3c4d5e6f)``, `` (/a/x.sqsh)``.
 
     Empty where one name is one image: one digest in several folders is, and a path whose digest was noted only once.
     """
-    contents = [_content(record) for record in records]
-    digests: dict[str | None, set[str]] = {}
-    for record, content in zip(records, contents, strict=True):
-        digests.setdefault(record.plan.image, set()).update([content] if content else [])
-    found = [
-        content or _image(record.plan.image or "", digests[record.plan.image])
-        for record, content in zip(records, contents, strict=True)
-    ]
-    names = [software_of_plan(record.plan) for record in records]
-    images = list(zip(names, found, strict=True))
-    often = Counter(name for name, image in set(images) if image)
-    return [f" ({image})" if image and (often[name] > 1 or _unlike(name, image)) else "" for name, image in images]
+    digests: dict[str, set[str]] = {}
+    for image, content in set(images):
+        digests.setdefault(image, set()).update([content] if content else [])
+    found = {item: item.content or _image(item.image, digests[item.image]) for item in set(images)}
+    names = {image: software_of_image(image) for image in digests}
+    often = Counter(name for name, mark in {(names[item.image], mark) for item, mark in found.items()} if mark)
+    marks = {
+        item: f" ({mark})" if mark and (often[names[item.image]] > 1 or _unlike(names[item.image], mark)) else ""
+        for item, mark in found.items()
+    }
+    return [marks[item] for item in images]
 
 
 def _unlike(name: str, image: str) -> bool:
     """Whether a file's name says more than the release that its software is called by."""
     return not image.startswith("sha256:") and Path(image).name != name
-
-
-def _content(record: RunRecord) -> str:
-    """The digest on record; not of a release that was imported: each import makes another file of the same content."""
-    from llmb_common.runs.manifest import image_receipt
-
-    receipt = image_receipt(record.manifest)
-    imported = container_release(record.plan.image) and receipt.get("adopted") is False
-    return f"sha256:{str(receipt['sha256'])[:12]}" if receipt.get("sha256") and not imported else ""
 
 
 def _image(image: str, digests: set[str]) -> str:

@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
 from llmb_common.results.comparison import EVIDENCE, facts
-from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
+from llmb_common.results.configuration import configuration_key, image_marks, image_of, software_of, title_of
 from llmb_common.results.level import ERROR_RATE, SETTLED
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
@@ -315,7 +315,7 @@ def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[tuple[Date
     before: dict[str, str] | None = None
     known: dict[str, str] = {}
     items = list(items)
-    marks = image_marks([record for record, _ in items])
+    marks = image_marks([image_of(record) for record, _ in items])
     for (record, measured), mark in zip(items, marks, strict=True):
         now = facts(record)
         changes, seen = ((), ()) if before is None else (_changes(before, now), _changes(known, now))

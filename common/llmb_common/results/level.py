@@ -131,7 +131,7 @@ def level(
         stated: what holds where the site's record does not
         shown: with fewer runs, stalls scatter as if they came by chance
     """
-    calm = [replace(run, stalls=()) for run in runs]
+    calm = [replace(run, stalls=()) if run.stalls else run for run in runs]
     steady, mean = _centre(calm), _centre(runs)
     alone, spread = (_spread(side, scatter, earlier, stated, shown) for side in (calm, runs))
     stalling = sum(any(share > 0 for run in batch for share in run.stalls) for batch in batches(runs))

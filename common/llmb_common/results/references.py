@@ -26,18 +26,19 @@ import msgspec
 from llmb_common.command.printable import counted
 from llmb_common.decoding.structs import change_list, read_list
 from llmb_common.errors import RecordError, RequestError
+from llmb_common.nodes.findings import NodeFinding
+from llmb_common.nodes.summary import NodeSummary, held_against, setup_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release, release_order, same_release
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Document, PublishedResult
 from llmb_common.request.columns import Columns
-from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
+from llmb_common.results.configuration import configuration_key, image_marks, image_of, software_of, title_of
 from llmb_common.results.level import level, mean_error
 from llmb_common.results.scatter import PastRuns
 from llmb_common.results.steps import StepTime
-from llmb_common.runs.evidence.account import NodeSummary, account_of, held_against, setup_of
-from llmb_common.runs.evidence.findings import NodeFinding
+from llmb_common.runs.account import account_of
 from llmb_common.runs.record import RunRecord
 
 
@@ -187,7 +188,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     if not runs:
         raise RequestError("no run to make a baseline of", remedy="name successful runs: llmb-run results lists them")
     together: dict[tuple[str, str], list[tuple[RunRecord, StepTime, str]]] = {}
-    for (record, measured), mark in zip(runs, image_marks([record for record, _ in runs]), strict=True):
+    for (record, measured), mark in zip(runs, image_marks([image_of(record) for record, _ in runs]), strict=True):
         key = configuration_key(record.plan), software_of(record)
         together.setdefault(key, []).append((record, measured, mark))
     new = {key: _baseline(*key, repeats) for key, repeats in together.items()}
@@ -309,7 +310,7 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
     the container, of which they have no pair, it is how far one release is from the next (``release_spread``).
     """
     wanted = _apart(_of_plan(before), _of_plan(after))
-    if not wanted:
+    if not wanted or "seq_len" in {*before.overridden, *after.overridden}:  # nothing is published for other lengths
         return None
     known = [_of_result(result, recipe) for result in recipe.results if result.size == before.model_size]
     pairs = [

@@ -91,21 +91,22 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 
     Where all runs had the same nodes, those are the system, and no accident.
     """
-    apart = len({run.nodes for run in runs}) > 1
-    found: list[tuple[set[str], list[StepTime]]] = []
+    days: dict[str, list[StepTime]] = {}
     for at, run in enumerate(runs):
-        marks = {f"day {run.day or f'of run {at}'}"}
-        if apart and run.nodes:
-            marks.add(f"nodes {run.nodes}")
-        joined = [run]
+        days.setdefault(run.day or f"of run {at}", []).append(run)
+    if len({run.nodes for run in runs}) <= 1:
+        return list(days.values())
+    found: list[tuple[set[str], list[StepTime]]] = []
+    for joined in days.values():
+        nodes = {run.nodes for run in joined if run.nodes}
         others = []
         for known, members in found:
-            if marks & known:
-                marks |= known
+            if nodes & known:
+                nodes |= known
                 joined = members + joined
             else:
                 others.append((known, members))
-        found = [*others, (marks, joined)]
+        found = [*others, (nodes, joined)]
     return [members for _, members in found]
 
 

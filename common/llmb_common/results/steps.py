@@ -40,7 +40,7 @@ _STRONGEST_CORRELATION = 0.95
 _LEAST_SHARE = -0.9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepTime:
     """``seconds`` is the location of the window's steps without stalls, ``error`` its standard error, both in seconds.
 
@@ -327,7 +327,7 @@ def _named(odd: Sequence[Iteration]) -> str:
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MeasuredSteps:
     """What the log alone says of a run's steps, and a verdict needs. ``time`` None: the window is incomplete."""
 

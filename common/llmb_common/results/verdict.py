@@ -212,8 +212,8 @@ def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
     """Tokens/s, days for 1e12 tokens, TFLOP/s per GPU and MFU; model FLOPs as the recipe's source counts them."""
     rate = tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
-    step_tflop = _step_tflop(plan, recipe)
-    tflops = step_tflop / step_seconds if step_tflop is not None else None
+    tflop = planned_tflop(plan, recipe)
+    tflops = tflop / step_seconds if tflop is not None else None
     share = own_share(plan)
     own = tflops * share if tflops is not None and share is not None else None
     counted = tflops if own is None else own
@@ -251,7 +251,7 @@ def judge_result(
     measured = steps.time
     if measured is None:
         return Verdict("not judged", "the window is incomplete")
-    sense, planned = training_sense(steps.training, plan), _step_tflop(plan, recipe)
+    sense, planned = training_sense(steps.training, plan), planned_tflop(plan, recipe)
     remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned)
     if (share := own_share(plan)) is not None:
         remarks += (
@@ -327,7 +327,7 @@ def judge_runs(
     )
 
 
-def _step_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
+def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
     """TFLOP of one GPU in one step; None where they are not known."""
     if plan.architecture is None:
         per_token = plan.function.flops_per_token if plan.function else None

@@ -19,7 +19,7 @@ from llmb_common.errors import AnswerLost
 from llmb_common.machine.files import open_plain
 from llmb_common.machine.processes import ProcessId
 from llmb_common.platform.run_states import is_live
-from llmb_common.runs.evidence.account import KEY, as_plain, make_account
+from llmb_common.runs.account import KEY, as_plain, make_account
 from llmb_common.runs.record import (
     CANCELLED,
     COMPLETED,

@@ -161,6 +161,7 @@ def load_cluster_config(install: Path | None, note: Callable[[str], None] | None
         ) from error
     require_trusted(path, install)
     data, lines = load_text(read_text(path), str(path))
+    _refuse_nvidias(path, data)
     for key in _drop_removed(data):
         if note is not None:
             note(f"{path}:{lines[f'$.{key}']}: {key} no longer has an effect: {CONFIG_KEYS[key]}")
@@ -168,6 +169,21 @@ def load_cluster_config(install: Path | None, note: Callable[[str], None] | None
     for key, problem, remedy in _problems(config):
         raise ConfigError(f"{path}:{lines[f'$.{key}']}: {key}{problem}", remedy=remedy)
     return config
+
+
+NVIDIAS_KEYS = ("schema_version", "launcher")
+"""Keys that a ``cluster_config.yaml`` of NVIDIA's own llmb-run has (the newer and the older form), and none of ours."""
+
+
+def _refuse_nvidias(path: Path, data: Any) -> None:
+    """Raise ConfigError where the file is one of NVIDIA's own llmb-run, which has the same name."""
+    if isinstance(data, dict) and any(key in data for key in NVIDIAS_KEYS):
+        raise ConfigError(
+            f"{path} is the configuration of NVIDIA's own llmb-run, not of this one",
+            remedy="install beside it, with the account and partition that it names: "
+            "./installer.py --install-path ANOTHER_FOLDER, and set LLMB_INSTALL to that",
+            code="nvidias-config",
+        )
 
 
 def _drop_removed(data: Any) -> list[str]:

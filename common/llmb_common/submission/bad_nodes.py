@@ -17,10 +17,11 @@ from llmb_common.causes.diagnosis import diagnose
 from llmb_common.command.printable import counted
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.executors import executor_for
+from llmb_common.nodes.findings import find_on_nodes
+from llmb_common.nodes.needs import needs_of_run
+from llmb_common.nodes.reading import read_nodes
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
-from llmb_common.runs.evidence.findings import find_on_nodes
-from llmb_common.runs.evidence.nodes import read_nodes
 from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.hostlist import compress, expand_known
 from llmb_common.runs.record import COMPLETED, RunRecord
@@ -72,7 +73,7 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
         certain = proves_node_bad(why.cause)
         if certain or record.plan.nodes > 1:  # of a single node nobody knows whether others would say the same
             found.append(shown(node, why.cause.kind, why.cause.what, certain=certain))
-    for host, finding in find_on_nodes(record.plan, read_nodes(record.paths.folder)):
+    for host, finding in find_on_nodes(needs_of_run(record.plan), read_nodes(record.paths.folder)):
         node = _as_scheduled(host, nodes)
         if node is not None and finding.kind == "ecc" and finding.severity == "problem":
             found.append(shown(node, "ecc", finding.text, certain=True))

@@ -43,7 +43,7 @@ from llmb_common.timing.records import (
     Iteration,
     LogFormat,
     RecordReader,
-    iterations_in,
+    last_iterations,
 )
 
 _LATE = 2
@@ -156,6 +156,8 @@ class LogContent:
     """It has rank 0's prints alone: ``iterations`` are of times and TFLOP/s, numbered by counting."""
     interval: int = 1
     """How many steps a record is the mean of."""
+    end: int = 0
+    """The offset of the last record, whole or not; 0 where there is none."""
 
 
 class IterationsOnDisk(Sequence[Iteration]):
@@ -191,7 +193,7 @@ def read_log(file: FileIO) -> LogContent:
         OSError: the file cannot be read
     """
     sequence = RecordSequence()
-    damaged = 0
+    damaged = offset = 0
     log_format: LogFormat | None = None
     markers = list(MARKERS)
     reader = RecordReader(file)
@@ -227,6 +229,7 @@ def read_log(file: FileIO) -> LogContent:
         damaged,
         _memory(file, kept),
         interval=interval_of(iterations),
+        end=offset,
     )
 
 
@@ -288,20 +291,34 @@ def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints 
     return memory_prints(os.pread(file.fileno(), end - begin, begin))
 
 
-def read_ending(file: FileIO) -> Ending:
+def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
     """What a log opened in binary mode, unbuffered, says of its end.
+
+    Only the bytes ``after`` the last record are read, but where the run was told to end and saved nothing then: its
+    newest checkpoint is an earlier one.
+
+    Args:
+        file: the log
+        after: the offset of its last record
+        told: whether the run is known to have been told to end, whatever the log says
 
     Raises:
         OSError: the file cannot be read
     """
-    saved, told = None, False
-    for offset, marker in find_markers(file, (SAVED, _TOLD, *MARKERS), separator=b""):
-        if marker == SAVED:
-            number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(SAVED)))
-            saved = int(number[1]) if number else saved
-        else:
-            told = marker == _TOLD
-    return Ending(saved, told)
+    told = told or any(True for _ in find_markers(file, (_TOLD,), separator=b"", start=after))
+    if not told:
+        return Ending()
+    saved = _saved(file, after, None)
+    return Ending(_saved(file, 0, after) if saved is None else saved, told)
+
+
+def _saved(file: FileIO, start: int, end: int | None) -> int | None:
+    """The iteration of the last checkpoint that these bytes of a log call saved; None: of none."""
+    saved = None
+    for offset, _ in find_markers(file, (SAVED,), separator=b"", start=start, end=end):
+        number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(SAVED)))
+        saved = int(number[1]) if number else saved
+    return saved
 
 
 def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:
@@ -333,8 +350,8 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
     return filled
 
 
-_FIRST_LOOK = 256 * 1024
-"""Bytes read at the first look: enough for many steps, however long the log is."""
+_PIECE = 256 * 1024
+"""Bytes read at one look: enough for many steps, however much the log has gained."""
 _RECENT = 10
 
 
@@ -348,7 +365,7 @@ class Progress:
     step: int = 0
     step_seconds: float | None = None
     tflops: float | None = None
-    _offset: int = -1
+    _offset: int = 0
     _recent: list[float] = field(default_factory=list)
 
     @property
@@ -357,21 +374,20 @@ class Progress:
         return (self.steps - self.step) * median(self._recent) if self._recent else None
 
     def look(self) -> None:
-        """Read what the log has gained. A log that is not there yet, or cannot be read, changes nothing."""
+        """Read what the log has gained, or the end of that. A log that is not there yet, or cannot be read, changes
+        nothing."""
         try:
             size = self.log.stat().st_size
-            if size < self._offset:
-                self._offset = -1  # the log was replaced
-            if self._offset < 0:
-                self._offset = max(0, size - _FIRST_LOOK)
+            begin = self._offset if size >= self._offset else 0  # the log was replaced
+            begin = max(begin, size - _PIECE)
             with open_plain(self.log) as stream:
-                stream.seek(self._offset)
-                text = stream.read()
+                stream.seek(begin)
+                text = stream.read(size - begin)
         except OSError:
             return
         complete = text.rfind(b"\n") + 1
-        self._offset += complete
-        for iteration in iterations_in(text[:complete]):
+        self._offset = begin + complete
+        for iteration in last_iterations(text[:complete], _RECENT):
             self.step, self.step_seconds = iteration.step, iteration.seconds
             if iteration.step > self.steps:
                 self.steps = iteration.steps

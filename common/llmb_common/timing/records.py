@@ -118,8 +118,26 @@ class Iteration(NamedTuple):
 def iterations_in(text: bytes) -> list[Iteration]:
     """Every whole record of ``text``: what a log has gained, up to a line break."""
     offsets = [(match.start(), MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
-    records = (parse_record(text[max(0, at - REACH) : at + RECORD_BYTES], min(at, REACH), kind) for at, kind in offsets)
+    records = (_record_at(text, at, kind) for at, kind in offsets)
     return [record for record in records if record is not None]
+
+
+def last_iterations(text: bytes, most: int) -> list[Iteration]:
+    """The last whole records of ``text``, at most so many, in its order; only these are read."""
+    found: list[Iteration] = []
+    marker = max(MARKERS, key=text.rfind)  # a log is one engine's
+    end = text.rfind(marker)
+    while end >= 0 and len(found) < most:
+        record = _record_at(text, end, MARKERS[marker])
+        if record is not None:
+            found.append(record)
+        end = text.rfind(marker, 0, end)
+    return found[::-1]
+
+
+def _record_at(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
+    """The record around position ``marker``; None if any part that matters is missing or cut."""
+    return parse_record(text[max(0, marker - REACH) : marker + RECORD_BYTES], min(marker, REACH), kind)
 
 
 def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:

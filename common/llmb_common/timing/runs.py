@@ -66,7 +66,7 @@ _SCALE = "loss scale"
 _FIGURES = attrgetter("figures")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Status:
     """``reason`` is empty for a success; ``iteration`` is where it shows, if it is about one."""
 
@@ -108,7 +108,7 @@ class Planned:
 def judge(
     content: LogContent, window: Window, planned: Planned, ending: Callable[[], Ending] = lambda: Ending()
 ) -> Status:
-    """The verdict over a log that could be read and is not empty; ``ending`` reads it once more, where it matters."""
+    """The verdict over a log that could be read and is not empty; ``ending`` reads its end, where that matters."""
     iterations = content.iterations
     if content.nothing_left and not (planned.alive or planned.failure):
         return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
@@ -123,7 +123,7 @@ def judge(
     if content.replaced and (unhealthy := _first_unhealthy(earlier, Window(1, 0))):
         return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
     final, last = _final_index(content, planned), iterations[-1].index
-    if not planned.alive and last < final:
+    if not planned.alive and last < final and (planned.told or not planned.failure):
         told = _told_to_end(ending(), planned, last, final)
         if told:
             return told
@@ -181,8 +181,7 @@ def _covered(content: LogContent, window: Window) -> str:
 
 def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
     """The verdict over a run that was told to end and has a checkpoint to continue from."""
-    told = planned.told or (ending.told and not planned.failure)
-    if ending.saved is None or not told:
+    if ending.saved is None or not (planned.told or ending.told):
         return None
     how = f" ({planned.failure})" if planned.failure else ""
     message = (
@@ -326,7 +325,7 @@ def analyse(
             content = read_log(file)
             if own_steps and planned.resumes and content.iterations:
                 window = window.after(content.iterations[0].step - 1)
-            status = judge(content, window, planned, partial(read_ending, file))
+            status = judge(content, window, planned, partial(read_ending, file, content.end, told=planned.told))
     except OSError as error:
         reason = f"{files.log}: {error.strerror or error}"
         return RunTiming(files, Status("Failed", "unreadable_log", None, reason), window, notices=notices)

@@ -16,7 +16,7 @@ from llmb_common.errors import RequestError
 from llmb_common.timing.records import Iteration
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Window:
     """The measured iterations, both ends included, numbered as the log numbers them."""
 

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO
 
-from llmb_train.evidence import machine
+from llmb_train.nodes import machine
 from llmb_train.ranks import Rank
 
 FOLDER, FLIGHT = "ranks", "flight"

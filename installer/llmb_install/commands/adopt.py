@@ -24,14 +24,14 @@ from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_common.executors import Container, Held, NodeRequest, executor_for
 from llmb_common.machine.files import user_path, write_atomic
 from llmb_common.platform.cluster_types import SLURM
-from llmb_common.platform.engines import ENGINES, RELEASE, is_newer, minor
-from llmb_common.recipes.catalogue import Catalogue
+from llmb_common.platform.engines import CONTAINERS, ENGINES, RELEASE, is_newer, minor
+from llmb_common.recipes.catalogue import Catalogue, Function
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.runs.manifest import pack_code, training_code
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_install.answers.answers import required_answers
 from llmb_install.installation import CATALOGUES, Installation, write_site_config
-from llmb_install.parts import credentials
+from llmb_install.parts import adopted, credentials
 from llmb_install.parts.credentials import secret_files
 from llmb_install.working.artefact import make_missing
 from llmb_install.working.reporter import Reporter
@@ -112,6 +112,7 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         kept = _keep(path, work, release)
         before = config.releases.get(release, SiteRelease()).image
         entry = {"image": image, **{key: str(one) for key, one in kept.items()}}
+        adopted.write_receipt(path / CATALOGUES, release, file)
         write_site_config(path, {("releases", release, key): value for key, value in entry.items()})
         shutil.rmtree(work, ignore_errors=True)  # all is entered
     recipe = next((one for one in installation.recipes.values() if one.catalogue is not None), None)
@@ -119,7 +120,7 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     lines = [f"{image} has Megatron-Bridge {release}: entered in {path / FILE_NAME}"]
     if compared:
         lines.append(f"{counted(compared['functions'], 'function')}; against {compared['against']}:")
-        for key, what in (("new", "new"), ("gone", "gone"), ("changed", "with other columns")):
+        for key, what in _DIFFERENCES.items():
             names = compared[key]
             lines.append(f"  {len(names)} {what}{f': {first_few(names)}' if names else ''}")
     remarks: list[str] = []
@@ -144,7 +145,8 @@ def _named(installation: Installation, image: str, reporter: Reporter) -> tuple[
         return str(file), file
     if "#" not in image or ":" not in image.rpartition("#")[2]:
         raise RequestError(
-            f"{image} is not an image", remedy="write it as recipes do, nvcr.io#nvidia/nemo:26.10, or give a .sqsh file"
+            f"{image} is not an image",
+            remedy=f"write it as recipes do, nvcr.io#nvidia/nemo:{list(CONTAINERS)[-1]}, or give a .sqsh file",
         )
     imported = installation.image(image)
     imported.path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,18 +224,34 @@ def _keep(install: Path, work: Path, release: str) -> dict[str, Path]:
     return kept
 
 
+_DIFFERENCES = {
+    "new": "new",
+    "gone": "gone",
+    "changed": "with other columns",
+    "other_variables": "with the same columns and other variables",
+}
+"""What is said of the functions in an image against those that LLMB has."""
+
+
 def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
     """The functions that are new, gone and changed against the newest that LLMB brings."""
     assert recipe.catalogue is not None
     known, found = recipe.catalogue, Catalogue(file, recipe.variants[0])
     old, new = {entry.name for entry in known.index}, {entry.name for entry in found.index}
-    changed = [name for name in old & new if _columns(known, name) != _columns(found, name)]
+    changed, other_variables = [], []
+    for name in sorted(old & new):
+        before, now = _function(known, name), _function(found, name)
+        if before is None or now is None or before.columns != now.columns:
+            changed.append(name)
+        elif before.env != now.env:
+            other_variables.append(name)
     return {
         "functions": len(new),
         "against": known.release,
         "new": sorted(new - old),
         "gone": sorted(old - new),
-        "changed": sorted(changed),
+        "changed": changed,
+        "other_variables": other_variables,
     }
 
 
@@ -251,8 +269,9 @@ def _example(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> 
     return f"plan -w {recipe.workload} {words}{fp8}"
 
 
-def _columns(catalogue: Catalogue, name: str) -> Any:
+def _function(catalogue: Catalogue, name: str) -> Function | None:
+    """The function; None where it has a field that this LLMB does not know."""
     try:
-        return catalogue.function(name).columns
+        return catalogue.function(name)
     except LLMBError:
-        return None  # a field that this LLMB does not know
+        return None

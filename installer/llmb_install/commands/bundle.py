@@ -36,16 +36,18 @@ from llmb_install.answers.questions import expand_workloads
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
 from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC, python_for
-from llmb_install.parts.environment_build import CPU_TORCH_INDEX, child_environment, lock_requirements, not_had
+from llmb_install.parts.environment_build import CPU_TORCH_INDEX, child_environment, hashes, lock_requirements, not_had
 from llmb_install.parts.image import Image
-from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.refusals import OTHER_INDEX, Unavailable
 from llmb_install.parts.uv import TOOL_MINIMUM, is_tool_python, running_version, spelt, version_of
 from llmb_install.parts.uv import Version as Python
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import install_lock
 
-_TOOL_LOCKS = ("uv.txt", "tool.txt", "tool-build.txt")
+_TOOL_LOCKS = ("uv.txt", "tool.txt", "charts.txt")
 # What the oldest glibc can run is preferred: it serves all others, too. The names that wheels had before.
 _EARLIER = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
@@ -166,28 +168,25 @@ def _fetch_wheels(
     with reporter.step("packages") as step:
         for lock, target, newer in _lists(clone, targets, releases):
             text = lock.read_text(encoding="utf-8")
-            hashes = set(re.findall(r"sha256:([0-9a-f]{64})", text))
+            locked = hashes(text)
             for requirement in _requirements(text, target):
                 package, fits = requirement.name, target._replace(python=newer.get(requirement.name, target.python))
                 more = () if told.options or package != "torch" else (CPU_TORCH_INDEX,)
-                known = [name for name in there if there[name] in hashes and name.endswith(".whl")]
+                known = [name for name in there if there[name] in locked and name.endswith(".whl")]
                 try:
                     name = _best(known, requirement, fits)
                     if name is None:
                         name = _best([link.name for link in sources.links(package, more=more)], requirement, fits)
                     if name is None:
-                        raise Unavailable("there is no file of it for that")
-                    if there.get(name) not in hashes:
+                        raise Unavailable("there is no file of it for that", OTHER_INDEX, absent=True)
+                    if there.get(name) not in locked:
                         step.update(f"{len(wanted) + 1}: {name}")
-                        content = sources.fetch(package, name.__eq__, hashes, more)
+                        content = sources.fetch(package, name.__eq__, locked, more)
                         write_atomic(folder / name, content)
                         there[name] = hashlib.sha256(content).hexdigest()
                 except Unavailable as problem:
-                    raise not_had(
-                        f"{requirement} for Python {spelt(target.python)} on {target.machine} cannot be had",
-                        problem,
-                        "check the index settings of pip or uv, then run the same command again",
-                    ) from problem
+                    what = f"{requirement} for Python {spelt(target.python)} on {target.machine} cannot be had"
+                    raise not_had(what, problem) from problem
                 wanted.add(name)
         step.update(f"{len(wanted)} files")
     for stale in there.keys() - wanted:

@@ -9,9 +9,7 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -19,16 +17,16 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import size
 from llmb_common.command.words import is_slurm_name
 from llmb_common.errors import RequestError
-from llmb_common.executors.slurm.script import LOCAL_FILE_SYSTEMS, ROOT_ROOM
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
-from llmb_common.health.facts import Folder
 from llmb_common.machine.files import require_trusted
 from llmb_common.platform import gpus
 from llmb_common.platform.cluster_types import LOCAL, SLURM, Traits, traits_of
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.site.machine import way_here
 from llmb_install.answers.detect import detect_site
-from llmb_install.commands.doctor_facts import NodeReport, SiteFacts, WorkloadNeeds, gather, limit_minutes
+from llmb_install.commands.doctor_check import DoctorCheck, Level, line
+from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, gather, limit_minutes
+from llmb_install.commands.doctor_node import node_checks
 from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
 from llmb_install.working.reporter import Reporter
@@ -39,36 +37,6 @@ _PYXIS_OPTIONS = ("container-image", "container-mounts", "container-mount-home")
 _OLDEST_SLURM = (21, 8)
 _LARGE_SEGMENTS = (25, 11)
 """Since then Slurm takes a segment larger than a block (its CHANGELOG); before, such a job is never started."""
-
-Level = Literal["ok", "doubt", "blocks"]
-
-_CUDA_NEEDED = 13
-"""What the NeMo 26.02 image brings; an older driver needs the forward-compatibility package inside it."""
-
-_NOT_UNPACKED = ("overlayfs", "tmpfs", "fuseblk")
-"""File systems of a container's root where the image itself is mounted, and what is written stays in memory."""
-
-
-_NETWORK: dict[str, tuple[str, Level]] = {
-    "gpudirect": ("GPUDirect RDMA", "doubt"),
-    "memlock": ("locked memory", "blocks"),
-}
-"""Checks of ``llmb_common.health``, as they are called here."""
-
-
-@dataclass(frozen=True)
-class DoctorCheck:
-    """One line of the report. ``remedy`` says what to do where it is not ok."""
-
-    name: str
-    level: Level
-    found: str
-    remedy: str = ""
-
-
-def _check(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
-    """``ok``, or if it is ``bad`` the ``level``, with what to do about it."""
-    return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")
 
 
 def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
@@ -129,11 +97,11 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 
 def _space(facts: SiteFacts) -> Iterator[DoctorCheck]:
     found, small = f"{size(facts.free_install)} free in {facts.install}", facts.free_install < 5_000_000_000
-    yield _check("space for the installation", small, found, "results and checkpoints need more", "doubt")
+    yield line("space for the installation", small, found, "results and checkpoints need more", "doubt")
     if facts.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
         found, small = f"{size(facts.free_images)} free in {facts.image_folder}", facts.free_images < IMAGE_BYTES
         remedy = f"one NeMo image takes about {size(IMAGE_BYTES)}; choose another image folder"
-        yield _check("space for images", small, found, remedy, "doubt")
+        yield line("space for images", small, found, remedy, "doubt")
 
 
 def _without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
@@ -142,20 +110,14 @@ def _without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
         present = ", ".join(facts.site.local_gpus)
         blocked = facts.config.gpu_type not in (None, "cpu") and not present
         remedy = "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml"
-        yield _check("GPUs of this machine", blocked, present or "none", remedy)
+        yield line("GPUs of this machine", blocked, present or "none", remedy)
     else:
         missing = ", ".join(facts.missing_commands)
         found = f"not found: {missing}" if missing else f"{traits.submits_with} found"
-        yield _check(traits.name, missing, found, "load the scheduler's module, or use a login node")
-    pythons = _engine_pythons(facts)
+        yield line(traits.name, missing, found, "load the scheduler's module, or use a login node")
+    pythons = facts.engine_pythons
     remedy = "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge"
-    yield _check("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
-
-
-def _engine_pythons(facts: SiteFacts) -> list[str]:
-    """Those in cluster_config.yaml that jobs without a container train in."""
-    engine = facts.config.engine
-    return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
+    yield line("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
 
 
 def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
@@ -164,7 +126,7 @@ def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield DoctorCheck("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
         return
     version, old = facts.site.slurm_version or "unknown", release(facts.site.slurm_version) < _OLDEST_SLURM
-    yield _check("Slurm version", old, version, "releases older than 21.08 are untested", "doubt")
+    yield line("Slurm version", old, version, "releases older than 21.08 are untested", "doubt")
     if not facts.controller_is_up:
         yield DoctorCheck(
             "Slurm controller", "blocks", "does not answer", "ask the administrator; look at: scontrol ping"
@@ -184,10 +146,10 @@ def _mpi(facts: SiteFacts) -> DoctorCheck:
             "only jobs with TP above 1 that overlap its communication use it, and only if the image's Transformer "
             "Engine was built with MPI: such a job ends at its start; all others need no PMIx"
         )
-        return _check("PMIx", lacks, listed, remedy, "doubt")
+        return line("PMIx", lacks, listed, remedy, "doubt")
     lacks = mpi != "none" and mpi not in facts.mpi_types
     remedy = "remove slurm.mpi from cluster_config.yaml: each job then gets what Slurm has and it needs"
-    return _check(f"srun --mpi={mpi}", lacks, listed, remedy)
+    return line(f"srun --mpi={mpi}", lacks, listed, remedy)
 
 
 def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
@@ -224,7 +186,7 @@ def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield DoctorCheck("GPU partition", "blocks", f"{name} does not exist", f"the partitions are {known}")
         return
     what = f"{name}: {found.nodes} nodes of {found.gpus_per_node} GPUs, limit {found.time_limit}"
-    yield _check("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
+    yield line("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
     requested, count = facts.slurm.gres, found.gpus_per_node
     if requested and not count:
         what = "jobs request GPUs, and Slurm has none configured"
@@ -265,13 +227,13 @@ def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
         needs = ", ".join(f"{workload.name} {workload.longest}" for workload in short)
         remedy = f"jobs ask for more minutes ({needs}): choose another partition or QOS, or set TIME_LIMIT"
         level: Level = "blocks" if none else "doubt"
-        yield _check("time limit", short, f"{most} minutes, set by {what}", remedy, level)
+        yield line("time limit", short, f"{most} minutes, set by {what}", remedy, level)
     longest = max(wanted, key=lambda workload: workload.saving)
     wait = facts.slurm_config.get("KillWait", "").split(" ")[0]
     if longest.saving and wait.isdigit():
         most = max(int(wait), facts.limits.grace)
         preempts = facts.slurm_config.get("PreemptMode", "OFF") != "OFF" and most < longest.saving
-        yield _check(
+        yield line(
             "time to save",
             preempts,
             f"{most} s when a job is preempted or cancelled; saving takes up to {longest.saving} s ({longest.name})",
@@ -296,7 +258,7 @@ def _containers(facts: SiteFacts) -> Iterator[DoctorCheck]:
         lacking = not {*_PYXIS_OPTIONS} <= {*facts.container_options}
         found = "srun has no --container-image" if lacking else "srun has its options"
         remedy = "install Pyxis for this Slurm release, or set slurm.runtime to enroot or none"
-        yield _check("Pyxis", lacking, found, remedy)
+        yield line("Pyxis", lacking, found, remedy)
     if runtime == "none":
         return
     name = "writing to an image's files"
@@ -304,143 +266,14 @@ def _containers(facts: SiteFacts) -> Iterator[DoctorCheck]:
         options = facts.container_options
         unknown = runtime == "pyxis" and options and "container-writable" not in options
         remedy = "this Pyxis has no --container-writable: update it, or set slurm.container_writable: false"
-        yield _check(name, unknown, "jobs may", remedy)
+        yield line(name, unknown, "jobs may", remedy)
     else:
         remedy = "right only where the site forbids it: libraries in the image build and cache files there"
         yield DoctorCheck(name, "doubt", "slurm.container_writable is false", remedy)
     remedy = "import images on a compute node: --install-method srun"
-    yield _check("Enroot on this machine", not facts.local_enroot, facts.local_enroot or "not found", remedy, "doubt")
+    yield line("Enroot on this machine", not facts.local_enroot, facts.local_enroot or "not found", remedy, "doubt")
     if facts.local_enroot and not facts.has_unsquashfs:
         yield DoctorCheck("unsquashfs", "blocks", "not found", "install squashfs-tools: images are checked with it")
-
-
-def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    if node.error:
-        remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
-        yield DoctorCheck("a compute node", "doubt", node.error, remedy)
-        return
-    yield DoctorCheck("a compute node", "ok", node.facts.node)
-    yield from _node_hardware(facts, node)
-    if facts.slurm.runtime != "none":
-        enroot = node.facts.software.enroot
-        remedy = "install Enroot on the compute nodes"
-        yield _check("Enroot on the node", not enroot, enroot or "not found", remedy)
-    if facts.install.is_dir():
-        sees = node.folder("installation").there
-        remedy = "put the installation on a file system that all nodes share"
-        yield _check("installation on the node", not sees, "visible" if sees else "not visible", remedy)
-    if facts.config.image_folder and facts.slurm.runtime != "none":
-        reads = node.folder("images").there
-        remedy = f"{facts.image_folder} must be on a file system that all nodes share, open to you"
-        yield _check("images on the node", not reads, "readable" if reads else "not readable", remedy)
-    yield from _workload_folder(facts, node)
-    silent = ["nvidia-smi"] if "did not answer" in (node.facts.gpus.missing or "") else []
-    if hung := dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", [])]):
-        remedy = f"drain {node.facts.node} and look at its kernel log: a driver that hangs stops every job there"
-        yield DoctorCheck("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
-    if facts.slurm.runtime == "none":  # jobs train in the Pythons of cluster_config.yaml
-        wanted = _engine_pythons(facts)
-        lost = [python for python in wanted if python not in node.facts.software.starts]
-        found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
-        remedy = "set engine.python to one with Megatron-Bridge that all nodes see"
-        yield _check("training engine on the node", lost or not wanted, found, remedy)
-    elif facts.image is None:
-        remedy = "import one: llmb-install add WORKLOAD, or update"
-        found = f"no image of these workloads in {facts.image_folder}"
-        yield DoctorCheck("the image on the node", "doubt", found, remedy)
-    else:
-        yield from _image_on(facts, facts.image, node)
-    if node.skew is not None:
-        remedy = "set up time synchronization: Slurm's credentials fail when clocks differ"
-        yield _check("clock of the node", abs(node.skew) > 5, f"{node.skew:+.1f} s from ours", remedy, "doubt")
-
-
-def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """The folder of runs, in which doctor made one: who sees that sees the same file system."""
-    if not node.writes:
-        if facts.install.is_dir():
-            remedy = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
-            yield DoctorCheck(
-                "workload folder", "doubt", "not yours to write to, so not looked for on the node", remedy
-            )
-        return
-    remedy = "jobs write their runs there: it must be on a file system that all nodes mount read-write"
-    folder, inside = node.folder("workload"), node.inside.values.get("workloads", [])
-    looks = {"on the node": (folder.there, not folder.problem)}
-    if node.inside.started:
-        looks["in the container"] = (bool(inside), "written" in inside)
-    for where, (seen, written) in looks.items():
-        state = "not visible" if not seen else "writable" if written else "read-only"
-        yield _check(f"workload folder {where}", state != "writable", state, remedy)
-
-
-def _image_on(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
-    inside, started, name = node.inside, node.inside.started, "the image on the node"
-    if started:
-        yield DoctorCheck(name, "ok", f"{image.name} started, {inside.seconds:.0f} s in all")
-    else:
-        # srun's own lines only where nobody else says anything.
-        own = [line for line in inside.lines if not line.startswith("srun: ")] or inside.lines
-        said = "; ".join(line.removeprefix("slurmstepd: error: ") for line in own[-3:]) or "nothing is said"
-        in_time = " in time" if inside.status in (None, 124, 137) else ""
-        remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
-        yield DoctorCheck(name, "blocks", f"{image.name} did not start{in_time}: {said}", remedy)
-    # Only Pyxis unpacks where Enroot says.
-    room = node.facts.software.unpacked if facts.slurm.runtime == "pyxis" else None
-    needed = image.stat().st_size if image.is_file() else 0
-    if room and room.free is not None and not {*inside.values.get("root", [])} & {*_NOT_UNPACKED}:
-        found = f"{size(room.free)} free at {room.path} of the node, for about {size(needed)}"
-        remedy = "Pyxis unpacks it there: set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
-        yield _check("room to unpack the image", room.free < needed and not started, found, remedy)
-    if facts.slurm.runtime == "enroot":
-        yield _root_for(facts, node.facts.software.roots or Folder(), needed)
-    outside, shown = len(node.facts.gpus.gpus), len(inside.values.get("gpu", []))
-    if started and outside:
-        remedy = "Enroot needs its hook 98-nvidia.sh, and libnvidia-container on the node"
-        yield _check("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)
-
-
-def _root_for(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
-    """Whether a job unpacks its image on the node, ``needed`` bytes: what Enroot mounts does not outlive the SIGCONT
-    with which Slurm announces a preemption."""
-    wanted = ROOT_ROOM * needed
-    if not roots.there:
-        why = "Enroot does not say where it keeps roots (4.0 and later do)"
-    elif roots.kind not in LOCAL_FILE_SYSTEMS:
-        why = f"{roots.path} is on {roots.kind or 'a file system of an unknown kind'}, which nodes may share"
-    elif (roots.free or 0) < wanted:
-        why = f"{size(roots.free or 0)} free at {roots.path} of the node, for {size(wanted)}"
-    else:
-        return DoctorCheck("saving when preempted", "ok", f"jobs unpack the image at {roots.path} of the node")
-    preempts = facts.slurm_config.get("PreemptMode", "OFF") != "OFF"
-    remedy = (
-        "a job that is preempted with grace loses up to one checkpoint interval: set ENROOT_DATA_PATH in "
-        "/etc/enroot/enroot.conf to a local disk of the nodes with room for twice the image"
-    )
-    return _check("saving when preempted", preempts, f"{why}: jobs mount the image", remedy, "doubt")
-
-
-def _node_hardware(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    expected, found = facts.config.arch, node.facts.machine.architecture or ""
-    remedy = f"cluster_config.yaml says {expected}: images would be built for the wrong architecture"
-    yield _check("architecture", expected not in (None, found), found, remedy)
-    shown, gpu_type = node.facts.gpus, facts.config.gpu_type
-    if shown.gpus:
-        name, cuda = shown.gpus[0].product or "?", shown.cuda or ""
-        wrong = gpu_type not in (None, gpus.type_of(name) or gpus.CPU)
-        found = f"{len(shown.gpus)} x {name}, driver {shown.driver or '?'}"
-        yield _check("GPUs of the node", wrong, found, f"cluster_config.yaml says {gpu_type}", "doubt")
-        old = bool(cuda) and release(cuda)[0] < _CUDA_NEEDED
-        remedy = "older than the image's CUDA 13: it runs only through forward compatibility; update the driver"
-        yield _check("CUDA of the driver", old, cuda or "unknown", remedy, "doubt")
-    elif gpu_type != gpus.CPU:
-        remedy = "check the driver, or set slurm.gres: true"
-        yield DoctorCheck("GPUs of the node", "blocks", "nvidia-smi shows none", remedy)
-    devices = [port.name for port in node.facts.machine.adapters]
-    remedy = "NCCL would use TCP between nodes, which is many times slower; clouds: docs/clouds.md"
-    yield _check("InfiniBand or RoCE", not devices, ", ".join(devices) or "no device", remedy, "doubt")
-    for name, found, remedy in node.network:
-        yield DoctorCheck(*_NETWORK[name], found, remedy)
 
 
 def release(text: str) -> tuple[int, int]:

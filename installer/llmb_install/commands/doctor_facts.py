@@ -1,29 +1,20 @@
-"""What ``doctor`` looks at: facts from this machine, from Slurm, and from one compute node. Nothing here judges.
-
-The node is asked in one short job of two steps: itself, and the container that jobs run in.
-"""
+"""What ``doctor`` looks at: facts from this machine, from Slurm, and from one compute node. Nothing here judges."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
-import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks, SchedulerError
-from llmb_common.executors import Container, Held, NodeRequest
-from llmb_common.executors.slurm.hold import hold
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.executors import Container, executor_for
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.health.ask import PYTHONS, command, parse_frames
-from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Folder, Needs, NodeFacts, needs_of_site, read_facts
-from llmb_common.machine.files import me, shell_part, user_name
+from llmb_common.health.one_node import NodeReport, ask_one_node
+from llmb_common.machine.files import me, user_name
+from llmb_common.nodes.needs import needs_of_site
 from llmb_common.planning.outlook import limit_seconds, save_seconds
 from llmb_common.platform.cluster_types import SLURM, traits_of
 from llmb_common.platform.engines import image_file_name
@@ -33,130 +24,18 @@ from llmb_install.answers.answers import load_recipes
 from llmb_install.answers.detect import Site, container_options, detect_site, output
 from llmb_install.working.artefact import free_bytes
 
-_TOOL_SECONDS = 15
-_NODE_SECONDS = 120
-_IMAGE_SECONDS = 390
-"""Pyxis unpacks the image on the node first: some 25 GB."""
-_QUEUE_SECONDS = 60
 
-
-@dataclass(frozen=True)
-class ContainerProbe:
-    """The container that jobs run in, on a node: what ``probe.sh`` said there, by name, and the other lines.
-    ``status``: None where it did not end in time."""
-
-    values: dict[str, list[str]] = field(default_factory=dict)
-    lines: tuple[str, ...] = ()
-    status: int | None = None
-    seconds: float = 0.0
-
-    @property
-    def started(self) -> bool:
-        return bool(self.values.get("started"))
-
-
-@dataclass(frozen=True)
-class NodeReport:
-    """What one compute node reported; ``error`` if it could not be asked. ``writes``: whether it was to write where
-    runs go."""
-
-    error: str = ""
-    facts: NodeFacts = field(default_factory=lambda: NodeFacts(""))
-    inside: ContainerProbe = ContainerProbe()
-    writes: bool = False
-    network: tuple[tuple[str, str, str], ...] = ()
-    """What ``llmb-run health`` finds of its way to other nodes: check, finding, remedy."""
-    skew: float | None = None
-    """Its clock minus ours, in seconds, including the second or so that the answer takes."""
-
-    def folder(self, name: str) -> Folder:
-        return self.facts.folders.get(name, Folder())
-
-
-def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> NodeReport:
-    """Have one node of the GPU partition looked at as ``llmb-run health`` does, with GPUs where jobs ask for them, then
-    run ``probe.sh`` in ``image``.
-
-    Nothing is written but files in a folder of their own among the installation's, which goes again.
-    """
+def ask_a_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> NodeReport:
+    """What one node of the GPU partition says, and ``image`` on it, where jobs run in one."""
+    releases = tuple(config.engine.releases.values()) if config.engine else ()
     needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
-    has_containers = config.scheduler(SLURM).runtime != "none"
-    pythons = [*needs.pythons, *(config.engine.releases.values() if config.engine else ())]
-    wanted = NodeRequest(
-        name="llmb-doctor",
-        scheduler=needs.scheduler,
-        gpus=config.gpus_per_node or 1,
-        minutes=-(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60),
-        wait=_QUEUE_SECONDS,
-    )
-    try:
-        with _folder_to_write(install) as probe, hold(wanted) as held:
-            folders = {"installation": str(install), "images": str(image_folder)}
-            if probe:
-                folders["workload"] = probe
-            starts = [] if has_containers else pythons
-            spec = {"stage": "look", "folders": folders, "written": ["workload"], "starts": starts}
-            answer = held.run(command(spec, (*PYTHONS, *pythons)), _NODE_SECONDS)
-            now = time.time()
-            (node,) = held.nodes
-            said = parse_frames(answer.output).get(node)
-            if not isinstance(said, dict):
-                why = "no Python there" if "no-python" in answer.output else answer.complaint
-                return NodeReport(error=f"no node answered: {why}")
-            facts, ended = read_facts(node, said), said.get("ended")
-            skew = float(ended) - now if isinstance(ended, float | int) else None
-            inside = ContainerProbe()
-            if image is not None and has_containers:
-                mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
-                inside = _look_inside(held, Container(str(image), mounts), probe)
-            return NodeReport("", facts, inside, bool(probe), network_of(facts, needs), skew)
-    except SchedulerError as error:
-        return NodeReport(error=f"no node answered: {error.message.removeprefix('Slurm gives no nodes: ')}")
-
-
-def _look_inside(held: Held, container: Container, probe: str) -> ContainerProbe:
-    begun = time.monotonic()
-    argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), probe]
-    answer = held.run(argv, _IMAGE_SECONDS, inside=container)
-    seconds = time.monotonic() - begun
-    values = {name: known for name, known in parse_node(answer.output).items() if name in _SAID_INSIDE}
-    rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
-    lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
-    return ContainerProbe(values, lines, answer.status, seconds)
-
-
-def network_of(facts: NodeFacts, needs: Needs) -> tuple[tuple[str, str, str], ...]:
-    """What ``Node`` says of its network: name, text and remedy of each remark for jobs on several nodes."""
-    several, asked = replace(needs, nodes=2), [check for check in CHECKS if check.name in ("gpudirect", "memlock")]
-    return tuple((check.name, text, check.remedy) for check in asked for _, text in check.look(facts, several))
-
-
-_SAID_INSIDE = ("started", "root", "workloads", "gpu", "hung")
-
-
-def parse_node(text: str) -> dict[str, list[str]]:
-    """``NAME=VALUE`` lines; a name may come more than once."""
-    values: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and value:
-            values.setdefault(name, []).append(value.strip())
-    return values
-
-
-@contextlib.contextmanager
-def _folder_to_write(install: Path) -> Iterator[str]:
-    """A new folder where runs go, visible to a node only if that sees the same file system; empty: none can be made."""
-    folder = install / "workloads"
-    try:
-        made = tempfile.mkdtemp(prefix=".llmb-doctor-", dir=folder if folder.is_dir() else install)
-    except OSError:
-        yield ""
-        return
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    needs = replace(needs, gpus_per_node=config.gpus_per_node or 0, pythons=(*needs.pythons, *releases))
+    folders = {"installation": str(install), "images": str(image_folder)}
+    container = None
+    if image is not None and needs.containers:
+        own = [f"{install}:{install}"] if install.is_dir() else []
+        container = Container(str(image), [*own, *config.mounts])
+    return ask_one_node(executor_for(SLURM), needs, folders, container)
 
 
 SLURM_COMMANDS = ("sbatch", "srun", "salloc", "squeue", "sinfo", "scontrol", "scancel")
@@ -214,6 +93,12 @@ class SiteFacts:
         settings: SlurmSettings = self.config.scheduler(SLURM)
         return settings
 
+    @property
+    def engine_pythons(self) -> list[str]:
+        """Those in cluster_config.yaml that jobs without a container train in."""
+        engine = self.config.engine
+        return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
+
 
 def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> SiteFacts:
     """Gather all facts, each with a time limit. ``ask_node``: run one small job on a node of the GPU partition.
@@ -251,7 +136,7 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
         workloads=workloads,
         limits=slurm_limits(config, has_accounting=has_accounting) if is_up else Limits(),
         image=image,
-        node=ask_one_node(config, install, image_folder, image) if is_up and ask_node else None,
+        node=ask_a_node(config, install, image_folder, image) if is_up and ask_node else None,
     )
 
 

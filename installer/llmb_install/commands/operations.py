@@ -121,6 +121,16 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     return carry_out(options, decide, repair=True)
 
 
+def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
+    """Fetch what draws the charts of reports, as the first report with charts does."""
+    part = Installation(clone, required_answers(path)).charts()
+    ran = []
+    if not part.is_complete():
+        with transaction(path, verbose=options.verbose) as reporter:
+            ran = artefact.make_missing([part], reporter)
+    return Result({"install_path": str(path), "ran": ran}, f"{part.path}\n")
+
+
 def list_workloads(clone: Path) -> Result:
     """The workloads that can be installed."""
     recipes = load_recipes(clone)

@@ -77,7 +77,7 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
 
 RECEIPT_SUFFIX = ".receipt.json"
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
-_ADOPTED = re.compile(r"(catalogue|validation)-[0-9][0-9A-Za-z.+-]*\.json\Z")
+_ADOPTED = re.compile(r"(catalogue|validation|adopted)-[0-9][0-9A-Za-z.+-]*\.json\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
 
 
@@ -227,7 +227,7 @@ def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=options.verbose)
     busy = at_work(path)
-    found = artefact.verify_all(installation.artefacts(), reporter)
+    found = artefact.verify_all([*installation.artefacts(), *installation.adopted()], reporter)
     found |= {f"workload {name}": problem for name, problem in installation.gone_workloads().items()}
     remedy = "run llmb-install update, which repairs what is missing or damaged"
     if busy := busy or at_work(path):

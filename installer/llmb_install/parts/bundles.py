@@ -34,6 +34,11 @@ def image_path(bundle: Path, architecture: str, source: str) -> Path:
     return bundle / "images" / architecture / image_file_name(source)
 
 
+def in_use() -> bool:
+    """Whether this process takes what it needs from a bundle alone."""
+    return bool(os.environ.get(_CHOSEN))
+
+
 def bundled_image(architecture: str, source: str) -> Path | None:
     """Where the image is to be taken from, if this process uses a bundle."""
     chosen = os.environ.get(_CHOSEN)

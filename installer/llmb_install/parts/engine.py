@@ -23,7 +23,9 @@ from llmb_install.parts.environment_build import (
     cpu_torch_remedy,
     not_had,
 )
-from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.refusals import Unavailable
 from llmb_install.parts.uv import Version
 from llmb_install.working.artefact import Room, Small
 from llmb_install.working.reporter import Reporter
@@ -202,8 +204,8 @@ class Tool(Environment):
     """``venvs/llmb``: the clone itself, editable, with its dependencies as locked."""
 
     id = "tool"
-    download = 67_000_000
-    disk = 66_000_000
+    download = 33_000_000
+    disk = 65_000_000
 
     def room(self) -> list[Room]:
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
@@ -251,7 +253,6 @@ def tool_environment(clone: Path, install: Path) -> Tool:
         link=install / "venvs" / TOOL,
         python=python,
         lock=clone / "installer" / "locks" / "tool.txt",
-        build_lock=clone / "installer" / "locks" / "tool-build.txt",
-        smoke=("llmb_common", "llmb_install", "llmb_run", "llmb_charts", *TOOL_IMPORTS),
+        smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
         editable=clone,
     )

@@ -26,7 +26,9 @@ from llmb_common.machine.files import write_json
 from llmb_common.machine.processes import ask, uses
 from llmb_install.parts import environment_build, package_files, uv
 from llmb_install.parts.environment_build import Content, build_names, cache_name, child_environment, is_ours, no_uv
-from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.refusals import Unavailable
 from llmb_install.working.artefact import Artefact, Room, read_receipt
 from llmb_install.working.reporter import Reporter, Step
 
@@ -73,7 +75,7 @@ class Environment(Content, Artefact):
             elif first:
                 sources.links(first[1])
         except Unavailable as problem:
-            if not uv.on_path():  # the user's own uv may be told what only uv understands: then it is believed
+            if not uv.may_know_better(problem):
                 found.append(no_uv(problem))
         return found
 
@@ -95,10 +97,9 @@ class Environment(Content, Artefact):
         """A hash of everything that decides what this environment contains."""
         # However a path is spelt: a folder that is reached through a link is the same one.
         path = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
-        locks = [lock.read_text(encoding="utf-8") for lock in (self.lock, self.build_lock) if lock]
-        parts = ["1", path, self.kind, *locks]
+        parts = ["1", path, self.kind, self.lock.read_text(encoding="utf-8")]
         if self.editable is not None:
-            parts += [os.path.realpath(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
+            parts.append(os.path.realpath(self.editable))
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_complete(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import urllib.parse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,15 +18,12 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import ask
 from llmb_install.parts import uv
-from llmb_install.parts.package_files import link_packages
-from llmb_install.parts.package_index import IndexSettings, Sources, Unavailable, settings, unreached
+from llmb_install.parts.package_files import add_clone, link_packages
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import IndexSettings, settings
+from llmb_install.parts.refusals import Unavailable, broken_off
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
-
-_REACH = (
-    "check the network and the proxy, name an index that this machine reaches, as pip and uv are told (PIP_INDEX_URL, "
-    "UV_DEFAULT_INDEX), or install from a bundle: --from DIR, see docs/administrators.md"
-)
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,7 @@ class Content:
     """The packages of a Python environment, and how they are checked.
 
     ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
-    one, the project folder ``editable``, whose dependencies the lock has. ``build_lock``: what making it needs beside
-    that, the project's build backend for instance, and what does not stay.
+    one, the clone ``editable``, whose dependencies the lock has.
     ``smoke``: modules that must import at the end. ``of_newer_python``: packages of the lock that are installed as if
     for Python 3.12. ``shares``: environments whose packages may be linked instead of installed. ``link`` leads to the
     environment once it is complete.
@@ -47,7 +44,6 @@ class Content:
     of_newer_python: tuple[str, ...] = ()
     shares: tuple[Path, ...] = ()
     editable: Path | None = None
-    build_lock: Path | None = None
     kind: str = "venv"
     """Who makes it: ``conda``, or uv (``uv`` and ``venv``, which earlier releases told apart)."""
 
@@ -109,16 +105,19 @@ class Build:
         return self.run(argv, UvProgress(self.step, what, total), **env)
 
 
-def not_had(what: str, problem: Unavailable, remedy: str) -> EnvironmentLacks:
-    """What to say where ``what`` cannot be had; an index that cannot be reached is reason enough, whatever it has."""
-    if problem.silent:
-        return EnvironmentLacks(str(problem), remedy=_REACH)
-    return EnvironmentLacks(f"{what}:\n{_indented(str(problem).splitlines())}", remedy=remedy)
+def not_had(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
+    """What to say where ``what`` cannot be had; an index that does not answer is reason enough, whatever it has.
+
+    ``if_absent``: what to do where the indexes answer, and do not have it.
+    """
+    remedy = if_absent if problem.absent and if_absent else problem.remedy
+    text = str(problem) if problem.down else f"{what}:\n{_indented(str(problem).splitlines())}"
+    return EnvironmentLacks(text, remedy=remedy)
 
 
 def no_uv(problem: Unavailable) -> EnvironmentLacks:
     """What to say where uv, without which nothing is installed, cannot be had."""
-    remedy = "check the index settings of pip or uv (PIP_INDEX_URL, UV_DEFAULT_INDEX), or put a uv on PATH"
+    remedy = f"{problem.remedy}, or put a uv on PATH"
     return not_had("uv, which installs everything else, cannot be fetched", problem, remedy)
 
 
@@ -158,17 +157,51 @@ def disk_is_full(done: command.Finished) -> bool:
     return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
 
 
-def failure(build: Build, what: str, done: command.Finished, remedy: str) -> EnvironmentLacks:
-    """``what``, with the last lines of the program that failed; where uv reached no index, that alone."""
-    output = "\n".join(done.tail)
-    address = re.search(r"Failed to fetch: `?([^\s`]+)", output)
-    if address and "error sending request" in output:
-        why = uv.cause(done.tail[-1])
-        return not_had(what, unreached({Sources(build.settings).configured(address[1]): why}), remedy)
+def failure(build: Build, what: str, done: command.Finished, remedy: str, if_absent: str = "") -> EnvironmentLacks:
+    """``what``, with what the index says of the package that uv failed at, else with the last lines of the program.
+
+    ``if_absent``: as in ``not_had``.
+    """
     if disk_is_full(done):
         remedy = f"free space under {build.folder.parent}, then run the same command again"
+    elif problem := _refusal(build, "\n".join(done.tail)):
+        return not_had(f"environment {build.environment.name}: {what}", problem, if_absent)
     cause = _indented(done.tail[-8:]) or f"    (no output, exit status {done.status})"
     return EnvironmentLacks(f"environment {build.environment.name}: {what}\n{cause}", remedy=remedy)
+
+
+def _refusal(build: Build, output: str) -> Unavailable | None:
+    """What the indexes say of the package that uv's ``output`` is about; None where it is about none, or they have it.
+
+    uv calls a package unknown that an index refuses to show, and a page for people a damaged archive.
+    """
+    lock = build.environment.lock.read_text(encoding="utf-8")
+    said = output.partition("error:")[2]
+    pinned = [requirement.partition("==") for requirement in lock_requirements(lock)]
+    names = "|".join(re.escape(name) for name, equal, _ in pinned if equal)
+    named = re.search(rf"(?<![\w.-])({names})(?=/|==|`| was)", said)
+    if named is None or not named[1]:
+        return None
+    package = named[1]
+    file = re.search(r"[^\s/`]+(?:\.whl|\.tar\.gz)\b", said)
+    wanted = urllib.parse.unquote(file[0]) if file else ""
+    more = (CPU_TORCH_INDEX,) if package == "torch" and not build.settings.options else ()
+    sources = Sources(build.settings)
+    try:
+        if wanted or "No solution found" in said:
+            sources.fetch(package, wanted.__eq__, hashes(with_hashes(lock, package)), more)
+            return None
+        links = sources.links(package, more=more)
+    except Unavailable as problem:
+        return problem
+    if "end of file" in said:
+        return broken_off(links[0].location, f"file of {package}")
+    return sources.refusal
+
+
+def hashes(lock: str) -> set[str]:
+    """The SHA-256 of every file that a lock names."""
+    return set(re.findall(r"sha256:([0-9a-f]{64})", lock))
 
 
 HASHED = ("--require-hashes", "--no-deps")
@@ -216,7 +249,7 @@ def _install(build: Build) -> None:
     total = count_for_here(pinned)
     if build.environment.editable is not None:
         _add(build, [*HASHED, "-r", str(lock)], "the tool", total)
-        _install_clone(build, build.environment.editable)
+        add_clone(build.folder, build.environment.editable)
         return
     for other in build.environment.shares:
         build.step.update(f"linking what {other.name} has")
@@ -232,18 +265,6 @@ def _install(build: Build) -> None:
     if build.environment.of_newer_python:
         lock = _install_as_if_newer(build, text)
     _add(build, [*isolation, *HASHED, "-r", str(lock)], "packages", total)
-
-
-def _install_clone(build: Build, clone: Path) -> None:
-    """The clone as it is, and the script of its charts; what builds them lies beside and is removed."""
-    beside = build.folder / ".llmb-build"
-    _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
-    # Its build backend is among that: nothing is fetched here, so nothing unchecked.
-    arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(clone)]
-    _add(build, arguments, "the clone", PYTHONPATH=str(beside))
-    done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
-    build.require(done, "the script that draws charts could not be made", "run the same command again")
-    shutil.rmtree(beside, ignore_errors=True)
 
 
 def _install_as_if_newer(build: Build, lock: str) -> Path:
@@ -271,7 +292,8 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
             return
         if disk_is_full(done):
             break
-    raise failure(build, f"{torch} could not be installed", done, cpu_torch_remedy())
+    remedy = cpu_torch_remedy()
+    raise failure(build, f"{torch} could not be installed", done, remedy, if_absent=remedy)
 
 
 def cpu_torch_remedy() -> str:

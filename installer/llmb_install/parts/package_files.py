@@ -1,4 +1,5 @@
-"""The files of installed packages: which are damaged, by pip's record of each; those of one environment in another.
+"""The files of installed packages: which are damaged, by pip's record of each; those of one environment in another;
+the package that is a clone.
 
 The CPU engines have torch and sixty more packages in common, 1.5 GB of them. Hard links take neither room nor the
 minute that unpacking and compiling takes. pip only ever replaces files, so that neither environment changes the other.
@@ -12,10 +13,15 @@ import contextlib
 import csv
 import hashlib
 import io
+import json
 import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
+
+from llmb_common import __version__
+
+_METADATA = ".dist-info"
 
 
 def damaged_files(environment: Path) -> Iterator[str]:
@@ -34,6 +40,21 @@ def damaged_files(environment: Path) -> Iterator[str]:
                         yield f"{row[0]} {problem}"
 
 
+def add_clone(environment: Path, clone: Path) -> None:
+    """Have the Python of ``environment`` import ``clone`` as it is; the record of that is a package's."""
+    packages = next(environment.glob("lib/python3.*/site-packages"))
+    # Python reads this file as the locale's encoding, which may not have the letters of a path.
+    folders = [os.fsencode(clone / name) for name in ("common", "cli", "installer")]
+    line = f"import os, sys; sys.path.extend(map(os.fsdecode, {folders}))\n".encode("ascii")
+    digest = base64.urlsafe_b64encode(hashlib.sha256(line).digest()).rstrip(b"=").decode()
+    metadata = packages / f"llmb-{__version__}{_METADATA}"
+    metadata.mkdir()
+    (packages / "llmb.pth").write_bytes(line)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: llmb\nVersion: {__version__}\n", "ascii")
+    (metadata / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {"editable": True}}))
+    (metadata / "RECORD").write_text(f"llmb.pth,sha256={digest},{len(line)}\n", "ascii")
+
+
 def _problem(path: Path, expected: str) -> str:
     """What is wrong with a file whose ``RECORD`` has the hash ``expected``; empty if nothing is."""
     algorithm, _, value = expected.partition("=")
@@ -50,9 +71,6 @@ def _problem(path: Path, expected: str) -> str:
         return ""  # a hash that this Python does not know
     found = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
     return "" if found == value.rstrip("=") else "has changed"
-
-
-_METADATA = ".dist-info"
 
 
 def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[str]:

@@ -1,126 +1,38 @@
-"""Where packages come from on this machine, and fetching one file from there.
-
-pip and uv are told by settings files and variables. uv does not read pip's, so they are translated: where pip reaches
-its packages, uv does, and so does ``fetch``, which gets uv itself and needs neither of them.
+"""The files that package indexes, pages of links and folders have, and fetching one of them without pip or uv.
 
 Starts on Python 3.6, like ``uv``. Standard library only.
 """
 
 import base64
-import configparser
+import functools
 import hashlib
 import html
 import http.client
 import netrc
 import os
 import re
-import socket
 import ssl
-import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Collection, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from llmb_install.parts import pip_settings, refusals
+from llmb_install.parts.pip_settings import IndexSettings
+from llmb_install.parts.refusals import Unavailable, without_password
 
 PUBLIC_INDEX = "https://pypi.org/simple"
 
-# Variables and not options: the address of an index may contain a password, and everybody sees a program's arguments.
-_VARIABLES = {
-    "index-url": ("UV_DEFAULT_INDEX",),
-    "extra-index-url": ("UV_INDEX",),
-    "find-links": ("UV_FIND_LINKS",),
-    "trusted-host": ("UV_INSECURE_HOST",),
-    "cert": ("SSL_CERT_FILE",),
-    "client-cert": ("SSL_CLIENT_CERT",),
-    "proxy": ("HTTP_PROXY", "HTTPS_PROXY"),
-    "default-timeout": ("UV_HTTP_TIMEOUT",),
-    "timeout": ("UV_HTTP_TIMEOUT",),
-}  # setting of pip: what uv calls it
-
-_SEPARATORS = {"find-links": ",", "extra-index-url": " ", "trusted-host": " "}
-# Between several values, which pip separates by white space.
-
-_ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 10.0
 # For the list of a package's files. A network that drops packets says nothing for minutes.
 
-_MACHINES_FILE = Path("/etc/pip.conf")
+PAUSES = (1.0, 3.0)
+# Seconds before a server that is overloaded is asked again, where it does not say how many.
 
-
-class IndexSettings(NamedTuple):
-    """What pip and uv are told on this machine, in uv's terms."""
-
-    variables: Mapping[str, str] = {}
-    options: Tuple[str, ...] = ()
-
-
-class Unavailable(Exception):
-    """A file could not be had; the text is the cause, and names where. ``silent``: why its host does not answer."""
-
-    def __init__(self, text: str, *, silent: str = "") -> None:
-        super().__init__(text)
-        self.silent = silent
-
-
-def unreached(silent: Mapping[str, str]) -> Unavailable:
-    """For the indexes that do not answer, each with the reason."""
-    text = "the package index " + "; ".join([f"{index} cannot be reached: {why}" for index, why in silent.items()])
-    return Unavailable(text, silent=text)
-
-
-def settings(env: Mapping[str, str]) -> IndexSettings:
-    """What pip is told by its files and by ``env``; variables of uv's own win."""
-    chosen = _pip_settings(env)
-    variables = {}
-    for name, value in chosen.items():
-        text = _SEPARATORS[name].join(value.split()) if name in _SEPARATORS else value
-        variables.update(dict.fromkeys(_VARIABLES.get(name, ()), text))
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # pip's library for HTTP reads these
-        if env.get(name):
-            variables.setdefault("SSL_CERT_FILE", env[name])
-    known = {variable: variable for several in _VARIABLES.values() for variable in several}
-    former = {"UV_INDEX_URL": "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL": "UV_INDEX"}
-    variables.update({name: env[given] for given, name in {**former, **known}.items() if env.get(given)})
-    if "SSL_CERT_FILE" not in variables and _has_certificates():
-        # A site's own authority is known to its machines, and not to uv.
-        variables["UV_SYSTEM_CERTS"] = "true"
-    no_index = chosen.get("no-index", "").lower() in ("1", "true", "yes", "on")
-    return IndexSettings(variables, ("--no-index",) if no_index else ())
-
-
-def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
-    """As ``pip install`` sees them: files from the machine's to the user's, sections, variables; the later one wins."""
-    found: Dict[Tuple[str, str], str] = {}
-    for path in _pip_files(env):
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read(str(path), encoding="utf-8")
-        except (configparser.Error, ValueError):
-            continue
-        for section in parser.sections():
-            found.update({(section, name.replace("_", "-")): value for name, value in parser.items(section)})
-    chosen = {name: value for (section, name), value in found.items() if section == "global"}
-    chosen.update({name: value for (section, name), value in found.items() if section == "install"})
-    given = {name[4:].lower().replace("_", "-"): value for name, value in env.items() if name.startswith("PIP_")}
-    chosen.update({name: value for name, value in given.items() if value})
-    return chosen
-
-
-def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
-    own = env.get("PIP_CONFIG_FILE")
-    if own == os.devnull:
-        return
-    for folder in (env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep):
-        yield Path(folder, "pip", "pip.conf")
-    yield _MACHINES_FILE
-    if not (own and Path(own).exists()):
-        home = Path(env.get("HOME") or "/nonexistent")
-        yield home / ".pip" / "pip.conf"
-        yield Path(env.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf")
-    yield Path(sys.prefix, "pip.conf")
-    if own:
-        yield Path(own)
+_LONGEST_PAUSE = 30.0
 
 
 class Link(NamedTuple):
@@ -129,6 +41,9 @@ class Link(NamedTuple):
     name: str
     location: str
     """A URL, or a path."""
+
+
+_PACKAGES = (".whl", ".tar.gz", ".zip")
 
 
 class Sources:
@@ -144,6 +59,8 @@ class Sources:
         self._trusted = env.get("UV_INSECURE_HOST", "").split()
         self._failed: Dict[str, Unavailable] = {}
         self._read_pages: Dict[str, List[Link]] = {}
+        self.refusal: Optional[Unavailable] = None
+        """What indexes said that did not let the last ``links`` look, although others had its files."""
 
     def configured(self, location: str) -> str:
         """The index or page of links that ``location`` is of, as it may be shown; itself where it is of none."""
@@ -155,27 +72,36 @@ class Sources:
         """The files of ``package`` whose names ``accepts`` likes; ``more``: further indexes to ask.
 
         Raises:
-            Unavailable: there is none; with the reason of each host that did not answer.
+            Unavailable: there is none; with what each index said that did not answer, or did not let us look.
         """
         package = _normal(package)
         found: List[Link] = []
-        silent: Dict[str, str] = {}
+        refused: List[Unavailable] = []
+        without: List[str] = []
         pages = [*self._pages, *(f"{index.rstrip('/')}/{package}/" for index in (*self._indexes, *more))]
         for page in pages:
             try:
-                if page not in self._read_pages:
-                    self._read_pages[page] = self._page(page)
-                found += [link for link in self._read_pages[page] if _normal(link.name).startswith(f"{package}-")]
-            except Unavailable as problem:  # noqa: PERF203
-                if problem.silent and not (silent and page.startswith(tuple(more))):
-                    silent[self.configured(page)] = problem.silent
-        found = [link for link in found if accepts(link.name)]
-        if not found and silent:
-            raise unreached(silent)
-        if not found:
-            asked = ", ".join(without_password(page) for page in pages) or "nowhere: pip is told to use no index"
-            raise Unavailable(f"there is no build for this machine ({asked})")
-        return found
+                listed = [link for link in self._page(page) if _normal(link.name).startswith(f"{package}-")]
+            except Unavailable as problem:
+                if problem.absent:
+                    without.append(str(problem))
+                elif not (refused and page.startswith(tuple(more))):  # it is none of the user's
+                    refused.append(problem)
+                continue
+            found += listed
+            if not listed:
+                without.append(without_password(page))
+        suitable = [link for link in found if accepts(link.name)]
+        self.refusal = _together(refused) if refused else None
+        if suitable:
+            return suitable
+        if self.refusal:
+            raise self.refusal
+        if found:
+            asked = ", ".join(without_password(page) for page in pages)
+            raise Unavailable(f"there is no build for this machine ({asked})", refusals.OTHER_INDEX, absent=True)
+        asked = ", ".join(without) or "pip is told to use no index"
+        raise refusals.nowhere(package, asked)
 
     def fetch(
         self, package: str, accepts: Callable[[str], bool], hashes: Collection[str], more: Collection[str] = ()
@@ -185,24 +111,33 @@ class Sources:
         Raises:
             Unavailable: there is none.
         """
-        problem = ""
-        try:
-            seconds = float(self._env.get("UV_HTTP_TIMEOUT") or 60)
-        except ValueError:
-            seconds = 60.0
+        problems = []
         for link in self.links(package, accepts, more):
             try:
-                content = self._read(link.location, seconds)
-            except Unavailable as error:
-                problem = str(error)
+                content = _persistently(functools.partial(self._read, link.location, self._seconds()))
+            except Unavailable as problem:
+                problems.append(problem)
                 continue
             if hashlib.sha256(content).hexdigest() in hashes:
                 return content
-            problem = f"{without_password(link.location)} has another content than the lock file says"
-        raise Unavailable(problem)
+            shown = without_password(link.location)
+            page = content[:4096].decode("utf-8", "replace")
+            problems.append(refusals.web_page(shown, page) if _is_html(page) else refusals.other_content(shown))
+        raise problems[-1]
+
+    def _seconds(self) -> float:
+        try:
+            return float(self._env.get("UV_HTTP_TIMEOUT") or 60)
+        except ValueError:
+            return 60.0
 
     def _page(self, page: str) -> List[Link]:
         """The files that a page of links, or a folder, names."""
+        if page not in self._read_pages:
+            self._read_pages[page] = self._read_page(page)
+        return self._read_pages[page]
+
+    def _read_page(self, page: str) -> List[Link]:
         local = _local(page)
         if local is not None and local.is_dir() and not (local / "index.html").is_file():
             return [Link(path.name, str(path)) for path in sorted(local.iterdir())]
@@ -213,20 +148,28 @@ class Sources:
         host = _host(page)
         if host in self._failed:
             raise self._failed[host]
+
+        def read() -> bytes:
+            return _bounded(ANSWER_SECONDS, self.configured(page), lambda: self._read(page, ANSWER_SECONDS))
+
         try:
-            text = _bounded(_ANSWER_SECONDS, page, lambda: self._read(page, _ANSWER_SECONDS)).decode("utf-8", "replace")
+            text = _persistently(read).decode("utf-8", "replace")
         except Unavailable as problem:
-            if host and problem.silent:
+            if host and problem.down:
                 self._failed[host] = problem
             raise
         base = without_fragment(page)
         found = [_joined(base, html.unescape(link)) for link in re.findall(r'href="([^"]+)"', text)]
-        return [Link(urllib.parse.unquote(without_fragment(url).rpartition("/")[2]), url) for url in found if url]
+        links = [Link(urllib.parse.unquote(without_fragment(url).rpartition("/")[2]), url) for url in found if url]
+        if _is_for_people(text) and not any(link.name.endswith(_PACKAGES) for link in links):
+            raise refusals.web_page(without_password(page), text)
+        return links
 
     def _read(self, location: str, seconds: float) -> bytes:
         local = _local(location)
+        shown = without_password(location)
         if local is not None and not local.exists():
-            raise Unavailable(f"{location}: not found")
+            raise Unavailable(f"{shown}: not found", "check that folder", absent=True)
         try:
             if local is not None:
                 return local.read_bytes()
@@ -235,15 +178,19 @@ class Sources:
             if location.startswith("https:"):
                 handlers.append(urllib.request.HTTPSHandler(context=self._tls(urllib.parse.urlsplit(location))))
             opener = urllib.request.build_opener(*handlers)
-            with opener.open(self._request(location), timeout=seconds) as answer:
+            request = self._request(location)
+            with opener.open(request, timeout=seconds) as answer:
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as error:
             error.close()
-            raise Unavailable(f"{without_password(location)}: {error.code} {error.reason}") from error
+            # Where redirects have led; none of them is told the password.
+            known = request.has_header("Authorization") and error.url == request.full_url
+            later = error.headers.get("Retry-After", "")
+            raise refusals.refused(without_password(error.url), error.code, error.reason, later, known=known) from error
         except (OSError, ValueError, EOFError, http.client.HTTPException) as error:
-            why = _reason(error) + self._by_proxy(location)
-            raise Unavailable(f"{without_password(location)}: {why}", silent=why) from error
+            place = shown if isinstance(error, http.client.IncompleteRead) else self.configured(location)
+            raise refusals.unanswered(place, error, self._by_proxy(location)) from error
 
     def _request(self, location: str) -> urllib.request.Request:
         parts = urllib.parse.urlsplit(location)
@@ -289,7 +236,7 @@ class Sources:
         host = parts.netloc.rpartition("@")[2]
         # A minimal system has no certificates. What is fetched without them is compared with the lock's hash, and
         # nothing secret is sent.
-        bare = not (given or _has_certificates() or self._credentials(parts))
+        bare = not (given or pip_settings.has_certificates() or self._credentials(parts))
         if bare or host in self._trusted or parts.hostname in self._trusted:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -299,11 +246,6 @@ class Sources:
 def _normal(name: str) -> str:
     """The name of a package as indexes spell it."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _has_certificates() -> bool:
-    paths = ssl.get_default_verify_paths()
-    return bool(paths.cafile or (paths.capath and any(Path(paths.capath).iterdir())))
 
 
 def _local(location: str) -> Optional[Path]:
@@ -322,7 +264,7 @@ def _host(page: str) -> str:
     try:
         return urllib.parse.urlsplit(page).netloc
     except ValueError as error:
-        raise Unavailable(f"{without_password(page)}: {error}", silent=str(error)) from error
+        raise refusals.unanswered(without_password(page), error) from error
 
 
 def _joined(base: str, link: str) -> str:
@@ -337,28 +279,44 @@ def without_fragment(location: str) -> str:
     return location.partition("#")[0]
 
 
-def without_password(location: str) -> str:
-    """An address as it may be shown."""
+def _is_html(text: str) -> bool:
+    return text.lstrip()[:1] == "<"
+
+
+def _is_for_people(text: str) -> bool:
+    """Whether a page has what no list of files needs."""
+    return re.search(r"<form|<script|http-equiv=.?refresh", text, re.IGNORECASE) is not None
+
+
+def _together(problems: List[Unavailable]) -> Unavailable:
+    """What several indexes say, as one."""
+    first = problems[0]
+    texts = "; ".join(dict.fromkeys(map(str, problems)))
+    down = all(problem.down for problem in problems)
+    by_name = any(problem.by_name for problem in problems)
+    return Unavailable(f"the package index {texts}", first.remedy, down=down, by_name=by_name)
+
+
+def _persistently(read: Callable[[], bytes]) -> bytes:
+    """What ``read`` returns, perhaps not at once: a server that is overloaded, or hung up, is asked twice more."""
+    for pause in PAUSES:
+        try:
+            return read()
+        except Unavailable as problem:  # noqa: PERF203
+            if problem.later is None or problem.later > _LONGEST_PAUSE:
+                raise
+            time.sleep(problem.later or pause)
     try:
-        parts = urllib.parse.urlsplit(location)
-    except ValueError:
-        return re.sub(r"//[^/]*@", "//", location)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl() if parts.netloc else location
+        return read()
+    except Unavailable as problem:
+        problem.args = (f"{problem}, {len(PAUSES) + 1} times",)
+        raise
 
 
-def _reason(error: Exception) -> str:
-    cause: Any = error
-    while isinstance(cause, urllib.error.URLError):
-        cause = cause.reason
-    if isinstance(cause, (socket.timeout, TimeoutError)):
-        return "no answer"
-    return str(getattr(cause, "strerror", "") or cause)
-
-
-def _bounded(seconds: float, location: str, work: Callable[[], bytes]) -> bytes:
+def _bounded(seconds: float, shown: str, work: Callable[[], bytes]) -> bytes:
     """What ``work`` returns. Looking a name up, and each address of a host, has a patience of its own."""
-    why = f"no answer in {seconds:.0f} s"
-    ended: List[Union[bytes, Unavailable]] = [Unavailable(f"{without_password(location)}: {why}", silent=why)]
+    silence = refusals.unanswered(shown, TimeoutError(f"no answer in {seconds:.0f} s"))
+    ended: List[Union[bytes, Unavailable]] = [silence]
 
     def run() -> None:
         try:

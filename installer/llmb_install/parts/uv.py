@@ -9,7 +9,6 @@ not know ``subprocess.run``'s ``text`` and ``capture_output``.
 ``python uv.py ARGUMENT...``, with ``installer`` on the module path, is uv, told what pip is told on this machine.
 """
 
-import io
 import os
 import platform
 import pwd
@@ -17,14 +16,15 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, List, Mapping, Optional, TextIO, Tuple
 
-from llmb_install.parts import package_index
-from llmb_install.parts.package_index import IndexSettings, Sources, Unavailable
+from llmb_install.parts import fetching
+from llmb_install.parts.fetching import fetch
+from llmb_install.parts.pip_settings import IndexSettings, settings
+from llmb_install.parts.refusals import Unavailable
 
-_PYTHON_SECONDS = 600
+_SECONDS = 600
 
 LOCK = Path(__file__).resolve().parents[2] / "locks" / "uv.txt"
 
@@ -53,21 +53,25 @@ def fetched(folder: Path, told: IndexSettings) -> str:
         Unavailable: no folder, page or index that packages come from has it for this machine.
     """
     program = folder / "uv"
-    content = Sources(told).fetch("uv", is_for_here, re.findall(r"sha256:([0-9a-f]{64})", LOCK.read_text("utf-8")))
-    with zipfile.ZipFile(io.BytesIO(content)) as wheel:
-        (name,) = (name for name in wheel.namelist() if name.endswith(".data/scripts/uv"))
-        unpacked = wheel.read(name)
-    folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f".uv.{os.getpid()}"
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        fresh.write_bytes(unpacked)
-        fresh.chmod(0o755)
-        fresh.replace(program)
+        fetch(LOCK, is_for_here, fresh, told)
+        (unpacked,) = [*fresh.glob("bin/uv"), *fresh.glob("*.data/scripts/uv")]
+        unpacked.chmod(0o755)
+        unpacked.replace(program)
     except OSError as error:  # a full disk: the next attempt needs the room, and whoever reads this the path
-        if fresh.exists():
-            fresh.unlink()
         raise OSError(error.errno, error.strerror, str(program)) from error
+    finally:
+        shutil.rmtree(str(fresh), ignore_errors=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
     return str(program)
+
+
+def may_know_better(problem: Unavailable) -> bool:
+    """Whether the user's own uv, or pip, may get what we do not: told what only they understand, they are believed."""
+    return on_path() is not None or (problem.by_name and fetching.has_pip())
 
 
 def is_for_here(name: str) -> bool:
@@ -101,7 +105,7 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
     Returns why that failed, or None.
     """
-    told = package_index.settings(env)
+    told = settings(env)
     try:
         program = obtained(folder, told)
         done = subprocess.run(
@@ -110,7 +114,7 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=_PYTHON_SECONDS,
+            timeout=_SECONDS,
             check=False,
         )
     except OSError as problem:
@@ -278,11 +282,11 @@ def start_with_another(argv: List[str], stream: TextIO) -> int:
 def main() -> None:
     env = dict(os.environ)
     env.pop("PYTHONPATH", None)
-    told = package_index.settings(env)
+    told = settings(env)
     try:
         program = obtained(cache_folder(env), told)
     except Unavailable as problem:
-        sys.exit(f"error: uv could not be fetched: {problem}")
+        sys.exit(f"error: uv could not be fetched: {problem}\n  -> {problem.remedy}")
     os.execve(program, [program, *sys.argv[1:]], {**env, **told.variables})
 
 

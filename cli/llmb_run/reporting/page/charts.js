@@ -39,7 +39,7 @@ async function drawNewest(place) {
     place.view = null;
     place.replaceChildren();
     for (const name of ["role", "aria-label"]) place.removeAttribute(name);
-    if (spec) place.view = await embed(place, spec, words);
+    if (spec && window.vegaEmbed) place.view = await embed(place, spec, words);
     else place.append(element("p", { class: "quiet" }, words));
   }
 }

@@ -1,0 +1,79 @@
+"""The suites of NVIDIA's Exemplar Clouds, one for each GPU type, made from the list in ``exemplar.json``.
+
+``python -m tools.exemplar`` writes that file from NVIDIA's own list, with the day of looking it up.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_FACTS: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+RELEASE: str = _FACTS["release"]
+"""NVIDIA's release that has the list: ``v26.08.00``."""
+
+DATE: str = _FACTS["date"]
+LOOKED_UP: str = _FACTS["looked_up"]
+
+_SIZES = {
+    "pretrain_deepseek-v3_671b": "deepseek_v3",
+    "pretrain_gpt_oss_120b": "gpt_oss_120b",
+    "pretrain_kimi-k2_1t": "kimi_k2",
+    "pretrain_llama3.1_405b": "llama31_405b",
+    "pretrain_llama3.1_70b": "llama3_70b",
+    "pretrain_nemotron-h_56b": "nemotronh_56b",
+    "pretrain_nemotron_3_120b": "nemotron_3_super",
+    "pretrain_qwen3_235b": "qwen3_235b_a22b",
+}
+"""Model sizes of ``pretrain_mbridge`` by NVIDIA's name of the workload."""
+
+
+def name_of(gpu_type: str) -> str:
+    """``exemplar-26.08-gb300``: with the release, because a cloud is recognized for one."""
+    return f"exemplar-{RELEASE.removeprefix('v').removesuffix('.00')}-{gpu_type}"
+
+
+def suites() -> dict[str, str]:
+    """Name to content of each suite."""
+    return {name_of(gpu_type): _text(gpu_type, listed) for gpu_type, listed in sorted(_FACTS["workloads"].items())}
+
+
+def named_before(word: str) -> str | None:
+    """The suite that earlier releases of LLMB called ``exemplar-gb300``; None of any other word."""
+    gpu_type = word.removeprefix("exemplar-")
+    return name_of(gpu_type) if word != gpu_type and gpu_type in _FACTS["workloads"] else None
+
+
+def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
+    lines = [
+        f"# The workloads of NVIDIA's Exemplar Clouds in release {RELEASE} ({DATE}), looked up {LOOKED_UP}:",
+        f"# {_FACTS['source']}",
+        f"# {_FACTS['scale']} GPUs, one run each, more than 95 % of the reference.",
+        f"# NVIDIA publishes no references for {_FACTS['scale']} GPUs: without a baseline of this site, or a stated",
+        "# reference, the campaign ends NOT JUDGED. NVIDIA's own certification takes runs of NVIDIA's own recipes.",
+        f"name: {name_of(gpu_type)}",
+        "health: true  # first, all idle nodes are looked at (llmb-run health), and those that fail are left out",
+        "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
+        "  - {workload: pretrain_mbridge, size: nemotronh_56b, dtype: fp8, max_steps: 20}",
+        "defaults:",
+        f"  gpu_type: {gpu_type}",
+        f"  scale: {_FACTS['scale']}",
+        f"  repeats: {_FACTS['repeats']}",
+        "  required: 0.95",
+        "  reference: optional",
+        "  force: true  # the number of GPUs is NVIDIA's, not one of Megatron-Bridge's own",
+        "tests:",
+        *(f"  - {{{_job(workload, precision)}}}" for workload, of in listed.items() for precision in of),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _job(workload: str, precision: str) -> str:
+    """One test; ``precision`` is a dtype, with the scaling of FP8 after it."""
+    dtype, _, scaling = precision.partition(" ")
+    words = ["workload: pretrain_mbridge", f"size: {_SIZES[workload]}", f"dtype: {dtype}"]
+    if scaling:
+        words.append(f"env: {{FP8_RECIPE: {scaling}}}")
+    return ", ".join(words)

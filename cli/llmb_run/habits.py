@@ -1,0 +1,150 @@
+"""What users of Slurm, NVIDIA's own llmb-run and other tools type, and what does that here."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Collection, Sequence
+
+COMMANDS: dict[str, str] = {
+    **dict.fromkeys(("run", "start", "launch", "train", "sbatch", "srun"), "llmb-run single -w WORKLOAD -s SIZE"),
+    **dict.fromkeys(("benchmark", "bench"), "llmb-run submit -w WORKLOAD, or llmb-run accept smoke"),
+    "exemplar": "llmb-run accept exemplar-h100; the others: llmb-run accept suites",
+    **dict.fromkeys(("status", "ps", "ls", "history", "sacct"), "llmb-run jobs; one run: llmb-run show RUN"),
+    **dict.fromkeys(("queue", "squeue", "top"), "llmb-run jobs --live"),
+    **dict.fromkeys(("monitor", "follow", "progress"), "llmb-run watch"),
+    **dict.fromkeys(("log", "tail", "output"), "llmb-run logs RUN"),
+    **dict.fromkeys(("info", "describe", "inspect"), "llmb-run show RUN"),
+    **dict.fromkeys(("stop", "kill", "scancel", "delete"), "llmb-run cancel RUN"),
+    **dict.fromkeys(("result", "summary", "parse", "stats", "metrics"), "llmb-run results"),
+    "rank": "llmb-run results --rank",
+    **dict.fromkeys(("workloads", "recipes", "models"), "llmb-run list"),
+    **dict.fromkeys(("explain", "diagnose", "debug"), "llmb-run why RUN"),
+    **dict.fromkeys(("rerun", "restart", "resubmit", "requeue", "resume"), "llmb-run retry RUN"),
+    "diff": "llmb-run compare RUN RUN",
+    **dict.fromkeys(("check", "validate", "preflight", "nodes"), "llmb-run health; one job: llmb-run plan -w WORKLOAD"),
+    **dict.fromkeys(("doctor", "install", "update", "uninstall", "verify", "images"), "llmb-install {name}"),
+    **dict.fromkeys(("setup", "config", "configure"), "llmb-install install"),
+    "version": "llmb-run --version",
+}
+"""A command that llmb-run does not have -> the line that does its work; ``{name}`` is the command itself."""
+
+VERBS: dict[str, str] = {
+    **dict.fromkeys(("jobs list", "jobs ls", "jobs all"), "llmb-run jobs"),
+    "jobs log": "llmb-run logs RUN",
+    "jobs logs": "llmb-run logs RUN",
+    "jobs info": "llmb-run show RUN",
+    "jobs show": "llmb-run show RUN",
+    "jobs cancel": "llmb-run cancel RUN",
+    "jobs results": "llmb-run results",
+    "results list": "llmb-run results",
+    "accept list": "llmb-run accept suites",
+    "watch list": "llmb-run watch",
+}
+"""A command and a first word that names no run -> the line that does what it asks for."""
+
+_SCALE = "--scale GPUS: tasks and nodes follow from it"
+_JOB = {
+    **dict.fromkeys(("nodes", "ntasks", "gpus", "num-gpus", "num-nodes", "ntasks-per-node", "n", "N"), _SCALE),
+    **dict.fromkeys(("container-image", "container"), "--image IMAGE"),
+    **dict.fromkeys(("mounts", "container-mounts"), "--env RUN_CONF_MOUNTS=/SOURCE:/TARGET"),
+    **dict.fromkeys(("steps", "num-steps", "iterations", "train-iters"), "--max-steps N"),
+    **dict.fromkeys(("model", "recipe", "m"), "-w WORKLOAD -s SIZE"),
+    **dict.fromkeys(("time", "t", "walltime"), "--time-limit TIME"),
+    **dict.fromkeys(("precision", "compute-dtype"), "--dtype DTYPE"),
+    **dict.fromkeys(("gpu", "gpu-model", "g"), "--gpu-type TYPE"),
+    **dict.fromkeys(("file", "f"), "llmb-run bulk FILE"),
+    "r": "llmb-run submit --repeats N",
+    "array": "llmb-run submit --repeats N",
+}
+"""An option of another program, without its dashes -> what does that for a job; with dashes first, only in a command
+that has such an option."""
+_SHOWN: dict[str, tuple[str, ...]] = {
+    "csv": ("--format csv", "--json"),
+    **dict.fromkeys(("output", "o", "out", "file"), ("what follows the command on its line: ... > FILE",)),
+    **dict.fromkeys(("tail", "lines", "n", "head"), ("--lines N", "--limit N")),
+    **dict.fromkeys(("running", "active"), ("--live", "--state RUNNING")),
+    **dict.fromkeys(("run", "job", "job-id", "id", "j"), ("the run as a word of its own: llmb-run {command} RUN",)),
+    **dict.fromkeys(("interval", "refresh"), ("leave it out: the screen renews itself",)),
+}
+"""The same for commands that show something: the first whose option the command has."""
+_STARTING = "--slurm-arg"
+"""The commands that have this option take jobs, and so most of the options of jobs in some form."""
+
+
+def command_instead(name: str) -> str:
+    """The line that does what the command ``name`` of another program does; empty where none is known."""
+    return COMMANDS.get(name.lower(), "").format(name=name)
+
+
+def verb_instead(verb: str) -> str:
+    """The line meant by ``verb``, a command and a word that names no run (``jobs list``); empty where none is known."""
+    return VERBS.get(verb.lower(), "")
+
+
+def workload_instead(command: str, stray: Sequence[str], arguments: Sequence[str]) -> str:
+    """The command line ``arguments`` of ``command`` with the first of its ``stray`` words as the workload, and without
+    the others; where that word is a model, what plans it."""
+    from llmb_run.workspace import Workspace
+
+    workspace = Workspace()
+    known = {name for entry in workspace.catalog for name in (entry.recipe.workload, entry.recipe.name)}
+    if stray[0].lower() not in known:
+        model = workspace.nearest_model(stray[0])
+        if model:
+            return model
+    options = list(arguments)
+    for word in stray:
+        options.remove(word)
+    return shlex.join(["llmb-run", command, "-w", stray[0], *options])
+
+
+def option_instead(command: str, option: str, known: Collection[str], arguments: Sequence[str]) -> str:
+    """What does what ``option`` of another program does, in ``command``, which has the options ``known``.
+
+    Empty where none is known. ``arguments``: the command line, from which the option's value is taken.
+    """
+    from llmb_common.executors.slurm.options import is_option, option_name
+    from llmb_common.request.variables import COLUMNS, VARIABLES
+
+    short = option.lstrip("-")
+    name = option_name(option).lower()
+    if short in ("v", "verbose", "debug", "quiet"):
+        return "leave it out: nothing is kept back; llmb-run logs RUN has all that a job printed"
+    if name in ("yes", "y", "assume-yes"):
+        return "leave it out: no command of llmb-run asks"
+    if _STARTING not in known:
+        lines = _SHOWN.get(short) or _SHOWN.get(name) or ()
+        possible = [line for line in lines if _if_known(line, known)]
+        return possible[0].format(command=command) if possible else ""
+    for key in (short, name):
+        if key in _JOB:
+            return _if_known(_JOB[key], known)
+    value = _value(option, arguments)
+    if name in COLUMNS.values():
+        if "," not in value:
+            return f"--set {name}={value}"
+        vary = f"--vary {name}={value}"
+        return vary if "--vary" in known else f"llmb-run sweep {vary}"
+    variable = name.upper().replace("-", "_")
+    if variable in VARIABLES:
+        return _if_known(VARIABLES[variable].option or f"--env {variable}={value}", known)
+    if is_option(name):
+        return f"{_STARTING} {name}={value}"
+    return ""
+
+
+def _if_known(said: str, known: Collection[str]) -> str:
+    """``said`` unless it begins with an option that the command does not have."""
+    option = said.partition(" ")[0].rstrip(":")
+    return "" if option.startswith("--") and option not in known else said
+
+
+def _value(option: str, arguments: Sequence[str]) -> str:
+    """What was given with ``option``; ``VALUE`` where nothing was."""
+    for word, following in itertools.pairwise([*arguments, "-"]):
+        if word == option and not following.startswith("-"):
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return "VALUE"

@@ -1,0 +1,108 @@
+"""What the lines of a node's kernel log say of the node before a job runs there: by the table of signatures, the errors
+of GPUs and NVSwitches by NVIDIA's own words, and links by how often they were lost."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from llmb_common.causes.table import FailureSignature, numbers, signature_of
+from llmb_common.nodes.facts import KernelLog
+from llmb_common.nodes.findings import Remark
+from llmb_common.nodes.rule import Weight
+
+RECENT = 2 * 3600
+"""Seconds for which an error of a GPU counts against its node, as in Azure's health checks: later it was reset, or
+fails again."""
+
+_HARMLESS = ("RESTART_APP", "IGNORE", "RESTART_VM")
+"""What NVIDIA asks for first after errors that leave a GPU as good as it was."""
+
+_NOTEWORTHY = frozenset({63, 92, 121, 154})
+"""Rows to remap, corrected errors, and what is to be done: no failure, and not to be overlooked."""
+
+FLAPS = 5
+"""So often a link of one device was lost within a day: the threshold of Azure's health checks."""
+
+_LOST = re.compile(r"\b((?:ib|mlx5_(?!core)|ens|enp|eth)\w*)[:,]? .*lost carrier", re.I)
+_DOWN = re.compile(r"mlx5_core \S+ (\w+): Link down")
+"""As the driver says it, of which the first is that of the start."""
+_BUS = re.compile(r"PCI:([0-9A-Fa-f:.]+)")
+_CABLE = "have the link looked at: cable, transceiver, switch port"
+_LOOK = "look at the lines around it in the node's kernel log"
+_MOST = 12
+"""Kinds of trouble that are told of a node."""
+
+
+class _Trouble(NamedTuple):
+    """``kind``: lines of the same kind are told once."""
+
+    check: str
+    level: Weight
+    kind: str
+
+
+def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
+    """Each kind of trouble once, with its latest line and how often it came; then the devices that lost their link."""
+    lines: dict[_Trouble, list[str]] = {}
+    for age, text in log.lines:
+        trouble = _trouble(age, text)
+        if trouble is not None:
+            lines.setdefault(trouble, []).append(text)
+    for trouble, texts in list(lines.items())[:_MOST]:
+        times = f" ({len(texts)} times)" if len(texts) > 1 else ""
+        yield Remark(trouble.check, trouble.level, f"{texts[-1]}{times}", _remedy(texts[-1]))
+    for device, count in _lost_links(log).most_common():
+        level: Weight = "fail" if count >= FLAPS else "warn"
+        yield Remark("link-flaps", level, f"{device} lost its link {count} times in a day", _CABLE)
+
+
+def _remedy(line: str) -> str:
+    known = signature_of(line)
+    return (known.remedy if known else "") or _LOOK
+
+
+def _lost_links(log: KernelLog) -> Counter[str]:
+    """How often each device lost its link, without the first ``Link down`` of each."""
+    lost = Counter(found[1] for _, text in log.lines if (found := _LOST.search(text)))
+    down = Counter(found[1] for _, text in log.lines if (found := _DOWN.search(text)))
+    return lost + (down - Counter(set(down)))
+
+
+def _trouble(age: float, text: str) -> _Trouble | None:
+    """What a line says against the node; None where it says nothing. ``age`` in seconds."""
+    known = signature_of(text)
+    if known is None:
+        return None
+    if known.id.startswith(("xid-", "sxid-")):
+        return _of_driver(known, age, text)
+    if known.kernel is None:
+        return None
+    check, level = known.kernel
+    is_over = check == "xid" and age > RECENT
+    return _Trouble(check, "warn" if is_over else level, known.id)
+
+
+def _of_driver(known: FailureSignature, age: float, text: str) -> _Trouble | None:
+    check, _, number = known.id.partition("-")
+    level = _level_of_sxid(known) if check == "sxid" else _level_of_xid(known, int(number))
+    if level is None or (level == "warn" and age > RECENT):
+        return None
+    bus = _BUS.search(text)
+    return _Trouble(check, level if age <= RECENT else "warn", f"{bus[1] if bus else ''} {number}")
+
+
+def _level_of_sxid(known: FailureSignature) -> Weight | None:
+    if "(always fatal)" in known.what:
+        return "fail"
+    return "warn" if known.role == "root" else None
+
+
+def _level_of_xid(known: FailureSignature, number: int) -> Weight | None:
+    """What an error of a GPU means for its node; None: nothing, an application's fault for instance."""
+    action = next((item.nvidia for item in numbers().xids if item.xid == number), "IGNORE")
+    if known.role == "root" and known.fault == "node" and known.sure == "certain":
+        return "warn" if action in _HARMLESS else "fail"
+    return "warn" if number in _NOTEWORTHY else None

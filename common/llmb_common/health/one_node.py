@@ -1,0 +1,133 @@
+"""One node of a site, asked in one short job of two steps: itself, and the container that jobs run in there."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmb_common.errors import SchedulerError
+from llmb_common.executors import Container, Executor, Held, NodeRequest
+from llmb_common.health.ask import PYTHONS, command, parse_frames
+from llmb_common.machine.files import shell_part
+from llmb_common.nodes.facts import Folder, NodeFacts
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.reading import read_facts
+
+_TOOL_SECONDS = 15
+_NODE_SECONDS = 120
+_IMAGE_SECONDS = 390
+"""Pyxis unpacks the image on the node first: some 25 GB."""
+_QUEUE_SECONDS = 60
+_SAID_INSIDE = ("started", "root", "workloads", "gpu", "hung")
+
+
+@dataclass(frozen=True)
+class ContainerProbe:
+    """The container that jobs run in, on a node: what ``probe.sh`` said there, by name, and the other lines.
+    ``status``: None where it did not end in time."""
+
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    status: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def started(self) -> bool:
+        return bool(self.values.get("started"))
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What one node reported; ``error`` if it could not be asked. ``writes``: whether it was to write where runs go."""
+
+    error: str = ""
+    facts: NodeFacts = field(default_factory=lambda: NodeFacts(""))
+    inside: ContainerProbe = ContainerProbe()
+    writes: bool = False
+    skew: float | None = None
+    """Its clock minus ours, in seconds, including the second or so that the answer takes."""
+
+    def folder(self, name: str) -> Folder:
+        return self.facts.folders.get(name, Folder())
+
+
+def ask_one_node(
+    executor: Executor, needs: Needs, folders: Mapping[str, str], container: Container | None = None
+) -> NodeReport:
+    """Have any one node looked at as ``llmb-run health`` does, with GPUs where jobs ask for them, then run ``probe.sh``
+    in ``container``.
+
+    ``folders``: to look into, by what they are for. Nothing is written but files in a folder of their own among the
+    installation's runs, which goes again.
+    """
+    wanted = NodeRequest(
+        name="llmb-doctor",
+        scheduler=needs.scheduler,
+        gpus=needs.gpus_per_node or 1,
+        minutes=-(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60),
+        wait=_QUEUE_SECONDS,
+    )
+    try:
+        with _folder_to_write(Path(folders["installation"])) as trial, executor.hold(wanted) as held:
+            return _asked(held, needs, folders, container, trial)
+    except SchedulerError as error:
+        return NodeReport(error=f"no node answered: {error.message.removeprefix('Slurm gives no nodes: ')}")
+
+
+def _asked(held: Held, needs: Needs, folders: Mapping[str, str], container: Container | None, trial: str) -> NodeReport:
+    """``trial``: a folder in which the node is to write; empty: none."""
+    seen = {**folders, "workload": trial} if trial else dict(folders)
+    starts = [] if needs.containers else list(needs.pythons)
+    spec = {"stage": "look", "folders": seen, "written": ["workload"], "starts": starts}
+    answer = held.run(command(spec, (*PYTHONS, *needs.pythons)), _NODE_SECONDS)
+    now = time.time()
+    (node,) = held.nodes
+    said = parse_frames(answer.output).get(node)
+    if not isinstance(said, dict):
+        why = "no Python there" if "no-python" in answer.output else answer.complaint
+        return NodeReport(error=f"no node answered: {why}")
+    ended = said.get("ended")
+    skew = float(ended) - now if isinstance(ended, float | int) else None
+    inside = _look_inside(held, container, trial) if container else ContainerProbe()
+    return NodeReport("", read_facts(node, said), inside, bool(trial), skew)
+
+
+def _look_inside(held: Held, container: Container, trial: str) -> ContainerProbe:
+    begun = time.monotonic()
+    argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), trial]
+    answer = held.run(argv, _IMAGE_SECONDS, inside=container)
+    seconds = time.monotonic() - begun
+    values = {name: known for name, known in parse_values(answer.output).items() if name in _SAID_INSIDE}
+    rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
+    lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
+    return ContainerProbe(values, lines, answer.status, seconds)
+
+
+def parse_values(text: str) -> dict[str, list[str]]:
+    """``NAME=VALUE`` lines; a name may come more than once."""
+    values: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and value:
+            values.setdefault(name, []).append(value.strip())
+    return values
+
+
+@contextlib.contextmanager
+def _folder_to_write(install: Path) -> Iterator[str]:
+    """A new folder where runs go, visible to a node only if that sees the same file system; empty: none can be made."""
+    folder = install / "workloads"
+    try:
+        made = tempfile.mkdtemp(prefix=".llmb-doctor-", dir=folder if folder.is_dir() else install)
+    except OSError:
+        yield ""
+        return
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -1,0 +1,86 @@
+"""From facts to a verdict on each node before a job: by the rules, and by what its kernel logged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+
+from llmb_common.causes.kernel_log import kernel_remarks
+from llmb_common.command.printable import printable
+from llmb_common.nodes.facts import NodeFacts
+from llmb_common.nodes.findings import Remark, remarks
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.rule import Fleet
+from llmb_common.platform.gpus import GPUS, type_of
+
+Status = Literal["ok", "warn", "fail", "silent", "not asked"]
+_ORDER = ("fail", "warn", "unknown")
+
+
+class NodeVerdict(msgspec.Struct, frozen=True):
+    """What the rules say of one node: the worst level, and the remarks."""
+
+    node: str
+    status: Status
+    remarks: tuple[Remark, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why it is not to be used, on one line."""
+        worst: Sequence[Remark] = [remark for remark in self.remarks if remark.level == "fail"] or self.remarks
+        return "; ".join(remark.text for remark in worst[:3])[:300]
+
+
+def judge(asked: Sequence[str], said: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:
+    """A verdict on each node that was ``asked``; ``said`` has None for one on which nothing could run."""
+    answers = [said.get(node) for node in asked]
+    nodes = tuple(facts for facts in answers if facts is not None)
+    found: dict[str, list[Remark]] = {node: [] for node in asked}
+    for node, remark in remarks(_fleet(nodes, needs)):
+        found[node].append(remark)
+    for facts in nodes:
+        found[facts.host] += kernel_remarks(facts.kernel)
+    return [_verdict(node, said, found[node]) for node in asked]
+
+
+def _fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
+    """The nodes as rules look at them, with the type and the number of GPUs that most have where nobody has said."""
+    types = Counter(type_of(gpu.product or "") for node in nodes for gpu in node.before.gpus)
+    known = [kind for kind, _ in types.most_common() if kind is not None and kind in GPUS]
+    counts = Counter(len(node.before.gpus) for node in nodes if node.before.gpus)
+    if not needs.gpu_type and not counts:
+        needs = replace(needs, device="cpu")
+    needs = replace(
+        needs,
+        gpu_type=needs.gpu_type or (known[0] if known else ""),
+        gpus_per_node=needs.gpus_per_node or (counts.most_common(1)[0][0] if counts else 0),
+    )
+    return Fleet(needs, tuple(nodes), together=len(nodes))
+
+
+def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
+    """The verdicts, with what was found later; each thing once."""
+    return [
+        _judged(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
+        for item in verdicts
+    ]
+
+
+def _verdict(node: str, said: Mapping[str, NodeFacts | None], found: Sequence[Remark]) -> NodeVerdict:
+    if node not in said:
+        return NodeVerdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
+    if said[node] is None:
+        return NodeVerdict(node, "silent", (Remark("answer", "fail", "no Python 3.6 or newer on the node"),))
+    return _judged(node, found)
+
+
+def _judged(node: str, found: Iterable[Remark]) -> NodeVerdict:
+    shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in found]
+    shown.sort(key=lambda remark: _ORDER.index(remark.level))
+    levels = {remark.level for remark in shown}
+    status: Status = "fail" if "fail" in levels else "warn" if "warn" in levels else "ok"
+    return NodeVerdict(node, status, tuple(shown))

@@ -1,0 +1,198 @@
+"""Nodes against each other: what has no absolute meaning is held against what most of them have."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from llmb_common.nodes import gpu_run
+from llmb_common.nodes.facts import NodeFacts
+from llmb_common.nodes.rule import Fleet, Found, against_median
+from llmb_common.platform.gpus import GPUS, type_of
+
+SLOW_CLOCK = 0.9
+"""Under load a GPU's clock below this share of the median GPU's: all others wait for it."""
+
+OUTLIER = 5.0
+"""And so many standard deviations below it, by how much the GPUs of the run differ: the slowest of 1,024 healthy ones
+is three or four below it."""
+
+USUAL_DEVIATION = 0.03
+"""Of the clocks of healthy GPUs at their power limit, as a share: it counts like ``_WORTH`` GPUs more."""
+_WORTH = 16
+
+
+# Whole runs
+
+
+def unreadable(fleet: Fleet) -> Iterator[Found]:
+    yield from (Found("", name) for name in fleet.unreadable)
+
+
+def missing_nodes(fleet: Fleet) -> Iterator[Found]:
+    seen = len(fleet.nodes) + len(fleet.unreadable)
+    if seen < fleet.needs.nodes:
+        yield Found("", f"{seen} of {fleet.needs.nodes}")
+
+
+def other_gpus(fleet: Fleet) -> Iterator[Found]:
+    """All of them: what one GPU has unlike the others is a rule of its own."""
+    known = GPUS.get(fleet.needs.gpu_type)
+    products = Counter(run.gpu.product for run in fleet.gpus if run.gpu.product)
+    if known is None or not known.products or not products:
+        return  # what nvidia-smi calls such a GPU is not known, or it has not said
+    usual = products.most_common(1)[0][0]
+    if type_of(usual) != fleet.needs.gpu_type:
+        yield Found("", f"planned for {fleet.needs.gpu_type.upper()}, and the GPUs are {usual}")
+
+
+def slow_clocks(fleet: Fleet) -> Iterator[Found]:
+    """GPUs whose clock under load is far below the median GPU's."""
+    clocks = [(run, run.clock) for run in fleet.gpus]
+    known = [(run, mhz) for run, mhz in clocks if mhz]
+    if not known:
+        return
+    median = statistics.median(mhz for _, mhz in known)
+    limit = min(SLOW_CLOCK * median, median - OUTLIER * _deviation([mhz for _, mhz in known], median))
+    for run, mhz in known:
+        if mhz < limit:
+            yield Found(run.host, f"{mhz:.0f} MHz on {run.where} (median {median:.0f})")
+
+
+def _deviation(clocks: Sequence[float], median: float) -> float:
+    """The standard deviation of healthy GPUs' clocks: of these, and of usual ones where they are few."""
+    # Of the median's distances: the slow ones themselves do not widen it. Few GPUs say little of how much they differ.
+    seen = 1.4826 * statistics.median(abs(mhz - median) for mhz in clocks)
+    usual = USUAL_DEVIATION * median
+    weight = len(clocks) / (len(clocks) + _WORTH)
+    return math.sqrt(weight * seen**2 + (1 - weight) * usual**2)
+
+
+def slow_buses(fleet: Fleet) -> Iterator[Found]:
+    """PCIe links that are slow on some GPUs."""
+    yield from _slow_buses(fleet, on_all=False)
+
+
+def slow_buses_everywhere(fleet: Fleet) -> Iterator[Found]:
+    """PCIe links that are slow on all GPUs in the same way: it may be the platform's."""
+    yield from _slow_buses(fleet, on_all=True)
+
+
+def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
+    found = [(run, gpu_run.slow_bus(run)) for run in fleet.gpus]
+    are_alike = len({text for _, text in found}) == 1
+    for run, text in found:
+        if text and are_alike == on_all:
+            yield Found(run.host, f"{run.where} ({text})")
+
+
+def power_capped(fleet: Fleet) -> Iterator[Found]:
+    shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
+    long = [share for share in shares if share >= gpu_run.LONG_SHARE]
+    if long:
+        yield Found("", f"{len(long)} GPUs at their power limit, the longest for {max(long):.0%} of the time")
+
+
+# Numbers of nodes before a job; is_far is asked with a number and the median of all
+
+
+def memory_gib(node: NodeFacts) -> float | None:
+    return node.machine.memory_gib
+
+
+def cpus(node: NodeFacts) -> float | None:
+    return node.machine.cpus
+
+
+def numa_nodes(node: NodeFacts) -> float | None:
+    return node.system.numa_nodes
+
+
+def hottest_gpu(node: NodeFacts) -> float | None:
+    temperatures = [gpu.temperature_c for gpu in node.before.gpus if gpu.temperature_c is not None]
+    return max(temperatures, default=None)
+
+
+def seconds_of_driver(node: NodeFacts) -> float | None:
+    """How long nvidia-smi took to answer, where it did."""
+    return node.seconds.get("gpus") if node.before.gpus else None
+
+
+def is_5_percent_less(number: float, median: float) -> bool:
+    return number < 0.95 * median
+
+
+def is_less(number: float, median: float) -> bool:
+    return number < median
+
+
+def is_20_more(number: float, median: float) -> bool:
+    return number > median + 20
+
+
+def is_slow_answer(number: float, median: float) -> bool:
+    return number > 8 and number > 3 * median
+
+
+CLOCK_SECONDS = 30
+
+
+def clocks_apart(fleet: Fleet) -> Iterator[Found]:
+    """Nodes whose time is not that of the others."""
+    for host, number, median in against_median(fleet, lambda node: node.system.clock):
+        if abs(number - median) > CLOCK_SECONDS:
+            yield Found(host, f"its clock is {number - median:+.0f} s from the others'")
+
+
+# What should be the same, and fails no node
+
+
+def _settings_of_enroot(node: NodeFacts) -> str | None:
+    settings = sorted(node.software.enroot_settings.items())
+    return " ".join(f"{name}={value}" for name, value in settings) or None
+
+
+def _vbios(node: NodeFacts) -> str | None:
+    return " ".join(sorted({gpu.vbios for gpu in node.before.gpus if gpu.vbios})) or None
+
+
+def _firmware(node: NodeFacts) -> str | None:
+    return " ".join(sorted({f"{port.type} {port.firmware}" for port in node.machine.adapters})) or None
+
+
+def _boards(node: NodeFacts) -> str | None:
+    return " ".join(sorted({port.board for port in node.ports if port.board})) or None
+
+
+_SAME: dict[str, Callable[[NodeFacts], object]] = {
+    "driver": lambda node: node.driver,
+    "CUDA of the driver": lambda node: node.before.cuda,
+    "kernel": lambda node: node.machine.kernel,
+    "operating system": lambda node: node.software.os,
+    "OFED": lambda node: node.software.ofed,
+    "Enroot": lambda node: node.software.enroot,
+    "settings of Enroot": _settings_of_enroot,
+    "CPU": lambda node: node.machine.cpu,
+    "kernel parameters": lambda node: node.system.cmdline,
+    "page size": lambda node: node.system.page_size,
+    "virtual machine": lambda node: node.system.virtual,
+    "VBIOS": _vbios,
+    "firmware of adapters": _firmware,
+    "model of adapters": _boards,
+}
+
+
+def drift(nodes: Sequence[NodeFacts]) -> dict[str, dict[str, list[str]]]:
+    """What differs: by its name each value with its nodes, the commonest first. Empty where nothing does."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, value in _SAME.items():
+        hosts: dict[str, list[str]] = {}
+        for node in nodes:
+            known = value(node)
+            if known is not None:
+                hosts.setdefault(str(known)[:200], []).append(node.host)
+        if len(hosts) > 1:
+            found[name] = dict(sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0])))
+    return found

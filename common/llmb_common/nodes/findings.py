@@ -1,0 +1,102 @@
+"""What the rules find: for a run's evidence, before a job, and for doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from llmb_common.command.printable import first_few, printable
+from llmb_common.nodes.facts import NodeFacts, Nodes
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.rule import Fleet, Found, Rule, Severity, Weight
+from llmb_common.nodes.rules import ANYWHERE, RULES
+
+_MOST = 4
+"""Things that one sentence names."""
+
+
+class NodeFinding(msgspec.Struct, frozen=True):
+    """Something found in a run; ``kind`` is the rule's name."""
+
+    kind: str
+    severity: Severity
+    text: str
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """Something found on a node before a job; ``check`` is the rule's name."""
+
+    check: str
+    level: Weight
+    text: str
+    remedy: str = ""
+
+
+def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
+    """Everything that speaks against a run's result, problems first. Texts are printable."""
+    findings = []
+    for rule, severity, items in _of_run(needs, found):
+        findings += [NodeFinding(rule.name, severity, text) for text in _said(rule, items)]
+    return tuple(sorted(findings, key=lambda finding: finding.severity == "note"))  # stable
+
+
+def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding]]:
+    """The same of each node that is named, for itself; what names none is said of all."""
+    for rule, severity, items in _of_run(needs, found):
+        for host, own in _by_host(items, found.nodes).items():
+            for text in _said(rule, own):
+                yield host, NodeFinding(rule.name, severity, text)
+
+
+def remarks(fleet: Fleet, *, at_work: bool = False) -> Iterator[tuple[str, Remark]]:
+    """What is found on nodes before a job, by node. ``at_work``: only by rules that are also asked of a run."""
+    for rule in RULES if fleet.needs.device == "cuda" else ANYWHERE:
+        if rule.level.health and (rule.level.evidence or not at_work):
+            yield from _remarks(rule, rule.level.health, fleet)
+
+
+def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
+    """What is found on one node of a site for jobs on several, by the rule's name."""
+    fleet = Fleet(needs, (node,))
+    found: dict[str, Remark] = {}
+    for rule in RULES:
+        if rule.level.doctor:
+            found |= {remark.check: remark for _, remark in _remarks(rule, rule.level.doctor, fleet)}
+    return found
+
+
+def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[Found]]]:
+    """The rules that find something; none of a run that never started."""
+    if found == Nodes():
+        return
+    fleet = Fleet(needs, found.nodes, needs.nodes, found.unreadable)
+    for rule in RULES if needs.device == "cuda" else ANYWHERE:
+        if rule.level.evidence:
+            items = list(rule.look(fleet))
+            if items:
+                yield rule, rule.level.evidence, items
+
+
+def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Remark]]:
+    for host, items in _by_host(rule.look(fleet), fleet.nodes).items():
+        for text in _said(rule, items):
+            yield host, Remark(rule.name, level, text, rule.remedy)
+
+
+def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, list[Found]]:
+    """What is found by the node that it is found on; what names none of these is found on all."""
+    hosts = dict.fromkeys(node.host for node in nodes)
+    found: dict[str, list[Found]] = {}
+    for item in items:
+        for host in (item.host,) if item.host in hosts else hosts:
+            found.setdefault(host, []).append(item)
+    return found
+
+
+def _said(rule: Rule, items: Sequence[Found]) -> list[str]:
+    """What is found, in sentences that are printable."""
+    if not rule.sentence:
+        return [printable(item.text)[:500] for item in items]
+    named = first_few([item.text[:120] for item in items], _MOST)
+    return [printable(rule.sentence.format(named, items[0].usual))[:500]]

@@ -1,0 +1,154 @@
+"""One GPU before a job runs on it, and what is wrong with it by itself: each a small function that says what, or
+nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from llmb_common.nodes.facts import GpuState, Links, NodeFacts
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.rule import Fleet, Found, Look, ranges
+from llmb_common.platform.gpus import GPUS
+
+LINKS = 18
+"""NVLinks of a GPU of Hopper or Blackwell with NVLink; 72 on a node of an NVL72 rack."""
+FOREIGN_MIB = 2048
+"""So much memory of an idle GPU is somebody else's (AMD Primus)."""
+BUSY = 20.0
+"""Per cent: an idle GPU that works so much works for somebody else (the same)."""
+_YES = ("Yes", "1")
+
+
+class GpuAtRest(NamedTuple):
+    """One GPU of a node, and its NVLinks, of which it should have ``wanted``."""
+
+    gpu: GpuState
+    links: Links
+    wanted: int
+    needs: Needs
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether its memory and NVLinks say nothing, because MIG has made parts of it."""
+        return self.gpu.mig == "Enabled"
+
+    @property
+    def compute_mode(self) -> str:
+        return (self.gpu.compute_mode or "").replace("_", " ").lower()
+
+
+def each_gpu(look: Callable[[GpuAtRest], str]) -> Look:
+    """A rule about one GPU at rest: said once of all GPUs of a node of which it says the same."""
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        for node in fleet.nodes:
+            numbers: dict[str, list[int]] = {}
+            for at in _gpus_at_rest(node, fleet.needs):
+                text = look(at)
+                if text:
+                    numbers.setdefault(text, []).append(at.gpu.index)
+            for text, which in numbers.items():
+                yield Found(node.host, f"GPU {ranges(which)}: {text}")
+
+    return looked
+
+
+def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
+    links = node.nvlink.gpus
+    known = GPUS.get(needs.gpu_type)
+    if known and known.generation in ("hopper", "blackwell"):
+        wanted = LINKS
+    else:
+        wanted = max((link.up for link in links), default=0)
+    for gpu in node.gpus or [GpuState(index=number) for number in range(len(links))]:
+        own = links[gpu.index] if gpu.index < len(links) else Links(up=wanted)
+        yield GpuAtRest(gpu, own, wanted, needs)
+
+
+def says_nothing(node: NodeFacts, needs: Needs) -> str:
+    """nvidia-smi lists a lost GPU, with ``Unknown Error`` for whatever it is asked."""
+    silent = [gpu.index for gpu in node.before.gpus if not gpu.product and not gpu.uuid]
+    return f"GPU {ranges(silent)}: it does not even say what it is" if silent else ""
+
+
+def sram_errors(at: GpuAtRest) -> str:
+    count = at.gpu.uncorrected_sram
+    return f"{count:.0f} uncorrectable errors of SRAM" if count else ""
+
+
+def memory_errors(at: GpuAtRest) -> str:
+    count = at.gpu.uncorrected
+    return f"{count:.0f} uncorrectable errors since the driver loaded" if count and not sram_errors(at) else ""
+
+
+def rows_lost(at: GpuAtRest) -> str:
+    return "rows of memory could not be remapped" if at.gpu.rows_failed in _YES else ""
+
+
+def rows_waiting(at: GpuAtRest) -> str:
+    return "rows to remap at its next reset" if at.gpu.rows_pending in _YES and not rows_lost(at) else ""
+
+
+def unusable_mode(at: GpuAtRest) -> str:
+    if at.is_divided:
+        return "divided (MIG)"
+    return "its compute mode prohibits all work" if at.compute_mode == "prohibited" else ""
+
+
+def exclusive_mode(at: GpuAtRest) -> str:
+    is_exclusive = at.compute_mode.startswith("exclusive") and not at.is_divided
+    return "its compute mode admits one process" if is_exclusive else ""
+
+
+def somebody_elses_memory(at: GpuAtRest) -> str:
+    """Memory that is in use before the job, where only another job can be the reason."""
+    return "" if _memory_may_be_the_cpus(at) else _memory_in_use(at)
+
+
+def perhaps_somebody_elses(at: GpuAtRest) -> str:
+    """Memory that the node's CPU may use as its own, or work that nobody is known to have started."""
+    if somebody_elses_memory(at):
+        return ""
+    used, busy = _memory_in_use(at), at.gpu.utilization
+    if used:
+        return used
+    return f"{busy:.0f} % busy, with no job on it" if busy and busy > BUSY and not at.is_divided else ""
+
+
+def _memory_may_be_the_cpus(at: GpuAtRest) -> bool:
+    """A Grace CPU may use its GPUs' memory as its own; elsewhere nobody does without a process."""
+    return at.needs.domain_nodes > 1 and not at.gpu.processes
+
+
+def _memory_in_use(at: GpuAtRest) -> str:
+    used = at.gpu.memory_used_mib
+    if not used or used < FOREIGN_MIB or at.is_divided:
+        return ""
+    return f"{used:.0f} MiB in use, {at.gpu.processes or 'no visible'} processes"
+
+
+def no_persistence(at: GpuAtRest) -> str:
+    return "persistence mode is off" if at.gpu.persistence == "Disabled" else ""
+
+
+def link_trouble(at: GpuAtRest) -> str:
+    """NVLinks that are inactive, missing, or slower than the others."""
+    links = at.links
+    if at.is_divided:
+        return ""
+    if links.down:
+        return f"NVLinks {ranges(links.down)} are inactive"
+    if links.up < at.wanted:
+        return f"{links.up} of {at.wanted} NVLinks are up"
+    return f"NVLinks of different rates, {' and '.join(links.rates)}" if len(links.rates) > 1 else ""
+
+
+def unknown_links(node: NodeFacts, needs: Needs) -> str:
+    if node.nvlink.gpus and not node.nvlink.missing:
+        return ""
+    return f"NVLinks: {node.nvlink.missing or 'nvidia-smi nvlink -s shows none'}"
+
+
+def link_errors(node: NodeFacts, needs: Needs) -> str:
+    return f"bit errors on NVLinks: {', '.join(node.nvlink.errors)}" if node.nvlink.errors else ""

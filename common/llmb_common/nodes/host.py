@@ -1,0 +1,258 @@
+"""One node, and what is wrong with its system, folders and software by itself: each a small function that says what, or
+nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from llmb_common.command.printable import size
+from llmb_common.nodes.facts import GIB, Folder, NodeFacts
+from llmb_common.nodes.needs import Needs
+from llmb_common.platform import gpus
+
+SHM = 8 * GIB
+"""Less shared memory, and NCCL or data loaders fail (also AMD Primus's threshold)."""
+FULL = 64 << 20
+"""Less room, and a process does not even start its communication: NCCL takes 10 to 33 MB of /dev/shm for a rank."""
+MEMLOCK = 32 * GIB
+"""Less locked memory, and adapters cannot register buffers (the same)."""
+FILES = 65_536
+"""Open files of one process: a rank opens several sockets for each of many others."""
+RENDEZVOUS_END = 30_000
+"""The ports of jobs end below it; where outgoing connections begin below, one may hold that of a job."""
+ROOM = 500_000_000
+"""Bytes: a folder with less is nearly full, and so is one with less than ``_ROOM_SHARE`` of its file system."""
+_ROOM_SHARE = 0.02
+UNPACKED = 3
+"""An unpacked image takes so many times its size, at most."""
+CUDA_NEEDED = 13
+"""What the NeMo 26.02 image brings; an older driver needs the forward-compatibility package inside it."""
+
+
+# What it is
+
+
+def other_architecture(node: NodeFacts, needs: Needs) -> str:
+    found = node.machine.architecture or ""
+    return f"{found}, and jobs are for {needs.architecture}" if needs.architecture not in ("", found) else ""
+
+
+def no_gpus(node: NodeFacts, needs: Needs) -> str:
+    return "" if node.gpus else f"{node.host} ({node.before.missing or 'no answer'})"
+
+
+def fewer_gpus(node: NodeFacts, needs: Needs) -> str:
+    found = len(node.gpus)
+    return f"{node.host} has {found} of {needs.gpus_per_node}" if 0 < found < needs.gpus_per_node else ""
+
+
+def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
+    """Of the first GPU, where it is no longer asked what most nodes have."""
+    if not node.before.gpus or not needs.gpu_type:
+        return ""
+    product = node.before.gpus[0].product or "?"
+    is_known_as = gpus.type_of(product) or gpus.CPU
+    return f"{product}, and jobs are for {needs.gpu_type}" if is_known_as != needs.gpu_type else ""
+
+
+def old_driver(node: NodeFacts, needs: Needs) -> str:
+    cuda = re.match(r"\d+", node.before.cuda or "")
+    is_old = cuda is not None and int(cuda[0]) < CUDA_NEEDED
+    return f"the driver's CUDA is {node.before.cuda}" if is_old and node.before.gpus else ""
+
+
+# Limits and settings
+
+
+def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
+    limit = node.system.memlock
+    is_little = limit is not None and limit < MEMLOCK and bool(node.machine.adapters)
+    return f"a process may lock {size(limit or 0)}" if is_little else ""
+
+
+def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
+    """/dev/shm that is too small by itself, or has nothing left."""
+    total, free = node.system.shm_size, node.system.shm_free
+    if total is None or free is None:
+        return ""
+    if total < SHM:
+        return f"/dev/shm has {size(total)}"
+    return _left_in_shared_memory(free) if free < FULL else ""
+
+
+def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
+    total, free = node.system.shm_size, node.system.shm_free
+    if total is None or free is None or small_shared_memory(node, needs):
+        return ""
+    return _left_in_shared_memory(free) if free < SHM else ""
+
+
+def _left_in_shared_memory(free: int) -> str:
+    return f"/dev/shm has {size(free)} free: something was left there"
+
+
+def few_open_files(node: NodeFacts, needs: Needs) -> str:
+    limit = node.system.nofile
+    return f"a process may open {limit} files" if limit is not None and limit < FILES else ""
+
+
+def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
+    first = node.system.first_outgoing_port
+    if first is None or first >= RENDEZVOUS_END:
+        return ""
+    return f"outgoing connections take ports from {first} on, and so perhaps that of a job's rendezvous"
+
+
+def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """What keeps CPUs from their highest clocks."""
+    system = node.system
+    governors = [name for name in system.governors if name != "performance"]
+    if governors:
+        yield f"CPU frequency governor {', '.join(governors)}"
+    if system.idle_disabled:
+        yield f"{system.idle_disabled} of {system.idle_states} {_IDLE_OFF}"
+    elif system.idle_states in (1, 2):
+        yield f"all but {system.idle_states} {_IDLE_OFF}"
+    if system.numa_balancing == "1":
+        yield "kernel.numa_balancing is on"
+
+
+_IDLE_OFF = "idle states of the CPU are off: busy cores reach no boost clock"
+
+
+# Services and processes
+
+
+def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
+    return "nothing keeps its clock" if node.services.get("time", {}).get("NTPSynchronized") == "no" else ""
+
+
+def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
+    """Of an HGX node; in an NVL72 rack it runs on the switches."""
+    unit = node.services.get("fabric_manager", {})
+    if needs.domain_nodes > 1 or unit.get("LoadState") != "loaded" or unit.get("ActiveState") == "active":
+        return ""
+    return f"nvidia-fabricmanager is {unit.get('ActiveState', 'not active')}"
+
+
+def no_imex_channel(node: NodeFacts, needs: Needs) -> str:
+    if needs.domain_nodes == 1 or node.imex.channels:
+        return ""
+    return "no channel in /dev/nvidia-caps-imex-channels: NVLink reaches no other node"
+
+
+def imex_down(node: NodeFacts, needs: Needs) -> str:
+    return _imex_domain(node) if _imex_state(node, needs) not in ("", "UP", "DEGRADED") else ""
+
+
+def imex_degraded(node: NodeFacts, needs: Needs) -> str:
+    return _imex_domain(node) if _imex_state(node, needs) == "DEGRADED" else ""
+
+
+def imex_unknown(node: NodeFacts, needs: Needs) -> str:
+    """Where a daemon is started with each job, there is none at rest."""
+    if needs.domain_nodes == 1 or node.imex.domain is not None:
+        return ""
+    return f"IMEX domain: {node.imex.missing or 'nvidia-imex-ctl says nothing'}"
+
+
+def _imex_state(node: NodeFacts, needs: Needs) -> str:
+    """In capitals; empty where nobody says, or nobody needs it."""
+    return (node.imex.domain or "").upper() if needs.domain_nodes > 1 else ""
+
+
+def _imex_domain(node: NodeFacts) -> str:
+    return f"the IMEX domain is {node.imex.domain}"
+
+
+def hanging_driver(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    yield from _hanging(node, of_driver=True)
+
+
+def hanging_processes(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    yield from _hanging(node, of_driver=False)
+
+
+def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
+    for process in node.stuck:
+        if process.name.startswith("nvidia") == of_driver:
+            yield f"{process.name} ({process.pid}) hangs in the kernel (state D)"
+
+
+# Folders and software
+
+
+def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Folders that are not there, or not to be written to."""
+    for what, folder in node.folders.items():
+        if not folder.there and what != "/tmp":
+            yield f"the folder {what}, {folder.path}, is not there"
+        elif folder.problem:
+            yield f"nothing can be written to the folder {what}, {folder.path}: {folder.problem}"
+        elif what == "/tmp" and _is_nearly_full(folder) and (folder.free or 0) < FULL:
+            yield _free_in(folder)
+
+
+def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    for what, folder in node.folders.items():
+        is_seen = folder.there or what == "/tmp"
+        is_failing = what == "/tmp" and (folder.free or 0) < FULL
+        if is_seen and not folder.problem and _is_nearly_full(folder) and not is_failing:
+            yield _free_in(folder)
+
+
+def _is_nearly_full(folder: Folder) -> bool:
+    if not folder.size or folder.free is None:
+        return False
+    return folder.free < ROOM or folder.free < _ROOM_SHARE * folder.size
+
+
+def _free_in(folder: Folder) -> str:
+    return f"{folder.path} has {size(folder.free or 0)} free"
+
+
+def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
+    return _room_for_image(node, needs, least=0, most=needs.image_bytes)
+
+
+def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
+    return _room_for_image(node, needs, least=needs.image_bytes, most=UNPACKED * needs.image_bytes)
+
+
+def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> str:
+    room = node.software.unpacked
+    if not needs.containers or room is None or room.free is None or not least <= room.free < most:
+        return ""
+    return f"{_free_in(room)} for an image of {size(needs.image_bytes)}"
+
+
+def no_enroot(node: NodeFacts, needs: Needs) -> str:
+    is_known = node.software.enroot is not None or "software" in node.hung
+    return "enroot is not installed, and containers need it" if needs.containers and not is_known else ""
+
+
+# Answers
+
+LESSER_LOOKS = ("kernel", "services", "software", "imex")
+"""Looks that may hang on a node that jobs run on: elsewhere, where a driver or a file system hangs, a job will."""
+
+
+def hung_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    yield from (_hung(look, how) for look, how in node.hung.items() if look not in LESSER_LOOKS)
+
+
+def hung_lesser_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    yield from (_hung(look, how) for look, how in node.hung.items() if look in LESSER_LOOKS)
+
+
+def _hung(look: str, how: str) -> str:
+    return f"the look at {look} hung ({how})"
+
+
+def failed_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    yield from (f"the look at {look} failed: {error}" for look, error in node.errors.items())
+
+
+def unread_kernel_log(node: NodeFacts, needs: Needs) -> str:
+    return f"the kernel's log cannot be read: {node.kernel.missing}" if node.kernel.missing else ""

@@ -1,0 +1,126 @@
+"""What a job needs its nodes to be: by its plan, or by the site where there is none yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from llmb_common.errors import LLMBError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.scheduler import SchedulerPart
+from llmb_common.platform.cluster_types import Traits
+from llmb_common.platform.gpus import GPUS, per_node
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.site.cluster import ClusterConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What nodes are held against. What is not said is not asked of them."""
+
+    gpu_type: str = ""
+    """Empty: whatever most nodes have."""
+    gpus_per_node: int = 0
+    """0: as many as most nodes have."""
+    nodes: int = 1
+    device: Literal["cuda", "cpu"] = "cuda"
+    scheduler: SchedulerPart | None = None
+    dispatcher: str = ""
+    """The dispatcher of tokens to experts on other nodes: ``deepep``, ``hybridep``; empty within one NVLink domain."""
+    adapters: str = ""
+    """NCCL_IB_HCA of the job."""
+    architecture: str = ""
+    """Of the CPUs, as the kernel calls it."""
+    image: str | None = None
+    image_bytes: int = 0
+    mounts: tuple[str, ...] = ()
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """To look into, by what they are for; into ``workload`` a file is written."""
+    pythons: tuple[str, ...] = ()
+    """Pythons of the training engine, if jobs run without a container."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The job's own variables."""
+
+    @property
+    def containers(self) -> bool:
+        return self.scheduler is not None and self.scheduler.containers
+
+    @property
+    def domain_nodes(self) -> int:
+        """Nodes that share one NVLink domain."""
+        known = GPUS.get(self.gpu_type)
+        return known.nvlink_nodes if known else 1
+
+
+def needs_of_run(plan: JobPlan) -> Needs:
+    """What a run's nodes should have been, by its plan alone: no file is read."""
+    return Needs(
+        gpu_type=plan.gpu_type,
+        gpus_per_node=plan.gpus_per_node,
+        nodes=plan.nodes,
+        device=plan.device,
+        scheduler=plan.scheduler,
+    )
+
+
+def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
+    """Without a job: what the site's configuration says of ones that run as ``traits`` say."""
+    gpu_type = config.gpu_type or ""
+    engine = config.engine
+    return Needs(
+        gpu_type=gpu_type,
+        gpus_per_node=config.gpus_per_node or (per_node(gpu_type) if gpu_type in GPUS else 0),
+        device="cpu" if gpu_type == "cpu" else "cuda",
+        scheduler=config.scheduler(traits.name).site_part(partition),
+        adapters=config.environment.get("NCCL_IB_HCA", ""),
+        architecture=config.arch or "",
+        mounts=config.mounts,
+        folders={"installation": str(install), "workload": _there(str(install / "workloads")), "/tmp": "/tmp"},
+        pythons=tuple(filter(None, [engine.python])) if engine else (),
+        env=config.environment,
+    )
+
+
+def needs_of(plan: JobPlan) -> Needs:
+    """What the job of ``plan`` needs."""
+    image = Path(plan.image) if plan.image and plan.image.startswith("/") else None
+    hca = plan.env.get("NCCL_IB_HCA")
+    folders = {"installation": plan.install, "workload": _there(plan.workload_folder), "/tmp": "/tmp"}
+    return Needs(
+        gpu_type=plan.gpu_type,
+        gpus_per_node=plan.gpus_per_node,
+        nodes=plan.nodes,
+        device=plan.device,
+        scheduler=plan.scheduler,
+        dispatcher=_dispatcher(plan),
+        adapters=hca.value if hca else "",
+        image=plan.image,
+        image_bytes=image.stat().st_size if image and image.is_file() else 0,
+        mounts=plan.mounts,
+        folders=folders | ({"images": str(image.parent)} if image else {}),
+        pythons=(plan.engine_python,) if plan.engine_python else (),
+        env={name: item.value for name, item in plan.env.items()},
+    )
+
+
+def _there(path: str) -> str:
+    """The folder, or what of its path is there already: runs make the rest."""
+    return next((str(folder) for folder in (Path(path), *Path(path).parents) if folder.is_dir()), path)
+
+
+def _dispatcher(plan: JobPlan) -> str:
+    """How tokens reach experts beyond one NVLink domain, by the function that the job calls."""
+    known = GPUS.get(plan.gpu_type)
+    if plan.function is None or known is None or (plan.ep or 1) <= known.per_node * known.nvlink_nodes:
+        return ""
+    try:
+        folders = {folder.name: folder for folder in recipe_folders(recipes_root())}
+        catalogue = load_recipe(folders[plan.recipe]).catalogue
+        settings = catalogue.function(plan.function.name).settings if catalogue else {}
+    except (LLMBError, KeyError):
+        return ""  # the recipe is another one today: what is not known is not asked for
+    if settings.get("moe_token_dispatcher_type") != "flex":
+        return ""
+    return str(settings.get("moe_flex_dispatcher_backend") or "")

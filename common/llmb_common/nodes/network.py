@@ -1,0 +1,287 @@
+"""The network between nodes: adapters and their ports, GPUDirect RDMA, NVLink over nodes, what NCCL makes of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from llmb_common.nodes.facts import Adapter, NodeFacts, domains_of, used_adapters
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.rule import ACTIVE, FEWEST, Fleet, Found, Look, as_text, usual_value
+from llmb_common.platform.gpus import GPUS
+
+DMABUF = (5, 12)
+"""The kernel from which adapters reach the memory of GPUs without nvidia_peermem, with the open driver."""
+
+
+# One node before a job
+
+
+def no_adapters(node: NodeFacts, needs: Needs) -> str:
+    return "" if node.machine.adapters else "no device"
+
+
+def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    for port in node.ports:
+        if port.errors.get("link_downed"):
+            yield f"{port.name} lost its link while it was looked at"
+
+
+def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    for port in node.ports:
+        grown = [f"{count} {name}" for name, count in port.errors.items() if count]
+        if grown and not port.errors.get("link_downed"):
+            yield f"{port.name}: {', '.join(grown)}"
+
+
+def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
+    """Whether adapters can reach the memory of GPUs, which only jobs on several nodes care about."""
+    version = re.match(r"(\d+)\.(\d+)", node.machine.kernel or "")
+    is_new = version is not None and (int(version[1]), int(version[2])) >= DMABUF
+    has_dmabuf = bool(node.system.open_driver) and is_new
+    has_verbs = any(port.layer in ("InfiniBand", "Ethernet") for port in node.machine.adapters)  # EFA is neither
+    if node.system.peermem is not False or has_dmabuf or not has_verbs or needs.nodes == 1:
+        return ""
+    return "neither nvidia_peermem nor the open driver: no GPUDirect RDMA"
+
+
+def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
+    if not needs.dispatcher or node.system.peer_mapping is not False or node.system.gdrcopy:
+        return ""
+    return f"{needs.dispatcher} needs PeerMappingOverride=1 of the driver, or GDRCopy, and there is neither"
+
+
+# Ports before a job, of the adapters that serve GPUs, against those of the same name on the other nodes
+
+
+def slow_ports(fleet: Fleet) -> Iterator[Found]:
+    yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
+
+
+def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
+    """Of a node alone, against its other ports."""
+    yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) == 1)
+
+
+def dark_ports(fleet: Fleet) -> Iterator[Found]:
+    yield from (port.dark for port in _ports(fleet) if port.dark_level == "fail")
+
+
+def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
+    yield from (port.dark for port in _ports(fleet) if port.dark_level == "warn")
+
+
+class _Port(NamedTuple):
+    """A port that serves GPUs, the ports of its name on all nodes, and the node's active ones."""
+
+    node: NodeFacts
+    port: Adapter
+    same: Sequence[Adapter]
+    active: Sequence[Adapter]
+
+    def slow(self, usual: float) -> Found:
+        rate = self.port.rate_gbps
+        return Found(self.node.host, f"{self.port.name} runs at {rate:g} Gbit/s; usual here: {usual:g}")
+
+    @property
+    def dark(self) -> Found:
+        own = [port.phys for port in self.node.ports if port.name == self.port.name and port.phys]
+        phys = f", {own[0]}" if own else ""
+        return Found(self.node.host, f"{self.port.name} is {self.port.state}{phys}")
+
+    @property
+    def dark_level(self) -> str:
+        """How much it counts that the port is not up, by what others of that name are; empty: nothing. A node alone
+        does not say what should be."""
+        if self.port.state == ACTIVE:
+            return ""
+        up, all_of_them = sum(other.state == ACTIVE for other in self.same), len(self.same)
+        if all_of_them >= FEWEST:
+            return "fail" if 2 * up > all_of_them else ""
+        if up:
+            return "fail"
+        return "warn" if all_of_them == 1 or len(self.active) < len(self.node.gpus) else ""
+
+
+def _ports(fleet: Fleet) -> Iterator[_Port]:
+    named: dict[str, list[Adapter]] = {}
+    for node in fleet.nodes:
+        for port in node.machine.adapters:
+            named.setdefault(port.name, []).append(port)
+    for node in fleet.nodes:
+        serving = _serving(node, fleet.needs)
+        active = [port for port in serving if port.state == ACTIVE]
+        for port in serving:
+            yield _Port(node, port, named[port.name], active)
+
+
+def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
+    """Active ports below the usual rate, and that rate."""
+    for port in _ports(fleet):
+        if port.port.state != ACTIVE or not port.port.rate_gbps:
+            continue
+        usual = _usual_rate(port.same if len(port.same) > 1 else port.active)
+        if usual and port.port.rate_gbps < usual:
+            yield port, usual
+
+
+def _usual_rate(ports: Sequence[Adapter]) -> float | None:
+    """Of ports of one name, for those of a node may differ by design: adapters of storage are of the same kind, and
+    slower. Of two that differ the faster one is right."""
+    rates = Counter(port.rate_gbps for port in ports if port.state == ACTIVE and port.rate_gbps)
+    return max(rates, key=lambda rate: (rates[rate], rate), default=None)
+
+
+def no_roce_address(fleet: Fleet) -> Iterator[Found]:
+    for node in fleet.nodes:
+        serving = _serving(node, fleet.needs)
+        ethernet = {port.name for port in serving if port.state == ACTIVE and port.layer == "Ethernet"}
+        without = [
+            port.name
+            for port in node.ports
+            if port.name in ethernet and port.gids and not any("v2" in gid for gid in port.gids)
+        ]
+        if without:
+            yield Found(node.host, f"no RoCE v2 address on {', '.join(without)}")
+
+
+def missing_ports(fleet: Fleet) -> Iterator[Found]:
+    counts = {node.host: len(_serving(node, fleet.needs)) for node in fleet.nodes}
+    usual = usual_value(count or None for count in counts.values())
+    for host, count in counts.items():
+        if isinstance(usual, int) and 0 < count < usual:
+            yield Found(host, f"{count} adapters of the kind that serves GPUs; usual here: {usual}")
+
+
+def _serving(node: NodeFacts, needs: Needs) -> list[Adapter]:
+    """The ports that a job uses: those that NCCL_IB_HCA names, else those of the commonest kind, if there are as many
+    as half the GPUs; a node's adapters for storage may be among them, and its DPU is not."""
+    ports = node.machine.adapters
+    if needs.adapters and needs.adapters[0] != "^":
+        words, is_exact = needs.adapters.lstrip("=").split(","), needs.adapters.startswith("=")
+        return [port for port in ports if any(_is_named(port.name, word, exact=is_exact) for word in words)]
+    kinds = Counter((port.type, port.layer) for port in ports)
+    if not kinds:
+        return []
+    kind, count = kinds.most_common(1)[0]
+    if count * 2 < (len(node.gpus) or needs.gpus_per_node):
+        return []
+    return [port for port in ports if (port.type, port.layer) == kind]
+
+
+def _is_named(name: str, word: str, *, exact: bool) -> bool:
+    """Whether a word of NCCL_IB_HCA, ``mlx5_0`` or ``mlx5_0:1``, means the port of this name; it is the beginning of an
+    adapter's name unless it is ``exact``."""
+    adapter, _, number = name.partition(":")
+    wanted, _, wanted_number = word.partition(":")
+    is_adapter = adapter == wanted if exact else adapter.startswith(wanted)
+    return is_adapter and (not number or wanted_number in ("", number))
+
+
+def _bare(name: str) -> str:
+    """An adapter's name without its port."""
+    return name.partition(":")[0]
+
+
+# What NCCL used in a run, or under load
+
+
+def sockets(fleet: Fleet) -> Iterator[Found]:
+    for node in fleet.nodes:
+        if fleet.together > 1 and node.nccl and node.nccl.sockets:
+            yield Found(node.host, node.host)
+
+
+def indirect(fleet: Fleet) -> Iterator[Found]:
+    for node in fleet.nodes:
+        if node.nccl and node.nccl.direct is False:
+            yield Found(node.host, f"{node.host} ({node.nccl.network})")
+
+
+def unknown_network(fleet: Fleet) -> Iterator[Found]:
+    if fleet.together == 1 or any(node.nccl for node in fleet.nodes):
+        return
+    reasons = [node.nccl_missing for node in fleet.nodes if node.nccl_missing]
+    yield Found("", reasons[0] if reasons else "NCCL wrote no log")
+
+
+def apart(fleet: Fleet) -> Iterator[Found]:
+    """Nodes that NVLink should join and does not: by the fabric's ids, and by what NCCL makes of them."""
+    together, nodes = _joined(fleet), len(fleet.nodes)
+    if together < 2 or nodes < 2:
+        return
+    domains = domains_of(fleet.nodes)
+    if len(domains) > -(-nodes // together):
+        yield Found("", f"{nodes} nodes are in {len(domains)} NVLink domains, and {together} of them should share one")
+    for node in fleet.nodes:
+        log = node.nccl
+        if log is None or not log.transports:
+            continue
+        over_network = any(name.startswith("NET/") for name in log.transports)
+        if log.clique is not None and log.clique <= fleet.needs.gpus_per_node:
+            yield Found(node.host, f"NCCL joins {log.clique} GPUs on {node.host}")
+        elif log.clique is None and "P2P/MNNVL" not in log.transports and over_network:
+            yield Found(node.host, f"NCCL reaches no other node that way from {node.host}")
+        elif over_network and together >= fleet.together:
+            yield Found(node.host, f"NCCL goes over the network from {node.host}")
+
+
+def _joined(fleet: Fleet) -> int:
+    """How many nodes of the job NVLink is to join; 1: that of each node is its own."""
+    known = GPUS.get(fleet.needs.gpu_type)
+    if known is None or known.nvlink_nodes == 1:
+        return 1
+    scheduler = fleet.needs.scheduler
+    return (scheduler and scheduler.nvlink_nodes) or min(fleet.together, known.nvlink_nodes)
+
+
+def unused_adapters(fleet: Fleet) -> Iterator[Found]:
+    """Adapters that could serve a GPU each and are idle: alike, active, and with those in use as many as GPUs."""
+    for node in fleet.nodes:
+        used = {port.name: port for port in used_adapters(node).values() if port}
+        kinds = {(port.type, port.layer, port.rate_gbps) for port in used.values()}
+        idle = [
+            port.name
+            for port in node.machine.adapters
+            if port.name not in used and port.state == ACTIVE and (port.type, port.layer, port.rate_gbps) in kinds
+        ]
+        if used and len(used) < len(node.gpus) <= len(used) + len(idle):
+            yield Found(node.host, f"{node.host} ({len(used)} of {len(used) + len(idle)})")
+
+
+def used_ports_differ(value: Callable[[Adapter], object]) -> Look:
+    """A rule that ports are as those of the same name on the other nodes: of the adapters that NCCL uses on any node,
+    for where one is down NCCL does not name it."""
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        used = {_bare(name) for node in fleet.nodes for name in used_adapters(node)}
+        yield from _differing(fleet, value, used)
+
+    return looked
+
+
+def any_ports_differ(value: Callable[[Adapter], object]) -> Look:
+    """The same of all ports, where nobody knows which ones NCCL uses."""
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        if not any(used_adapters(node) for node in fleet.nodes):
+            every = {_bare(port.name) for node in fleet.nodes for port in node.machine.adapters}
+            yield from _differing(fleet, value, every)
+
+    return looked
+
+
+def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
+    """Ports of adapters with these ``names`` that are unlike most of the same name."""
+    named: dict[str, list[tuple[str, object]]] = {}
+    for node in fleet.nodes:
+        for port in node.machine.adapters:
+            if _bare(port.name) in names:
+                named.setdefault(port.name, []).append((node.host, value(port)))
+    for name, values in named.items():
+        usual = usual_value(known for _, known in values)
+        for host, known in values:
+            if known is not None and known != usual:
+                yield Found(host, f"{as_text(known)} instead of {as_text(usual)} on {host} {name}")

@@ -1,0 +1,193 @@
+"""What a rule about nodes is, what it is given, and the ways to make one of a small function."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from llmb_common.nodes.facts import NodeFacts
+from llmb_common.nodes.gpu_run import GpuRun, runs_of
+from llmb_common.nodes.needs import Needs
+
+Weight = Literal["fail", "warn", "unknown"]
+"""Before a job. ``fail``: it would stop there, or its result be wrong. ``warn``: worth a look. ``unknown``: it was not
+to be found out, which is not the same as healthy."""
+
+Severity = Literal["problem", "note"]
+"""Of a run. ``problem``: the result is not what these machines can do. ``note``: worth knowing."""
+
+
+class Level(NamedTuple):
+    """What a rule means to each of those who ask; None: it is not asked there."""
+
+    doctor: Weight | None = None
+    health: Weight | None = None
+    evidence: Severity | None = None
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What rules look at: nodes, and what is needed of them. ``together``: how many nodes worked with each other."""
+
+    needs: Needs
+    nodes: tuple[NodeFacts, ...]
+    together: int = 1
+    unreadable: tuple[str, ...] = ()
+    """Names of files that nodes of a run left damaged."""
+
+    @cached_property
+    def gpus(self) -> list[GpuRun]:
+        return [run for node in self.nodes for run in runs_of(node)]
+
+
+class Found(NamedTuple):
+    """What is found on a node, or on all of them where ``host`` is empty. ``usual``: what the others have instead."""
+
+    host: str
+    text: str
+    usual: str = ""
+
+
+Look = Callable[[Fleet], Iterable[Found]]
+
+
+class Rule(NamedTuple):
+    """``sentence``: everything that is found is one sentence, in place of its first braces, and what is usual in place
+    of the second; without one, each is a sentence by itself."""
+
+    name: str
+    level: Level
+    look: Look
+    remedy: str
+    sentence: str = ""
+
+
+def each_node(look: Callable[[NodeFacts, Needs], str | None]) -> Look:
+    """A rule about one node by itself: what is wrong with it, or nothing."""
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        for node in fleet.nodes:
+            text = look(node, fleet.needs)
+            if text:
+                yield Found(node.host, text)
+
+    return looked
+
+
+def several_of_each_node(look: Callable[[NodeFacts, Needs], Iterable[str]]) -> Look:
+    """The same for rules that may find more than one thing on a node."""
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        for node in fleet.nodes:
+            for text in look(node, fleet.needs):
+                yield Found(node.host, text)
+
+    return looked
+
+
+def each_gpu_run(look: Callable[[GpuRun], str]) -> Look:
+    """A rule about one GPU over a run."""
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        for run in fleet.gpus:
+            text = look(run)
+            if text:
+                yield Found(run.host, f"{run.where} ({text})")
+
+    return looked
+
+
+def same_on_nodes(value: Callable[[NodeFacts], object]) -> Look:
+    """A rule that all nodes are alike in ``value``; who has none is not asked."""
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        yield from _unlike_most([(node.host, node.host, value(node)) for node in fleet.nodes])
+
+    return looked
+
+
+def same_on_gpus(value: Callable[[GpuRun], object]) -> Look:
+    """A rule that all GPUs of all nodes are alike in ``value``."""
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        yield from _unlike_most([(run.host, run.where, value(run)) for run in fleet.gpus])
+
+    return looked
+
+
+def _unlike_most(values: Sequence[tuple[str, str, object]]) -> Iterator[Found]:
+    """``values`` are (host, place, value)."""
+    usual = usual_value(value for _, _, value in values)
+    for host, place, value in values:
+        if value is not None and value != usual:
+            yield Found(host, f"{as_text(value)} on {place}", as_text(usual))
+
+
+ACTIVE = "ACTIVE"
+"""The state of a port that carries data."""
+
+
+def usual_value(values: Iterable[object]) -> object:
+    """What most have; None where nobody says anything.
+
+    Of two halves, as of two nodes, the better one is usual: links, limits and adapters are lost, and not won.
+    """
+    counts = Counter(value for value in values if value is not None)
+
+    def rank(value: object) -> tuple[int, float]:
+        is_better = float(value) if isinstance(value, float | int) else float(value == ACTIVE)
+        return counts[value], is_better
+
+    return max(counts, key=rank, default=None)
+
+
+def as_text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)[:80]
+
+
+FEWEST = 3
+"""Nodes that make a usual value of numbers; of words two are enough to differ."""
+
+
+def far_from_median(
+    value: Callable[[NodeFacts], float | None],
+    is_far: Callable[[float, float], bool],
+    text: str,
+) -> Look:
+    """A rule that holds a number of each node against the median of all, of at least ``FEWEST``.
+
+    ``is_far`` is asked with the number and the median; ``text`` has braces for the number.
+    """
+
+    def looked(fleet: Fleet) -> Iterator[Found]:
+        for host, number, median in against_median(fleet, value):
+            if is_far(number, median):
+                yield Found(host, f"{text.format(number)}; usual here: {median:.4g}")
+
+    return looked
+
+
+def against_median(fleet: Fleet, value: Callable[[NodeFacts], float | None]) -> Iterator[tuple[str, float, float]]:
+    """Of each node that says one its host and number, with the median of all; nothing where too few say one."""
+    known = [(node.host, value(node)) for node in fleet.nodes]
+    numbers = [(host, number) for host, number in known if number is not None]
+    if len(numbers) < FEWEST:
+        return
+    median = statistics.median(number for _, number in numbers)
+    for host, number in numbers:
+        yield host, number, median
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``0-3,5``: each number once, those that follow each other as a range."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(f"{first}-{last}" if first != last else f"{first}" for first, last in parts)

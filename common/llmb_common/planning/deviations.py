@@ -1,0 +1,242 @@
+"""What jobs do otherwise than NVIDIA's own runner, on purpose: one table for plans and for the page about it.
+
+The runner: ``scripts/performance`` of Megatron-Bridge, v0.6.0 unless it says otherwise. What differs for no reason of
+its own (where a log goes, that nothing is downloaded) is not here: ``tests/unit/test_plan_environment.py`` and
+``tests/training/test_launched_functions.py`` compare every field, ``test_other_engine.py`` and
+``test_nemo_settings.py`` those of the documented recipes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from llmb_common.planning.choose import Case
+from llmb_common.planning.divisibility import captures_iterations
+from llmb_common.planning.job_plan import Deviation, JobPlan
+
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
+    """Those of a planned job, in the order of the table; empty where it does all as the runner does."""
+    if plan.device == "cpu":
+        return ()
+    return tuple(deviation for deviation, applies in TABLE if applies(case, plan))
+
+
+def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
+    """A notice for each."""
+    for one in found:
+        yield f"{one.here} (NVIDIA's runner: {one.nvidia}), because {one.why}"
+
+
+def _saves(case: Case, plan: JobPlan) -> bool:
+    return plan.checkpoint.enabled or case.resumes
+
+
+def _plain(case: Case, plan: JobPlan) -> bool:
+    """Whether saving takes anything away from the job."""
+    aware = plan.dtype == "bf16" or bool(case.function and case.function.settings.get("precision_aware"))
+    return _saves(case, plan) and (aware or _gathers_early(case, plan))
+
+
+def _interleaved(plan: JobPlan) -> bool:
+    return plan.dp > 1 and plan.pp > 1 and (plan.vp or 1) > 1
+
+
+def _gathers_early(case: Case, plan: JobPlan) -> bool:
+    """Whether the runner gathers parameters during the optimizer's step (``overrides.py:683-689``, v0.3.1 alike)."""
+    settings = case.function.settings if case.function is not None else {}
+    if settings.get("early_gather"):
+        return True
+    if case.entry is not None and case.entry.gpus == plan.gpus:
+        return False
+    stable = plan.dtype != "nvfp4" and plan.fp8_recipe != "mx" and settings.get("optimizer") != "dist_muon"
+    return stable and _interleaved(plan)
+
+
+def _captured_whole(case: Case, plan: JobPlan) -> bool:
+    """Whether a CUDA graph has the whole iteration."""
+    if not plan.cuda_graph:
+        return False
+    if case.function is None:
+        return captures_iterations(case.recipe.family)
+    settings = case.function.settings
+    return "full_iteration" in str([settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")])
+
+
+def _graph(case: Case, plan: JobPlan) -> bool:
+    return _captured_whole(case, plan) and _gathers_early(case, plan) and not _saves(case, plan)
+
+
+def _not_interleaved(case: Case, plan: JobPlan) -> bool:
+    own = case.function is not None and bool(case.function.settings.get("early_gather"))
+    return own and not _interleaved(plan) and not _saves(case, plan)
+
+
+def _changed_queues(case: Case, plan: JobPlan) -> bool:
+    """Whether the runner sets the number of queues anew, because of TP or CP (``overrides.py:248-263``)."""
+    function = plan.function
+    return function is not None and (plan.tp, plan.cp) != (function.columns.tp, function.columns.cp)
+
+
+def _rubin(case: Case, plan: JobPlan) -> bool:
+    overlaps = bool(case.function and case.function.settings.get("overlap_moe_expert_parallel_comm"))
+    single = (plan.tp > 1 or plan.cp > 1) and not overlaps
+    return plan.gpu_type == "r100" and _changed_queues(case, plan) and single
+
+
+def _sharded(case: Case, plan: JobPlan) -> bool:
+    """Whether FSDP is on where the runner leaves or makes one queue."""
+    if case.function is None or not plan.fsdp:
+        return False
+    return case.function.env.get(QUEUES) == "1"
+
+
+def _recomputes(case: Case, plan: JobPlan) -> bool:
+    return plan.function is not None and plan.recompute_layers != plan.function.columns.recompute_layers
+
+
+def _queue_pairs(case: Case, plan: JobPlan) -> bool:
+    pairs = plan.env.get("NCCL_IB_QPS_PER_CONNECTION")
+    return plan.function is not None and pairs is not None and pairs.source == "recipe"
+
+
+def _segment(case: Case, plan: JobPlan) -> bool:
+    return plan.gpu_type == "r100" and getattr(plan.scheduler, "segment", None) is not None
+
+
+def _profiled(case: Case, plan: JobPlan) -> bool:
+    return plan.function is not None and plan.profile is not None and plan.profile.tool == "nsys"
+
+
+def _never(case: Case, plan: JobPlan) -> bool:
+    return False
+
+
+TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
+    (
+        Deviation(
+            name="gather-under-graph",
+            jobs="a CUDA graph of the whole iteration, DP, PP and VP above 1",
+            nvidia="during it",
+            here="parameters are gathered after the optimizer's step",
+            why="an iteration that is captured would wait for a gather outside itself (Megatron-Bridge pull request "
+            "5788)",
+        ),
+        _graph,
+    ),
+    (
+        Deviation(
+            name="gather-without-chunks",
+            jobs="a function that gathers early, at PP, VP or DP of 1",
+            nvidia="during it, as the function has it",
+            here="parameters are gathered after the optimizer's step",
+            why="core takes the first of several chunks for it, and there are none",
+        ),
+        _not_interleaved,
+    ),
+    (
+        Deviation(
+            name="saving",
+            jobs="checkpoints, saved or loaded",
+            nvidia="the function's own, and an early gather where it has one",
+            here="the optimizer is plain Adam with FP32 state, and parameters are gathered after its step",
+            why="FusedAdam does not load what the precision-aware optimizer saves (Megatron-LM pull request 4222), and "
+            "core refuses the early gather with distributed checkpoints; measure without checkpoints",
+        ),
+        _plain,
+    ),
+    (
+        Deviation(
+            name="fsdp-queues",
+            jobs="FSDP=true on a function with one hardware queue",
+            nvidia="1",
+            here=f"{QUEUES} is 32",
+            why="Megatron-Bridge refuses FSDP with one queue",
+        ),
+        _sharded,
+    ),
+    (
+        Deviation(
+            name="r100-queues",
+            jobs="R100 with another TP or CP than the function's",
+            nvidia="1",
+            here=f"{QUEUES} is 32",
+            why="32 is right since Blackwell; the runner's list of GPUs lacks R100",
+        ),
+        _rubin,
+    ),
+    (
+        Deviation(
+            name="r100-segment",
+            jobs="R100 under Slurm",
+            nvidia="none",
+            here="one segment of nodes is asked for",
+            why="the runner asks for nodes of four GPUs only, and NVLink joins the nodes of an R100, too",
+        ),
+        _segment,
+    ),
+    (
+        Deviation(
+            name="recompute-layers",
+            jobs="RECOMPUTE_LAYERS on a function",
+            nvidia="it comes beside the modules that the function recomputes, and 0 turns nothing off",
+            here="the number of recomputed layers replaces all that the function recomputes",
+            why="the column says all that is recomputed, so that 0 is none",
+        ),
+        _recomputes,
+    ),
+    (
+        Deviation(
+            name="adapters-timeout",
+            jobs="adapters (`peft`)",
+            nvidia="10",
+            here="ranks wait 60 minutes for each other",
+            why="the checkpoint of the model takes long to load",
+        ),
+        lambda case, plan: case.adapters,
+    ),
+    (
+        Deviation(
+            name="queue-pairs",
+            jobs="some models on B200 and later",
+            nvidia="NCCL's one",
+            here="NCCL_IB_QPS_PER_CONNECTION is 4",
+            why="NVIDIA's recipes of DGX Cloud Benchmarking have it for these models",
+        ),
+        _queue_pairs,
+    ),
+    (
+        Deviation(
+            name="profile",
+            jobs="profiles of functions",
+            nvidia="steps 10 to 11 of rank 0",
+            here="the recipe's steps and ranks are profiled unless PROFILE_START_STEP, PROFILE_STOP_STEP and "
+            "PROFILE_RANKS say otherwise",
+            why="DGX Cloud Benchmarking documents these: steps at full speed, after the measured ones",
+        ),
+        _profiled,
+    ),
+    (
+        Deviation(
+            name="mpi",
+            jobs="all that overlap no TP exchange",
+            nvidia="`--mpi=pmix`",
+            here="ranks start with `--mpi=none`",
+            why="they find each other without PMIx, which fails in ways of its own",
+        ),
+        _never,
+    ),
+    (
+        Deviation(
+            name="vboost",
+            jobs="recipes that NeMo 2 was measured on",
+            nvidia="on",
+            here="vboost is off unless ENABLE_VBOOST=true",
+            why="it needs sudo on the nodes",
+        ),
+        _never,
+    ),
+)
+"""Each with whether it is one of a job's; what is of nearly every job stands on the page only."""

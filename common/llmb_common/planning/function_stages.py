@@ -1,0 +1,63 @@
+"""Pipeline stages and FSDP of jobs that call a function: what NVIDIA's launcher can change, and Megatron takes.
+
+``llmb_train.layouts`` says how the launcher finds the layers of each stage; a catalogue has what it finds.
+"""
+
+from __future__ import annotations
+
+from llmb_common.errors import RequestError
+from llmb_common.planning.divisibility import Broken, Layout, graphs_with_fsdp
+from llmb_common.recipes.catalogue import Function
+
+
+def divides_stages(function: Function, c: Layout) -> bool:
+    """Whether the layers fill stages and chunks, or the function itself says which are where."""
+    return function.stages or (function.architecture.layers + len(ends_of(function))) % (c.pp * (c.vp or 1)) == 0
+
+
+def ends_of(function: Function) -> list[str]:
+    """What takes the place of a layer."""
+    return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
+
+
+def sharding_problems(function: Function, c: Layout) -> Broken:
+    """FSDP where the function is without it, or the other way round: what NVIDIA's launcher cannot change or capture.
+
+    Its option only turns FSDP on (Megatron-Bridge 0.6.0, ``scripts/performance/utils/overrides.py:94-114``).
+    """
+    if not c.fsdp:
+        remedy = "unset FSDP, or choose a CONFIG_VARIANT without fsdp"
+        yield "shards its state, which decides more settings than one column", remedy
+        return
+    if c.cuda_graph:
+        yield graphs_with_fsdp()
+    optimizer = str(function.settings.get("optimizer"))
+    if optimizer != "adam":
+        yield f"its optimizer ({optimizer}) has a whole matrix on a rank, and FSDP does not", "unset FSDP"
+
+
+def check_stages(name: str | None, function: Function, layout: Layout) -> None:
+    """Refuse PP and VP of the function ``name``, which assigns its layers to stages itself, where no layout is known.
+
+    Raises:
+        RequestError: there is none; it names the pairs that have one.
+    """
+    own = function.columns
+    if (layout.pp, layout.vp or 1) == (own.pp, own.vp or 1) or function.chunks(layout.pp, layout.vp):
+        return
+    changed = "PP" if layout.pp != own.pp else "VP"
+    pairs = ", ".join(map(str, function.layouts))
+    raise RequestError(
+        f"PP={layout.pp} VP={layout.vp or 'NA'}: {name} assigns its layers to stages itself"
+        + (", and Megatron-Bridge has no layout of it for these" if pairs else ""),
+        remedy=f"it has layouts for {pairs}" if pairs else "unset PP and VP",
+        code="no-layout",
+        field=changed,
+    )
+
+
+def other_stages(function: Function, layout: Layout, refused: str) -> bool:
+    """Whether Megatron refuses the function for its own layers of stages, and the job has others, which it takes."""
+    own = function.columns
+    changed = (layout.pp, layout.vp or 1) != (own.pp, own.vp or 1)
+    return "pipeline_model_parallel_layout" in refused and changed and bool(function.chunks(layout.pp, layout.vp))

@@ -1,0 +1,57 @@
+"""What NVIDIA itself says is wrong with a release, of jobs that may meet it: notices, which refuse nothing.
+
+``known_issues.json`` has the issues of the releases that LLMB's jobs run in, with the day of looking them up; here is
+which jobs meet those that any job can meet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmb_common.planning.choose import Case
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.engines import bridge_release, minor
+from llmb_common.platform.gpus import GPUS
+
+_FACTS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+ISSUES: list[dict[str, str]] = _FACTS["issues"]
+"""Each with the minor release that has it (``megatron_bridge``), ``what`` is wrong, how to ``avoid`` it, which jobs
+``here`` meet it, an ``id`` where any do, and a ``source`` of its own where it is not ``SOURCE``."""
+
+LOOKED_UP: str = _FACTS["looked_up"]
+SOURCE: str = _FACTS["source"]
+
+_PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_NET")
+
+
+def known_issues(case: Case, plan: JobPlan) -> list[str]:
+    """A notice for each known issue of the plan's release that its job may meet; empty where none is known."""
+    release = minor(bridge_release(plan.image) or plan.engine)
+    return [
+        f"{issue['what']}: {issue['avoid']}"
+        for issue in ISSUES
+        if issue["megatron_bridge"] == release and "id" in issue and MEETS[issue["id"]](case, plan)
+    ]
+
+
+def _exchanges_over_spectrum_x(case: Case, plan: JobPlan) -> bool:
+    """Whether NCCL itself exchanges the experts' tokens beyond NVLink, by the plug-in that the image names."""
+    if plan.device == "cpu" or not plan.has_experts or any(name in plan.env for name in _PLUGINS):
+        return False
+    layout = plan.layout
+    ranks = (layout.ep or 1) * (layout.etp or layout.tp)
+    return ranks > GPUS[plan.gpu_type].nvlink_gpus and _dispatcher(case, plan.megatron) == "alltoall"
+
+
+MEETS: dict[str, Callable[[Case, JobPlan], bool]] = {"spectrum-x-all-to-all": _exchanges_over_spectrum_x}
+"""By an issue's ``id``, whether a job may meet it."""
+
+
+def _dispatcher(case: Case, asked: Mapping[str, Any]) -> str:
+    """What carries tokens to their experts; rows without a function train with the all-to-all."""
+    own = case.function.settings.get("moe_token_dispatcher_type", "alltoall") if case.function else "alltoall"
+    return str(asked.get("model.moe_token_dispatcher_type", own))

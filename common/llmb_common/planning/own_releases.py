@@ -1,0 +1,64 @@
+"""Releases of Megatron-Bridge that a site brings itself (``releases`` in ``cluster_config.yaml``), as recipes with the
+functions of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from llmb_common.errors import RecipeError
+from llmb_common.planning.job_plan import PlannedFunction
+from llmb_common.platform.engines import bridge_release, is_newer, is_of, minor
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.site.cluster import ClusterConfig, SiteRelease
+
+
+def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteRelease]:
+    """Those of the site's releases that jobs of ``recipe`` can run in, by the name that the site gives each."""
+    return {
+        name: own
+        for name, own in cluster.releases.items()
+        if is_newer(name) or minor(name) in recipe.engines or (recipe.catalogue_file and own.catalogue)
+    }
+
+
+def named(releases: Iterable[str], asked: str) -> str | None:
+    """The first of ``releases`` that ``asked`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x."""
+    known = list(releases)
+    if asked in known:
+        return asked
+    return next((name for name in known if asked == minor(name) or name == minor(asked)), None)
+
+
+def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
+    """The recipe as it is for a release of the site's; without an image where nobody knows one."""
+    recipe = recipe.of_release(name)
+    files = {}
+    if recipe.catalogue_file is not None and own.catalogue is not None:
+        files = {"catalogue_file": own.catalogue, "validation_file": own.validation}
+    known = recipe.engines.get(minor(name), "")
+    image = own.image or (known if is_of(bridge_release(known) or name, name) else "")
+    return msgspec.structs.replace(
+        recipe, image=image, engine=minor(name), other_engines={}, other_catalogues={}, **files
+    )
+
+
+def own_catalogues(recipe: Recipe, cluster: ClusterConfig) -> dict[str, Recipe]:
+    """The recipe with the functions of each release that the site has a catalogue of; empty where jobs call none."""
+    if recipe.catalogue_file is None:
+        return {}
+    releases = own_releases(recipe, cluster)
+    return {name: with_release(recipe, name, own) for name, own in releases.items() if own.catalogue is not None}
+
+
+def recipe_of(function: PlannedFunction | None, recipe: Recipe, cluster: ClusterConfig) -> Recipe:
+    """The recipe with the functions that ``function`` is one of; ``recipe`` where their catalogue is not here now."""
+    if function is None:
+        return recipe
+    for one in (*recipe.releases.values(), *own_catalogues(recipe, cluster).values()):
+        with suppress(RecipeError):
+            if one.catalogue is not None and one.catalogue.sha256 == function.catalogue:
+                return one
+    return recipe

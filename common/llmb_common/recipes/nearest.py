@@ -1,0 +1,212 @@
+"""What comes nearest to a model that no recipe has, and the command that plans it.
+
+A model is known by its name alone: how many parameters it says (``72b``, ``235b_a22b``, ``8x7b``), and whether only
+some of them are active. ``library.json`` has the models that Megatron-Bridge can train and has no performance recipe
+of, with what their names do not say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from llmb_common.platform.gpus import row_types
+from llmb_common.recipes.model import AnyShape
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Configuration
+
+_UNITS = {"m": 1e6, "b": 1e9, "t": 1e12}
+_NUMBER = r"([0-9]+(?:[.p][0-9]+)?)"  # 1p2b is 1.2b
+_NO_MODELS = ("instruct", "base", "chat", "hf", "it")
+"""Words at the end of a name that say how it was trained."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that somebody names or a recipe has. ``parameters`` None: nobody says."""
+
+    name: str
+    parameters: float | None
+    experts: bool
+
+    @property
+    def family(self) -> str:
+        """``qwen``."""
+        found = re.match(r"[a-z]*", self.name)
+        return found[0] if found else ""
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes images, by its name."""
+        return bool({"vl", "omni", "vision", "audio", "45v"} & {*_words(self.name)})
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """A size of a recipe that is near to a model without one."""
+
+    recipe: Recipe
+    model: Model
+
+    @property
+    def said(self) -> str:
+        """``llama3_70b (71B parameters, dense)``."""
+        kind = "mixture of experts" if self.model.experts else "dense"
+        return f"{self.model.name} ({(self.model.parameters or 0) / 1e9:.0f}B parameters, {kind})"
+
+
+def model_named(name: str) -> Model:
+    """What the name ``name`` says, and ``library.json`` of it."""
+    words = _words(name)
+    known = _library()["models"].get(in_library(name) or "", {})
+    parameters, experts = None, bool(known.get("experts"))
+    for word in words:
+        if found := re.fullmatch(rf"([0-9]+)x{_NUMBER}b", word):
+            parameters, experts = int(found[1]) * _number(found[2]) * 1e9, True
+        elif found := re.fullmatch(rf"{_NUMBER}([mbt])", word):
+            parameters = _number(found[1]) * _UNITS[found[2]]
+        elif re.fullmatch(rf"a{_NUMBER}b", word):
+            experts = True
+    if "billions" in known:
+        parameters = known["billions"] * 1e9
+    return Model("_".join(words), parameters, experts)
+
+
+def in_library(name: str) -> str | None:
+    """What Megatron-Bridge calls the model ``name`` in its library of recipes; None: it has none, or also a performance
+    recipe."""
+    plain = _plain(name)
+    return next((known for known in _library()["models"] if _plain(known) == plain), None)
+
+
+def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -> Nearest | None:
+    """The size of ``recipes`` that is nearest to the model ``name``, of those for ``gpu_type`` where that is given.
+
+    In this order: dense or experts, the number of parameters to a factor of about 1.4, images or not, the family, the
+    number. Of a model whose name has no number: the largest of its family. None: there is none, or no such size.
+    """
+    asked = model_named(name)
+    found: list[Nearest] = [Nearest(recipe, model) for recipe in recipes for model in _models(recipe, gpu_type)]
+    if asked.parameters is None:
+        family = [item for item in found if asked.family and item.model.family == asked.family]
+        return max(family, key=lambda item: item.model.parameters or 0, default=None)
+    wanted = asked.parameters
+
+    def apart(item: Nearest) -> tuple[object, ...]:
+        model = item.model
+        ratio = abs(math.log2((model.parameters or 1) / wanted))
+        alike = (round(2 * ratio), model.sees != asked.sees, model.family != asked.family)
+        return (model.experts != asked.experts, *alike, ratio, item.recipe.catalogue is None)
+
+    return min(found, key=apart, default=None)
+
+
+def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
+    """What to do about the model ``name``, which no recipe has; empty where nothing is known of it.
+
+    ``job``: as of ``plan_command``.
+    """
+    near, library = nearest(name, recipes, job.get("gpu_type")) or nearest(name, recipes), in_library(name)
+    said = []
+    if library is not None:
+        said.append(f"Megatron-Bridge {_library()['release']} trains it ({library}) without a performance recipe")
+    if near is not None:
+        said.append(f"the nearest that has one is {near.said}: {plan_command(near.recipe, near.model.name, **job)}")
+    return "; ".join(said)
+
+
+def plan_command(
+    recipe: Recipe,
+    size: str,
+    *,
+    gpu_type: str | None = None,
+    dtype: str | None = None,
+    gpus: int | None = None,
+) -> str:
+    """``llmb-run plan -w ... -s ...`` for ``size``, with what is given as far as the recipe has it."""
+    known = [one for one in _accepted(recipe) if one.size == size]
+    known = known or [one for one in recipe.configurations if one.size == size]  # the plan says what is wrong with them
+    known = [one for one in known if not recipe.variant(one.variant).by_name] or known
+    here = _whose_rows(recipe, gpu_type)
+    if not any(one.gpu in here for one in known):
+        gpu_type = known[0].gpu
+        here = (gpu_type,)
+    known = [one for one in known if one.gpu in here]
+    known = [one for one in known if one.dtype == (dtype or "bf16")] or known
+    scales = sorted({scale for one in known for scale in one.scales})
+    scale = min(scales, key=lambda scale: abs(math.log(scale / (gpus or scales[0]))))
+    one = next(one for one in known if scale in one.scales)
+    words = ["llmb-run", "plan", "-w", recipe.workload, "-s", size, "--gpu-type", str(gpu_type), "--dtype", one.dtype]
+    if recipe.variant(one.variant).by_name:
+        words += ["--variant", one.variant]
+    return shlex.join([*words, "--scale", str(scale)])
+
+
+def _accepted(recipe: Recipe) -> Iterator[Configuration]:
+    """The configurations that the recipe's image has, without the numbers of GPUs at which Megatron refuses them."""
+    index = recipe.catalogue.index if recipe.catalogue is not None else ()
+    refused = {
+        (entry.model, entry.gpu, entry.precision, entry.variant(recipe.listed_variants[0].name), entry.gpus)
+        for entry in index
+        if recipe.refusal(entry.name) is not None
+    }
+    for one in recipe.configurations:
+        precision = f"fp8{one.fp8_recipe}" if one.dtype == "fp8" else one.dtype
+        kept = [gpus for gpus in one.scales if (one.size, one.gpu, precision, one.variant, gpus) not in refused]
+        if kept and one.release is None:
+            yield one._replace(scales=tuple(kept))
+
+
+def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
+    """Whose configurations jobs on ``gpu_type`` run: a relative's only where the recipe has none for the type."""
+    if gpu_type is None:
+        return ()
+    has_own = any(one.gpu == gpu_type for one in recipe.configurations)
+    return (gpu_type,) if has_own else row_types(gpu_type)
+
+
+def _models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
+    """The models of a recipe whose parameters are known, without small copies and stand-ins."""
+    here = _whose_rows(recipe, gpu_type)
+    sizes = {one.size for one in _accepted(recipe) if gpu_type is None or one.gpu in here}
+    for size in recipe.sizes:
+        model = recipe.model(size)
+        if size not in sizes or model.reduced is not None or model.parameters is None or "smoke" in size:
+            continue
+        if size.endswith("-proxy"):
+            continue
+        shape: AnyShape | None = model.architecture
+        if shape is None:
+            assert recipe.catalogue is not None
+            name = next(entry.name for entry in recipe.catalogue.index if entry.model == size)
+            shape = recipe.catalogue.function(name).architecture
+        yield Model(size, model.parameters, shape.moe is not None)
+
+
+def _words(name: str) -> list[str]:
+    words = re.split(r"[-_/ ]+", name.lower())
+    while len(words) > 1 and words[-1] in _NO_MODELS:
+        words.pop()
+    return words
+
+
+def _plain(name: str) -> str:
+    """Without what names are written with and without: ``qwen2.5-72b`` is ``qwen25_72b``."""
+    return re.sub(r"[^a-z0-9]", "", "".join(_words(name)))
+
+
+def _number(text: str) -> float:
+    return float(text.replace("p", "."))
+
+
+@cache
+def _library() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("library.json").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,41 @@
+"""What a run's nodes recorded, in short: kept in its record when it ends, read from its folder until then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+
+from llmb_common.decoding.structs import from_plain
+from llmb_common.nodes.needs import needs_of_run
+from llmb_common.nodes.reading import read_nodes
+from llmb_common.nodes.summary import NodeSummary, summarize
+from llmb_common.platform.run_states import is_live
+from llmb_common.runs.record import RunRecord
+
+KEY = "evidence"
+"""In the record's ``manifest["job"]``."""
+
+
+def make_account(record: RunRecord) -> NodeSummary:
+    """What the run's nodes recorded in ``nodes/``, summarized."""
+    return summarize(needs_of_run(record.plan), read_nodes(record.paths.folder))
+
+
+def account_of(record: RunRecord) -> NodeSummary:
+    """The account that the record keeps since the run ended, or that of the folder."""
+    job = record.manifest.get("job")
+    kept = job.get(KEY) if isinstance(job, dict) else None
+    with contextlib.suppress(msgspec.ValidationError):
+        if kept is not None and not is_live(record.state):
+            account: NodeSummary = from_plain(kept, NodeSummary)
+            return account
+    return make_account(record)
+
+
+def as_plain(account: object) -> dict[str, Any]:
+    """The JSON values of an ``NodeSummary``, or of another struct."""
+    plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
+    return plain

@@ -1,1 +1,0 @@
-"""What a run's nodes said of themselves, and what contradicts a good result."""

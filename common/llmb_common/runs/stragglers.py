@@ -1,0 +1,171 @@
+"""Whom the other ranks waited for: ``waits.json``, which the first rank wrote, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from llmb_common.command.printable import first_few
+from llmb_common.decoding.structs import from_json
+from llmb_common.machine.files import read_plain
+from llmb_common.nodes.reading import read_nodes
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.timing.statistics import t_quantile
+
+FILE = "waits.json"
+_MOST_BYTES = 16 << 20
+FEWEST = 3
+"""Steps: fewer say nothing."""
+SHARE = 0.05
+"""Of a step: for so long everybody else waits longer than who is named."""
+MOST = 0.25
+"""Of the ranks of a stage, at most, are called slow: of more, the others are rather fast."""
+CUT = 5
+"""Of each so many steps the highest and the lowest are left out: a pause of any rank in one of them says nothing."""
+ERROR_RATE = 0.0015
+"""Of the t-test on either side. Two ranks that are alike differ in either direction; of more, the next one is meant,
+which takes away from the difference: docs/benchmarks.md has the simulated rates."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """What each step took, in seconds, and by rank and step how much of it that waited for others."""
+
+    schema: Literal[1]
+    steps: tuple[int, ...]
+    seconds: tuple[Seconds, ...]
+    waited: tuple[tuple[Seconds, ...], ...]
+
+
+_Unit: TypeAlias = Literal["rank", "TP group", "node"]
+
+
+class Straggler(msgspec.Struct, frozen=True):
+    """``node``: where they ran, if that is known and one. ``share``: of a step, for which the others waited longer than
+    these ranks: the trimmed mean of ``steps``. ``experts``: the model is a mixture, whose ranks differ in load."""
+
+    ranks: tuple[int, ...]
+    what: _Unit
+    share: float
+    steps: int
+    node: str | None = None
+    experts: bool = False
+
+    @property
+    def text(self) -> str:
+        """One sentence: whom the others waited for, and how long."""
+        several = len(self.ranks) > 1
+        in_a_row = several and self.ranks[-1] - self.ranks[0] == len(self.ranks) - 1
+        numbers = f"{self.ranks[0]} to {self.ranks[-1]}" if in_a_row else first_few(self.ranks, 8)
+        who = f"{'ranks' if several else 'rank'} {numbers}"
+        if self.what != "rank":
+            who = f"the {self.what} of {who}"
+        where = f" on {self.node}" if self.node else ""
+        them = "them" if several else "it"
+        load = "; in a mixture of experts that may be their load" if self.experts else ""
+        return f"{who}{where}: the others waited for {them}, {self.share:.0%} of a step (last {self.steps} steps){load}"
+
+
+def read_waits(run_folder: Path) -> Waits | None:
+    """What a run's ranks recorded; None where they did not, or where it is damaged."""
+    try:
+        found: Waits = from_json(read_plain(run_folder / FILE, _MOST_BYTES), Waits)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return found if {len(row) for row in (found.seconds, *found.waited)} == {len(found.steps)} else None
+
+
+def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
+    """Of a run, with its node; None where nobody stands out, or its ranks recorded nothing."""
+    waits = read_waits(run_folder)
+    found = straggler_of(plan, waits) if waits else None
+    if found is None:
+        return None
+    first = sorted((node.rank, node.host) for node in read_nodes(run_folder).nodes)
+    hosts = {next((host for start, host in reversed(first) if start <= rank), None) for rank in found.ranks}
+    return msgspec.structs.replace(found, node=hosts.pop() if len(hosts) == 1 else None)
+
+
+def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
+    """Who waits less than everybody else, step after step; None: nobody stands out, or the layout does not tell.
+
+    The smallest units that stand out: ranks, tensor-parallel groups (which wait as a whole where their ranks meet all
+    the time), nodes; of each at most a quarter. Stages of a pipeline have pauses of their own: only ranks of the same
+    one are compared.
+    """
+    world = plan.gpus
+    if len(waits.waited) != world or len(waits.steps) < FEWEST or world < 2:
+        return None
+    stage = world // plan.pp
+    stages = [range(first, first + stage) for first in range(0, world, stage)]
+    units: list[tuple[_Unit, int]] = [("rank", 1)]
+    if plan.tp > 1:
+        units.append(("TP group", plan.tp))
+    if plan.nodes > 1 and plan.gpus_per_node > 1:
+        units.append(("node", plan.gpus_per_node))
+    for _, size in units:
+        found = [item for ranks in stages if (item := _slowest_of(ranks, waits, size))]
+        if found:
+            ranks, share = max(found, key=lambda item: item[1])
+            return Straggler(ranks, _unit_of(ranks, units), share, len(waits.steps), experts=plan.has_experts)
+    return None
+
+
+def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
+    """The largest unit that these ranks are exactly one of; where they are none, ranks."""
+    for name, size in reversed(units):
+        if len(ranks) == size and ranks[0] % size == 0 and ranks[-1] - ranks[0] == size - 1:
+            return name
+    return "rank"
+
+
+def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...], float] | None:
+    """Of groups of ``size`` ranks those for which all others wait, as ranks, and for which share of a step.
+
+    Ordered by their own waits, the slow ones come first, up to the widest gap.
+    """
+    groups = [ranks[at : at + size] for at in range(0, len(ranks), size)]
+    if len(groups) < 2 or not all(waits.seconds):
+        return None
+    shares = [_shares(group, waits) for group in groups]
+    usual = [statistics.median(row) for row in shares]
+    order = sorted(range(len(groups)), key=usual.__getitem__)
+    most = max(1, int(len(groups) * MOST))
+    count = max(range(1, most + 1), key=lambda number: usual[order[number]] - usual[order[number - 1]])
+    slow, others = order[:count], order[count:]
+    differences = [
+        min(shares[at][step] for at in others) - max(shares[at][step] for at in slow)
+        for step in range(len(waits.steps))
+    ]
+    share = _surely(differences)
+    if share < SHARE:
+        return None
+    return tuple(sorted(rank for at in slow for rank in groups[at])), share
+
+
+def _shares(group: Sequence[int], waits: Waits) -> list[float]:
+    """For how much of each step the ranks of ``group`` wait: their median."""
+    return [
+        statistics.median(waits.waited[rank][step] for rank in group) / seconds
+        for step, seconds in enumerate(waits.seconds)
+    ]
+
+
+def _surely(differences: Sequence[float]) -> float:
+    """Their trimmed mean, or 0 where it may be chance.
+
+    Yuen's t-test of a trimmed mean, with the winsorized variance (Biometrika 61 (1974) 165).
+    """
+    ordered, cut = sorted(differences), len(differences) // CUT
+    kept = ordered[cut : len(ordered) - cut]
+    winsorized = [*kept[:1] * cut, *kept, *kept[-1:] * cut]
+    degrees = len(kept) - 1
+    error = statistics.stdev(winsorized) * math.sqrt((len(ordered) - 1) / (len(kept) * degrees))
+    mean = statistics.fmean(kept)
+    return mean if mean > t_quantile(ERROR_RATE, degrees) * error else 0.0

@@ -1,0 +1,64 @@
+"""How the operations for a token follow the length of the sequence, by counting at several lengths.
+
+A token meets the matrices of the model, whatever the length; all tokens before it, or a number of them at most. So its
+count is a + b x length + c / length (c: what the first tokens lack of that number), for any model and any way of
+counting, from the length on that is more than that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_SHORTEST = 32
+_EXACT = 1e-9
+"""Of a count that follows the formula."""
+
+
+def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[str, Any] | None:
+    """``b`` and ``c`` of each of ``counts`` of ``model``, and the shortest length in tokens (``least``) for which they
+    were found to hold; None where one does not follow the formula at all.
+
+    A count that does not exist (None) is left out.
+    """
+    own: int = model.seq_length
+    found: dict[str, Any] = {"least": own}
+    try:
+        for name, count in counts.items():
+            if count() is not None:
+                found[name] = _fitted(model, own, count)
+        shorter = own // 2
+        while shorter >= _SHORTEST and all(
+            _follows(model, own, shorter, count, *found[name]) for name, count in counts.items() if name in found
+        ):
+            found["least"] = shorter
+            shorter //= 2
+        longer = 8 * own
+        if not all(_follows(model, own, longer, counts[name], *found[name]) for name in counts if name in found):
+            return None
+    finally:
+        model.seq_length = own
+    return found if len(found) > 1 else None
+
+
+def _at(model: Any, length: int, count: Callable[[], float | None]) -> float:
+    model.seq_length = length
+    found = count()
+    assert found is not None  # it is counted at the model's own length
+    return found
+
+
+def _fitted(model: Any, own: int, count: Callable[[], float | None]) -> list[float]:
+    """``b`` and ``c``, of the counts at one, two and four times the model's ``own`` length."""
+    one, two, four = (_at(model, length, count) for length in (own, 2 * own, 4 * own))
+    c = 4 * own * ((four - two) - 2 * (two - one)) / 3
+    if abs(c) / own < _EXACT * one:  # what is left of rounding
+        c = 0.0
+    b = ((two - one) + c / (2 * own)) / own
+    return [round(b, 3), round(c, 3)]
+
+
+def _follows(model: Any, own: int, length: int, count: Callable[[], float | None], b: float, c: float) -> bool:
+    """Whether the count at ``length`` is what follows from that at the model's ``own``."""
+    expected = _at(model, own, count) + b * (length - own) + c * (1 / length - 1 / own)
+    return abs(_at(model, length, count) - expected) <= _EXACT * expected

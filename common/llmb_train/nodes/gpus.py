@@ -1,0 +1,189 @@
+"""What ``nvidia-smi -q -x`` reports about a node's GPUs.
+
+The XML, and not ``--query-gpu``: one field that a driver does not know fails that query as a whole, and names have
+changed (535 renamed ``clocks_throttle_reasons`` to ``clocks_event_reasons``, 550 or so added the counters, 580 says
+"Requested functionality has been deprecated" for application clocks). An element that is missing here is a null. Starts
+on Python 3.6.
+"""
+
+import re
+import time
+from typing import Any, Dict, List, Optional, Sequence
+from xml.etree import ElementTree
+
+from llmb_train.nodes.ask import NoAnswer, ask
+
+COMMAND = ("nvidia-smi", "-q", "-x")
+SECONDS = 10.0
+"""An idle node answers within two; one whose driver is in trouble hangs."""
+
+_MOST_GPUS = 64
+_NOTHING = {"", "n/a", "none", "not supported", "unknown error", "requested functionality has been deprecated"}
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,6})?")
+
+_TEXTS = {
+    "product": "product_name",
+    "uuid": "uuid",
+    "serial": "serial",
+    "bus": "pci/pci_bus_id",
+    "vbios": "vbios_version",
+    "gsp_firmware": "gsp_firmware_version",
+    "performance_state": "performance_state",
+    "persistence": "persistence_mode",
+    "mig": "mig_mode/current_mig",
+    "compute_mode": "compute_mode",
+    "ecc": "ecc_mode/current_ecc",
+    "pcie_width": "pci/pci_gpu_link_info/link_widths/current_link_width",
+    "pcie_width_max": "pci/pci_gpu_link_info/link_widths/max_link_width",
+    "fabric": "fabric/state",
+    "fabric_status": "fabric/status",
+    "rows_pending": "remapped_rows/remapped_row_pending",
+    "rows_failed": "remapped_rows/remapped_row_failure",
+}
+_NUMBERS = {
+    "memory_mib": ("fb_memory_usage/total",),
+    "memory_used_mib": ("fb_memory_usage/used",),
+    "sm_mhz": ("clocks/sm_clock",),
+    "memory_mhz": ("clocks/mem_clock",),
+    "max_sm_mhz": ("max_clocks/sm_clock",),
+    "boost_mhz": ("max_customer_boost_clocks/graphics_clock",),
+    "application_mhz": ("applications_clocks/graphics_clock",),
+    "default_application_mhz": ("default_applications_clocks/graphics_clock",),
+    "utilization": ("utilization/gpu_util",),
+    "power_w": (
+        "gpu_power_readings/instant_power_draw",
+        "gpu_power_readings/power_draw",
+        "power_readings/power_draw",
+    ),
+    "power_limit_w": (
+        "gpu_power_readings/current_power_limit",
+        "gpu_power_readings/power_limit",
+        "power_readings/enforced_power_limit",
+        "power_readings/power_limit",
+    ),
+    "default_power_limit_w": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
+    "temperature_c": ("temperature/gpu_temp",),
+    "temperature_margin_c": ("temperature/gpu_temp_tlimit",),
+    "temperature_limit_c": ("temperature/gpu_temp_max_gpu_threshold", "temperature/gpu_temp_slow_threshold"),
+    "memory_temperature_c": ("temperature/memory_temp",),
+    "memory_temperature_limit_c": ("temperature/gpu_temp_max_mem_threshold",),
+    "pcie_generation": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
+    "pcie_generation_max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
+    "uncorrected_rows": ("remapped_rows/remapped_row_unc",),
+}
+"""Numbers by the places they have had, newest first; the name says the unit."""
+
+_CHANGING = (
+    *("index", "sm_mhz", "utilization", "power_w", "throttle", "pcie_width", "pcie_generation"),
+    *("temperature_c", "temperature_margin_c", "memory_temperature_c"),
+)
+"""What is kept of a GPU in each of many looks under load."""
+
+_COUNTERS = {
+    "sw_power_cap": "sw_power_cap",
+    "sw_therm_slowdown": "sw_thermal_slowdown",
+    "hw_therm_slowdown": "hw_thermal_slowdown",
+    "hw_power_brake": "hw_power_brake_slowdown",
+    "sync_boost": "sync_boost",
+}
+"""The counters' names in the XML, and those of the same reasons where they are flags."""
+
+
+def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
+    """The GPUs now: ``time`` (Unix), ``missing`` (why there is nothing, else null), ``driver``, ``cuda``, ``gpus``."""
+    now = round(time.time(), 3)
+    try:
+        return {"time": now, "missing": None, **parse(ask(COMMAND, seconds))}
+    except (NoAnswer, ValueError) as error:
+        return {"time": now, "missing": str(error), "driver": None, "cuda": None, "gpus": []}
+
+
+def changing(look: Dict[str, Any]) -> Dict[str, Any]:
+    """Of a snapshot, what the next one may have otherwise."""
+    return {"time": look["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in look["gpus"]]}
+
+
+def parse(answer: bytes) -> Dict[str, Any]:
+    """``driver``, ``cuda`` and ``gpus`` of an XML answer. Raises ValueError for one that is not nvidia-smi's."""
+    if b"<!ENTITY" in answer:
+        raise ValueError("nvidia-smi's answer defines entities")
+    try:
+        root = ElementTree.fromstring(answer)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise ValueError(f"nvidia-smi's answer is not XML: {error}") from None
+    if root.tag != "nvidia_smi_log":
+        raise ValueError(f"nvidia-smi's answer is <{root.tag[:40]}>")
+    gpus = [_gpu(number, element) for number, element in enumerate(root.findall("gpu")[:_MOST_GPUS])]
+    return {"driver": _text(root, "driver_version"), "cuda": _text(root, "cuda_version"), "gpus": gpus}
+
+
+def _gpu(number: int, element: ElementTree.Element) -> Dict[str, Any]:
+    texts = {name: _text(element, path) for name, path in _TEXTS.items()}
+    numbers = {name: _first(element, paths) for name, paths in _NUMBERS.items()}
+    return {
+        "index": number,
+        **texts,
+        **numbers,
+        "domain": _domain(element),
+        "processes": len(element.findall("processes/process_info")),
+        "uncorrected": _uncorrected(element),
+        "uncorrected_sram": _uncorrected(element, "sram"),
+        "throttle": _reasons(element),
+        "throttled_us": _counters(element),
+    }
+
+
+def _domain(element: ElementTree.Element) -> Optional[str]:
+    """``<cluster UUID>.<clique id>``: GPUs that say the same are joined by NVLink, on whichever nodes. None where the
+    fabric is one node's own, whose UUID is of zeros."""
+    ids = {child.tag.replace("_", "").lower(): (child.text or "").strip() for child in element.findall("fabric/*")}
+    cluster, clique = ids.get("clusteruuid", ""), ids.get("cliqueid", "")
+    return f"{cluster}.{clique}"[:120] if re.search("[1-9a-fA-F]", cluster.replace("N/A", "")) else None
+
+
+def _uncorrected(element: ElementTree.Element, memory: str = "") -> Optional[float]:
+    """Uncorrectable ECC errors since the driver was loaded, of all memories or one; older drivers count one total."""
+    volatile = element.find("ecc_errors/volatile")
+    if volatile is None:
+        return None
+    elements = [child for child in volatile if "uncorrectable" in child.tag and child.tag.startswith(memory)]
+    elements += volatile.findall("double_bit/total")
+    counts = [count for count in (_as_number(child.text) for child in elements) if count is not None]
+    return sum(counts) if counts else None
+
+
+def _reasons(element: ElementTree.Element) -> List[str]:
+    """What slows the clocks at this moment: ``sw_power_cap``, ``hw_thermal_slowdown``, ..., not ``gpu_idle``."""
+    found = []
+    for word in ("event", "throttle"):
+        for child in element.findall(f"clocks_{word}_reasons/*"):
+            reason = child.tag.replace(f"clocks_{word}_reason_", "")
+            if (child.text or "").strip() == "Active" and reason != "gpu_idle":
+                found.append(reason[:60])
+    return found
+
+
+def _counters(element: ElementTree.Element) -> Dict[str, float]:
+    """Microseconds for which each reason has been active since the driver was loaded."""
+    found = {}
+    for name, reason in _COUNTERS.items():
+        value = _as_number(element.findtext(f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}"))
+        if value is not None:
+            found[reason] = value
+    return found
+
+
+def _text(element: ElementTree.Element, path: str) -> Optional[str]:
+    text = (element.findtext(path) or "").strip()
+    return None if text.strip("[]").lower() in _NOTHING else text[:120]
+
+
+def _first(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
+    """The number at the first of ``paths`` that has one."""
+    values = (_as_number(element.findtext(path)) for path in paths)
+    return next((value for value in values if value is not None), None)
+
+
+def _as_number(text: Optional[str]) -> Optional[float]:
+    found = _NUMBER.match((text or "").strip())
+    return float(found.group()) if found else None

@@ -1,0 +1,311 @@
+"""The looks at a node, each one a function that returns JSON values. Starts on Python 3.6.
+
+``ROOT`` has ``proc``, ``sys``, ``dev`` and ``etc``; the variable LLMB_HEALTH_ROOT names another one, for tests.
+"""
+
+import functools
+import glob
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from llmb_train.nodes import gpus, machine
+from llmb_train.nodes.ask import Call, Hangs, NoAnswer, ask
+from llmb_train.nodes.kernel_lines import PATTERNS
+from llmb_train.nodes.machine import names, read
+
+TOOL_SECONDS = 15.0
+"""No answer of a tool in so long, and it is killed."""
+_LOOK_SECONDS = 2 * TOOL_SECONDS + 2
+"""For a look that asks tools, two at most."""
+FILE_SECONDS = 10.0
+_APART_SECONDS = 4.0
+"""Between two looks, at processes in state D and at counters: what changes meanwhile."""
+KERNEL_HOURS = 24
+_MOST_LINES = 400
+_KERNEL = re.compile("|".join(PATTERNS))
+"""Lines that may mean something; the table of llmb_common.causes says what."""
+
+_OF_ONE_NODE = ("BOOT_IMAGE=", "root=", "initrd=", "ip=", "BOOTIF=", "resume=", "hostname=", "rd.luks", "rd.lvm", "ds=")
+"""Beginnings of words of the kernel's command line that differ from node to node."""
+
+ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.node_name(os.environ)))
+
+
+def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
+    """Every look by name. ``spec`` has ``folders`` to look into, by what they are for."""
+    found = {
+        "machine": (lambda: machine.facts(os.environ, ROOT), FILE_SECONDS),
+        "gpus": (lambda: gpus.snapshot(TOOL_SECONDS), _LOOK_SECONDS),
+        "nvlink": (nvlink, _LOOK_SECONDS),
+        "imex": (imex, _LOOK_SECONDS),
+        "services": (services, _LOOK_SECONDS),
+        "ports": (ports, FILE_SECONDS),
+        "kernel": (kernel_log, _LOOK_SECONDS),
+        "system": (system, FILE_SECONDS),
+        "software": (lambda: software(spec.get("starts", ())), FILE_SECONDS),
+        "stuck": (stuck, FILE_SECONDS),
+    }  # type: Dict[str, Call]
+    for what, path in sorted(spec.get("folders", {}).items()):
+        look = functools.partial(folder, path, written=what in spec.get("written", ()))
+        found[f"folder {what}"] = (look, FILE_SECONDS)
+    return found
+
+
+def _tool(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
+    """What a tool says, and why it does not: both None where there is no such tool.
+
+    Raises:
+        Hangs: it does not answer
+    """
+    try:
+        return ask(command, seconds).decode("utf-8", "replace"), None
+    except Hangs:
+        raise
+    except NoAnswer as error:
+        return None, None if "is not installed" in str(error) else str(error)
+
+
+# GPUs and what is between them
+
+
+def nvlink() -> Dict[str, Any]:
+    """Of each GPU, in order: ``up``, how many of its links run, ``down``, which do not, ``rates``; ``errors``: bit
+    error rates that are not the tool's zero."""
+    states, missing = _tool("nvidia-smi", "nvlink", "-s")
+    errors = None if missing else _tool("nvidia-smi", "nvlink", "-e")[0]
+    found = []  # type: List[Dict[str, Any]]
+    for line in (states or "").splitlines():
+        link = re.match(r"\s*Link (\d+): *(.+)", line)
+        if re.match(r"GPU \d+", line):
+            found.append({"up": 0, "down": [], "rates": []})
+        elif link and found and "inactive" in link.group(2).lower():
+            found[-1]["down"].append(int(link.group(1)))
+        elif link and found:
+            found[-1]["up"] += 1
+            found[-1]["rates"].append(link.group(2).strip())
+    for gpu in found:
+        gpu["rates"] = sorted(set(gpu["rates"]))
+    rates = re.findall(r"((?:Effective|Symbol) BER: *)(\S+)", errors or "")
+    return {"missing": missing, "gpus": found, "errors": [value for _, value in rates if value != "15e-255"]}
+
+
+def imex() -> Dict[str, Any]:
+    """``channels``: how many there are; ``domain``: what the daemon says of it."""
+    said, missing = _tool("nvidia-imex-ctl", "-N")
+    state = re.search(r"(?i)domain state: *(\w+)", said or "")
+    channels = len(names(ROOT / "dev/nvidia-caps-imex-channels"))
+    return {"missing": missing, "domain": state.group(1) if state else None, "channels": channels}
+
+
+def services() -> Dict[str, Any]:
+    """Whether the fabric manager runs, and whether the clock is kept; None: nobody says."""
+    found = {}  # type: Dict[str, Any]
+    for name, command in (
+        ("fabric_manager", ("systemctl", "show", "-p", "LoadState,ActiveState", "nvidia-fabricmanager")),
+        ("time", ("timedatectl", "show", "-p", "NTPSynchronized")),
+    ):
+        said, _ = _tool(*command, seconds=TOOL_SECONDS / 2)
+        found[name] = dict(line.split("=", 1) for line in (said or "").splitlines() if "=" in line)
+    return found
+
+
+def ports() -> List[Dict[str, Any]]:
+    """Of each port of an adapter what ``machine.adapters`` leaves out: ``phys``, ``board``, ``gids``, and ``errors``:
+    by how much its counters have grown within seconds."""
+    before = _ports()
+    time.sleep(_APART_SECONDS)
+    after = _ports()
+    for old, new in zip(before, after):  # noqa: B905 - Python 3.10 has strict
+        if old["name"] == new["name"]:
+            new["errors"] = {name: (new["errors"][name] or 0) - (old["errors"][name] or 0) for name in new["errors"]}
+    return after
+
+
+def _ports() -> List[Dict[str, Any]]:
+    found = []
+    for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
+        types = port / "gid_attrs/types"
+        kinds = {read(types / number) for number in names(types)}
+        counters = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors")
+        found.append(
+            {
+                "name": name,
+                "phys": (read(port / "phys_state") or "").rpartition(":")[2].strip() or None,
+                "board": read(adapter / "board_id"),
+                "gids": sorted(kind for kind in kinds if kind),
+                "errors": {counter: _whole(read(port / "counters" / counter)) for counter in counters},
+            }
+        )
+    return found
+
+
+# The node
+
+
+def kernel_log() -> Dict[str, Any]:
+    """``lines`` as (age in seconds, text) of the last day, those that may matter; ``missing``: why there are none."""
+    try:
+        since = f"--since=-{KERNEL_HOURS}h"
+        said, why = _tool("journalctl", "-k", since, "-o", "short-unix", "--no-pager", seconds=TOOL_SECONDS / 2)
+    except Hangs:
+        said = None  # long journals take their time; the kernel's own buffer does not
+    now = time.time()
+    pattern = re.compile(r"(\d{9,}(?:\.\d+)?)\s+(?:\S+ kernel: )?(.*)")
+    if not [line for line in (said or "").splitlines() if pattern.match(line)]:
+        said, why = _tool("dmesg", seconds=TOOL_SECONDS / 2)
+        uptime = (read(ROOT / "proc/uptime") or "0").split()[0]
+        now, pattern = float(uptime), re.compile(r"\[ *(\d+\.\d+)\](?:\[ *[CT]\d+\])? (.*)")
+    lines = []
+    for found in filter(None, map(pattern.match, (said or "").splitlines())):
+        age = now - float(found.group(1))
+        if age < KERNEL_HOURS * 3600 and _KERNEL.search(found.group(2)):
+            lines.append([round(age), found.group(2)[:300]])
+    return {"missing": why if said is None else None, "lines": lines[-_MOST_LINES:]}
+
+
+def system() -> Dict[str, Any]:
+    """Limits of this process, shared memory, and how the kernel is set."""
+    cores = ROOT / "sys/devices/system/cpu"
+    governors = [read(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
+    idle = names(cores / "cpu0/cpuidle")
+    shm = _room(str(ROOT / "dev/shm"))
+    cmdline = read(ROOT / "proc/cmdline") or ""
+    parameters = " ".join(
+        read(ROOT / file) or ""
+        for file in ("proc/driver/nvidia/params", "sys/module/nvidia/parameters/NVreg_RegistryDwords")
+    )
+    numa = [read(Path(file)) for file in glob.glob(str(ROOT / "sys/devices/system/node/node[0-9]*/cpulist"))]
+    return {
+        "memlock": _limit("Max locked memory"),
+        "nofile": _limit("Max open files"),
+        "shm_size": shm["size"],
+        "shm_free": shm["free"],
+        "governors": sorted({governor for governor in governors if governor}),
+        "idle_states": len(idle) or None,
+        "idle_disabled": sum(read(cores / "cpu0/cpuidle" / name / "disable") == "1" for name in idle),
+        "numa_balancing": read(ROOT / "proc/sys/kernel/numa_balancing"),
+        "numa_nodes": len([cpus for cpus in numa if cpus]) or None,
+        "cmdline": " ".join(word for word in cmdline.split() if not word.startswith(_OF_ONE_NODE)),
+        "page_size": os.sysconf("SC_PAGE_SIZE"),
+        "virtual": bool(re.search(r"^flags\s*:.*\bhypervisor\b", read(ROOT / "proc/cpuinfo") or "", re.MULTILINE)),
+        "first_outgoing_port": _whole(read(ROOT / "proc/sys/net/ipv4/ip_local_port_range")),
+        "peermem": bool(names(ROOT / "sys/module/nvidia_peermem")),
+        "open_driver": "Open Kernel Module" in (read(ROOT / "proc/driver/nvidia/version") or ""),
+        "peer_mapping": bool(re.search(r"PeerMappingOverride\s*=\s*1", parameters)),
+        "gdrcopy": (ROOT / "dev/gdrdrv").exists() or bool(names(ROOT / "sys/module/gdrdrv")),
+        "clock": time.time(),
+    }
+
+
+def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
+    """Versions by name, the settings of Enroot, where it unpacks images, and which of the programs ``starts`` do."""
+    release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read(ROOT / "etc/os-release") or "", re.MULTILINE)
+    enroot, _ = _tool("enroot", "version", seconds=FILE_SECONDS - 2)
+    files = [ROOT / "etc/enroot/enroot.conf"]
+    files += [Path(name) for name in sorted(glob.glob(str(ROOT / "etc/enroot/*.d/*")))]
+    text = "\n".join(read(file) or "" for file in files)
+    settings = dict(re.findall(r"^\s*(ENROOT_\w+|MELLANOX_VISIBLE_DEVICES|N\w+HCA\w*)[ =]+(\S+)", text, re.MULTILINE))
+    return {
+        "os": release.group(1) if release else None,
+        "ofed": read(ROOT / "sys/module/mlx5_core/version"),
+        "enroot": (enroot or "").strip() or None,
+        "enroot_settings": settings,
+        "unpacked": folder(_unpacked(settings)),
+        "roots": _roots(),
+        "starts": [program for program in starts if _starts(program)],
+    }
+
+
+def _starts(program: str) -> bool:
+    try:
+        return _tool(program, "-c", "pass", seconds=3)[0] is not None
+    except Hangs:
+        return False
+
+
+def _roots() -> Optional[Dict[str, Any]]:
+    """The folder where Enroot keeps the roots that a job of this user makes, with the ``kind`` of its file system in
+    the word of ``stat``; None: Enroot does not say (before 4.0)."""
+    try:
+        said, _ = _tool("enroot", "info", seconds=3)
+        found = re.search(r"^ *ENROOT_DATA_PATH=(.+)$", said or "", re.MULTILINE)
+        if not found:
+            return None
+        kind, _ = _tool("stat", "-f", "-c", "%T", found.group(1), seconds=3)
+    except Hangs:
+        return None
+    return dict(folder(found.group(1)), kind=(kind or "").strip() or None)
+
+
+def _unpacked(settings: Dict[str, str]) -> str:
+    """The folder where Enroot unpacks an image for Pyxis, which passes no ENROOT_DATA_PATH of the job on, or what of
+    its path is there. Enroot lets a shell evaluate the setting; what follows another variable than these is left out,
+    for the file system alone matters."""
+    home = os.environ.get("HOME", "/")
+    default = os.environ.get("XDG_DATA_HOME") or home + "/.local/share"
+    path = settings.get("ENROOT_DATA_PATH", default).strip("\"'")
+    path = re.sub(r"^\$\{?HOME\}?", home, re.sub(r"^\$\{?XDG_DATA_HOME\}?", default, path)).split("$")[0] or "/"
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    return path
+
+
+def stuck() -> List[Dict[str, Any]]:
+    """Processes, not the kernel's own, that stayed in state D and were not scheduled once between two looks."""
+    before = _in_d()
+    time.sleep(_APART_SECONDS)
+    after = _in_d()
+    return [{"pid": pid, "name": after[pid][0]} for pid in sorted(after) if before.get(pid) == after[pid]]
+
+
+def _in_d() -> Dict[int, Tuple[str, str]]:
+    """By process id: name, and what changes when it runs."""
+    found = {}
+    ours = "PPid:\t{}\n".format(os.getppid())  # other looks, which say themselves that they hang
+    for name in names(ROOT / "proc"):
+        status = read(ROOT / "proc" / name / "status") if name.isdigit() else None
+        if status and re.search(r"^State:\s*D", status, re.MULTILINE) and "VmSize:" in status and ours not in status:
+            ran = " ".join(re.findall(r"ctxt_switches:\s*(\d+)", status))
+            title = re.search(r"^Name:\s*(.+)$", status, re.MULTILINE)
+            found[int(name)] = (title.group(1) if title else "?", ran)
+    return found
+
+
+def folder(path: str, written: bool = False) -> Dict[str, Any]:
+    """``there``, ``free`` bytes and ``size``; where it is to be ``written`` to, what speaks against that."""
+    directory = Path(path)
+    found = dict(_room(path), path=path, there=directory.is_dir(), problem=None)
+    if written and found["there"]:
+        trial = directory / f".llmb-health-{machine.node_name(os.environ)}-{os.getpid()}"
+        try:
+            with trial.open("wb") as stream:
+                stream.write(b"x")
+                os.fsync(stream.fileno())
+            trial.unlink()
+        except OSError as error:
+            found["problem"] = error.strerror or str(error)
+    return found
+
+
+def _room(path: str) -> Dict[str, Any]:
+    """``free`` and ``size`` in bytes of the file system there."""
+    try:
+        room = os.statvfs(path)
+    except OSError:
+        return {"free": None, "size": None}
+    return {"free": room.f_bavail * room.f_frsize, "size": room.f_blocks * room.f_frsize}
+
+
+def _limit(what: str) -> Optional[int]:
+    """Of this process, as a job's would have it; None: there is none."""
+    found = re.search(rf"^{what} +(\d+)", read(ROOT / "proc/self/limits") or "", re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def _whole(text: Optional[str]) -> Optional[int]:
+    """The number that it begins with."""
+    found = re.match(r"\d+", text or "")
+    return int(found.group()) if found else None

@@ -1,0 +1,113 @@
+"""What a node's kernel reports in files (names, CPUs, memory, driver, network adapters), and where NCCL says which
+network it chose. Starts on Python 3.6.
+"""
+
+import os
+import platform
+import re
+import socket
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, MutableMapping, Optional, Tuple
+
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+_MOST_ADAPTERS = 64
+_MOST_BYTES = 1 << 20
+
+
+def node_name(environ: Mapping[str, str]) -> str:
+    """The node's name as Slurm calls it, else the host's."""
+    return environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
+    """Everything of this module, null where there is nothing to read; ``root`` has ``proc`` and ``sys``."""
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", read(root / "proc/meminfo") or "", re.MULTILINE)
+    return {
+        "host": node_name(environ),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "cpu": cpu_model(read(root / "proc/cpuinfo") or ""),
+        "cpus": os.cpu_count(),
+        "memory_gib": round(int(memory.group(1)) / (1 << 20), 1) if memory else None,
+        "driver": driver_version(root / DRIVER_FILE.relative_to("/")),
+        "adapters": adapters(root / "sys/class/infiniband"),
+    }
+
+
+def cpu_model(cpuinfo: str) -> Optional[str]:
+    """The model in ``/proc/cpuinfo``; Arm gives numbers, of which the part names the core."""
+    found = re.search(r"^(?:model name|CPU part)\s*: *(.+)$", cpuinfo, re.MULTILINE)
+    return found.group(1).strip()[:120] if found else None
+
+
+def driver_version(path: Path) -> Optional[str]:
+    """Version of the loaded NVIDIA driver, which a container sees through ``/proc``."""
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", read(path) or "")
+    return found.group(1) if found else None
+
+
+def adapters(root: Path) -> List[Dict[str, Any]]:
+    """The InfiniBand, RoCE and EFA adapters of ``/sys/class/infiniband``, one entry for each port.
+
+    ``rate_gbps`` is that of the link as it is, ``state`` the logical one (``ACTIVE``, ``DOWN``).
+    """
+    found = []
+    for name, adapter, port in ports(root):
+        rate = re.match(r"\d+(?:\.\d+)?", read(port / "rate") or "")
+        found.append(
+            {
+                "name": name,
+                "type": read(adapter / "hca_type"),
+                "firmware": read(adapter / "fw_ver"),
+                "layer": read(port / "link_layer"),
+                "state": (read(port / "state") or "").rpartition(":")[2].strip() or None,  # of "4: ACTIVE"
+                "rate_gbps": float(rate.group()) if rate else None,
+            }
+        )
+    return found
+
+
+def ports(root: Path) -> List[Tuple[str, Path, Path]]:
+    """Each port's name (``mlx5_0``, of an adapter with several ``mlx5_0:1``), its adapter's folder and its own."""
+    found = []
+    for name in names(root)[:_MOST_ADAPTERS]:
+        numbers = names(root / name / "ports")
+        for number in numbers[:4]:
+            title = name if len(numbers) == 1 else f"{name}:{number}"
+            found.append((title, root / name, root / name / "ports" / number))
+    return found
+
+
+def names(folder: Path) -> List[str]:
+    """What is in ``folder``, sorted; nothing where it is not there."""
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+
+
+def read(path: Path) -> Optional[str]:
+    """The text of a file, None where there is nothing to read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_MOST_BYTES).decode("utf-8", "replace").strip() or None
+    except OSError:
+        return None
+
+
+SUBSYSTEMS = "INIT,ENV"
+"""INIT has the version, the adapters and the transport of every channel ("via NET/IB/0/GDRDMA"); ENV what it read of
+the environment. Both are printed while communicators are made and connected; a collective that runs prints in COLL
+(NCCL 2.26 to 2.29: src/transport/net.cc, p2p.cc, shm.cc, nvls.cc, init.cc; the level is compared before anything is
+formatted, src/include/debug.h: INFO)."""
+
+
+def log_nccl(environ: MutableMapping[str, str], file: Path) -> Optional[str]:
+    """Have NCCL, which reads ``environ`` when it is first used, write to ``file``; or say why not."""
+    taken = [name for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS") if environ.get(name)]
+    if taken:
+        return f"{', '.join(taken)} set by the job: NCCL's messages go where that says"
+    environ["NCCL_DEBUG"] = "INFO"
+    environ["NCCL_DEBUG_SUBSYS"] = SUBSYSTEMS
+    environ["NCCL_DEBUG_FILE"] = str(file).replace("%", "%%")  # %h and %p are filled in by NCCL
+    return None

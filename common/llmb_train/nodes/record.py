@@ -1,0 +1,158 @@
+"""What the ranks of a node record while they train: the node's file, and the peak memory of every rank's GPU.
+
+``nodes/<host>.json`` is written when the ranks start, under load, and after training; each rank adds a line to
+``nodes/<host>.memory.jsonl``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from llmb_train.nodes import gpus, machine
+from llmb_train.ranks import Rank
+
+SCHEMA = 1
+FOLDER = "nodes"
+LOAD_STEP = 5
+"""The step after which the GPUs are queried under load: they are warm, and measured iterations begin at the eleventh or
+later."""
+LAST_LOAD_STEP = 10
+"""The step after which no further look under load begins."""
+
+_LOOKS = 8
+"""At most, under load: one look may meet a GPU while it waits for others."""
+_LOOK_GAP = 0.5
+
+_SECONDS_AFTER = 4.0
+"""A job that was told to end has saved by then, and may be killed soon."""
+
+
+class Node:
+    """What one node reports about itself, in ``nodes/<host>.json``. Other ranks than the node's first only add their
+    GPU's peak memory at the end (``memory``).
+
+    No method raises or waits for longer than some seconds: what cannot be found out is recorded as missing, or not at
+    all. Questions are asked in threads of their own, because reading a broken adapter's file can hang too.
+    """
+
+    def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
+        self._writes = rank.local_rank == 0
+        self._on_gpu = False
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._looked_enough = threading.Event()
+        restart = environ.get("SLURM_RESTART_COUNT", "")
+        name = re.sub(r"[^\w.-]", "_", machine.node_name(environ))[:100].lstrip(".") or "node"
+        self._folder = folder / FOLDER
+        self._file = self._folder / f"{name}.json"
+        self._memory = self._folder / f"{name}.memory.jsonl"
+        self._content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "started": round(time.time(), 3),
+            "job": environ.get("SLURM_JOB_ID"),
+            "restart": int(restart) if restart.isdecimal() else 0,
+            "rank": rank.rank,
+            "host": machine.node_name(environ),
+        }
+
+    def start(self, *, uses_nccl: bool) -> None:
+        """Start querying the node before torch is imported, which takes longer than the query."""
+        self._on_gpu = uses_nccl
+        if not self._writes:
+            return
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            self._memory.unlink(missing_ok=True)
+            log = self._folder / f"{self._file.stem}.nccl.log"
+            log.unlink(missing_ok=True)  # an earlier start of this job
+            missing = machine.log_nccl(self._environ, log) if uses_nccl else "NCCL is for GPUs"
+            self._content["nccl_missing"] = missing
+        self._in_thread(self._look_at_start)
+
+    def wait(self) -> None:
+        """Let the query end before training begins; one that hangs is abandoned."""
+        self._join(gpus.SECONDS + 2)
+
+    def after_step(self, number: int) -> None:
+        """Start querying the GPUs while they train, and stop in time."""
+        if number == LOAD_STEP:
+            self._in_thread(self._look_under_load)
+        if number == LAST_LOAD_STEP:
+            self._looked_enough.set()
+
+    def finish(self) -> None:
+        """Query the GPUs after training; every rank says what memory its own had at most."""
+        self._looked_enough.set()
+        if self._on_gpu:
+            self._say_memory()
+        self._in_thread(lambda: self._keep("after", gpus.snapshot(_SECONDS_AFTER)))
+        self._join(_SECONDS_AFTER + 1)
+
+    def _say_memory(self) -> None:
+        """A line is one write of one process of one machine: the ranks do not wait for each other."""
+        line = {name: self._content[name] for name in ("job", "restart", "rank")}
+        with contextlib.suppress(Exception):
+            from torch import cuda
+
+            # Since the process began: Megatron-Bridge never resets these peaks (0.3.1, 0.6.0).
+            line |= {"allocated": cuda.max_memory_allocated(), "reserved": cuda.max_memory_reserved()}
+            line["device"] = cuda.mem_get_info()[1]
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+            with os.fdopen(os.open(self._memory, flags, 0o644), "wb", buffering=0) as stream:
+                stream.write(f"{json.dumps(line)}\n".encode())
+
+    def _join(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _look_under_load(self) -> None:
+        samples: list[dict[str, Any]] = []
+        while True:
+            look = gpus.snapshot()
+            if not samples:
+                self._keep("load", look)
+            samples.append(gpus.changing(look))
+            self._keep("samples", samples)
+            if not look["gpus"] or len(samples) == _LOOKS or self._looked_enough.wait(_LOOK_GAP):
+                return  # what does not answer once is not asked again
+
+    def _look_at_start(self) -> None:
+        self._keep("machine", machine.facts(self._environ))
+        self._keep("before", gpus.snapshot())
+
+    def _in_thread(self, look: Callable[[], None]) -> None:
+        if not self._writes:
+            return
+
+        def quietly() -> None:
+            # A thread's traceback in the log would look like the cause of whatever comes later.
+            with contextlib.suppress(Exception):
+                look()
+
+        with contextlib.suppress(RuntimeError):  # no more threads
+            thread = threading.Thread(target=quietly, name="llmb-evidence", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _keep(self, name: str, value: object) -> None:
+        with self._lock:
+            self._content[name] = value
+            text = json.dumps(self._content, allow_nan=False)
+            # Replaced as a whole: whoever reads it sees the old content or the new one.
+            temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+            try:
+                temporary.write_text(text + "\n", encoding="utf-8")
+                temporary.replace(self._file)
+            except OSError:
+                temporary.unlink(missing_ok=True)

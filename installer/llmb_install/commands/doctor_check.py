@@ -1,0 +1,23 @@
+"""One line of ``doctor``'s report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "doubt", "blocks"]
+
+
+@dataclass(frozen=True)
+class DoctorCheck:
+    """``remedy`` says what to do where it is not ok."""
+
+    name: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+def line(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
+    """``ok``, or if it is ``bad`` the ``level``, with what to do about it."""
+    return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")

@@ -1,0 +1,173 @@
+"""What ``doctor`` says of one compute node: what the rules about nodes find there, and whether jobs can start in its
+container. Pure functions from facts to lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from llmb_common.command.printable import size
+from llmb_common.executors.slurm.script import LOCAL_FILE_SYSTEMS, ROOT_ROOM
+from llmb_common.health.one_node import NodeReport
+from llmb_common.nodes.facts import Folder
+from llmb_common.nodes.findings import Remark, doctor_remarks
+from llmb_common.nodes.needs import needs_of_site
+from llmb_common.platform import gpus
+from llmb_common.platform.cluster_types import SLURM, traits_of
+from llmb_install.commands.doctor_check import DoctorCheck, Level, line
+from llmb_install.commands.doctor_facts import SiteFacts
+
+_LEVELS: dict[str, Level] = {"fail": "blocks", "warn": "doubt"}
+"""Doctor's words for those of the rules."""
+
+_NOT_UNPACKED = ("overlayfs", "tmpfs", "fuseblk")
+"""File systems of a container's root where the image itself is mounted, and what is written stays in memory."""
+
+_SKEW_SECONDS = 5
+
+
+def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
+    """The lines about the node, in the order in which one would fix things; one alone where it could not be asked."""
+    if node.error:
+        remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
+        yield DoctorCheck("a compute node", "doubt", node.error, remedy)
+        return
+    traits = traits_of(facts.config.cluster_type or SLURM)
+    needs = needs_of_site(facts.config, facts.install, traits)
+    remarks = doctor_remarks(node.facts, replace(needs, nodes=2))
+    yield DoctorCheck("a compute node", "ok", node.facts.host)
+    yield from _hardware(facts, node, remarks)
+    if facts.slurm.runtime != "none":
+        yield _ruled("Enroot on the node", remarks, "runtime", node.facts.software.enroot or "not found")
+    yield from _folders(facts, node)
+    yield from _hung(node)
+    if facts.slurm.runtime == "none":  # jobs train in the Pythons of cluster_config.yaml
+        yield _engine(facts, node)
+    elif facts.image is None:
+        remedy = "import one: llmb-install add WORKLOAD, or update"
+        found = f"no image of these workloads in {facts.image_folder}"
+        yield DoctorCheck("the image on the node", "doubt", found, remedy)
+    else:
+        yield from _image(facts, facts.image, node)
+    if node.skew is not None:
+        remedy = "set up time synchronization: Slurm's credentials fail when clocks differ"
+        is_apart = abs(node.skew) > _SKEW_SECONDS
+        yield line("clock of the node", is_apart, f"{node.skew:+.1f} s from ours", remedy, "doubt")
+
+
+def _ruled(name: str, remarks: Mapping[str, Remark], rule: str, found: str, remedy: str = "") -> DoctorCheck:
+    """A line whose level is that of the rule, and its remedy, unless there is a better one here."""
+    remark = remarks.get(rule)
+    if remark is None:
+        return DoctorCheck(name, "ok", found)
+    return DoctorCheck(name, _LEVELS[remark.level], found, remedy or remark.remedy)
+
+
+def _hardware(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
+    remedy = f"cluster_config.yaml says {facts.config.arch}: images would be built for the wrong architecture"
+    yield _ruled("architecture", remarks, "architecture", node.facts.machine.architecture or "", remedy)
+    shown, gpu_type = node.facts.before, facts.config.gpu_type
+    if shown.gpus:
+        found = f"{len(shown.gpus)} x {shown.gpus[0].product or '?'}, driver {shown.driver or '?'}"
+        yield _ruled("GPUs of the node", remarks, "gpu-type", found, f"cluster_config.yaml says {gpu_type}")
+        yield _ruled("CUDA of the driver", remarks, "cuda", shown.cuda or "unknown")
+    elif gpu_type != gpus.CPU:
+        yield _ruled("GPUs of the node", remarks, "no-gpu-facts", "nvidia-smi shows none")
+    names = [port.name for port in node.facts.machine.adapters]
+    yield _ruled("InfiniBand or RoCE", remarks, "network", ", ".join(names) or "no device")
+    for rule, name in (("gpudirect", "GPUDirect RDMA"), ("memlock", "locked memory")):
+        if rule in remarks:
+            yield _ruled(name, remarks, rule, remarks[rule].text)
+
+
+def _folders(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
+    if facts.install.is_dir():
+        sees = node.folder("installation").there
+        remedy = "put the installation on a file system that all nodes share"
+        yield line("installation on the node", not sees, "visible" if sees else "not visible", remedy)
+    if facts.config.image_folder and facts.slurm.runtime != "none":
+        reads = node.folder("images").there
+        remedy = f"{facts.image_folder} must be on a file system that all nodes share, open to you"
+        yield line("images on the node", not reads, "readable" if reads else "not readable", remedy)
+    yield from _workload_folder(facts, node)
+
+
+def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
+    """The folder of runs, in which doctor made one: who sees that sees the same file system."""
+    if not node.writes:
+        if facts.install.is_dir():
+            remedy = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
+            found = "not yours to write to, so not looked for on the node"
+            yield DoctorCheck("workload folder", "doubt", found, remedy)
+        return
+    states = {"on the node": node.folder("workload").state}
+    if node.inside.started:
+        said = node.inside.values.get("workloads", ())
+        there = Folder(there=bool(said), problem=None if "written" in said else "not written")
+        states["in the container"] = there.state
+    remedy = "jobs write their runs there: it must be on a file system that all nodes mount read-write"
+    for where, state in states.items():
+        yield line(f"workload folder {where}", state != "writable", state, remedy)
+
+
+def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
+    silent = ["nvidia-smi"] if "did not answer" in (node.facts.before.missing or "") else []
+    hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", ())])
+    if hung:
+        remedy = f"drain {node.facts.host} and look at its kernel log: a driver that hangs stops every job there"
+        yield DoctorCheck("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
+
+
+def _engine(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
+    wanted = facts.engine_pythons
+    lost = [python for python in wanted if python not in node.facts.software.starts]
+    found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
+    remedy = "set engine.python to one with Megatron-Bridge that all nodes see"
+    return line("training engine on the node", lost or not wanted, found, remedy)
+
+
+def _image(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
+    inside, started, name = node.inside, node.inside.started, "the image on the node"
+    if started:
+        yield DoctorCheck(name, "ok", f"{image.name} started, {inside.seconds:.0f} s in all")
+    else:
+        # srun's own lines only where nobody else says anything.
+        own = [line for line in inside.lines if not line.startswith("srun: ")] or inside.lines
+        said = "; ".join(line.removeprefix("slurmstepd: error: ") for line in own[-3:]) or "nothing is said"
+        in_time = " in time" if inside.status in (None, 124, 137) else ""
+        remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
+        yield DoctorCheck(name, "blocks", f"{image.name} did not start{in_time}: {said}", remedy)
+    # Only Pyxis unpacks where Enroot says.
+    room = node.facts.software.unpacked if facts.slurm.runtime == "pyxis" else None
+    needed = image.stat().st_size if image.is_file() else 0
+    if room and room.free is not None and not {*inside.values.get("root", ())} & {*_NOT_UNPACKED}:
+        found = f"{size(room.free)} free at {room.path} of the node, for about {size(needed)}"
+        remedy = "Pyxis unpacks it there: set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
+        yield line("room to unpack the image", room.free < needed and not started, found, remedy)
+    if facts.slurm.runtime == "enroot":
+        yield _root_for(facts, node.facts.software.roots or Folder(), needed)
+    outside, shown = len(node.facts.before.gpus), len(inside.values.get("gpu", ()))
+    if started and outside:
+        remedy = "Enroot needs its hook 98-nvidia.sh, and libnvidia-container on the node"
+        yield line("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)
+
+
+def _root_for(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
+    """Whether a job unpacks its image on the node, ``needed`` bytes: what Enroot mounts does not outlive the SIGCONT
+    with which Slurm announces a preemption."""
+    wanted = ROOT_ROOM * needed
+    if not roots.there:
+        why = "Enroot does not say where it keeps roots (4.0 and later do)"
+    elif roots.kind not in LOCAL_FILE_SYSTEMS:
+        why = f"{roots.path} is on {roots.kind or 'a file system of an unknown kind'}, which nodes may share"
+    elif (roots.free or 0) < wanted:
+        why = f"{size(roots.free or 0)} free at {roots.path} of the node, for {size(wanted)}"
+    else:
+        return DoctorCheck("saving when preempted", "ok", f"jobs unpack the image at {roots.path} of the node")
+    preempts = facts.slurm_config.get("PreemptMode", "OFF") != "OFF"
+    remedy = (
+        "a job that is preempted with grace loses up to one checkpoint interval: set ENROOT_DATA_PATH in "
+        "/etc/enroot/enroot.conf to a local disk of the nodes with room for twice the image"
+    )
+    return line("saving when preempted", preempts, f"{why}: jobs mount the image", remedy, "doubt")

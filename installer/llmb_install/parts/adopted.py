@@ -1,0 +1,81 @@
+"""What was read in an image that an installation has adopted: whether its files are whole and belong to the image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from llmb_common.errors import LLMBError
+from llmb_common.machine.files import write_json
+from llmb_common.platform.engines import is_of
+from llmb_common.recipes.catalogue import Catalogue, read_validation
+from llmb_common.recipes.rows import Variant
+from llmb_common.site.cluster import SiteRelease
+from llmb_install.parts.squashfs import BadImage, check_superblock
+from llmb_install.working.artefact import read_receipt
+
+
+def receipt_path(folder: Path, release: str) -> Path:
+    """Where in the folder of catalogues it is noted in which image ``release`` was read."""
+    return folder / f"adopted-{release}.json"
+
+
+def write_receipt(folder: Path, release: str, image: Path) -> None:
+    """Note that ``release`` was read in the file ``image`` as it is now."""
+    folder.mkdir(exist_ok=True)
+    write_json(receipt_path(folder, release), {"schema": 1, "image": str(image), **_state(image)})
+
+
+def _state(image: Path) -> dict[str, Any]:
+    status = image.stat()
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
+    """What is wrong with the release ``name`` of ``cluster_config.yaml``, with its remedy; None: nothing.
+
+    Args:
+        folder: that of the catalogues, with the receipts
+        name: as the configuration has it: 0.7.0 or 0.7
+        own: what the configuration says of it
+        image: its file; None where it names no image
+        base: the variant that plain pretraining runs, to read the catalogue with
+    """
+    problem = _problem(folder, name, own, image, base)
+    if problem is None:
+        return None
+    again = f"llmb-install adopt {quote(own.image)}" if own.image else "write the file again, or name another one"
+    return f"{problem}\n  -> {again}"
+
+
+def _problem(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
+    if image is not None:
+        if not image.is_file():
+            return f"its image {image} is missing"
+        try:
+            check_superblock(image)
+        except BadImage as bad:
+            return f"its image {image} is damaged: {bad}"
+        receipt = read_receipt(receipt_path(folder, name))
+        if receipt is not None and {key: receipt.get(key) for key in ("size", "mtime_ns")} != _state(image):
+            return f"its image {image} is another one than the one that its functions were read in"
+    try:
+        return _wrong_file(name, own, base)
+    except LLMBError as error:
+        return error.message
+
+
+def _wrong_file(name: str, own: SiteRelease, base: Variant) -> str | None:
+    """What is wrong with the files that were read in the image. Raises LLMBError where one cannot be read."""
+    if own.catalogue is not None:
+        catalogue = Catalogue(Path(own.catalogue), base)
+        if not is_of(catalogue.release, name):
+            return f"{own.catalogue} is of Megatron-Bridge {catalogue.release}"
+        if not catalogue.is_whole():
+            return f"{own.catalogue} is damaged: its functions are not those of its SHA-256"
+    if own.validation is not None:
+        validation = read_validation(Path(own.validation))
+        if not is_of(validation.release, name):
+            return f"{own.validation} is of Megatron-Bridge {validation.release}"
+    return None

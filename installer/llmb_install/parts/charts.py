@@ -1,0 +1,108 @@
+"""The script that draws the charts of reports. ``llmb_run`` reads it, and has it fetched for the first page.
+
+vl-convert-python, of 84 MiB, writes it without a network. It is fetched for that, and removed.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install.parts import environment_build
+from llmb_install.parts.engine import Tool
+from llmb_install.parts.environment_build import not_had
+from llmb_install.parts.fetching import fetch
+from llmb_install.parts.package_index import Sources
+from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.refusals import Unavailable
+from llmb_install.parts.uv import may_know_better
+from llmb_install.working import command
+from llmb_install.working.artefact import Artefact, Room
+from llmb_install.working.reporter import Reporter
+
+_PROGRAM = """\
+import sys
+sys.path.append(sys.argv[1])
+import vl_convert
+script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+open(sys.argv[2], "w", encoding="utf-8").write(script.replace("</script", "<\\\\/script"))
+"""
+
+
+@dataclass(frozen=True)
+class Charts(Artefact):
+    """Vega, Vega-Lite and their embedding as one script of 0.9 MB, in the tool's environment, with which it goes."""
+
+    tool: Tool
+    lock: Path
+
+    id = "charts"
+    needs = (Tool.id,)
+    download = 34_000_000
+    disk = 900_000
+
+    @property
+    def path(self) -> Path:
+        return self.tool.folder / "vega.js"
+
+    def show(self) -> str:
+        return f"write the script that draws charts, by what {self.lock} says"
+
+    def room(self) -> list[Room]:
+        return [Room(self.tool.link.parent, 130_000_000, "what draws charts")]
+
+    def lacks(self) -> list[EnvironmentLacks]:
+        try:
+            Sources(settings(environment_build.child_environment())).links("vl-convert-python", _is_for_here)
+        except Unavailable as problem:
+            if not may_know_better(problem):
+                return [_not_had(problem)]
+        return []
+
+    def is_complete(self) -> bool:
+        return self.path.is_file()
+
+    def verify(self) -> str | None:
+        return None if self.is_complete() else f"{self.path} is missing"
+
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        """Make it unless it is there.
+
+        Raises:
+            EnvironmentLacks: what makes it could not be had, or did not run.
+        """
+        if not anew and self.is_complete():
+            return False
+        maker, script = self.path.with_name(".charts"), self.path.with_name(".vega.js")
+        shutil.rmtree(maker, ignore_errors=True)  # of a command that was killed
+        with reporter.step("charts") as step:
+            try:
+                step.update("fetching vl-convert-python")
+                fetch(self.lock, _is_for_here, maker, settings(environment_build.child_environment()))
+                step.update("writing the script")
+                python = str(self.tool.folder / "bin" / "python")
+                done = command.run([python, "-I", "-c", _PROGRAM, str(maker), str(script)], reporter)
+                if done.status != 0:
+                    raise EnvironmentLacks(
+                        f"the script that draws charts could not be made: {' '.join(done.tail[-1:])}",
+                        remedy="run the same command again",
+                    )
+                script.replace(self.path)
+            except Unavailable as problem:
+                raise _not_had(problem) from problem
+            finally:
+                shutil.rmtree(maker, ignore_errors=True)
+        return True
+
+
+def _is_for_here(name: str) -> bool:
+    """Whether ``name`` is a wheel of vl-convert-python for this machine."""
+    return re.fullmatch(rf"vl_convert_python-.*-abi3-manylinux.*_{platform.machine()}\.whl", name) is not None
+
+
+def _not_had(problem: Unavailable) -> EnvironmentLacks:
+    return not_had("what draws the charts of reports cannot be fetched", problem)

@@ -1,0 +1,72 @@
+"""Fetching the one package that a lock names: by pip, else by the user's own uv, else by ``Sources``.
+
+The former two may know more than they can be asked for, such as a keyring. Each compares the hash.
+
+Starts on Python 3.6, like ``uv``. Standard library only.
+"""
+
+import importlib.util
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Callable, List
+
+from llmb_install.parts.package_index import ANSWER_SECONDS, Sources
+from llmb_install.parts.pip_settings import IndexSettings
+
+_SECONDS = 600
+
+
+def has_pip() -> bool:
+    """Whether the Python that runs this has pip."""
+    return importlib.util.find_spec("pip") is not None
+
+
+def fetch(lock: Path, accepts: Callable[[str], bool], folder: Path, told: IndexSettings) -> None:
+    """Put the package that ``lock`` names, which needs no other, into ``folder``, which is made.
+
+    pip and uv lay it out as for a Python, ``Sources`` as in its wheel, whose name ``accepts`` likes. They are asked
+    once: what they do not get is asked for again by ``Sources``, which knows whether to wait.
+
+    Raises:
+        Unavailable: nobody has it; as ``Sources`` says.
+        OSError: it could not be written.
+    """
+    folder.mkdir()
+    own = shutil.which("uv")
+    alone = ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(lock)]
+    once = ["--retries", "0", "--timeout", str(ANSWER_SECONDS), "--disable-pip-version-check", "--no-input"]
+    clients = [[sys.executable, "-m", "pip", "install", *once, *alone]] if has_pip() else []
+    clients += [[own, "pip", "install", "--no-cache", "--python", sys.executable, *alone]] if own else []
+    if any(_did(argv, folder, told) for argv in clients):
+        return
+    text = lock.read_text("utf-8")
+    (package,) = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
+    content = Sources(told).fetch(package, accepts, re.findall(r"sha256:([0-9a-f]{64})", text))
+    with zipfile.ZipFile(io.BytesIO(content)) as wheel:
+        wheel.extractall(str(folder))
+
+
+def _did(argv: List[str], folder: Path, told: IndexSettings) -> bool:
+    """Whether pip or uv has filled ``folder``, which is empty else."""
+    try:
+        subprocess.run(
+            [*argv, "--target", "."],
+            env={**os.environ, "UV_HTTP_RETRIES": "0", **told.variables},
+            cwd=str(folder),  # a json.py in the current folder is not pip's
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=True,
+        )
+        return True
+    except (OSError, subprocess.SubprocessError):
+        shutil.rmtree(str(folder))
+        folder.mkdir()
+        return False

@@ -1,0 +1,162 @@
+"""Why a file of a package could not be had: what happened, at which address, and what to do about it.
+
+Starts on Python 3.6, like ``uv``. Standard library only.
+"""
+
+import http.client
+import re
+import socket
+import ssl
+import urllib.error
+import urllib.parse
+from email.utils import mktime_tz, parsedate_tz
+from time import time
+from typing import Any, Optional
+
+_SETTINGS = "PIP_INDEX_URL or UV_DEFAULT_INDEX, or pip.conf"
+
+OTHER_INDEX = f"name an index that this machine reaches ({_SETTINGS})"
+
+_BUNDLE = "install from a bundle: --from DIR, see docs/administrators.md"
+
+_REACH = f"check the network and the proxy, {OTHER_INDEX}, or {_BUNDLE}"
+
+_AGAIN = f"run the same command again later, or {OTHER_INDEX}"
+
+
+class Unavailable(Exception):
+    """A file could not be had. The text says what happened, and where; ``remedy`` what to do about it.
+
+    ``absent``: what was asked answers, and does not have it. ``down``: it does not answer. ``by_name``: it answers to
+    others, so that a program with more to show, or other authorities to trust, may get it. ``later``: seconds after
+    which to ask again, 0 where it does not say how many; None: there is no use in that.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        remedy: str,
+        *,
+        absent: bool = False,
+        down: bool = False,
+        by_name: bool = False,
+        later: Optional[float] = None,
+    ) -> None:
+        super().__init__(text)
+        self.remedy = remedy
+        self.absent = absent
+        self.down = down
+        self.by_name = by_name
+        self.later = later
+
+
+def without_password(location: str) -> str:
+    """An address as it may be shown."""
+    try:
+        parts = urllib.parse.urlsplit(location)
+    except ValueError:
+        return re.sub(r"//[^/]*@", "//", location)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl() if parts.netloc else location
+
+
+def unanswered(shown: str, error: Exception, by: str = "") -> Unavailable:
+    """What to say where ``shown`` gave no answer at all, or only half of one; ``by``: the proxy that was asked."""
+    cause: Any = error
+    while isinstance(cause, urllib.error.URLError):
+        cause = cause.reason
+    if isinstance(cause, http.client.IncompleteRead):
+        missing = f"{len(cause.partial)} of {len(cause.partial) + (cause.expected or 0)} bytes"
+        return broken_off(shown, f"answer{by}", f", after {missing}")
+    if isinstance(cause, ssl.SSLError):
+        what = f"cannot be reached safely{by}: {_tls(cause)}"
+        remedy = (
+            f"name the authorities that this site trusts (PIP_CERT=/path/to/ca.pem or SSL_CERT_FILE), or {OTHER_INDEX}"
+        )
+        return Unavailable(f"{shown} {what}", remedy, down=True, by_name=True)
+    if isinstance(cause, socket.gaierror):
+        why = f"the name of its host is not known here ({cause.strerror})"
+    elif isinstance(cause, (socket.timeout, TimeoutError)):
+        why = "no answer"
+    else:
+        why = str(getattr(cause, "strerror", "") or cause)
+    if "407" in why:
+        return _of_proxy(shown, f"{why}{by}")
+    # Whoever hangs up in the middle may be overloaded.
+    later = 0 if isinstance(cause, ConnectionError) and not isinstance(cause, ConnectionRefusedError) else None
+    return Unavailable(f"{shown} cannot be reached: {why}{by}", _REACH, down=True, later=later)
+
+
+def broken_off(location: str, what: str, where: str = "") -> Unavailable:
+    """What to say of half a file."""
+    remedy = f"{_AGAIN}: a proxy or a filter on the way may cut off large files"
+    return Unavailable(f"{without_password(location)}: the {what} breaks off{where}", remedy, later=0)
+
+
+def refused(shown: str, status: int, reason: str, retry_after: str, *, known: bool) -> Unavailable:
+    """What to say of an answer that is none of a file.
+
+    ``retry_after``: that header, if it has one; ``known``: it was told a user and a password.
+    """
+    code = f"{status} {reason}"
+    later = _seconds(retry_after)
+    wait = f", and asks to wait {later:.0f} s" if later else ""
+    if status in (404, 410):
+        remedy = f"check the address of the index, which most often ends in /simple, or {OTHER_INDEX}"
+        return Unavailable(f"{shown}: {code}", remedy, absent=True)
+    if status == 401:
+        what = "does not accept the user and the password that it was told" if known else "wants a user and a password"
+        remedy = f"put them into ~/.netrc or the index's address, https://USER:PASSWORD@HOST/... ({_SETTINGS})"
+        return Unavailable(f"{shown} {what} ({code})", remedy, by_name=True)
+    if status == 403:
+        remedy = f"ask those who run it for access, or {OTHER_INDEX}"
+        return Unavailable(f"{shown} refuses access ({code})", remedy, by_name=True)
+    if status == 407:
+        return _of_proxy(shown, code)
+    if 300 <= status < 400:
+        remedy = f"look where 'curl -IL {shown}' leads, and {OTHER_INDEX}"
+        return Unavailable(f"{shown} redirects in a circle ({status})", remedy)
+    if status == 429:
+        return Unavailable(f"{shown} has too many requests ({code}){wait}", _AGAIN, later=later)
+    if status >= 500:
+        return Unavailable(f"{shown} has trouble of its own ({code}){wait}", _AGAIN, later=later)
+    return Unavailable(f"{shown} refuses the request ({code})", f"check the address of the index, or {OTHER_INDEX}")
+
+
+def nowhere(package: str, asked: str) -> Unavailable:
+    """What to say where nobody has any file of ``package``; ``asked``: who was asked, and what they answered."""
+    remedy = f"check the address of the index, which most often ends in /simple, or {OTHER_INDEX}"
+    return Unavailable(f"no index or folder has {package} ({asked})", remedy, absent=True)
+
+
+def web_page(shown: str, text: str) -> Unavailable:
+    """What to say of a page for people in place of a file or of a list of files."""
+    title = re.search(r"<title[^>]*>\s*(.*?)\s*</title", text, re.IGNORECASE | re.DOTALL)
+    named = f" ({' '.join(title[1].split())[:60]!r})" if title else ""
+    remedy = f"log in to the network or the proxy that answers in its place, or {OTHER_INDEX}"
+    return Unavailable(f"{shown} answers with a web page{named} in place of packages", remedy, by_name=True)
+
+
+def other_content(shown: str) -> Unavailable:
+    """What to say of a file whose hash is not that of the lock."""
+    remedy = (
+        f"have those who run it fetch the file again, or {OTHER_INDEX}; what the locks do not name is never installed"
+    )
+    return Unavailable(f"{shown} has another content than the lock file says", remedy)
+
+
+def _of_proxy(shown: str, why: str) -> Unavailable:
+    remedy = "put its user and password into the address of the proxy (PIP_PROXY=http://USER:PASSWORD@HOST:PORT)"
+    return Unavailable(f"{shown} cannot be reached, because the proxy wants a user: {why}", remedy, by_name=True)
+
+
+def _tls(cause: ssl.SSLError) -> str:
+    why = getattr(cause, "verify_message", "") or cause.reason or str(cause)
+    return f"its certificate is not accepted ({why})" if "CERTIFICATE" in (cause.reason or "") else f"TLS: {why}"
+
+
+def _seconds(text: str) -> float:
+    """What ``Retry-After`` asks for: seconds, or a date (RFC 9110, 10.2.3); 0 where it asks for nothing."""
+    if text.strip().isdigit():
+        return float(text)
+    date = parsedate_tz(text)
+    return max(0.0, mktime_tz(date) - time()) if date else 0.0
