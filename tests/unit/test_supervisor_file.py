@@ -13,6 +13,7 @@ from support.run_site import RunSite
 from support.script_stubs import ScriptStubs
 
 SLEEP = """#!/bin/bash
+if [[ -e $LLMB_RUN_DIR/claim ]]; then exec {sleep} "$1"; fi  # the job has begun
 echo "$1" >> {folder}/slept
 (($(wc -l < {folder}/slept) != 3)) || {{ {third}; }}
 """
@@ -31,7 +32,7 @@ class Job:
     def run(self, script: Path | None = None, third: str = ":") -> tuple[int, str]:
         """The exit status, and what the batch log gets."""
         sleep = self.stubs.bin / "sleep"
-        sleep.write_text(SLEEP.format(folder=self.folder, third=third))
+        sleep.write_text(SLEEP.format(sleep=shutil.which("sleep"), folder=self.folder, third=third))
         sleep.chmod(0o755)
         done = self.stubs.run(script or self.record.paths.script, self.folder)
         return done.returncode, done.stderr
