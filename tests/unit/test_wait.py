@@ -11,10 +11,12 @@ WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
 
 
 def told(script: str) -> list[str]:
-    """The words that ``script`` prints, with ``await`` defined."""
+    """The words that ``script`` prints, errors too, with ``await`` defined."""
     text = f"set -euo pipefail\nsource '{WAIT}'\n{script}"
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(
+        ["bash", "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout
     return done.stdout.split()
 
 
@@ -30,13 +32,13 @@ echo $status
 
 
 def test_a_signal_does_not_hide_how_the_child_has_ended() -> None:
-    found = told(f"trap 'echo signal' TERM\n{SIGNALS_AS_IT_ENDS * 6}")
+    found = told(f"trap 'echo signal >&2' TERM\n{SIGNALS_AS_IT_ENDS * 6}")
     assert found == ["signal", "7"] * 6, "each time: once may be luck"
 
 
 def test_it_waits_on_after_signals() -> None:
     child = "for i in 1 2 3; do sleep 0.3; kill -TERM $PPID; done; sleep 0.5; exit 7"
-    *signals, status = told(f"trap 'echo signal' TERM\nbash -c '{child}' &\nawait $!\necho $status")
+    *signals, status = told(f"trap 'echo signal >&2' TERM\nbash -c '{child}' &\nawait $!\necho $status")
     assert (set(signals), status) == ({"signal"}, "7")
 
 
@@ -49,3 +51,9 @@ def test_it_gives_up_where_a_trap_sets_a_verdict() -> None:
     child = "sleep 0.3; kill -USR1 $PPID; exec sleep 600"
     script = f"status=3 verdict=''\ntrap 'verdict=11' USR1\nbash -c '{child}' > /dev/null &\nawait $!"
     assert told(f"{script}\necho $status\nkill $!") == ["3"]
+
+
+def test_what_ends_its_own_pauses_leaves_no_word() -> None:
+    """A log in which something was killed has a cause that is none."""
+    child = "for i in 1 2 3; do sleep 0.1; kill -KILL $(pgrep -P $PPID -x sleep) || true; done; exit 7"
+    assert told(f"bash -c '{child}' 2> /dev/null &\nawait $!\necho $status") == ["7"]

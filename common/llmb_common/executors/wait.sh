@@ -6,7 +6,7 @@ await() {  # PID of the child
   local looks=0 seconds=0.1
   while kill -0 "$1" 2> /dev/null; do
     if [[ -n ${verdict:-} ]]; then return; fi
-    sleep "$seconds" || true
+    : "$(sleep "$seconds")"  # bash says nothing of its end: Slurm may kill it a moment before this shell
     ((++looks < 100)) || seconds=1
   done
   wait "$1" && status=0 || status=$?

@@ -128,8 +128,9 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
     lines.append("begin")
     if plan.checkpoint.resume:
         lines.append(f"require_checkpoint {quote(plan.checkpoint.save or str(paths.checkpoints))}")
-    lines += ["", "# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, script.ranks)]
-    lines += ["TASK", "", *script.launch(plan), 'follow "$!"']
+    lines += ["", "# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true"]
+    lines += [task_script(plan, script.ranks), "TASK", ""]
+    lines += [*script.launch(plan), 'follow "$!"']
     return "\n".join(lines) + "\n"
 
 
