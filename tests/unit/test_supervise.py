@@ -293,8 +293,12 @@ def test_the_kernels_of_the_nodes_are_asked_after_a_failure_alone(tmp_path: Path
         assert all(time.isdigit() and nodes.endswith("/nodes") for time, nodes in asked)
 
 
+FOLLOWED = """
+until ((0x$(sed -n 's/^SigCgt:\\s*//p' /proc/$PPID/status) & 1 << 14)); do sleep 0.1; done
+"""
+"""Waits until the script has a trap for SIGTERM."""
 IN_THE_GRACE: dict[str, tuple[str, str]] = {
-    "told to end": ('kill -TERM "$PPID"; sleep 1; exit 9', "exit 1"),
+    "told to end": (f'{FOLLOWED}kill -TERM "$PPID"; sleep 1; exit 9', "exit 1"),
     "preempted": (f"{printing(1, 2)}{SOON_GONE}exit 9", PREEMPTED),
 }
 
