@@ -363,3 +363,9 @@ def test_ranks_that_are_stuck_are_asked_before_the_time_limit(
     script = f"{PRELUDE}\n{state}\nif at_the_limit; then echo asked; fi"
     done = subprocess.run(["bash", "-c", script, "bash", SUPERVISE, WAIT], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == ("asked\n" if asks else ""), done.stderr
+
+
+def test_they_are_asked_once(folder: Path) -> None:
+    near = 'at_the_limit() { ((clock >= 100)); }\nask_ranks() { echo "$clock asked $1"; }\n'
+    printed = bash(folder, near + SIMULATED, f"{Run(ends=200).line()}\n")
+    assert printed.partition(".\n")[0].splitlines() == ["105 asked 4242", "step ended"]

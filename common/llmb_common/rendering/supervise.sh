@@ -111,7 +111,7 @@ iteration() {  # its number, that of the last, milliseconds
 
 # Whether the log has the last iteration of all.
 has_trained() {
-  local last=0 steps=0 idle=0 times=() median=0 offset=$first
+  local last=0 steps=0 idle=0 times=() median offset=$first
   look
   ((last > 0 && last == steps))
 }
@@ -126,7 +126,7 @@ full=12      # nor could the log have grown
 # Ends a step that has had no new iteration for long, and one that does not exit after its last iteration. It counts
 # its own pauses: while Slurm suspends a job, no time passes.
 supervise() {  # PID of the step
-  local poll start hang teardown verdict asked=0 last=0 steps=0 idle=0 times=() median=0 offset=$first excuses=0
+  local poll start hang teardown verdict asked=0 last=0 steps=0 idle=0 times=() median offset=$first excuses=0
   poll=$(seconds LLMB_WATCH_SECONDS 15)
   start=$(seconds LLMB_START_SECONDS "$start_seconds")
   hang=$(seconds LLMB_HANG_SECONDS "$hang_seconds")
