@@ -351,6 +351,7 @@ def test_the_record_is_one_object_for_each_event(folder: Path) -> None:
     [
         (3550, 3600, 7, 40, True),
         (3550, 3600, 7, 20, False),  # it may still come
+        (3550, 3600, 7, 30, False),  # no longer than five iterations
         (3500, 3600, 7, 40, False),  # there is time
         (3550, 3600, 0, 40, False),  # ranks that start wait for each other for long
         (3550, 0, 7, 40, False),  # nobody ends the job, or ranks save
