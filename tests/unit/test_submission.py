@@ -159,6 +159,13 @@ def test_so_is_another_supervisor_even_if_the_script_was_changed_to_it(record: R
     assert f"{record.paths.script} is not what the plan gives" in refusal(record)
 
 
+@pytest.mark.parametrize("name", ["script", "job", "supervisor", "code"])
+def test_so_is_a_run_without_one_of_its_files(record: RunRecord, name: str) -> None:
+    path = getattr(record.paths, name)
+    path.unlink()
+    assert f"cannot read {path}: " in refusal(record)
+
+
 def test_a_run_keeps_the_supervisor_of_the_release_that_made_it(
     record: RunRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
