@@ -331,6 +331,11 @@ def test_what_is_far_above_in_a_long_log_is_not_read_again(folder: Path) -> None
     assert bash(folder, script + "look; echo again; look") == "3 9 5\n3 9 5\nagain\n"
 
 
+def test_nobody_waits_for_what_is_gone(folder: Path) -> None:
+    processes = 'kill() { return 1; }; pause() { echo "paused $1"; }; '
+    assert bash(folder, f"{processes} gone 4242 60 && echo gone") == "gone\n"
+
+
 def test_pauses_are_real(folder: Path) -> None:
     before = 'exec 9<> <(:); printf -v before "%(%s)T" -1; pause 2; printf -v after "%(%s)T" -1; '
     assert int(bash(folder, f'{before} echo "$((after - before))"')) >= 1

@@ -57,3 +57,12 @@ def test_what_ends_its_own_pauses_leaves_no_word() -> None:
     """A log in which something was killed has a cause that is none."""
     child = "for i in 1 2 3; do sleep 0.1; kill -KILL $(pgrep -P $PPID -x sleep) || true; done; exit 7"
     assert told(f"bash -c '{child}' 2> /dev/null &\nawait $!\necho $status") == ["7"]
+
+
+def test_after_ten_seconds_it_looks_once_a_second(tmp_path: Path) -> None:
+    pauses = tmp_path / "pauses"
+    pauses.touch()
+    count = f"sleep() {{ echo $1 >> '{pauses}'; command sleep 0.01; }}"
+    child = f"until (($(wc -l < {pauses}) > 101)); do sleep 0.1; done"
+    assert told(f"{count}\ntimeout 60 bash -c '{child}' &\nawait $!\necho $status") == ["0"]
+    assert pauses.read_text().split()[:102] == ["0.1"] * 100 + ["1"] * 2
