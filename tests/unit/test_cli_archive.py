@@ -42,6 +42,7 @@ def test_an_archive_holds_the_runs_and_its_hashes_hold(cli: Cli, tmp_path: Path,
         inside + "run.json",
         inside + "job.json",
         inside + f"{experiment}.sbatch",
+        inside + "supervisor.sh",
         inside + "code.zip",
         inside + f"{experiment}/log-{experiment}.out",
     }

@@ -147,6 +147,15 @@ def test_an_exact_retry_starts_nothing_where_something_differs(here: Cli) -> Non
     assert len(here("jobs", "--json").data["runs"]) == 2
 
 
+def test_a_run_made_with_another_supervisor_differs_in_that_alone(here: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = started(here)
+    monkeypatch.setattr(
+        "llmb_common.rendering.supervisor.render_supervisor", lambda cluster_type: b"of a later release"
+    )
+    (found,) = here("retry", run, "--check", "--json").data["runs"]
+    assert [difference["what"] for difference in found["differences"]] == ["supervisor.sh"]
+
+
 def test_of_several_runs_each_is_compared_and_all_or_none_start(here: Cli) -> None:
     same, other = started(here), started(here)
     tamper(here, other)

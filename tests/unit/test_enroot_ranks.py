@@ -254,3 +254,18 @@ def test_what_saves_nothing_ends_by_a_signal_and_leaves_nothing(node: Node) -> N
     os.killpg(rank.pid, signal.SIGTERM)
     assert ended(rank) == (-signal.SIGTERM, "")
     assert node.left() == set()
+
+
+SIGNALLED_AS_IT_ENDS = """
+(sleep 0.5; kill -CONT "$PPID") > /dev/null 2>&1 &
+kill -STOP "$PPID"
+kill -TERM "$PPID"
+exit 7
+"""
+"""A rank whose end and a signal reach the shell that waits for it in one instant."""
+
+
+def test_a_signal_does_not_hide_how_a_rank_has_ended(node: Node) -> None:
+    ranks = [node.start(rank, SIGNALLED_AS_IT_ENDS) for rank in range(8)]  # one alone may have luck
+    assert [ended(rank) for rank in ranks] == [(7, "")] * 8
+    assert node.left() == set()

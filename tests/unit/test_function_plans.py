@@ -15,6 +15,7 @@ from llmb_common.recipes.catalogue import read_validation
 from llmb_common.recipes.rows import read_published
 from llmb_common.rendering.job import job_document, job_text
 from llmb_common.rendering.script import render_script
+from llmb_common.rendering.supervisor import render_supervisor
 from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.machine import Machine
@@ -70,7 +71,8 @@ def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path)
         assert set(refused) == {name for name, result in validated.items() if result.refused is not None}
         assert len(names) == len(there) - len(refused) == len(accepted(recipe))
     assert len(shapes) < 6
-    subprocess.run([str(Path(sys.executable).with_name("shellcheck")), *map(str, shapes.values())], check=True)
+    (tmp_path / "supervisor.sh").write_bytes(render_supervisor("slurm"))
+    subprocess.run([str(Path(sys.executable).with_name("shellcheck")), "-x", *map(str, shapes.values())], check=True)
 
 
 DOCUMENTED = "MODEL_SIZE=deepseek_v3 GPU_TYPE=gb300 JOB_TOTAL_GPUS=256"

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.machine.files import user_name
+from llmb_common.machine.files import sha256_of, user_name
 from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.runs import folders
@@ -340,7 +340,8 @@ def test_the_folder_holds_everything_that_the_job_needs(plan: JobPlan, code: Pat
     record = create_run(plan, code, {"llmb": "1"}, Submission(key="night", options=("--exclude=n1",)))
     paths = record.paths
     assert load_record(paths.folder) == record
-    assert (record.state, record.manifest, record.submission.key) == ("SUBMITTING", {"llmb": "1"}, "night")
+    assert (record.state, record.submission.key) == ("SUBMITTING", "night")
+    assert record.manifest == {"llmb": "1", "supervisor_sha256": sha256_of(paths.supervisor)}
     assert record.submitter == identify()
     assert paths.code.read_bytes() == pack_code(code)
     assert json.loads(paths.job.read_text())["run_id"] == paths.run_id
@@ -367,7 +368,7 @@ def test_everybody_may_read_a_run_and_only_its_owner_change_it(plan: JobPlan, co
     if umask == 0:
         assert found["."] == found[record.paths.output.name] == "755"
     assert found[record.paths.script.name] == "755"
-    assert {found[name] for name in ("run.json", "job.json", "code.zip")} == {"644"}
+    assert {found[name] for name in ("run.json", "job.json", "code.zip", "supervisor.sh")} == {"644"}
 
 
 def test_a_profiled_run_has_a_place_for_its_profiles(plan: JobPlan, code: Path) -> None:

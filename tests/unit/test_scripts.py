@@ -21,6 +21,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Row
+from llmb_common.rendering.supervisor import render_supervisor
 from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_common.site.machine import Machine
 from llmb_train.ranks import find_rank
@@ -65,12 +66,17 @@ def variables_of(row: Row, dtype: str) -> dict[str, str]:
 
 @cache
 def reference() -> str:
-    return script_of(plan_of(GB200))
+    return without_hash(script_of(plan_of(GB200)))
+
+
+def without_hash(script: str) -> str:
+    """``script`` without the hash of its supervisor, which changes in all of them at once."""
+    return re.sub(r"^sha256=[0-9a-f]{64}$", "sha256=SHA256", script, flags=re.MULTILINE)
 
 
 def own_part(script: str) -> str:
     """The head of ``script``, and how the rest differs from the reference script."""
-    head, body = split(script)
+    head, body = split(without_hash(script))
     lines = difflib.unified_diff(split(reference())[1].splitlines(), body.splitlines(), lineterm="", n=2)
     # Without line numbers, so that a line added to all scripts is one line in one golden file.
     different = ["@@" if line.startswith("@@") else line for line in lines][2:]
@@ -79,7 +85,7 @@ def own_part(script: str) -> str:
 
 
 def split(script: str) -> tuple[str, str]:
-    head, mark, body = script.partition("# The job, as its scheduler knows it")
+    head, mark, body = script.partition("# What watches over the ranks")
     assert mark, "the line that begins what scripts have in common"
     return head, mark + body
 
@@ -135,19 +141,27 @@ def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) ->
     made = [plan_of(recipe.name, **variables_of(row, dtype)) for recipe, row, dtype in (row.values for row in ROWS)]
     made += [plan_of(*words) for words in SWITCHES.values()]
     scripts = [(plan, script_of(plan)) for plan in made]
-    # ShellCheck reads every head, and a whole script of each shape.
-    texts = {"#!/bin/bash\n" + "\n".join(split(text)[0] for _, text in scripts)}
-    shapes = {shape_of(text, plan): text for plan, text in scripts}
+    # ShellCheck reads every head, and a whole script of each shape with the supervisor beside it.
+    texts = {
+        "slurm": {"#!/bin/bash\n" + "\n".join(split(text)[0] for _, text in scripts) + 'echo "$log"\n'},
+        "local": set(),
+    }
+    shapes = {shape_of(text, plan): (plan.cluster_type, text) for plan, text in scripts}
     assert 1 < len(shapes) < len(scripts) / 2
-    for text in shapes.values():
+    for cluster_type, text in shapes.values():
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         inner = re.findall(r"<< '([A-Z]+)' \|\| true\n(.*?)\n\1\n", text, flags=re.DOTALL)
         assert [kind for kind, _ in inner][:1] == ["TASK"]
-        texts |= {text, *(f"#!/bin/bash\n{lines}\n" for _, lines in inner)}
-    files = [tmp_path / f"{number}.sh" for number in range(len(texts))]
-    for file, text in zip(files, sorted(texts), strict=True):
-        file.write_text(text)
-    subprocess.run([SHELLCHECK, *files], check=True)
+        texts[cluster_type] |= {text, *(f"#!/bin/bash\n{lines}\n" for _, lines in inner)}
+    for cluster_type, whole in texts.items():
+        folder = tmp_path / cluster_type
+        folder.mkdir()
+        supervisor = render_supervisor(cluster_type)
+        (folder / "supervisor.sh").write_bytes(supervisor)
+        (kernel,) = re.findall(r"<< 'KERNEL' \|\| true\n(.*?)\nKERNEL\n", supervisor.decode(), flags=re.DOTALL)
+        for number, text in enumerate(sorted({*whole, f"#!/bin/bash\n{kernel}\n"})):
+            (folder / f"{number}.sh").write_text(text)
+        subprocess.run([SHELLCHECK, "-x", *folder.glob("[0-9]*.sh")], check=True)
 
 
 def test_no_script_is_left_over() -> None:

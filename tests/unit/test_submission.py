@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import zipfile
 from pathlib import Path
@@ -146,6 +147,29 @@ def test_another_script_or_job_is_refused(record: RunRecord) -> None:
         path.write_bytes(before + b"\n")
         assert f"{path} is not what the plan gives" in refusal(record)
         path.write_bytes(before)
+    check_unchanged(record)
+
+
+def test_so_is_another_supervisor_even_if_the_script_was_changed_to_it(record: RunRecord) -> None:
+    before = hashlib.sha256(record.paths.supervisor.read_bytes()).hexdigest()
+    record.paths.supervisor.write_text("touch mine\n")
+    assert f"{record.paths.supervisor} is not the one that was planned" in refusal(record)
+    after = hashlib.sha256(b"touch mine\n").hexdigest()
+    record.paths.script.write_text(record.paths.script.read_text().replace(before, after))
+    assert f"{record.paths.script} is not what the plan gives" in refusal(record)
+
+
+@pytest.mark.parametrize("name", ["script", "job", "supervisor", "code"])
+def test_so_is_a_run_without_one_of_its_files(record: RunRecord, name: str) -> None:
+    path = getattr(record.paths, name)
+    path.unlink()
+    assert f"cannot read {path}: " in refusal(record)
+
+
+def test_a_run_keeps_the_supervisor_of_the_release_that_made_it(
+    record: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmb_common.rendering.supervisor.render_supervisor", lambda cluster_type: b"of a later one")
     check_unchanged(record)
 
 

@@ -6,18 +6,22 @@ test_supervise_clock.py.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
+from llmb_common.runs.record import RunRecord
 from llmb_common.submission.single import create_run
 from support.iteration_logs import mbridge_line
+from support.processes import wait_until
 from support.run_site import RunSite
 from support.runs import make_run
 
@@ -26,6 +30,16 @@ signal=${1#--signal=} && kill -"$signal" "$(cat "$LLMB_RUN_DIR/rank")\""""
 """Signals the rank whose PID is in the run's folder, if the job is named as squeue names it."""
 Ended: TypeAlias = tuple[int, list[tuple[str, int | None]]]
 """The exit code of a script, and its events."""
+
+
+def with_supervisor(record: RunRecord, change: Callable[[str], str]) -> None:
+    """Give a run another supervisor, and a script that was made with it."""
+    before = record.paths.supervisor.read_text()
+    after = change(before)
+    assert after != before
+    record.paths.supervisor.write_text(after)
+    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (before, after)]
+    record.paths.script.write_text(record.paths.script.read_text().replace(*hashes))
 
 
 def run_script(
@@ -41,9 +55,7 @@ def run_script(
     record = make_run(install, state="SUBMITTED", log=log)
     programs = folder / "bin"
     programs.mkdir()
-    script_text = record.paths.script.read_text()
-    assert "\ntell_seconds=10\n" in script_text
-    record.paths.script.write_text(script_text.replace("\ntell_seconds=10\n", "\ntell_seconds=1\n"))
+    with_supervisor(record, lambda text: text.replace("\ntell_seconds=10\n", "\ntell_seconds=1\n"))
     step = f"if [[ $1 == --overlap ]]; then {on_nodes}; fi\n{srun}"
     scontrol = f"if [[ $* == 'show job 7 --oneliner' ]]; then {show_job}; fi\necho NodeAddr=localhost"
     for name, text in (("srun", step), ("scontrol", scontrol), ("scancel", SCANCEL)):
@@ -171,12 +183,24 @@ def waited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple
         yield {name: (folders[name], future.result()) for name, future in ended.items()}
 
 
+def running(folder: Path) -> list[str]:
+    """Processes whose command line names a file in ``folder``: scripts, and parts of them that go on alone."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"{folder}/".encode() in file.read_bytes():
+                found.append(file.parent.name)
+    return found
+
+
 @pytest.mark.parametrize("name", WAITING)
 def test_a_step_that_takes_its_time_to_end(waited: dict[str, tuple[Path, Ended]], name: str) -> None:
     folder, found = waited[name]
     _, _, status, events = WAITING[name]
     assert found == (status, [("start", None), *events, ("end", status)])
     assert bool(list(folder.rglob("saved"))) is name.startswith("saving")
+    if ("signal", None) in events:
+        wait_until(lambda: running(folder) == [], "the end of what tells it to end", timeout=20)
     if name == "asked where they are":
         (answer,) = folder.rglob("before")
         assert answer.read_text() == "stack\n", "before the step is ended"
@@ -277,3 +301,22 @@ def test_the_kernels_of_the_nodes_are_asked_after_a_failure_alone(tmp_path: Path
         asked = [file.read_text().split() for file in folder.rglob("asked")]
         assert len(asked) == times
         assert all(time.isdigit() and nodes.endswith("/nodes") for time, nodes in asked)
+
+
+FOLLOWED = """
+until ((0x$(sed -n 's/^SigCgt:\\s*//p' /proc/$PPID/status) & 1 << 14)); do sleep 0.1; done
+"""
+"""Waits until the script has a trap for SIGTERM."""
+IN_THE_GRACE: dict[str, tuple[str, str]] = {
+    "told to end": (f'{FOLLOWED}kill -TERM "$PPID"; sleep 1; exit 9', "exit 1"),
+    "preempted": (f"{printing(1, 2)}{SOON_GONE}exit 9", PREEMPTED),
+}
+
+
+@pytest.mark.parametrize("name", IN_THE_GRACE)
+def test_in_the_grace_after_a_signal_nobody_asks_the_kernels(tmp_path: Path, name: str) -> None:
+    """It is seconds long: what asking takes of it, the record of the end would lack."""
+    step, show_job = IN_THE_GRACE[name]
+    status, events = run_script(tmp_path, step, on_nodes="touch $LLMB_RUN_DIR/kernels; exit 0", show_job=show_job)
+    assert (status, events[-1]) == (9, ("end", 9))
+    assert list(tmp_path.rglob("kernels")) == []

@@ -16,10 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import llmb_common.executors
 import llmb_common.rendering
 from llmb_common.timing.job_events import read_events
 from support.iteration_logs import mbridge_line, step_time
 
+WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
 SUPERVISE = Path(llmb_common.rendering.__file__).with_name("supervise.sh")
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -29,8 +31,9 @@ export LLMB_RUN_DIR=$PWD
 job=1 nodes=n1 restarts=0 late_signals=0 tell_seconds=0 limit_seconds=0 log=$PWD/log
 step_status() { echo "$1"; }
 preempted() { false; }
-touch "$log"
+source "$2"
 source "$1"
+begin
 """
 
 SIMULATED = r"""
@@ -102,7 +105,7 @@ class Run:
 
 
 def bash(folder: Path, script: str, given: str = "", **environment: str) -> str:
-    command = ["bash", "-c", PRELUDE + script, "bash", str(SUPERVISE)]
+    command = ["bash", "-c", PRELUDE + script, "bash", str(SUPERVISE), str(WAIT)]
     environment = {"PATH": "/usr/bin:/bin", **environment}
     done = subprocess.run(command, cwd=folder, env=environment, input=given, capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -328,6 +331,11 @@ def test_what_is_far_above_in_a_long_log_is_not_read_again(folder: Path) -> None
     assert bash(folder, script + "look; echo again; look") == "3 9 5\n3 9 5\nagain\n"
 
 
+def test_nobody_waits_for_what_is_gone(folder: Path) -> None:
+    processes = 'kill() { return 1; }; pause() { echo "paused $1"; }; '
+    assert bash(folder, f"{processes} gone 4242 60 && echo gone") == "gone\n"
+
+
 def test_pauses_are_real(folder: Path) -> None:
     before = 'exec 9<> <(:); printf -v before "%(%s)T" -1; pause 2; printf -v after "%(%s)T" -1; '
     assert int(bash(folder, f'{before} echo "$((after - before))"')) >= 1
@@ -348,6 +356,7 @@ def test_the_record_is_one_object_for_each_event(folder: Path) -> None:
     [
         (3550, 3600, 7, 40, True),
         (3550, 3600, 7, 20, False),  # it may still come
+        (3550, 3600, 7, 30, False),  # no longer than five iterations
         (3500, 3600, 7, 40, False),  # there is time
         (3550, 3600, 0, 40, False),  # ranks that start wait for each other for long
         (3550, 0, 7, 40, False),  # nobody ends the job, or ranks save
@@ -356,7 +365,13 @@ def test_the_record_is_one_object_for_each_event(folder: Path) -> None:
 def test_ranks_that_are_stuck_are_asked_before_the_time_limit(
     tmp_path: Path, age: int, limit: int, last: int, idle: int, asks: bool
 ) -> None:
-    state = f"began=$(($(date +%s) - {age})) limit_seconds={limit} last={last} idle={idle} times=(5000 6000 7000)"
+    state = f"began=$(($(date +%s) - {age})) limit_seconds={limit} last={last} idle={idle} median=6000"
     script = f"{PRELUDE}\n{state}\nif at_the_limit; then echo asked; fi"
-    done = subprocess.run(["bash", "-c", script, "bash", SUPERVISE], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", script, "bash", SUPERVISE, WAIT], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == ("asked\n" if asks else ""), done.stderr
+
+
+def test_they_are_asked_once(folder: Path) -> None:
+    near = 'at_the_limit() { ((clock >= 100)); }\nask_ranks() { echo "$clock asked $1"; }\n'
+    printed = bash(folder, near + SIMULATED, f"{Run(ends=200).line()}\n")
+    assert printed.partition(".\n")[0].splitlines() == ["105 asked 4242", "step ended"]

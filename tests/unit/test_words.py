@@ -19,6 +19,7 @@ from llmb_common.command.words import (
 )
 from llmb_common.errors import ConfigError, LLMBError, RequestError
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.rendering.supervisor import render_supervisor
 from llmb_common.request.read import read_request
 from llmb_common.request.values import gres_type
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
@@ -120,6 +121,7 @@ def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
     text = (GOLDEN / "scripts" / "reference.sbatch").read_text()
     for path in sorted(GOLDEN.glob("scripts/switches/*.txt")):  # their heads, and their differences from the reference
         text += "".join(f"{line.removeprefix('+')}\n" for line in path.read_text().splitlines())
+    text += "".join(render_supervisor(cluster_type).decode() for cluster_type in ("slurm", "local"))
     unquoted = re.sub(r"'[^'\n]*'|#.*", "", text)
     assigned = set(re.findall(r"(?:^|[;({]|\blocal|\bexport|\bread -r)\s*([A-Za-z_]\w*)\+?=", unquoted, re.M))
     exported = {name for name in re.findall(r"^export ([A-Z0-9_]+)=", text, re.M) if not name.startswith("LLMB_")}

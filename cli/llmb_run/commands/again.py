@@ -20,6 +20,7 @@ from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
+from llmb_common.rendering.supervisor import supervisor_sha256
 from llmb_common.runs.manifest import make_manifest, training_code
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.bad_nodes import BadNode, as_notice, keep_off, nodes_to_leave_out, shown_bad
@@ -42,6 +43,7 @@ _COMPARED = {
     "git": "commit of the clone",
     "recipe_sha256": "recipe.yaml",
     "code_sha256": "training code",
+    "supervisor_sha256": "supervisor.sh",
     "image": "container image",
 }
 
@@ -60,11 +62,12 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
     """What would not be the same if the run were started again today; empty: the script is the same to the byte."""
     found = []
     then = read_text(record.paths.script)
-    now = render_script(record.plan, record.paths)
+    now = render_script(record.plan, record.paths, record.manifest.get("supervisor_sha256"))
     if then != now:
         lines = difflib.unified_diff(then.splitlines(), now.splitlines(), "then", "now", lineterm="", n=1)
         found.append(Difference("batch script", "as submitted", "as rendered today", "\n".join(lines)))
     today = make_manifest(record.plan, recipe_folder, training_code())
+    today["supervisor_sha256"] = supervisor_sha256(record.plan.cluster_type)
     for key, what in _COMPARED.items():
         before, after = record.manifest.get(key), today.get(key)
         if before != after:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from llmb_common.errors import LLMBError, RequestError
+from llmb_common.machine.files import shell_part
 from llmb_common.platform.cluster_types import ClusterType, named, traits_of
 
 if TYPE_CHECKING:  # whoever asks for traits, help texts among them, imports this package
@@ -50,6 +51,10 @@ Linux uses ports from 32768 up for outgoing connections, and one that holds the 
 start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
 MOST_GROUPS = 4096
 """Ports that may be in use at once."""
+
+
+WAIT = shell_part(__file__, "wait.sh")
+"""The Bash function ``await``, for whatever waits for a child while it handles signals."""
 
 
 @dataclass(frozen=True, kw_only=True)

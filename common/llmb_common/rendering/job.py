@@ -4,6 +4,8 @@ was planned.
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +15,7 @@ from llmb_common.errors import RecordError
 from llmb_common.planning.job_plan import JobPlan, PlannedFunction
 from llmb_common.platform import gpus
 from llmb_common.rendering.script import render_script
-from llmb_common.runs.folders import own_run
+from llmb_common.runs.folders import OwnRun, own_run
 from llmb_common.runs.manifest import hash_of_packed
 from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord
@@ -107,27 +109,42 @@ def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
 
 
 def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
-    """Compare script and job.json on disk with what the plan renders, and ``code`` with its hash on record.
+    """Compare script and job.json on disk with what the plan renders, supervisor and ``code`` with hashes on record.
 
     Raises:
         RecordError: they differ; code ``not-yours`` where a file belongs to somebody else.
     """
-    paths = record.paths
+    paths, sha256 = record.paths, record.manifest.get("supervisor_sha256")
     with own_run(paths.folder) as run:
         planned = {
-            paths.script: render_script(record.plan, paths).encode(),
+            paths.script: render_script(record.plan, paths, sha256).encode(),
             paths.job: job_text(record.plan, paths),
         }
         for path, content in planned.items():
-            if run.read(path.name) != content:
+            if _read(run, record, path) != content:
                 raise _changed(record, f"{path} is not what the plan gives")
-        if code and hash_of_packed(run.read(paths.code.name)) != record.manifest.get("code_sha256"):
+        if hashlib.sha256(_read(run, record, paths.supervisor)).hexdigest() != sha256:
+            raise _changed(record, f"{paths.supervisor} is not the one that was planned")
+        if code and hash_of_packed(_read(run, record, paths.code)) != record.manifest.get("code_sha256"):
             raise _changed(record, f"the training code in {paths.code} is not the one that was planned")
+
+
+def _read(run: OwnRun, record: RunRecord, path: Path) -> bytes:
+    try:
+        return run.read(path.name)
+    except RecordError as error:
+        if error.code == "not-yours":
+            raise
+        raise RecordError(error.message, remedy=_again(record), code="changed") from error
+
+
+def _again(record: RunRecord) -> str:
+    return f"remove the folder {record.paths.folder} and run the same command again"
 
 
 def _changed(record: RunRecord, what: str) -> RecordError:
     return RecordError(
         f"{what}: it was changed, or another version of LLMB wrote it",
-        remedy=f"remove the folder {record.paths.folder} and run the same command again",
+        remedy=_again(record),
         code="changed",
     )

@@ -2,7 +2,8 @@
 
 The executor writes what is its scheduler's: the head, and what starts the ranks. Everything else is common to all. What
 every rank runs (NUMA binding, the profiler's prefix, then ``python -m llmb_train job.json``) is a here-document in it,
-so that a dry run shows all of it, and is passed to ``bash -c``.
+and is passed to ``bash -c``. What is the same in all jobs of a scheduler is in ``supervisor.sh``, which it reads from
+the run's folder.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from llmb_common.machine.files import shell_part
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.planning.outlook import START_SECONDS, limit_seconds
 from llmb_common.platform.cluster_types import traits_of
+from llmb_common.rendering.supervisor import supervisor_sha256
 from llmb_common.runs.paths import RunPaths
 
 
@@ -86,40 +88,49 @@ LONG_SECONDS = 1800
 take so much longer where a checkpoint is read or a profiler started."""
 
 
-def render_script(plan: JobPlan, paths: RunPaths) -> str:
-    """The batch script.
+_ABOUT = (
+    "# A run of LLMB. This script needs the run's folder (LLMB_RUN_DIR), where supervisor.sh watches over the ranks.",
+    "# The job's own part: variables, from LLMB_RUN_DIR on; what each rank runs (TASK); what starts them, at the end.",
+)
+
+
+def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> str:
+    """The batch script, which reads a ``supervisor.sh`` with this SHA-256; None: today's.
 
     Raises:
         RequestError: Python, the scheduler or the container runtime has no way to express a path.
     """
     _check(plan, paths)
     script = script_for(plan.cluster_type)
-    lines = ["#!/bin/bash", *script.head(plan, paths), "", *_comment(plan), "", "set -euo pipefail", ""]
+    lines = ["#!/bin/bash", *_ABOUT, *script.head(plan, paths), "", *_comment(plan), "", "set -euo pipefail", ""]
     lines += [
         f"export LLMB_RUN_DIR={quote(str(paths.folder))}",
         f"export LLMB_EXPERIMENT={quote(plan.experiment_name)}",
     ]
     lines += ["unset PYTHONPATH  # the login node's; an image has its own"]
-    lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", 'touch "$log"', ""]
+    lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", ""]
     lines += [f"export {name}={quote(item.value)}" for name, item in plan.env.items()]
     if plan.device == "cpu" and "OMP_NUM_THREADS" not in plan.env:
         # One thread a rank, or ranks on one machine fight for the same cores.
         lines.append("export OMP_NUM_THREADS=1")
-    lines += ["", script.job_script(), _patience(plan)]
+    lines += [
+        "",
+        "# What watches over the ranks, in the run's folder. Only the file that was made with this script will do.",
+        f"sha256={quote(str(sha256 or supervisor_sha256(plan.cluster_type)))}",
+        shell_part(__file__, "load.sh"),
+        "",
+        _patience(plan),
+    ]
     if plan.checkpoint.resume:
         lines.append("export LLMB_RESUME=1")
     elif plan.checkpoint.enabled:  # a requeued job resumes from what it saved itself
         lines.append("export LLMB_RESUME=$((restarts > 0))")
-    lines += ["", shell_part(__file__, "supervise.sh"), ""]
+    lines.append("begin")
     if plan.checkpoint.resume:
-        lines += [
-            f"saved={quote(plan.checkpoint.save or str(paths.checkpoints))}",
-            shell_part(__file__, "resume.sh"),
-            "",
-        ]
-    lines += ["# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, script.ranks)]
-    lines += ["TASK", "", "IFS= read -r -d '' kernel << 'KERNEL' || true", shell_part(__file__, "kernel.sh"), "KERNEL"]
-    lines += ["", *script.launch(plan), 'follow "$!"']
+        lines.append(f"require_checkpoint {quote(plan.checkpoint.save or str(paths.checkpoints))}")
+    lines += ["", "# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true"]
+    lines += [task_script(plan, script.ranks), "TASK", ""]
+    lines += [*script.launch(plan), 'follow "$!"']
     return "\n".join(lines) + "\n"
 
 

@@ -46,6 +46,11 @@ class RunPaths:
         return self.folder / f"{self.experiment_name}.sbatch"
 
     @property
+    def supervisor(self) -> Path:
+        """What the script reads on the node that runs it: as it was planned, like the code."""
+        return self.folder / "supervisor.sh"
+
+    @property
     def code(self) -> Path:
         """The training code as it was planned; a queued job does not change under an update.
 

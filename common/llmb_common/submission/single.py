@@ -23,6 +23,7 @@ from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import check_unchanged, job_text
 from llmb_common.rendering.script import render_script
+from llmb_common.rendering.supervisor import render_supervisor, supervisor_sha256
 from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.folders import remove_run, reserve, write_new
 from llmb_common.runs.manifest import make_manifest, pack_code
@@ -36,7 +37,7 @@ from llmb_common.submission.preflight import check
 def create_run(
     plan: JobPlan, code: Path | bytes, manifest: dict[str, Any], submission: Submission | None = None
 ) -> RunRecord:
-    """Make the run folder with script, job.json, code and record, synced: the intent, before submission.
+    """Make the run folder with script, supervisor, job.json, code and record, synced: the intent, before submission.
 
     ``code`` is the folder of the ``llmb_train`` package to run, or what ``pack_code`` made of it.
 
@@ -51,6 +52,7 @@ def create_run(
     making = None
     try:
         paths, making = reserve(probe)
+        manifest = {**manifest, "supervisor_sha256": supervisor_sha256(plan.cluster_type)}
         record = RunRecord(paths, plan, manifest=manifest, submission=submission or Submission(), submitter=identify())
         record = record.with_state(SUBMITTING)
         _fill(making, record, code if isinstance(code, bytes) else pack_code(code))
@@ -82,6 +84,7 @@ def _fill(making: Path, record: RunRecord, code: bytes) -> None:
         here(folder).mkdir(mode=0o755)
     write_new(here(paths.code), code)
     write_new(here(paths.job), job_text(plan, paths))
+    write_new(here(paths.supervisor), render_supervisor(plan.cluster_type))
     write_new(here(paths.script), render_script(plan, paths).encode(), mode=0o755)
     # The intent must survive a power failure. If one took the other files, the job would fail and say why.
     write_new(here(paths.record), json_text(record.as_dict()), sync=True)

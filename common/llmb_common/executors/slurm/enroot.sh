@@ -6,10 +6,19 @@
 # room             how much free space an unpacked image is given, in sizes of the image
 # image            the image
 # start            the command that starts a container, up to its variables
+# saves            1 where the rank saves a checkpoint when it is told to end, else 0
 # $1               what the rank runs
 #
 # The ranks of a node share one root, which the first of them unpacks and the last removes. If Enroot mounts the image
 # instead, a process of its own serves the files, and ends on the SIGCONT with which Slurm announces a preemption.
+if ((saves)); then
+  # Slurm signals every process of the step, but these must live until all is saved. An ignored signal stays ignored in
+  # child processes; ranks install a handler of their own.
+  trap '' TERM
+else
+  trap : TERM  # it ends the rank, and then this
+fi
+
 for prefix in "${prefixes[@]}"; do
   mapfile -t -O "${#names[@]}" names < <(compgen -e "$prefix")
 done
@@ -76,17 +85,16 @@ if [[ ! -e $locks/$root || $(< "$locks/$root") != root ]]; then
 fi
 
 # Enroot closes all files but the first three: the turn goes along as the first, and ends when the rank closes it.
-"${start[@]}" "${options[@]}" "$root" bash -c $'exec < /dev/null\n'"$1" <&8 7>&- 8>&- &
+# This shell ignores SIGTERM while it waits: bash (5.2) may lose the status of a child that ends just as a signal
+# interrupts that.
+trap '' TERM
+(
+  ((saves)) || trap - TERM
+  exec "${start[@]}" "${options[@]}" "$root" bash -c $'exec < /dev/null\n'"$1"
+) <&8 7>&- 8>&- &
 rank=$!
 exec 8>&-
-
-await_rank() {
-  while true; do
-    wait "$rank" && status=0 || status=$?
-    kill -0 "$rank" || break  # else a signal ended only the waiting
-  done
-}
-{ await_rank; } 2> /dev/null
+{ wait "$rank"; } 2> /dev/null && status=0 || status=$?
 
 exec 8<> "$locks/turn"
 flock 8 || true

@@ -52,16 +52,9 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
         f"start=(enroot start{' --rw' if writable else ''}",
         *(f"  --mount {quote(mount)}" for mount in mounts),
         ")",
+        f"saves={int(plan.checkpoint.enabled)}",
+        shell_part(__file__, "enroot.sh"),
     ]
-    if plan.checkpoint.enabled:
-        lines += [
-            "# Slurm signals every process of the step, but these must live until all is saved. An ignored signal",
-            "# stays ignored in child processes; ranks install a handler of their own.",
-            "trap '' TERM",
-        ]
-    else:
-        lines.append("trap : TERM  # it ends the rank, and then this")
-    lines.append(shell_part(__file__, "enroot.sh"))
     return "\n".join(lines)
 
 

@@ -27,10 +27,7 @@ for turn in "${!names[@]}"; do
   first=$(($({ wc -c < "$log"; } 2> /dev/null || echo 0) + 1))
   timeout --foreground --kill-after="${graces[turn]}" "${limits[turn]}" bash "$run/$name.sbatch" >> "$log" 2>&1 &
   child=$!
-  while true; do
-    wait "$child" && status=0 || status=$?
-    kill -0 "$child" 2> /dev/null || break  # else a signal ended only the waiting
-  done
+  await "$child"
   child=''
   ((status == 0)) || failed=1
   # A run that fails with its node is not over: its job is about to end, and perhaps to be queued again. srun (22.05)

@@ -21,6 +21,7 @@ import msgspec
 
 from llmb_common.command.words import clock
 from llmb_common.errors import AnswerLost, RecordError, SchedulerError
+from llmb_common.executors import WAIT
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.query import limits_of, run_slurm
 from llmb_common.executors.slurm.script import directives
@@ -158,7 +159,7 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     lines += [f"names=({' '.join(quote(plan.experiment_name) for plan in plans)})"]
     lines += [f"limits=({' '.join(map(str, warned))})"]
     lines += [f"graces=({' '.join(str(max(grace, _GRACE_SECONDS)) for grace in graces)})", ""]
-    lines += [*_reset(plans), "", shell_part(__file__, "series.sh")]
+    lines += [*_reset(plans), "", WAIT, "", shell_part(__file__, "series.sh")]
     return "\n".join(lines) + "\n"
 
 
