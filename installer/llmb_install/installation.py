@@ -189,7 +189,8 @@ class Installation:
             space_check=answers.space_check,
             mirror=answers.registry_mirror or "",
             origin=bundled_image(answers.arch, source),
-            needs=(credentials.REGISTRY,) if self.secrets.ngc_api_key else (),
+            needs=(credentials.REGISTRY,),
+            key=credentials.key_path(self.path),
         )
 
     def site_values(self) -> dict[str, Any]:

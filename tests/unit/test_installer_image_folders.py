@@ -26,7 +26,7 @@ from support.other_user import OTHER, as_other_user, shared_folder
 
 @pytest.fixture(autouse=True)
 def no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enroot, "ask", lambda *_: lambda: None)
+    monkeypatch.setattr(enroot, "ask", lambda *_, **__: Answer(1))
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_each_part_of_an_import_is_shown(shared: Image, monkeypatch: pytest.Monk
     monkeypatch.setattr(images, "check_superblock", lambda path: 2000)
     quick = replace(shared, space_check=False)
     assert ensure(quick)
-    assert shown == ["checking it", "reading it for its receipt", "2 kB"]
+    assert shown == ["asking for its digest", "checking it", "reading it for its receipt", "2 kB"]
     shown.clear()
     os.utime(quick.path, ns=(1, 1))
     assert ensure(quick)
