@@ -21,7 +21,7 @@ from llmb_install.parts import adopted, bundles, credentials
 from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.charts import Charts
 from llmb_install.parts.credentials import Secrets, secret_files
-from llmb_install.parts.engine import KINDS, CpuEngine, cpu_engine, own_engine, tool_environment
+from llmb_install.parts.engine import KINDS, CpuEngine, cpu_engine, hub_environment, own_engine, tool_environment
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.files import WorkloadFolders, answers_file, commands, read_settings
 from llmb_install.parts.hugging_face import ModelFiles
@@ -65,6 +65,7 @@ class Installation:
             commands(self.path / "bin"),
             *(self.engines() or own),
             *self.images(),
+            *self.hub(),
             *self.model_files(),
             SiteConfig(self.path, self.site_values(), needs=tuple(engine.id for engine in self.engines())),
         ]
@@ -132,7 +133,11 @@ class Installation:
             return []
         repositories = {recipe.hugging_face for recipe in self.recipes.values() if recipe.hugging_face}
         token = self.secrets.hf_token or credentials.stored_hf_token(self.path)
-        return [ModelFiles(repository, self.path, token) for repository in sorted(repositories)]
+        return [ModelFiles(name, self.path, hub, token) for hub in self.hub() for name in sorted(repositories)]
+
+    def hub(self) -> list[Environment]:
+        """What fetches from Hugging Face, where that was asked for."""
+        return [hub_environment(self.clone, self.path)] if self.answers.hugging_face else []
 
     def needs_engine(self) -> bool:
         """CPU jobs, and Slurm jobs without a container on CPUs, train in the CPU engine."""
@@ -164,7 +169,7 @@ class Installation:
         return {KINDS[release].name for release in self._made()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
-        return [tool_environment(self.clone, self.path), *self.engines()]
+        return [tool_environment(self.clone, self.path), *self.engines(), *self.hub()]
 
     def charts(self) -> Charts:
         """What draws the charts of reports."""

@@ -43,6 +43,7 @@ LOCKS = {
         "win-1.0-py3-none-any.whl",
     ],
     "charts": ["tiny-1.0.tar.gz"],
+    "hub": ["asker-1.0-py3-none-any.whl"],
     "engine-cpu": ["deep-1.0+cpu-py3-none-any.whl"],
     "engine-cpu-0.6": ["megatron_core-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"],
 }
@@ -50,6 +51,7 @@ PINS = {
     "uv": ["uv==1.0"],
     "tool": ["six==2.0", "win==1.0 ; sys_platform == 'win32'"],
     "charts": ["tiny==1.0"],
+    "hub": ["asker==1.0"],
     "engine-cpu": ["deep==1.0+cpu"],
     "engine-cpu-0.6": ["megatron-core==1.0"],
 }
@@ -99,6 +101,7 @@ def test_it_has_the_files_of_the_locks_for_what_was_asked(make: Callable[..., Pa
     """Of several that fit the one for the oldest glibc; the source of what has no wheel; nothing for other systems."""
     folder = make(*ONE)
     mine = {f"six-2.0-cp312-cp312-manylinux_2_5_{HERE}.whl", LOCKS["uv"][0], "tiny-1.0.tar.gz", *LOCKS["engine-cpu"]}
+    mine |= set(LOCKS["hub"])
     assert wheels(folder) == mine
     about = json.loads((folder / "bundle.json").read_text())
     assert (about["platforms"], about["pythons"], about["engines"], about["images"]) == ([HERE], ["3.12"], ["0.3"], [])
@@ -130,7 +133,7 @@ def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypat
     make(*ONE)
     assert asked == ["six", "six", "tiny"], "wheels that are there are not looked for; a source may have got a wheel"
     assert (kept.stat().st_mtime_ns, half.read_text()) == (before, half.name)
-    assert len(wheels(folder)) == 4
+    assert len(wheels(folder)) == 5
     with pytest.raises(EnvironmentLacks, match="cannot be had"):
         make("--python", "3.13")
     assert not (folder / "SHA256SUMS").exists()

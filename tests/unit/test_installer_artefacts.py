@@ -80,7 +80,7 @@ def test_an_installation_is_its_artefacts(home: Path):
     ids = [artefact.id for artefact in on_slurm]
     assert len(set(ids)) == len(ids)
     assert [name for name in ids if " " not in name] == [
-        *("answers", "registry-credentials", "secret-files", "workloads", "tool", "commands", "site-config")
+        *("answers", "registry-credentials", "secret-files", "workloads", "tool", "commands", "hub", "site-config")
     ]
     (image,) = [artefact for artefact in on_slurm if artefact.id.startswith("image ")]
     assert image.needs == ("registry-credentials",)

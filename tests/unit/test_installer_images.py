@@ -14,6 +14,7 @@ from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_install.answers.checks import other_things, require_free_folder
 from llmb_install.commands.upkeep import belongings, remove_if_empty
+from llmb_install.parts.engine import hub_environment
 from llmb_install.parts.enroot import Watch, bad_result, explain
 from llmb_install.parts.hugging_face import ModelFiles, check_token
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
@@ -322,7 +323,7 @@ def test_a_token_with_a_space_is_none(text: str) -> None:
     assert check_token(Secret(text)).startswith("this is not a token")
 
 
-@pytest.mark.parametrize(("status", "problem"), [(200, ""), (500, ""), (401, "Hugging Face rejects this token")])
+@pytest.mark.parametrize(("status", "problem"), [(200, ""), (500, ""), (401, "Hugging Face rejects the token")])
 def test_a_token_is_shown_to_hugging_face(monkeypatch: pytest.MonkeyPatch, status: int, problem: str) -> None:
     asked: dict[str, Any] = {}
 
@@ -347,7 +348,8 @@ def test_an_unreachable_hugging_face_says_nothing_against_a_token(monkeypatch: p
 
 
 def test_model_files_are_complete_with_every_file_of_the_receipt(tmp_path: Path) -> None:
-    files = ModelFiles("meta/llama@0123", tmp_path)
+    hub = hub_environment(tmp_path, tmp_path)
+    files = ModelFiles("meta/llama@0123", tmp_path, hub)
     assert (files.id, files.repository, files.revision) == ("hugging-face meta/llama", "meta/llama", "0123")
     assert files.show() == f"fetch tokenizer and configuration of meta/llama to {tmp_path / 'hugging_face'}"
     assert not files.is_complete()
@@ -358,7 +360,7 @@ def test_model_files_are_complete_with_every_file_of_the_receipt(tmp_path: Path)
     good: dict[str, Any] = {"repository": "meta/llama", "revision": "0123"}
     receipt(path, **good, files={"models--meta--llama/config.json": 2})
     assert files.is_complete()
-    assert not ModelFiles("meta/llama@4567", tmp_path).is_complete(), "another commit"
+    assert not ModelFiles("meta/llama@4567", tmp_path, hub).is_complete(), "another commit"
     for wrong in ({}, {"models--meta--llama/config.json": 3}, {"models--meta--llama/other": 2}):
         receipt(path, **good, files=wrong)
         assert not files.is_complete()

@@ -265,7 +265,7 @@ def test_the_tools_environment_is_the_clone_with_all_that_it_imports(tmp_path: P
     assert (tool.link, tool.editable, tool.kind) == (*(tmp_path / "venvs" / "llmb", Path("/clone")), "venv")
     assert tool.lock == Path("/clone/installer/locks/tool.txt")
     assert tool.smoke == ("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS)
-    assert (tool.id, tool.download, tool.disk) == ("tool", 33_000_000, 65_000_000)
+    assert (tool.id, tool.download, tool.disk) == ("tool", 22_000_000, 29_000_000)
     assert tool.room() == [Room(tool.link.parent, TOOL_BYTES, "environment llmb")]
     assert tool.show() == f"environment {tool.link} with LLMB from /clone"
 

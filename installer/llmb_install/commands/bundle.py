@@ -47,7 +47,7 @@ from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import install_lock
 
-_TOOL_LOCKS = ("uv.txt", "tool.txt", "charts.txt")
+_TOOL_LOCKS = ("uv.txt", "tool.txt", "charts.txt", "hub.txt")
 # What the oldest glibc can run is preferred: it serves all others, too. The names that wheels had before.
 _EARLIER = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 

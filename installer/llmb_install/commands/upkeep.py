@@ -31,7 +31,7 @@ from llmb_install.answers.answers import ANSWERS_FILE, load_recipes, required_an
 from llmb_install.arguments import DESPITE_RUNS
 from llmb_install.installation import CATALOGUES, Installation
 from llmb_install.parts import credentials, files
-from llmb_install.parts.engine import ENGINE_NAMES, TOOL
+from llmb_install.parts.engine import ENGINE_NAMES, HUB, TOOL
 from llmb_install.parts.environment import discard
 from llmb_install.parts.environment_build import build_names, cache_name, is_ours
 from llmb_install.parts.image import Image
@@ -107,7 +107,7 @@ def belongings(install: Path) -> list[Path]:
         folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
         if repository and folder.is_dir() and folder in _entries(install, "hugging_face"):
             found.append(folder)
-    found += [path for name in ENGINE_NAMES for path in environment_paths(install, name)]
+    found += [path for name in (*ENGINE_NAMES, HUB) for path in environment_paths(install, name)]
     if (install / FILE_NAME).exists():
         found.append(install / FILE_NAME)
     found += environment_paths(install, TOOL)

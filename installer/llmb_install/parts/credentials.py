@@ -230,7 +230,7 @@ def hf_token_file(install: Path, token: Secret) -> Small:
 
 
 def registry_key(install: Path, key: Secret) -> Small:
-    """The NGC key, which was given to LLMB, in a file of the installation, for both NGC hosts: see ``configuration``."""
+    """The NGC key that was given to LLMB, in a file of the installation, for both NGC hosts: see ``configuration``."""
     path, text = key_path(install), _ngc_lines(key.reveal())
 
     def look() -> str | None:

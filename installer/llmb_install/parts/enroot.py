@@ -179,8 +179,8 @@ def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
     host, _, port = source.partition("#")[0].partition(":") if "#" in source else ("the registry", "", "")
     if host == "nvcr.io":
         return (
-            "give a valid key with --ngc-api-key; without one NGC_API_KEY counts, unless there are lines of nvcr.io and "
-            f"authn.nvidia.com in {enroot_credentials_path(env)}"
+            "give a valid key with --ngc-api-key; without one, the lines of nvcr.io and authn.nvidia.com in "
+            f"{enroot_credentials_path(env)} count, and where there are none NGC_API_KEY"
         )
     without = " (without the port)" if port else ""
     return f"correct the line of {host}{without} in {enroot_credentials_path(env)}"

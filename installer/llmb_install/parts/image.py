@@ -1,9 +1,9 @@
 """Container images: imported with Enroot to a name of their own, checked, and only then given their real name.
 
 The state of an image is its receipt (``<image>.receipt.json`` beside it, or in ``.llmb/receipts`` for a folder that
-cannot be written): source, architecture, size, modification time, SHA-256, and the registry's digest if Enroot said it. A
-file that its receipt contradicts is imported again; one without a receipt is proven by its content or replaced; name
-and existence prove nothing.
+cannot be written): source, architecture, size, modification time, SHA-256, and the registry's digest, where Enroot can
+tell it. A file that its receipt contradicts is imported again; one without a receipt is proven by its content or
+replaced; name and existence prove nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Image(Artefact):
     ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
     ``receipts``: folder for the receipt where the image's own cannot be written. ``env``: Enroot's environment.
     ``mirror``: the registry, and the folder in it, that has the image at this site. ``origin``: the same image
-    elsewhere, with its receipt, from where it is taken instead. ``key``: where an NGC key that was given to LLMB is kept.
+    elsewhere, with its receipt, from where it is taken instead. ``key``: the file with an NGC key given to LLMB.
     """
 
     source: str
