@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.errors import ConfigError, RecordError
-from llmb_common.machine.files import read_json, require_trusted, write_atomic, write_json
+from llmb_common.machine.files import read_json, require_trusted
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
@@ -27,6 +27,7 @@ from llmb_install.parts.files import WorkloadFolders, answers_file, commands, re
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
 from llmb_install.working.artefact import Artefact, Small, read_receipt
+from llmb_install.working.scratch import write, write_record
 
 CATALOGUES = "catalogues"
 """The folder with what was read in adopted images."""
@@ -283,7 +284,7 @@ class SiteConfig(Artefact):
         write_site_config(self.install, wanted, dropped)
         record = self.install / _RECORD
         record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, self.values)
+        write_record(self.install, record, self.values)
 
     def verify(self) -> str | None:
         if not self.path.exists():
@@ -336,7 +337,7 @@ def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = No
     if stream.getvalue() == text:
         return False
     install.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, stream.getvalue())
+    write(install, path, stream.getvalue())
     return True
 
 

@@ -230,13 +230,12 @@ def test_an_image_is_linked_or_copied_with_its_receipt(image, monkeypatch, linke
 
         monkeypatch.setattr(Path, "hardlink_to", refuse)
     assert [room.bytes for room in image.room()] == [5]
-    left = image.path.with_name(f".{image.path.name}.7.abcd.part")
-    left.parent.mkdir(parents=True)
-    left.touch()
+    image.path.parent.mkdir(parents=True)
     assert ensure(image)
     assert image.origin
     assert image.path.samefile(image.origin) == linked
     assert sorted(path.name for path in image.path.parent.iterdir()) == [image.path.name, image.receipt_path().name]
+    assert list((image.root / ".llmb" / "tmp").iterdir()) == []
     receipt = json.loads(image.receipt_path().read_text())
     assert receipt["mtime_ns"] == image.path.stat().st_mtime_ns
     assert receipt["digest"] == "sha256:1", "what else it says stays"

@@ -131,7 +131,7 @@ def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(shared, monk
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 def test_two_users_take_turns_in_a_folder_that_both_may_write() -> None:
     def lock() -> None:
-        transaction.open_lock_as_folder(folder)
+        transaction.open_as_folder(folder)
         with transaction.install_lock(folder, Reporter(None)):
             pass
 

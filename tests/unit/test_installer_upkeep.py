@@ -19,6 +19,7 @@ from llmb_install.answers.answers import ANSWERS_FILE, to_yaml
 from llmb_install.installation import Installation
 from llmb_install.parts.credentials import registry_key
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import unfinished
 from support.file_part import Part
 from support.installer import RECIPES, Run, install, run, stored  # noqa: F401  (fixtures)
 
@@ -91,7 +92,7 @@ def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path
 def test_uninstall_takes_the_key_with_it_and_what_was_left_over(run, install, tmp_path):
     stored(install)
     registry_key(install, Secret("nvapi")).ensure(Reporter(None))
-    (install / ".cluster_config.yaml.12.deadbeef").touch()
+    unfinished(install, "cluster_config.yaml").touch()
     (install / "cluster_config.yaml").touch()
     (install / "images").mkdir()
     status, out, err = run("uninstall", "--yes")

@@ -22,7 +22,6 @@ from llmb_common.command.printable import first_few, printable_lines
 from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
-from llmb_common.machine.files import write_json
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.site.cluster import FILE_NAME
@@ -38,6 +37,7 @@ from llmb_install.parts.image import Image
 from llmb_install.working import artefact
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import write_record
 from llmb_install.working.transaction import at_work, transaction
 
 
@@ -76,7 +76,6 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
 
 
 RECEIPT_SUFFIX = ".receipt.json"
-_PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
 _ADOPTED = re.compile(r"(catalogue|validation|adopted)-[0-9][0-9A-Za-z.+-]*\.json\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
 
@@ -96,9 +95,7 @@ def belongings(install: Path) -> list[Path]:
     """
     found = []
     for path in _entries(install, "images"):
-        if _PART.match(path.name) and path.is_file():
-            found.append(path)
-        elif path.name.endswith(RECEIPT_SUFFIX) and (receipt := read_receipt(path)) and "sha256" in receipt:
+        if path.name.endswith(RECEIPT_SUFFIX) and (receipt := read_receipt(path)) and "sha256" in receipt:
             image = path.with_name(path.name.removesuffix(RECEIPT_SUFFIX))
             found += [image, path] if image.is_file() else [path]
     found += [path for path in _entries(install, CATALOGUES) if _ADOPTED.match(path.name)]
@@ -152,7 +149,7 @@ def begin_removal(before: Installation, after: Installation) -> None:
     images = [image.path.name for image in before.images() if image.path not in needed and image.is_private]
     engines = sorted(before.engine_names() - after.engine_names())
     if images or engines:
-        write_json(before.path / _NOTE, {"schema": 1, "images": images, "engines": engines})
+        write_record(before.path, before.path / _NOTE, {"schema": 1, "images": images, "engines": engines})
 
 
 def finish_removal(installation: Installation, reporter: Reporter) -> None:

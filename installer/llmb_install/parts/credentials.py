@@ -23,7 +23,7 @@ from llmb_common.errors import RecordError, RequestError
 from llmb_common.machine.files import read_json, write_atomic
 from llmb_install.parts.netrc import added, entries, reached, without
 from llmb_install.working.artefact import Artefact, Small
-from llmb_install.working.scratch import private_folder
+from llmb_install.working.scratch import private_folder, write
 
 NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
 """NGC hands out its tokens on another host than the images: Enroot needs the key for both."""
@@ -222,11 +222,11 @@ def hf_token_file(install: Path, token: Secret) -> Small:
     def look() -> str | None:
         return None if _is_private(path) and _read(path) == text else f"{path} is missing or changed"
 
-    def write() -> None:
+    def make() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text, mode=0o600)
+        write(install, path, text, mode=0o600)
 
-    return Small("hugging-face-token", f"write {path} (mode 0600)", look, write)
+    return Small("hugging-face-token", f"write {path} (mode 0600)", look, make)
 
 
 def registry_key(install: Path, key: Secret) -> Small:
@@ -236,7 +236,7 @@ def registry_key(install: Path, key: Secret) -> Small:
     def look() -> str | None:
         return None if _is_private(path) and _read(path) == text else f"{path} does not have the NGC key"
 
-    def write() -> None:
+    def make() -> None:
         value = key.reveal()
         if not value or value.startswith("$") or any(c.isspace() for c in value):
             raise RequestError(
@@ -245,9 +245,9 @@ def registry_key(install: Path, key: Secret) -> Small:
                 remedy="copy the key again from https://org.ngc.nvidia.com/setup/api-keys",
             )
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(path, text, mode=0o600)
+        write(install, path, text, mode=0o600)
 
-    return Small(REGISTRY, f"write {path} (mode 0600)", look, write)
+    return Small(REGISTRY, f"write {path} (mode 0600)", look, make)
 
 
 def closed_files(install: Path) -> Small:

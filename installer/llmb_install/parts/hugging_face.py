@@ -15,11 +15,11 @@ from typing import Any
 from llmb_common.command.printable import size
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import write_json
 from llmb_install.parts.engine import HUB
 from llmb_install.parts.environment import Environment
 from llmb_install.working.artefact import Artefact, read_receipt
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import write_record
 
 PATTERNS = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.tiktoken")
 """What is fetched: never weights."""
@@ -60,6 +60,7 @@ class ModelFiles(Artefact):
         repository, _, self.revision = source.partition("@")
         self.repository = repository
         self.cache = install / "hugging_face"
+        self._install = install
         self._hub = hub
         self._token = token
         self._receipt = install / ".llmb" / "receipts" / f"hugging_face+{repository.replace('/', '+')}.json"
@@ -104,7 +105,7 @@ class ModelFiles(Artefact):
                 )
             self._receipt.parent.mkdir(parents=True, exist_ok=True)
             receipt = {"schema": 1, "repository": self.repository, "revision": self.revision, "files": files}
-            write_json(self._receipt, receipt)
+            write_record(self._install, self._receipt, receipt)
             step.update(f"{len(files)} files, {size(sum(files.values()))}")
         return True
 

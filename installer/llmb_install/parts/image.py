@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name, write_json
+from llmb_common.machine.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name
 from llmb_common.machine.processes import ask
 from llmb_install.parts import enroot
 from llmb_install.parts.credentials import cache_folder, configuration, temporary_folder
@@ -30,7 +29,8 @@ from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room, free_bytes, read_receipt
 from llmb_install.working.reporter import Reporter, Step
-from llmb_install.working.transaction import import_folder, install_lock, open_lock_as_folder
+from llmb_install.working.scratch import root_for, sweep, unfinished, write_record
+from llmb_install.working.transaction import import_folder, install_lock, open_as_folder
 
 IMAGE_BYTES = 25_000_000_000
 """Room for one NeMo image (an estimate; the registry does not say before the download)."""
@@ -77,6 +77,13 @@ class Image(Artefact):
     def install(self) -> Path:
         """The installation, or the bundle, that it is imported for."""
         return self.receipts.parent.parent
+
+    @property
+    def root(self) -> Path:
+        """Where it lies until it is whole, under whose lock: the installation, or its own folder, where others write
+        too, or where that is another file system."""
+        folder = self.path.parent
+        return root_for(folder, self.install) if self.is_private else folder
 
     @property
     def inspector(self) -> Inspector:
@@ -172,10 +179,7 @@ class Image(Artefact):
             if not anew and _adopt(self, reporter, step):
                 return True
             _require_writable(self)
-            if not self.is_private:
-                open_lock_as_folder(self.path.parent)
-            shared = install_lock(self.path.parent, reporter, patience=_IMPORT_SECONDS)
-            with nullcontext() if self.is_private else shared:
+            with nullcontext() if self.root == self.install else _locked(self.root, reporter):
                 # Another installation may have imported it while we waited.
                 if anew or not self.is_complete():
                     if self.origin:
@@ -252,8 +256,7 @@ def _receipt_beside(path: Path) -> dict[str, Any] | None:
 
 def _take(image: Image, origin: Path, step: Step) -> None:
     """Link or copy the image from ``origin``, and believe the copy when it is what the receipt there says."""
-    _remove_leftovers(image)
-    fresh = image.path.with_name(f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    fresh = unfinished(image.root, image.path.name)
     receipt = _receipt_beside(origin) or {}
     try:
         step.update(f"taking it from {origin.parent}")
@@ -268,8 +271,7 @@ def _take(image: Image, origin: Path, step: Step) -> None:
                 f"{origin} is damaged: {problem}", remedy="copy it again: 'sha256sum -c SHA256SUMS' names what differs"
             ) from problem
         _open_as_folder(image, fresh)
-        image.receipt_path().parent.mkdir(parents=True, exist_ok=True)
-        write_json(image.receipt_path(), {**receipt, "mtime_ns": fresh.stat().st_mtime_ns})
+        _store(image, {**receipt, "mtime_ns": fresh.stat().st_mtime_ns})
         fresh.replace(image.path)
         fsync_folder(image.path.parent)
         step.update(size(image.path.stat().st_size))
@@ -279,9 +281,8 @@ def _take(image: Image, origin: Path, step: Step) -> None:
 
 def _import(image: Image, reporter: Reporter, step: Step) -> None:
     folder, env = image.path.parent, image.env
-    _remove_leftovers(image)
     enroot.remove_abandoned(cache_folder(env))
-    fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    fresh = unfinished(image.root, image.path.name)
     host = image.asked_for.partition("#")[0]
     try:
         with configuration(host, image.key, env, image.install) as own:
@@ -360,7 +361,7 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | Non
 def _store(image: Image, receipt: Mapping[str, object]) -> None:
     target = image.receipt_path()
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_json(target, receipt)
+    write_record(image.root if target.parent == image.path.parent else image.install, target, receipt)
 
 
 def _open_as_folder(image: Image, file: Path) -> None:
@@ -380,11 +381,13 @@ def _require_open(image: Image) -> None:
         )
 
 
-def _remove_leftovers(image: Image) -> None:
-    """Parts of earlier imports that were killed: under the lock nobody else writes one."""
-    for part in image.path.parent.glob(f".{image.path.name}.*.part"):
-        with contextlib.suppress(OSError):
-            part.unlink()
+@contextmanager
+def _locked(folder: Path, reporter: Reporter) -> Iterator[None]:
+    """The lock of a folder that others write to as well, and what a killed import has left there removed."""
+    open_as_folder(folder)
+    with install_lock(folder, reporter, patience=_IMPORT_SECONDS):
+        sweep(folder)
+        yield
 
 
 def _require_writable(image: Image) -> None:
