@@ -135,8 +135,9 @@ def test_a_removal_killed_at_any_point_leaves_no_image_for_ever(world: World, re
     world.env["LLMB_INSTALL"] = str(world.install)
     remove = ("remove", "llama3.1")
     note = world.root / "count"
-    assert drive(world, "none", 0).returncode == 0
-    assert drive(world, "count", 0, *remove, FAULT_COUNT_FILE=str(note)).returncode == 0
+    for _ in range(2):  # the first one makes an index, too
+        assert drive(world, "none", 0).returncode == 0
+        assert drive(world, "count", 0, *remove, FAULT_COUNT_FILE=str(note)).returncode == 0
     points = len(json.loads(note.read_text()))
     with forks(world.root) as in_fork:
         for at in range(2, points + 1, max(points // 8, 1)):

@@ -21,6 +21,7 @@ from llmb_install.parts.squashfs import Inspector
 from llmb_install.working import transaction
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
+from llmb_install.working.scratch import unfinished
 from support.other_user import OTHER, as_other_user, shared_folder
 
 
@@ -138,6 +139,18 @@ def test_two_users_take_turns_in_a_folder_that_both_may_write() -> None:
     with shared_folder() as folder:
         for user in (OTHER, OTHER + 1, OTHER):
             as_other_user(lock, user)
+        begun = folder / ".llmb" / "tmp"
+        for user in (OTHER, OTHER + 1):
+            as_other_user(lambda: unfinished(folder, "a.sqsh").touch(), user)
+        assert len(list(begun.iterdir())) == 2
+        begun.chmod(0o755)
+
+        def refused_too() -> None:
+            with pytest.raises(EnvironmentLacks, match=r"tmp is closed to you .*belongs to user 64321"):
+                lock()
+
+        as_other_user(refused_too, OTHER + 1)
+        as_other_user(lock)
         (folder / ".llmb" / "lock").chmod(0o600)
 
         def refused() -> None:

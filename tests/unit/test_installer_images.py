@@ -243,6 +243,7 @@ def test_what_the_installer_made_and_nothing_else_is_ours(tmp_path: Path) -> Non
         "mine",
         "llmb-xyz",
         "engine-cpu-01234567-abc",
+        "hub-01234567-abcdef",
         ".uv-engine-cpu",
         ".uv-x",
     ):
@@ -272,6 +273,7 @@ def test_what_the_installer_made_and_nothing_else_is_ours(tmp_path: Path) -> Non
         venvs / "llmb",
         venvs / "llmb-01234567",
         venvs / "engine-cpu-01234567-abcdef",
+        venvs / "hub-01234567-abcdef",
         venvs / ".uv-engine-cpu",
     }
     found = belongings(tmp_path)
