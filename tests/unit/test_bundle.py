@@ -272,6 +272,21 @@ def test_an_image_that_the_bundle_lacks_is_told_before_anything_is_made(image: I
     assert not image.lacks(), "it may be adopted"
 
 
+def test_one_that_was_killed_while_it_said_what_it_is_is_finished(make, monkeypatch):
+    real = os.fsync
+
+    def killed(descriptor: int) -> None:
+        if "bundle.json" in os.readlink(f"/proc/self/fd/{descriptor}"):  # noqa: PTH115
+            raise KeyboardInterrupt
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make(*ONE)
+    assert (make(*ONE) / "SHA256SUMS").is_file()
+
+
 def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monkeypatch):
     monkeypatch.setattr(images, "check_superblock", lambda path: 0)
     install, folder = tmp_path / "site", tmp_path / "made"
