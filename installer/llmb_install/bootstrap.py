@@ -30,6 +30,7 @@ from llmb_install.parts.image import Image
 from llmb_install.working import artefact
 from llmb_install.working.artefact import Artefact, lacking, raise_all
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import sweep
 from llmb_install.working.transaction import install_lock
 
 
@@ -67,6 +68,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
         environment.note_use()
         if environment.earlier_builds():
             with Reporter(None) as reporter, install_lock(home, reporter):
+                sweep(home)
                 environment.prune()
     missing = [] if usable else [environment]
     check = given.get("space_check", True) and not getattr(options, "no_space_check", False)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.errors import ConfigError, RecordError
-from llmb_common.machine.files import read_json, require_trusted, write_atomic, write_json
+from llmb_common.machine.files import read_json, require_trusted
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
@@ -21,13 +21,14 @@ from llmb_install.parts import adopted, bundles, credentials
 from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.charts import Charts
 from llmb_install.parts.credentials import Secrets, secret_files
-from llmb_install.parts.engine import KINDS, CpuEngine, cpu_engine, own_engine, tool_environment
+from llmb_install.parts.engine import KINDS, CpuEngine, cpu_engine, hub_environment, own_engine, tool_environment
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.files import CATALOGUES as CATALOGUES
 from llmb_install.parts.files import WorkloadFolders, answers_file, commands, read_settings
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
 from llmb_install.working.artefact import Artefact, Small, read_receipt
+from llmb_install.working.scratch import write, write_record
 
 
 class Installation:
@@ -63,6 +64,7 @@ class Installation:
             commands(self.path / "bin"),
             *(self.engines() or own),
             *self.images(),
+            *self.hub(),
             *self.model_files(),
             SiteConfig(self.path, self.site_values(), needs=tuple(engine.id for engine in self.engines())),
         ]
@@ -130,7 +132,11 @@ class Installation:
             return []
         repositories = {recipe.hugging_face for recipe in self.recipes.values() if recipe.hugging_face}
         token = self.secrets.hf_token or credentials.stored_hf_token(self.path)
-        return [ModelFiles(repository, self.path, token) for repository in sorted(repositories)]
+        return [ModelFiles(name, self.path, hub, token) for hub in self.hub() for name in sorted(repositories)]
+
+    def hub(self) -> list[Environment]:
+        """What fetches from Hugging Face, where that was asked for."""
+        return [hub_environment(self.clone, self.path)] if self.answers.hugging_face else []
 
     def needs_engine(self) -> bool:
         """CPU jobs, and Slurm jobs without a container on CPUs, train in the CPU engine."""
@@ -162,7 +168,7 @@ class Installation:
         return {KINDS[release].name for release in self._made()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
-        return [tool_environment(self.clone, self.path), *self.engines()]
+        return [tool_environment(self.clone, self.path), *self.engines(), *self.hub()]
 
     def charts(self) -> Charts:
         """What draws the charts of reports."""
@@ -187,7 +193,8 @@ class Installation:
             space_check=answers.space_check,
             mirror=answers.registry_mirror or "",
             origin=bundled_image(answers.arch, source),
-            needs=(credentials.REGISTRY,) if self.secrets.ngc_api_key else (),
+            needs=(credentials.REGISTRY,),
+            key=credentials.key_path(self.path),
         )
 
     def site_values(self) -> dict[str, Any]:
@@ -275,7 +282,7 @@ class SiteConfig(Artefact):
         write_site_config(self.install, wanted, dropped)
         record = self.install / _RECORD
         record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, self.values)
+        write_record(self.install, record, self.values)
 
     def verify(self) -> str | None:
         if not self.path.exists():
@@ -328,7 +335,7 @@ def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = No
     if stream.getvalue() == text:
         return False
     install.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, stream.getvalue())
+    write(install, path, stream.getvalue())
     return True
 
 

@@ -47,6 +47,7 @@ for kind in KINDS.values():
 if [[ "${1-}" != --check ]]; then
     compile "$@" --python-version 3.10 --extra install --output-file tool.txt ../../pyproject.toml
     compile "$@" --python-version 3.10 --output-file charts.txt charts.in
+    compile "$@" --python-version 3.10 --output-file hub.txt hub.in
     compile "$@" --python-version 3.10 --output-file uv.txt uv.in
     compile --python-version 3.10 --no-deps --output-file engine-cpu.txt engine-cpu.in engine-common.in
     compile --python-version 3.12 --no-deps --output-file engine-cpu-0.6.txt engine-cpu-0.6.in engine-common.in

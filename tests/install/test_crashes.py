@@ -41,7 +41,7 @@ def tree(install: Path) -> dict[str, str]:
             content = "folder"
         else:
             data = path.read_bytes().replace(str(install).encode(), b"INSTALL")
-            data = re.sub(rb'"(mtime_ns|sha256|date|inputs)": [^\n]*', b"", data)
+            data = re.sub(rb'"(mtime_ns|sha256|digest|date|inputs)": [^\n]*', b"", data)
             # mksquashfs puts the time into its file.
             content = "image" if name.endswith(".sqsh") else hashlib.sha256(data).hexdigest()[:12]
         found[_without_hash(name)] = f"{_without_hash(content)} {path.lstat().st_mode:o}"

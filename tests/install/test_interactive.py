@@ -116,9 +116,9 @@ def test_from_the_first_prompt_to_the_end(site: World, terminal: Terminal) -> No
     assert (config.gpu_type, config.arch, config.slurm.gres) == ("h100", "x86_64", True)
     assert len(config.workloads) == 5
     assert site.image.exists()
-    # A canary: the key is in Enroot's own file and nowhere else, not even on the screen.
+    # A canary: the key is in its own file and nowhere else, not even on the screen.
     assert KEY not in terminal.log.read_text()
-    assert files_with(KEY, site.root) == ["enroot/.credentials"]
+    assert files_with(KEY, site.root) == [f"{site.install.name}/.llmb/enroot/.credentials"]
 
 
 def test_what_was_detected_is_one_screen(site: World, terminal: Terminal) -> None:

@@ -29,8 +29,12 @@ def install(site: World, *more: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_all_workloads_through_srun(site: World, slurm: SlurmCluster) -> None:
-    install(site, "--install-method", "srun")
+def test_all_workloads_through_srun(site: World, registry: Path, slurm: SlurmCluster) -> None:
+    """From a registry that wants the key, which was given to LLMB: the node finds it in the installation."""
+    (registry / "nvcr.io" / "credentials").write_text("$oauthtoken nvapi-x")
+    install(site, "--install-method", "srun", "--ngc-api-key", "nvapi-x")
+    receipt = json.loads(site.image.with_name(f"{site.image.name}.receipt.json").read_text())
+    assert receipt["digest"].startswith("sha256:")
     assert len(load_cluster_config(site.install).workloads) == 5
     assert site.imports() == len(IMAGE_NAMES)
     log = next((site.install / ".llmb" / "logs").iterdir()).read_text()

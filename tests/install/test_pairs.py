@@ -141,8 +141,8 @@ def check_whole(world: World, state: State, *, damaged: bool) -> None:
         done = run(world, "update")  # which looks as thoroughly as verify
         assert done.status == 0, done.said
     assert "failed" not in done.said
-    left = [path for path in world.install.rglob("*") if path.name.endswith(".part") or ".owner" in path.name]
-    assert left == []
+    state_folder = world.install / ".llmb"
+    assert [*(state_folder / "tmp").iterdir(), *state_folder.glob("*.owner*")] == []
     assert len(list((world.install / "venvs").iterdir())) == 2, "the link and one build"
     assert state_of(world) == state
 

@@ -93,9 +93,18 @@ def test_a_damaged_image_is_pulled_again_from_cached_layers(site: World, hub: Re
 
 
 def test_of_a_manifest_list_the_right_architecture_is_taken(site: World, hub: Registry) -> None:
+    """And the registry's name for it is on record, where Enroot tells it."""
     hub.push("lab/both:1", {}, ("aarch64", "x86_64"))
-    assert quick(site, f"{hub.host}#lab/both:1").returncode == 0
-    assert content(site.install / "images" / "lab+both+1.sqsh", "arch") == "x86_64\n"
+    image = site.install / "images" / "lab+both+1.sqsh"
+    for version, digest in {"4.1.2": hub.digest("lab/both:1", "x86_64"), "3.5.0": None}.items():
+        site.env["ENROOT_STANDIN_VERSION"] = version
+        done = quick(site, f"{hub.host}#lab/both:1")
+        assert done.returncode == 0, done.stderr
+        assert ("digest of lab+both+1.sqsh is unknown" in done.stderr) == (digest is None)
+        assert content(image, "arch") == "x86_64\n"
+        receipt = image.with_name(f"{image.name}.receipt.json")
+        assert json.loads(receipt.read_text())["digest"] == digest
+        image.unlink()
 
 
 def test_an_image_named_by_its_digest_is_that_one_whatever_its_tag_means_now(site: World, hub: Registry) -> None:

@@ -12,8 +12,9 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_install.arguments import parse
 from llmb_install.commands import bundle as bundle_module
 from llmb_install.parts import bundles
+from llmb_install.parts.engine import hub_environment
 from llmb_install.parts.environment import Environment, installed_packages
-from llmb_install.parts.environment_build import extract
+from llmb_install.parts.environment_build import extract, lock_requirements
 from llmb_install.working.reporter import Reporter
 
 LOCKS = Path(__file__).resolve().parents[2] / "installer" / "locks"
@@ -53,11 +54,23 @@ def test_another_content_than_the_locks_is_refused(tmp_path: Path, lock: Path) -
     assert not made.is_complete()
 
 
+def test_what_fetches_from_hugging_face_is_whole_and_of_the_tools_releases(tmp_path, monkeypatch):
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    made = hub_environment(LOCKS.parents[1], tmp_path)
+    with Reporter(tmp_path / "logs") as reporter:
+        assert made.ensure(reporter)
+    assert made.verify() is None
+    tool = set(lock_requirements((LOCKS / "tool.txt").read_text()))
+    shared = [pin for pin in lock_requirements((LOCKS / "hub.txt").read_text()) if pin.partition("==")[0] in str(tool)]
+    assert {"packaging", "pyyaml"} <= {pin.partition("==")[0] for pin in shared}
+    assert set(shared) <= tool, "both are imported into one process"
+
+
 def test_an_environment_is_made_of_a_bundle_alone(tmp_path: Path, lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neither an index nor a cache has anything; its folder has a name that uv would split."""
     clone = tmp_path / "clone"
     (clone / "installer" / "locks").mkdir(parents=True)
-    for name in ("uv.txt", "tool.txt", "charts.txt"):
+    for name in ("uv.txt", "tool.txt", "charts.txt", "hub.txt"):
         (clone / "installer" / "locks" / name).write_text(lock.read_text())
     folder = tmp_path / "a bundle, for one"
     asked = parse(["bundle", "--to", str(folder), "--python", "{}.{}".format(*sys.version_info)])

@@ -98,10 +98,15 @@ class Registry:
         body = {"schemaVersion": 2, "mediaType": _MANIFEST_LIST, "manifests": manifests}
         self._request("PUT", f"{name}/manifests/{tag}", _MANIFEST_LIST, json.dumps(body).encode())
 
-    def digest(self, image: str) -> str:
-        """What the registry calls the content of ``NAME:TAG``: ``sha256:...``."""
+    def digest(self, image: str, architecture: str = "") -> str:
+        """What the registry calls the content of ``NAME:TAG``, or its part for ``architecture``: ``sha256:...``."""
         name, _, tag = image.partition(":")
-        return self._request("GET", f"{name}/manifests/{tag}", _MANIFEST_LIST)[1]["Docker-Content-Digest"]
+        body, headers = self._request("GET", f"{name}/manifests/{tag}", _MANIFEST_LIST)
+        if not architecture:
+            return headers["Docker-Content-Digest"]
+        wanted = _GO_ARCHITECTURES[architecture]
+        manifests = json.loads(body)["manifests"]
+        return next(one["digest"] for one in manifests if one["platform"]["architecture"] == wanted)
 
     def _push_one(
         self, name: str, architecture: str, files: Mapping[str, str], env: Mapping[str, str], programs: Sequence[str]

@@ -17,6 +17,7 @@ from llmb_common.site.cluster import FILE_NAME, SiteRelease, cluster_config, loa
 from llmb_install.answers.answers import stored_answers
 from llmb_install.commands import upkeep
 from llmb_install.installation import Installation, write_site_config
+from llmb_install.parts.credentials import KEPT
 from llmb_install.parts.image import Image
 from llmb_install.working.reporter import Reporter
 from support import plans
@@ -93,13 +94,13 @@ def test_a_release_that_the_configuration_does_not_take_is_not_entered(node, run
 
 
 def test_the_key_of_the_registry_is_there_before_the_import(node, run, install, monkeypatch):
-    monkeypatch.setenv("HOME", str(install))
     monkeypatch.setenv("NGC_API_KEY", "nvapi-x")
+    monkeypatch.setenv(KEPT, "NGC_API_KEY")
     monkeypatch.setattr(Image, "is_complete", lambda self: False)
     found: list[Path] = []
 
     def ensure(image: Image, reporter: Reporter, *, anew: bool = False) -> bool:
-        found.extend(path for path in install.rglob(".credentials") if "NGC_API_KEY" in path.read_text())
+        found.extend(path for path in install.rglob(".credentials") if "nvapi-x" in path.read_text())
         image.path.touch()
         return True
 

@@ -25,6 +25,7 @@ import pytest
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.working import transaction as module
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import root_for, unfinished, write
 from llmb_install.working.transaction import _Lease, install_lock, remove_leftovers
 
 HOLD = (
@@ -309,35 +310,82 @@ def test_a_full_disk_is_another_matter(tmp_path: Path, monkeypatch: pytest.Monke
 # Leftovers
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        ".cluster_config.yaml.12.0123abcd",
-        *(f".llmb/.{name}.12.0123abcd" for name in ("answers.yaml", "hf_token", "site-config.json", "removing.json")),
-        ".llmb/.credentials.json.12.0123abcd",
-        *(".llmb/lock.owner.0123456789abcdef", ".llmb/lock.owner.stale.0123456789abcdef"),
-        ".llmb/receipts/.hugging_face+a+b.json.12.0123abcd",
-        *("bin/.llmb-run.12.0123abcd", "bin/.llmb-install.12.0123abcd"),
-        *("venvs/.llmb.12", "venvs/.engine-cpu.12", "venvs/.engine-cpu-0.6.12"),
-        "images/.a.sqsh.receipt.json.12.0123abcd",
-    ],
-)
-def test_every_temporary_file_of_a_killed_installer_is_removed(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = [path.with_name(f"{path.name}x"), path.with_name(f"x{path.name}"), path.with_name("mine")]
-    for file in (path, *beside):
-        file.touch()
-    (tmp_path / "linked").symlink_to("nowhere")
-    assert remove_leftovers(tmp_path) == [path]
-    assert not path.exists()
-    assert all(file.exists() for file in beside)
-    path.symlink_to("nowhere")
-    assert remove_leftovers(tmp_path) == [path], "a link as well"
-    assert not path.is_symlink()
+def test_what_is_not_finished_lies_in_one_folder_and_goes_with_the_next_command(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "theirs").touch()
+    (tmp_path / "bin").mkdir()
+    left = [unfinished(tmp_path, name) for name in ("a.sqsh", "enroot", "llmb")]
+    left[0].touch()
+    (left[1] / "below").mkdir(parents=True)
+    left[2].symlink_to(elsewhere)
+    assert {path.parent for path in left} == {tmp_path / ".llmb" / "tmp"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path, tmp_path / "bin" / "llmb-run", "x")
+    assert not list((tmp_path / "bin").iterdir())
+    assert len(remove_leftovers(tmp_path)) == 4
+    assert not list((tmp_path / ".llmb" / "tmp").iterdir())
+    assert (elsewhere / "theirs").exists(), "links are not followed"
 
 
-def test_what_vanishes_meanwhile_is_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = tmp_path / ".cluster_config.yaml.12.0123abcd"
-    monkeypatch.setattr(Path, "iterdir", lambda self: iter([gone]))
-    assert remove_leftovers(tmp_path) == []
+def test_a_folder_that_leads_elsewhere_is_not_swept(tmp_path: Path) -> None:
+    elsewhere, install = tmp_path / "elsewhere", tmp_path / "install"
+    for linked in (install / ".llmb", install / ".llmb" / "tmp", install / "venvs", install / "images"):
+        (elsewhere / ".llmb" / "tmp").mkdir(parents=True)
+        theirs = [elsewhere / name for name in ("theirs", ".llmb/tmp/theirs", "tmp/theirs", ".a.sqsh.1.0123abcd.part")]
+        for path in theirs:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        linked.parent.mkdir(parents=True, exist_ok=True)
+        linked.symlink_to(elsewhere)
+        assert remove_leftovers(install) == []
+        assert all(path.exists() for path in theirs)
+        shutil.rmtree(install)
+        shutil.rmtree(elsewhere)
+
+
+def test_owners_that_did_not_get_the_lock_are_left_a_minute(tmp_path: Path) -> None:
+    state = tmp_path / ".llmb"
+    state.mkdir()
+    for name in ("lock", "lock.owner", "lock.owner.0123456789abcdef", "lock.owner.stale.0123456789abcdef"):
+        (state / name).touch()
+    assert remove_leftovers(tmp_path) == [], "somebody may be about to link it"
+    dead = {"token": "x", "host": socket.gethostname(), "boot": "another", "pid": 1, "started": "0", "since": ""}
+    (state / "lock.owner.0000456789abcdef").write_text(json.dumps(dead))
+    assert [path.name for path in remove_leftovers(tmp_path)] == ["lock.owner.0000456789abcdef"]
+    for path in state.iterdir():
+        os.utime(path, (0, 0))
+    assert [path.name for path in sorted(remove_leftovers(tmp_path))] == [
+        *("lock.owner.0123456789abcdef", "lock.owner.stale.0123456789abcdef")
+    ]
+    assert sorted(path.name for path in state.iterdir()) == ["lock", "lock.owner"]
+
+
+def test_images_that_an_earlier_release_was_importing_go(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for name in (".a.sqsh.17.0123abcd.part", "a.sqsh.17.0123abcd.part", ".a.sqsh.part", "a.sqsh"):
+        (images / name).touch()
+    assert remove_leftovers(tmp_path) == [images / ".a.sqsh.17.0123abcd.part"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_on_another_file_system_is_finished_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    real = Path.stat
+
+    def other(self: Path, **more: Any) -> Any:
+        return SimpleNamespace(st_dev=-1) if apart and self == folder else real(self, **more)
+
+    monkeypatch.setattr(Path, "stat", other)
+    assert root_for(folder, tmp_path) == (folder if apart else tmp_path)
+    assert root_for(tmp_path / "none", tmp_path) == tmp_path
+    write(tmp_path, folder / "x", "text")
+    assert (folder / "x").read_text() == "text"
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.parts.engine import TOOL_IMPORTS
+from llmb_install.parts.engine import HUB_IMPORTS, TOOL_IMPORTS
 
 CLONE = Path(__file__).resolve().parents[2]
 INSTALLER = CLONE / "installer.py"
@@ -146,7 +146,8 @@ def test_ctrl_c_during_start_up_gives_no_traceback(module: str) -> None:
 
 def test_every_dependency_is_imported_before_the_environment_counts_as_good() -> None:
     text = (CLONE / "pyproject.toml").read_text()
-    found = re.findall(r"^(?:dependencies|install) = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
-    wanted = set(re.findall(r'"([a-z_.-]+)>=', "".join(found)))
-    assert len(wanted) == 10, wanted
-    assert {"yaml" if name == "pyyaml" else name for name in wanted} == set(TOOL_IMPORTS)
+    for extras, number, imports in (("dependencies|install", 7, TOOL_IMPORTS), ("hub", 3, HUB_IMPORTS)):
+        found = re.findall(rf"^(?:{extras}) = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
+        wanted = set(re.findall(r'"([a-z_.-]+)>=', "".join(found)))
+        assert len(wanted) == number, wanted
+        assert {"yaml" if name == "pyyaml" else name for name in wanted} == set(imports)

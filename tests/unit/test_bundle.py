@@ -43,6 +43,7 @@ LOCKS = {
         "win-1.0-py3-none-any.whl",
     ],
     "charts": ["tiny-1.0.tar.gz"],
+    "hub": ["asker-1.0-py3-none-any.whl"],
     "engine-cpu": ["deep-1.0+cpu-py3-none-any.whl"],
     "engine-cpu-0.6": ["megatron_core-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"],
 }
@@ -50,6 +51,7 @@ PINS = {
     "uv": ["uv==1.0"],
     "tool": ["six==2.0", "win==1.0 ; sys_platform == 'win32'"],
     "charts": ["tiny==1.0"],
+    "hub": ["asker==1.0"],
     "engine-cpu": ["deep==1.0+cpu"],
     "engine-cpu-0.6": ["megatron-core==1.0"],
 }
@@ -99,6 +101,7 @@ def test_it_has_the_files_of_the_locks_for_what_was_asked(make: Callable[..., Pa
     """Of several that fit the one for the oldest glibc; the source of what has no wheel; nothing for other systems."""
     folder = make(*ONE)
     mine = {f"six-2.0-cp312-cp312-manylinux_2_5_{HERE}.whl", LOCKS["uv"][0], "tiny-1.0.tar.gz", *LOCKS["engine-cpu"]}
+    mine |= set(LOCKS["hub"])
     assert wheels(folder) == mine
     about = json.loads((folder / "bundle.json").read_text())
     assert (about["platforms"], about["pythons"], about["engines"], about["images"]) == ([HERE], ["3.12"], ["0.3"], [])
@@ -130,7 +133,7 @@ def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypat
     make(*ONE)
     assert asked == ["six", "six", "tiny"], "wheels that are there are not looked for; a source may have got a wheel"
     assert (kept.stat().st_mtime_ns, half.read_text()) == (before, half.name)
-    assert len(wheels(folder)) == 4
+    assert len(wheels(folder)) == 5
     with pytest.raises(EnvironmentLacks, match="cannot be had"):
         make("--python", "3.13")
     assert not (folder / "SHA256SUMS").exists()
@@ -227,13 +230,12 @@ def test_an_image_is_linked_or_copied_with_its_receipt(image, monkeypatch, linke
 
         monkeypatch.setattr(Path, "hardlink_to", refuse)
     assert [room.bytes for room in image.room()] == [5]
-    left = image.path.with_name(f".{image.path.name}.7.abcd.part")
-    left.parent.mkdir(parents=True)
-    left.touch()
+    image.path.parent.mkdir(parents=True)
     assert ensure(image)
     assert image.origin
     assert image.path.samefile(image.origin) == linked
     assert sorted(path.name for path in image.path.parent.iterdir()) == [image.path.name, image.receipt_path().name]
+    assert list((image.root / ".llmb" / "tmp").iterdir()) == []
     receipt = json.loads(image.receipt_path().read_text())
     assert receipt["mtime_ns"] == image.path.stat().st_mtime_ns
     assert receipt["digest"] == "sha256:1", "what else it says stays"
@@ -268,6 +270,21 @@ def test_an_image_that_the_bundle_lacks_is_told_before_anything_is_made(image: I
     image.path.parent.mkdir(parents=True)
     image.path.touch()
     assert not image.lacks(), "it may be adopted"
+
+
+def test_one_that_was_killed_while_it_said_what_it_is_is_finished(make, monkeypatch):
+    real = os.fsync
+
+    def killed(descriptor: int) -> None:
+        if "bundle.json" in os.readlink(f"/proc/self/fd/{descriptor}"):  # noqa: PTH115
+            raise KeyboardInterrupt
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make(*ONE)
+    assert (make(*ONE) / "SHA256SUMS").is_file()
 
 
 def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monkeypatch):

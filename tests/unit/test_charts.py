@@ -51,12 +51,12 @@ def charts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Charts:
 
 
 def test_it_is_made_once_and_what_makes_it_goes(charts: Charts) -> None:
-    (charts.path.parent / ".charts").mkdir()  # of a command that was killed
     with Reporter(None) as reporter:
         assert make_missing([charts], reporter) == ["charts"]
         assert make_missing([charts], reporter) == []
     assert charts.path.read_text("utf-8") == "window.vegaEmbed = vegaEmbed;<p><\\/script>ü"
     assert sorted(path.name for path in charts.path.parent.iterdir()) == ["bin", "vega.js"]
+    assert list((charts.tool.link.parents[1] / ".llmb" / "tmp").iterdir()) == []
     assert charts.verify() is None
     charts.path.unlink()
     assert charts.verify() == f"{charts.path} is missing"

@@ -109,12 +109,15 @@ def test_no_secret_gets_in(cli: Cli, tmp_path: Path) -> None:
 def test_secrets_are_masked_by_what_they_look_like_and_by_their_names(cli: Cli, tmp_path: Path) -> None:
     (cli.install / ".llmb").mkdir(exist_ok=True)
     (cli.install / ".llmb" / "hf_token").write_text("stored-by-the-installer\n")
+    (cli.install / ".llmb" / "enroot").mkdir()
+    line = "machine nvcr.io login $oauthtoken password an-old-key-of-ngc\n"
+    (cli.install / ".llmb" / "enroot" / ".credentials").write_text(line)
     lines = [
         "export NGC_KEY=abcdefgh1234",
         "DB_PASS='correct-horse'",
         "https://user:pass-word@example.org/x",
         "ghp_0123456789012345678901234567",
-        "read stored-by-the-installer",
+        "read stored-by-the-installer and an-old-key-of-ngc for nvcr.io",
         "TOKENIZERS_PARALLELISM=falsefalse PAD_TOKEN=12345678",
     ]
     record = make_run(cli.install, log="\n".join(lines) + "\n")
@@ -126,7 +129,7 @@ def test_secrets_are_masked_by_what_they_look_like_and_by_their_names(cli: Cli, 
         "DB_PASS='****'",
         "https://****@example.org/x",
         "****",
-        "read ****",
+        "read **** and **** for nvcr.io",
         lines[-1],
     ]
 

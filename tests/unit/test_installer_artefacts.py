@@ -13,7 +13,7 @@ from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.answers.answers import complete
 from llmb_install.installation import Installation, SiteConfig
-from llmb_install.parts.credentials import Secrets, hf_token_file, registry_key, registry_reference
+from llmb_install.parts.credentials import Secrets, hf_token_file, registry_key
 from llmb_install.parts.engine import own_engine
 from llmb_install.parts.files import WorkloadFolders, answers_file, commands
 from llmb_install.working.artefact import Artefact
@@ -26,7 +26,6 @@ ARTEFACTS: dict[str, Callable[[Path], Artefact]] = {
     "commands": lambda home: commands(home / "bin"),
     "hugging-face-token": lambda home: hf_token_file(home, Secret("hf_abc")),
     "key": lambda home: registry_key(home, Secret("nvapi-abc")),
-    "reference": lambda home: registry_reference(home, "NGC_API_KEY"),
     "site-config": lambda home: SiteConfig(home, {"cluster_type": "local", "gpu_type": "cpu"}),
 }
 
@@ -81,7 +80,7 @@ def test_an_installation_is_its_artefacts(home: Path):
     ids = [artefact.id for artefact in on_slurm]
     assert len(set(ids)) == len(ids)
     assert [name for name in ids if " " not in name] == [
-        *("answers", "registry-credentials", "secret-files", "workloads", "tool", "commands", "site-config")
+        *("answers", "registry-credentials", "secret-files", "workloads", "tool", "commands", "hub", "site-config")
     ]
     (image,) = [artefact for artefact in on_slurm if artefact.id.startswith("image ")]
     assert image.needs == ("registry-credentials",)

@@ -1,10 +1,11 @@
-"""Keys and tokens on disk: what Enroot finds, who may read it, and what is taken back in the end."""
+"""Keys and tokens on disk: what Enroot finds during an import, who may read it, what is taken back in the end."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,16 @@ from llmb_common.errors import RequestError
 from llmb_install.parts.credentials import (
     KEPT,
     Secrets,
-    added,
     closed_files,
-    entries,
+    configuration,
     from_environment,
     hf_token_file,
-    reached,
+    key_path,
     registry_key,
-    registry_reference,
     remove_ngc_key,
     stored_hf_token,
-    without,
 )
+from llmb_install.parts.netrc import added, entries, reached, without
 from llmb_install.working.reporter import Reporter
 
 KEY = Secret("nvapi-abc")
@@ -59,28 +58,72 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+def of_release_0_2(install: Path, file: Path, text: str = LINES) -> None:
+    """What release 0.2 wrote: the key in the user's file, its hash in the installation."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o600)
+    (install / ".llmb").mkdir(exist_ok=True)
+    note = {"schema": 1, "path": str(file), "sha256": hashlib.sha256(b"nvapi-abc").hexdigest()}
+    (install / ".llmb" / "credentials.json").write_text(json.dumps(note))
+
+
+def seen_by_enroot(host: str, install: Path, **env: str) -> str | None:
+    """The credentials that an import from ``host`` gets in a configuration of its own; None where it gets none."""
+    with configuration(host, key_path(install), {**os.environ, **env}, install) as variables:
+        if not variables:
+            return None
+        folder = Path(variables["ENROOT_CONFIG_PATH"])
+        assert (mode(folder), mode(folder / ".credentials")) == (0o700, 0o600)
+        assert folder.is_relative_to(install), "compute nodes see it"
+        text = (folder / ".credentials").read_bytes().decode(errors="surrogateescape")
+    assert not folder.exists()
+    return text
+
+
 def test_a_key_is_stored_for_both_hosts_and_for_its_owner_alone(install: Path, env: dict[str, str], file: Path) -> None:
     umask = os.umask(0)
     try:
         assert registry_key(install, KEY).ensure(Reporter(None))
     finally:
         os.umask(umask)
-    assert file.read_text() == LINES
-    assert (mode(file), mode(file.parent)) == (0o600, 0o700)
+    kept = key_path(install)
+    assert kept.read_text() == LINES
+    assert (mode(kept), mode(kept.parent)) == (0o600, 0o700)
     assert registry_key(install, KEY).is_complete()
-    assert registry_reference(install, "NGC_API_KEY").is_complete()
+    assert not registry_key(install, Secret("nvapi-other")).is_complete()
     assert not registry_key(install, KEY).ensure(Reporter(None)), "a second time there is nothing to do"
-    notes = list((install / ".llmb").iterdir())
-    assert [mode(note) for note in notes] == [0o600]
-    assert not any("nvapi" in note.read_text() for note in notes), "the installation keeps a hash, not the key"
+    assert not file.exists(), "the user's own file is not edited"
 
 
-def test_other_lines_of_the_file_stay_and_an_old_key_goes(install: Path, env: dict[str, str], file: Path) -> None:
+def test_an_import_from_ngc_has_the_key_that_was_given_and_the_users_other_entries(install, env, file):
     file.parent.mkdir()
-    file.write_text(SOMEBODYS + "machine nvcr.io login $oauthtoken password old")
-    assert not registry_key(install, KEY).is_complete()
+    theirs = SOMEBODYS + "machine nvcr.io login $oauthtoken password old\n"
+    file.write_text(theirs + "default login x password y\n")
+    assert seen_by_enroot("nvcr.io", install) is None, "no key was given: Enroot has its own"
     registry_key(install, KEY).ensure(Reporter(None))
-    assert file.read_text() == SOMEBODYS + LINES
+    assert seen_by_enroot("nvcr.io", install) == SOMEBODYS + LINES + "default login x password y\n"
+    assert seen_by_enroot("nvcr.io:443", install, NGC_API_KEY="other") == seen_by_enroot("nvcr.io", install)
+    assert seen_by_enroot("registry.site:5000", install) is None, "another host does not get it"
+    assert file.read_text() == theirs + "default login x password y\n"
+
+
+def test_a_key_in_the_environment_is_named_where_enroot_has_none(install, env, file):
+    named = LINES.replace("nvapi-abc", "$NGC_API_KEY")
+    assert seen_by_enroot("nvcr.io", install) is None
+    assert seen_by_enroot("nvcr.io", install, NGC_API_KEY="k", NGC_CLI_API_KEY="l") == named
+    assert seen_by_enroot("nvcr.io", install, NGC_CLI_API_KEY="l") == named.replace("NGC_API", "NGC_CLI_API")
+    assert seen_by_enroot("registry.site", install, NGC_API_KEY="k") is None
+    theirs = "machine nvcr.io login $oauthtoken password theirs\n"
+    file.parent.mkdir()
+    file.write_text(theirs)
+    assert seen_by_enroot("nvcr.io", install, NGC_API_KEY="k") == theirs + named.splitlines(True)[1]
+    file.write_text(LINES)
+    assert seen_by_enroot("nvcr.io", install, NGC_API_KEY="k") is None
+    file.write_bytes(b"# m\xfcnchen\nmachine old.site login a password p\xe4ss\n")
+    assert seen_by_enroot("nvcr.io", install, NGC_API_KEY="k").encode(errors="surrogateescape") == (
+        file.read_bytes() + named.encode()
+    )
 
 
 @pytest.mark.parametrize("key", ["", " ", "nvapi abc", "nvapi-abc\n", "$NGC_API_KEY", "\tnvapi"])
@@ -88,7 +131,6 @@ def test_what_enroot_would_misread_is_refused_before_anything_is_written(install
     with pytest.raises(RequestError, match="not an NGC API key") as caught:
         registry_key(install, Secret(key)).ensure(Reporter(None))
     assert "copy the key again" in caught.value.remedy
-    assert not file.exists()
     assert list(install.iterdir()) == []
 
 
@@ -96,93 +138,67 @@ def test_what_enroot_would_misread_is_refused_before_anything_is_written(install
 def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(install, env, file, wide):
     registry_key(install, KEY).ensure(Reporter(None))
     hf_token_file(install, Secret("hf_abc")).ensure(Reporter(None))
-    token = install / ".llmb" / "hf_token"
+    of_release_0_2(install, file)
+    paths = [install / ".llmb" / "hf_token", key_path(install), file]
     assert closed_files(install).verify() is None
-    for path in (file, token):
+    for path in paths:
         path.chmod(wide)
     assert not registry_key(install, KEY).is_complete()
     assert not hf_token_file(install, Secret("hf_abc")).is_complete()
-    assert closed_files(install).verify() == f"other users can read {token}, {file}"
+    assert closed_files(install).verify() == f"other users can read {', '.join(map(str, paths))}"
     closed_files(install).ensure(Reporter(None))
-    assert (mode(file), mode(token)) == (0o600, 0o600)
+    assert [mode(path) for path in paths] == [0o600] * 3
     assert closed_files(install).verify() is None
     assert registry_key(install, KEY).is_complete()
 
 
-def test_a_file_that_this_installation_did_not_write_is_not_its_affair(install, env, file):
+def test_a_file_that_no_release_wrote_is_not_the_installations_affair(install, env, file):
     file.parent.mkdir()
     file.write_text(SOMEBODYS)
     file.chmod(0o644)
-    assert closed_files(install).verify() is None
-    closed_files(install).ensure(Reporter(None))
-    assert mode(file) == 0o644
-
-
-def test_a_key_of_one_host_alone_is_not_enough(install: Path, env: dict[str, str], file: Path) -> None:
-    file.parent.mkdir()
-    for line in LINES.splitlines(True):
-        file.write_text(line)
-        file.chmod(0o600)
-        assert not registry_key(install, KEY).is_complete()
-        assert not registry_reference(install, "NGC_API_KEY").is_complete()
-    file.write_text(LINES)
-    assert registry_key(install, KEY).is_complete()
-    assert not registry_key(install, Secret("nvapi-other")).is_complete()
-
-
-def test_a_key_in_the_environment_is_named_and_not_copied(install: Path, env: dict[str, str], file: Path) -> None:
-    assert registry_reference(install, "NGC_API_KEY").ensure(Reporter(None))
-    assert file.read_text() == LINES.replace("nvapi-abc", "$NGC_API_KEY")
-    assert not registry_reference(install, "NGC_API_KEY").ensure(Reporter(None))
-
-
-def test_credentials_that_are_there_are_kept_beside_the_name(install: Path, env: dict[str, str], file: Path) -> None:
-    theirs = "machine nvcr.io login $oauthtoken password theirs\n"
-    file.parent.mkdir()
-    file.write_text(theirs)
-    assert registry_reference(install, "NGC_API_KEY").ensure(Reporter(None))
-    assert file.read_text() == theirs + LINES.splitlines(True)[1].replace("nvapi-abc", "$NGC_API_KEY")
-
-
-def test_what_was_stored_is_taken_back(install: Path, env: dict[str, str], file: Path) -> None:
-    assert remove_ngc_key(install) is None, "nothing was stored yet"
     registry_key(install, KEY).ensure(Reporter(None))
+    assert closed_files(install).verify() is None
+    assert mode(file) == 0o644
+    assert remove_ngc_key(install) is None
+    assert file.read_text() == SOMEBODYS
+
+
+def test_what_release_0_2_has_put_into_the_users_file_is_taken_back(install, env, file):
+    of_release_0_2(install, file)
     assert remove_ngc_key(install) == file
     assert not file.exists(), "nothing else was in it"
     assert remove_ngc_key(install) is None
 
 
 def test_and_only_that(install: Path, env: dict[str, str], file: Path) -> None:
-    file.parent.mkdir()
-    file.write_text(SOMEBODYS)
-    registry_key(install, KEY).ensure(Reporter(None))
-    file.write_text(
-        file.read_text().replace("nvcr.io login $oauthtoken password nvapi-abc", "nvcr.io login a password b")
-    )
+    latin = b"# m\xfcnchen\nmachine old.site login a password p\xe4ss\n"
+    of_release_0_2(install, file)
+    changed = LINES.replace("nvcr.io login $oauthtoken password nvapi-abc", "nvcr.io login a password b")
+    file.write_bytes(latin + changed.encode())
     assert remove_ngc_key(install) == file
-    assert file.read_text() == SOMEBODYS + "machine nvcr.io login a password b\n"
+    assert file.read_bytes() == latin + b"machine nvcr.io login a password b\n"
     assert mode(file) == 0o600
     assert remove_ngc_key(install) is None
 
 
 def test_new_secrets_win_and_old_ones_stay() -> None:
-    old = Secrets(hf_token=Secret("a"), ngc_api_key=Secret("b"), keep=frozenset({"hf_token"}), ngc_variable="X")
+    old = Secrets(hf_token=Secret("a"), ngc_api_key=Secret("b"), keep=frozenset({"hf_token"}))
     assert old.updated(Secrets()) == old
-    assert Secrets().updated(old) == replace(old, ngc_variable="")
+    assert Secrets().updated(old) == old
     both = old.updated(Secrets(hf_token=Secret("c"), ngc_api_key=Secret("d"), keep=frozenset({"ngc_api_key"})))
     assert (both.hf_token.reveal(), both.ngc_api_key.reveal()) == ("c", "d")
-    assert (both.keep, both.ngc_variable) == ({"hf_token", "ngc_api_key"}, "X")
+    assert both.keep == {"hf_token", "ngc_api_key"}
 
 
 @pytest.mark.parametrize(
-    ("variables", "token", "key", "keep", "name"),
+    ("variables", "token", "key", "keep"),
     [
-        ({}, None, None, set(), ""),
-        ({"HF_TOKEN": "a", "HUGGING_FACE_HUB_TOKEN": "b"}, "a", None, set(), ""),
-        ({"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "b"}, "b", None, set(), ""),
-        ({"NGC_API_KEY": "k", "NGC_CLI_API_KEY": "l"}, None, "k", set(), "NGC_API_KEY"),
-        ({"NGC_CLI_API_KEY": "l", KEPT: "NGC_API_KEY"}, None, "l", set(), "NGC_CLI_API_KEY"),
-        ({"HF_TOKEN": "a", "NGC_API_KEY": "k", KEPT: "HF_TOKEN"}, "a", "k", {"hf_token"}, "NGC_API_KEY"),
+        ({}, None, None, set()),
+        ({"HF_TOKEN": "a", "HUGGING_FACE_HUB_TOKEN": "b"}, "a", None, set()),
+        ({"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "b"}, "b", None, set()),
+        ({"NGC_API_KEY": "k", "NGC_CLI_API_KEY": "l"}, None, "k", set()),
+        ({"NGC_CLI_API_KEY": "l", KEPT: "NGC_API_KEY"}, None, "l", set()),
+        ({"HF_TOKEN": "a", "NGC_API_KEY": "k", KEPT: "HF_TOKEN"}, "a", "k", {"hf_token"}),
     ],
 )
 def test_secrets_of_the_environment_are_kept_only_where_they_came_as_flags(
@@ -190,7 +206,6 @@ def test_secrets_of_the_environment_are_kept_only_where_they_came_as_flags(
     token: str | None,
     key: str | None,
     keep: set[str],
-    name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NGC_CLI_API_KEY", KEPT):
@@ -198,7 +213,7 @@ def test_secrets_of_the_environment_are_kept_only_where_they_came_as_flags(
     found = from_environment()
     assert (found.hf_token and found.hf_token.reveal()) == token
     assert (found.ngc_api_key and found.ngc_api_key.reveal()) == key
-    assert (found.keep, found.ngc_variable) == (keep, name)
+    assert found.keep == keep
 
 
 def test_a_token_is_kept_for_its_owner_alone(install: Path) -> None:
@@ -219,16 +234,10 @@ def test_a_token_is_kept_for_its_owner_alone(install: Path) -> None:
     assert stored_hf_token(install) is None
 
 
-def test_what_is_not_utf_8_stays_byte_for_byte(install: Path, env: dict[str, str], file: Path) -> None:
-    file.parent.mkdir()
-    latin = b"# m\xfcnchen\nmachine old.site login a password p\xe4ss\n"
-    file.write_bytes(latin)
-    assert not registry_reference(install, "NGC_API_KEY").is_complete()
-    assert registry_key(install, KEY).ensure(Reporter(None))
-    assert file.read_bytes() == latin + LINES.encode()
-    assert remove_ngc_key(install) == file
-    assert file.read_bytes() == latin
+def test_a_token_that_is_not_utf_8_is_not_the_one(install: Path) -> None:
+    (install / ".llmb").mkdir()
     (install / ".llmb" / "hf_token").write_bytes(b"hf_\xff\n")
+    (install / ".llmb" / "hf_token").chmod(0o600)
     assert not hf_token_file(install, Secret("hf_x")).is_complete()
 
 

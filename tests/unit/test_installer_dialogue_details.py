@@ -128,9 +128,9 @@ def test_leaving_names_the_way_back_in(talk: Any) -> None:
     assert caught.value.remedy == "run it again to continue with them"
 
 
-def test_the_variable_of_a_key_is_remembered(talk: Any) -> None:
-    given = Secrets(ngc_api_key=Secret("k"), ngc_variable="NGC_CLI_API_KEY")
-    assert talk(secrets=given)[1].ngc_variable == "NGC_CLI_API_KEY"
+def test_a_key_that_there_is_is_not_asked_for_nor_kept(talk: Any) -> None:
+    given = Secrets(ngc_api_key=Secret("k"))
+    assert talk(secrets=given)[1] == given
     assert "NGC API key" not in " ".join(talk(site=LAPTOP)[2].asked), "no image is imported"
 
 

@@ -21,12 +21,13 @@ from llmb_install.parts.squashfs import Inspector
 from llmb_install.working import transaction
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
+from llmb_install.working.scratch import unfinished
 from support.other_user import OTHER, as_other_user, shared_folder
 
 
 @pytest.fixture(autouse=True)
 def no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enroot, "ask", lambda *_: lambda: None)
+    monkeypatch.setattr(enroot, "ask", lambda *_, **__: Answer(1))
 
 
 @pytest.fixture
@@ -131,13 +132,25 @@ def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(shared, monk
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 def test_two_users_take_turns_in_a_folder_that_both_may_write() -> None:
     def lock() -> None:
-        transaction.open_lock_as_folder(folder)
+        transaction.open_as_folder(folder)
         with transaction.install_lock(folder, Reporter(None)):
             pass
 
     with shared_folder() as folder:
         for user in (OTHER, OTHER + 1, OTHER):
             as_other_user(lock, user)
+        begun = folder / ".llmb" / "tmp"
+        for user in (OTHER, OTHER + 1):
+            as_other_user(lambda: unfinished(folder, "a.sqsh").touch(), user)
+        assert len(list(begun.iterdir())) == 2
+        begun.chmod(0o755)
+
+        def refused_too() -> None:
+            with pytest.raises(EnvironmentLacks, match=r"tmp is closed to you .*belongs to user 64321"):
+                lock()
+
+        as_other_user(refused_too, OTHER + 1)
+        as_other_user(lock)
         (folder / ".llmb" / "lock").chmod(0o600)
 
         def refused() -> None:
@@ -164,7 +177,7 @@ def test_each_part_of_an_import_is_shown(shared: Image, monkeypatch: pytest.Monk
     monkeypatch.setattr(images, "check_superblock", lambda path: 2000)
     quick = replace(shared, space_check=False)
     assert ensure(quick)
-    assert shown == ["checking it", "reading it for its receipt", "2 kB"]
+    assert shown == ["asking for its digest", "checking it", "reading it for its receipt", "2 kB"]
     shown.clear()
     os.utime(quick.path, ns=(1, 1))
     assert ensure(quick)

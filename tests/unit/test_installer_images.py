@@ -14,6 +14,7 @@ from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_install.answers.checks import other_things, require_free_folder
 from llmb_install.parts.belongings import belongings, remove_if_empty
+from llmb_install.parts.engine import hub_environment
 from llmb_install.parts.enroot import Watch, bad_result, explain
 from llmb_install.parts.hugging_face import ModelFiles, check_token
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
@@ -242,6 +243,7 @@ def test_what_the_installer_made_and_nothing_else_is_ours(tmp_path: Path) -> Non
         "mine",
         "llmb-xyz",
         "engine-cpu-01234567-abc",
+        "hub-01234567-abcdef",
         ".uv-engine-cpu",
         ".uv-x",
     ):
@@ -253,9 +255,8 @@ def test_what_the_installer_made_and_nothing_else_is_ours(tmp_path: Path) -> Non
     images.mkdir()
     ours = [images / "a.sqsh", receipt(images / "a.sqsh.receipt.json", sha256="0")]
     ours[0].touch()
-    ours += [receipt(images / "gone.sqsh.receipt.json", sha256="0"), images / ".b.sqsh.17.0123abcd.part"]
-    ours[-1].touch()
-    for name in ("theirs.sqsh", "c.sqsh.17.0123abcd.part", ".b.sqsh.part"):
+    ours.append(receipt(images / "gone.sqsh.receipt.json", sha256="0"))
+    for name in ("theirs.sqsh", ".b.sqsh.part"):
         (images / name).touch()
     receipt(images / "theirs.sqsh.receipt.json", size=3)
     receipt(tmp_path / ".llmb" / "receipts" / "hugging_face+a+b.json", repository="a/b")
@@ -272,6 +273,7 @@ def test_what_the_installer_made_and_nothing_else_is_ours(tmp_path: Path) -> Non
         venvs / "llmb",
         venvs / "llmb-01234567",
         venvs / "engine-cpu-01234567-abcdef",
+        venvs / "hub-01234567-abcdef",
         venvs / ".uv-engine-cpu",
     }
     found = belongings(tmp_path)
@@ -322,7 +324,7 @@ def test_a_token_with_a_space_is_none(text: str) -> None:
     assert check_token(Secret(text)).startswith("this is not a token")
 
 
-@pytest.mark.parametrize(("status", "problem"), [(200, ""), (500, ""), (401, "Hugging Face rejects this token")])
+@pytest.mark.parametrize(("status", "problem"), [(200, ""), (500, ""), (401, "Hugging Face rejects the token")])
 def test_a_token_is_shown_to_hugging_face(monkeypatch: pytest.MonkeyPatch, status: int, problem: str) -> None:
     asked: dict[str, Any] = {}
 
@@ -347,7 +349,8 @@ def test_an_unreachable_hugging_face_says_nothing_against_a_token(monkeypatch: p
 
 
 def test_model_files_are_complete_with_every_file_of_the_receipt(tmp_path: Path) -> None:
-    files = ModelFiles("meta/llama@0123", tmp_path)
+    hub = hub_environment(tmp_path, tmp_path)
+    files = ModelFiles("meta/llama@0123", tmp_path, hub)
     assert (files.id, files.repository, files.revision) == ("hugging-face meta/llama", "meta/llama", "0123")
     assert files.show() == f"fetch tokenizer and configuration of meta/llama to {tmp_path / 'hugging_face'}"
     assert not files.is_complete()
@@ -358,7 +361,7 @@ def test_model_files_are_complete_with_every_file_of_the_receipt(tmp_path: Path)
     good: dict[str, Any] = {"repository": "meta/llama", "revision": "0123"}
     receipt(path, **good, files={"models--meta--llama/config.json": 2})
     assert files.is_complete()
-    assert not ModelFiles("meta/llama@4567", tmp_path).is_complete(), "another commit"
+    assert not ModelFiles("meta/llama@4567", tmp_path, hub).is_complete(), "another commit"
     for wrong in ({}, {"models--meta--llama/config.json": 3}, {"models--meta--llama/other": 2}):
         receipt(path, **good, files=wrong)
         assert not files.is_complete()

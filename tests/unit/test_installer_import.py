@@ -13,9 +13,9 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.files import sha256_of
-from llmb_install.parts import enroot
 from llmb_install.parts.image import Image
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import unfinished
 from support.programs import needs_zstd
 
 SOURCE = "nvcr.io#nvidia/nemo:26.02.01"
@@ -23,7 +23,9 @@ SOURCE = "nvcr.io#nvidia/nemo:26.02.01"
 # A whole image: a superblock that says it is 200 bytes long, and the rest.
 WHOLE = struct.pack("<4sIIIIHHHHHHQQ", b"hsqs", 5, 0, 131072, 0, 1, 17, 0, 1, 4, 0, 0, 200).ljust(200, b"x")
 
+DIGEST = "sha256:" + "5e1f" * 16
 ENROOT = """#!/bin/sh
+[ "$1" != digest ] || {{ echo {digest}; exit; }}
 echo "$@" >> {folder}/calls
 [ -e {folder}/fails ] && {{ cat {folder}/fails; exit 1; }}
 [ -e {folder}/nothing ] && exit 0
@@ -49,13 +51,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "bin").mkdir(parents=True)
     for name, text in (("enroot", ENROOT), ("unsquashfs", UNSQUASHFS)):
         program = folder / "bin" / name
-        program.write_text(text.replace("{folder}", str(folder)).replace("{{", "{").replace("}}", "}"))
+        program.write_text(text.format(folder=folder, digest=DIGEST))
         program.chmod(0o755)
     (folder / "image").write_bytes(WHOLE)
     (folder / "head").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little"))
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(enroot, "ask_registry", lambda *_: lambda: enroot.Manifest("sha256:5e1f", ()))
     return folder
 
 
@@ -93,18 +94,18 @@ def test_an_image_is_imported_once_and_has_a_receipt(image: Image, world: Path) 
     status = image.path.stat()
     assert receipt == {
         **{"schema": 1, "source": SOURCE, "architecture": "x86_64", "size": 200, "mtime_ns": status.st_mtime_ns},
-        **{"sha256": sha256_of(image.path), "adopted": False, "digest": "sha256:5e1f"},
+        **{"sha256": sha256_of(image.path), "adopted": False, "digest": DIGEST},
     }
     assert image.receipt_path() == image.path.with_name("nemo.sqsh.receipt.json")
     assert sorted(path.name for path in image.path.parent.iterdir()) == ["nemo.sqsh", "nemo.sqsh.receipt.json"]
     assert not ensure(image)
     (line,) = calls(world)
-    assert line.startswith(f"import --output {image.path.parent}/.nemo.sqsh.{os.getpid()}.")
-    assert line.endswith(f".part --arch x86_64 docker://{SOURCE}")
+    assert line.startswith(f"import --output {image.install}/.llmb/tmp/nemo.sqsh.")
+    assert line.endswith(f" --arch x86_64 docker://{SOURCE}")
     unpacked = Path((world / "unpacked").read_text().strip())
     assert unpacked.parent == world.parent
     assert not unpacked.exists(), "a folder of the import's own, gone with its end"
-    assert [path.name for path in image.receipts.parent.iterdir()] == []
+    assert [str(path.relative_to(image.install)) for path in image.receipts.parent.rglob("*")] == [".llmb/tmp"]
 
 
 def test_without_room_for_layers_the_variable_is_named(image: Image, world: Path) -> None:
@@ -203,15 +204,20 @@ def test_content_that_the_receipt_contradicts_is_imported_again(image: Image, wo
     assert len(calls(world)) == 3, "its receipt is for another source"
 
 
-def test_a_failed_import_leaves_nothing_and_removes_what_was_left(image: Image, world: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_failed_import_leaves_nothing(image: Image, world: Path, shared: bool) -> None:
+    """And a folder that several share is rid of what was left before: under its own lock nobody else is at work."""
+    if shared:
+        image = replace(image, path=world / "shared" / "nemo.sqsh")
     image.path.parent.mkdir(parents=True)
-    part = image.path.with_name(".nemo.sqsh.17.0123abcd.part")
-    part.touch()
-    (image.path.with_name(".other.sqsh.17.0123abcd.part")).touch()
+    left = unfinished(image.root, "other.sqsh")
+    left.touch()
     (world / "fails").write_text("[ERROR] URL https://x returned error code: 404 Not Found\n")
     with pytest.raises(EnvironmentLacks, match="the registry has no such image or tag"):
         ensure(image)
-    assert [path.name for path in image.path.parent.iterdir()] == [".other.sqsh.17.0123abcd.part"]
+    assert [path.name for path in image.path.parent.iterdir()] == ([".llmb"] if shared else [])
+    assert (image.root == image.path.parent) == shared
+    assert list(left.parent.iterdir()) == ([] if shared else [left]), "another import of this command"
 
 
 @needs_zstd

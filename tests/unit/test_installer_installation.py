@@ -18,8 +18,8 @@ from llmb_install.parts.credentials import (
     closed_files,
     hf_token_file,
     hf_token_path,
+    key_path,
     registry_key,
-    registry_reference,
 )
 from llmb_install.parts.engine import (
     KINDS,
@@ -84,6 +84,8 @@ def test_images_are_imported_as_the_answers_say(tmp_path: Path) -> None:
         path=tmp_path / "images" / "nvidia+nemo+26.02.01.sqsh",
         architecture="x86_64",
         receipts=tmp_path / ".llmb" / "receipts",
+        needs=("registry-credentials",),
+        key=key_path(tmp_path),
     )
     key = Secrets(ngc_api_key=Secret("k"))
     more = {"image_folder": "/shared", "install_method": "srun", "cpu_partition": "cpu", "space_check": False}
@@ -99,6 +101,7 @@ def test_images_are_imported_as_the_answers_say(tmp_path: Path) -> None:
         ),
         space_check=False,
         needs=("registry-credentials",),
+        key=key_path(tmp_path),
     )
     assert (image.download, image.disk) == (25_000_000_000, 25_000_000_000)
 
@@ -145,30 +148,26 @@ def test_secrets_are_stored_where_they_were_given_and_used_where_they_were_found
 
     token, key = Secret("hf_x"), Secret("nvapi")
     given = Secrets(hf_token=token, ngc_api_key=key, keep=frozenset({"hf_token", "ngc_api_key"}))
-    found = Secrets(hf_token=token, ngc_api_key=key, ngc_variable="NGC_API_KEY")
+    found = Secrets(hf_token=token, ngc_api_key=key)
     closed = closed_files(tmp_path)
     assert secret_parts(given, **SLURM) == [hf_token_file(tmp_path, token), registry_key(tmp_path, key), closed]
-    assert secret_parts(found, **SLURM) == [registry_reference(tmp_path, "NGC_API_KEY"), closed]
+    assert secret_parts(found, **SLURM) == [closed]
     assert secret_parts(given, **ON_CPUS) == [hf_token_file(tmp_path, token), closed]
     assert secret_parts(Secrets(), **SLURM) == [closed]
 
 
-def test_what_would_be_done_about_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENROOT_CONFIG_PATH", "/enroot")
+def test_what_would_be_done_about_secrets(tmp_path: Path) -> None:
     assert [
         hf_token_file(tmp_path, Secret("x")).show(),
         registry_key(tmp_path, Secret("x")).show(),
-        registry_reference(tmp_path, "NGC_API_KEY").show(),
         closed_files(tmp_path).show(),
     ] == [
         f"write {hf_token_path(tmp_path)} (mode 0600)",
-        "write /enroot/.credentials (mode 0600)",
-        "write /enroot/.credentials: the key is in NGC_API_KEY",
+        f"write {key_path(tmp_path)} (mode 0600)",
         "make the files with secrets readable by you only",
     ]
     assert hf_token_file(tmp_path, Secret("x")).verify() == f"{hf_token_path(tmp_path)} is missing or changed"
-    assert registry_key(tmp_path, Secret("x")).verify() == "/enroot/.credentials does not have the NGC key"
-    assert registry_reference(tmp_path, "A").verify() == "/enroot/.credentials does not say where the NGC key is"
+    assert registry_key(tmp_path, Secret("x")).verify() == f"{key_path(tmp_path)} does not have the NGC key"
     assert closed_files(tmp_path).verify() is None
 
 
@@ -266,7 +265,7 @@ def test_the_tools_environment_is_the_clone_with_all_that_it_imports(tmp_path: P
     assert (tool.link, tool.editable, tool.kind) == (*(tmp_path / "venvs" / "llmb", Path("/clone")), "venv")
     assert tool.lock == Path("/clone/installer/locks/tool.txt")
     assert tool.smoke == ("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS)
-    assert (tool.id, tool.download, tool.disk) == ("tool", 33_000_000, 65_000_000)
+    assert (tool.id, tool.download, tool.disk) == ("tool", 22_000_000, 29_000_000)
     assert tool.room() == [Room(tool.link.parent, TOOL_BYTES, "environment llmb")]
     assert tool.show() == f"environment {tool.link} with LLMB from /clone"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,6 +170,10 @@ def test_an_installation_for_something_else_only_gets_the_engine(quickstart, wor
 # Hugging Face
 
 
+HUB: Any = SimpleNamespace(folder=Path("/nonexistent"), is_complete=lambda: True)
+"""The environment with the packages, which the tests' own has, too."""
+
+
 class Hub:
     """Stands for ``snapshot_download``: what it was asked, and the files or errors that it gives."""
 
@@ -192,6 +198,7 @@ class Hub:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     hub = Hub(tmp_path / "hugging_face")
     monkeypatch.setattr("huggingface_hub.snapshot_download", hub)
+    monkeypatch.setattr("llmb_install.parts.hugging_face.check_token", lambda token: "")
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     import stamina
 
@@ -223,7 +230,7 @@ def response(status: int) -> Any:
 
 
 def test_files_are_fetched_once_and_then_found_without_network(hub: Hub, tmp_path: Path) -> None:
-    files = ModelFiles("meta/llama@0123", tmp_path, Secret("hf_x"))
+    files = ModelFiles("meta/llama@0123", tmp_path, HUB, Secret("hf_x"))
     assert ensure(files)
     fetch, look = hub.asked
     assert fetch == {
@@ -248,14 +255,14 @@ def test_files_are_fetched_once_and_then_found_without_network(hub: Hub, tmp_pat
 
 
 def test_without_a_token_none_is_sent(hub: Hub, tmp_path: Path) -> None:
-    ensure(ModelFiles("meta/llama@0123", tmp_path))
+    ensure(ModelFiles("meta/llama@0123", tmp_path, HUB))
     assert hub.asked[0]["token"] is False
 
 
 def test_a_repository_without_such_files_is_refused(hub: Hub, tmp_path: Path) -> None:
     hub.files = {}
     with pytest.raises(EnvironmentLacks, match="meta/llama on Hugging Face has no tokenizer") as caught:
-        ensure(ModelFiles("meta/llama@0123", tmp_path))
+        ensure(ModelFiles("meta/llama@0123", tmp_path, HUB))
     assert caught.value.remedy == "check hugging_face in recipe.yaml"
     assert not (tmp_path / ".llmb").exists()
 
@@ -265,7 +272,7 @@ def test_a_gated_repository_names_the_page_to_visit(hub: Hub, tmp_path: Path) ->
 
     hub.answers = [GatedRepoError("no", response=response(403))]
     with pytest.raises(EnvironmentLacks, match="meta/llama is gated on Hugging Face") as caught:
-        ensure(ModelFiles("meta/llama@0123", tmp_path, Secret("x")))
+        ensure(ModelFiles("meta/llama@0123", tmp_path, HUB, Secret("x")))
     assert "request access on https://huggingface.co/meta/llama (it may take a day)" in caught.value.remedy
 
 
@@ -276,8 +283,35 @@ def test_a_hidden_repository_asks_for_a_token(hub, tmp_path, token, words, monke
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror")
     hub.answers = [RepositoryNotFoundError("no", response=response(404))]
     with pytest.raises(EnvironmentLacks, match=f"Hugging Face does not show meta/llama {words}") as caught:
-        ensure(ModelFiles("meta/llama@0123", tmp_path, token))
+        ensure(ModelFiles("meta/llama@0123", tmp_path, HUB, token))
     assert caught.value.remedy == "set HF_TOKEN to a token that can read https://mirror/meta/llama"
+
+
+def test_a_token_that_is_rejected_is_named_where_files_do_not_come(hub: Hub, tmp_path: Path, monkeypatch) -> None:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    monkeypatch.setattr("llmb_install.parts.hugging_face.check_token", lambda token: "rejected")
+    files = ModelFiles("meta/llama@0123", tmp_path, HUB, Secret("x"))
+    hub.answers = [HfHubHTTPError("Invalid credentials", response=response(401))]
+    with pytest.raises(EnvironmentLacks, match="files of meta/llama could not be fetched: rejected") as caught:
+        ensure(files)
+    assert caught.value.remedy.startswith("set HF_TOKEN")
+    assert ensure(files), "who gets files is not asked"
+
+
+def test_the_packages_come_from_an_environment_of_their_own(hub: Hub, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("sys.path", sys.path.copy())
+    packages = tmp_path / "venvs" / "hub-0" / "lib" / "python3.12" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "only_there.py").write_text("")
+    its: Any = SimpleNamespace(folder=packages.parents[2], is_complete=lambda: False)
+    files = ModelFiles("meta/llama@0123", tmp_path, its)
+    assert files.needs == ("hub",)
+    assert ensure(files)
+    importlib.import_module("only_there")
+    assert sys.path.count(str(packages)) == 1
+    assert sys.path[-1] == str(packages), "the tool's own come first"
+    assert "missing" in (files.verify() or ""), "without them nothing is looked for"
 
 
 def test_a_server_in_trouble_is_asked_again_and_another_error_is_not(hub: Hub, tmp_path: Path) -> None:
@@ -286,12 +320,12 @@ def test_a_server_in_trouble_is_asked_again_and_another_error_is_not(hub: Hub, t
     busy = OSError("no connection in the cache")
     busy.__cause__ = HfHubHTTPError("busy", response=response(500))
     hub.answers = [HfHubHTTPError("slow down", response=response(429)), busy]
-    assert ensure(ModelFiles("meta/llama@0123", tmp_path))
+    assert ensure(ModelFiles("meta/llama@0123", tmp_path, HUB))
     assert len(hub.asked) == 4
     shutil.rmtree(tmp_path / ".llmb")
     hub.answers = [HfHubHTTPError("bad\nrequest", response=response(499))]
     with pytest.raises(EnvironmentLacks, match=r"files of meta/llama could not be fetched: bad\n") as caught:
-        ensure(ModelFiles("meta/llama@0123", tmp_path))
+        ensure(ModelFiles("meta/llama@0123", tmp_path, HUB))
     assert len(hub.asked) == 5
     assert caught.value.remedy.startswith("check the network and https_proxy")
 
@@ -299,7 +333,7 @@ def test_a_server_in_trouble_is_asked_again_and_another_error_is_not(hub: Hub, t
 def test_files_that_a_job_would_not_find_are_a_failure(hub: Hub, tmp_path: Path) -> None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    files = ModelFiles("meta/llama@0123", tmp_path)
+    files = ModelFiles("meta/llama@0123", tmp_path, HUB)
     hub.answers = [None, LocalEntryNotFoundError("nothing here")]
     with pytest.raises(EnvironmentLacks, match="files of meta/llama are not usable without network") as caught:
         ensure(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sys
@@ -18,6 +19,7 @@ from llmb_install.answers.answers import ANSWERS_FILE, to_yaml
 from llmb_install.installation import Installation
 from llmb_install.parts.credentials import registry_key
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import unfinished
 from support.file_part import Part
 from support.installer import RECIPES, Run, install, run, stored  # noqa: F401  (fixtures)
 
@@ -87,19 +89,28 @@ def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path
     assert "pretrain_gone" not in (install / ANSWERS_FILE).read_text()
 
 
-def test_uninstall_takes_back_the_key_and_what_was_left_over(run, install, tmp_path, monkeypatch):
-    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
+def test_uninstall_takes_the_key_with_it_and_what_was_left_over(run, install, tmp_path):
     stored(install)
     registry_key(install, Secret("nvapi")).ensure(Reporter(None))
-    (install / ".cluster_config.yaml.12.deadbeef").touch()
+    unfinished(install, "cluster_config.yaml").touch()
     (install / "cluster_config.yaml").touch()
     (install / "images").mkdir()
     status, out, err = run("uninstall", "--yes")
     assert (status, out) == (0, "")
-    assert f"removed the NGC key from {tmp_path / 'enroot' / '.credentials'}\n" in err
     assert f"    ok  removing {install / 'cluster_config.yaml'} (0 s)\n" in err
     assert not install.exists()
-    assert not (tmp_path / "enroot" / ".credentials").exists()
+
+
+def test_uninstall_takes_back_the_key_that_release_0_2_put_into_the_users_file(run, install, tmp_path):
+    stored(install)
+    theirs = tmp_path / "enroot" / ".credentials"
+    theirs.parent.mkdir()
+    theirs.write_text("machine nvcr.io login $oauthtoken password nvapi\n")
+    note = {"schema": 1, "path": str(theirs), "sha256": hashlib.sha256(b"nvapi").hexdigest()}
+    (install / ".llmb" / "credentials.json").write_text(json.dumps(note))
+    status, _, err = run("uninstall", "--yes")
+    assert (status, theirs.exists()) == (0, False)
+    assert f"removed the NGC key from {theirs}\n" in err
 
 
 def test_a_damaged_installation_can_be_removed(run: Run, install: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = ("tool.txt", "charts.txt", "uv.txt", "engine-cpu.txt", "engine-cpu-0.6.txt")
+LOCKS = ("tool.txt", "charts.txt", "hub.txt", "uv.txt", "engine-cpu.txt", "engine-cpu-0.6.txt")
 UV = """#!/bin/bash
 if [[ $2 == compile ]]; then
   echo "$*" >> "$LOG"
@@ -76,9 +76,9 @@ def test_every_lock_is_written_and_its_wheels_are_asked_for(locks: Path) -> None
     written = [call for call in calls if call.startswith("pip compile")]
     assert [call.split("--output-file ")[1].split()[0] for call in written] == list(LOCKS)
     assert all("--universal --generate-hashes" in call for call in written)
-    assert ["--upgrade" in call for call in written] == [True, True, True, False, False]
+    assert ["--upgrade" in call for call in written] == [True, True, True, True, False, False]
     pythons = [call.split("--python-version ")[1].split()[0] for call in written]
-    assert pythons == ["3.10", "3.10", "3.10", "3.10", "3.12"]
+    assert pythons == ["3.10", "3.10", "3.10", "3.10", "3.10", "3.12"]
 
 
 def test_a_check_writes_nothing_and_asks_for_packages_of_a_newer_python_there(locks: Path) -> None:

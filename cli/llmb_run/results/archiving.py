@@ -7,6 +7,7 @@ a secret in it could not be masked, and Nsight's reports hold the job's environm
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -267,8 +268,10 @@ def _without_value(found: re.Match[bytes]) -> bytes:
 
 
 def stored_secrets(install: Path) -> list[str]:
-    """The token that the installer keeps in the installation, where it is ours to read."""
-    try:
-        return read_plain(install / ".llmb" / "hf_token").decode(errors="replace").split()
-    except OSError:
-        return []
+    """The token and the key that the installer keeps in the installation, where they are ours to read."""
+    found = set()
+    for name in ("hf_token", "enroot/.credentials"):
+        with contextlib.suppress(OSError):
+            lines = read_plain(install / ".llmb" / name).decode(errors="replace").splitlines()
+            found |= {line.split()[-1] for line in lines if line.strip()}
+    return sorted(found)

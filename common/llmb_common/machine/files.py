@@ -36,18 +36,21 @@ def user_path(text: str, said: str) -> Path:
     return path.absolute()
 
 
-def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644, sync_folder: bool = True) -> None:
+def write_atomic(
+    path: Path, content: str | bytes, *, mode: int = 0o644, sync_folder: bool = True, through: Path | None = None
+) -> None:
     """Replace the content of ``path``: unique temporary file next to it, fsync, rename, fsync of the folder.
 
     ``mode`` is set when the temporary file is created, so the file is never readable by more users than intended,
     whatever the umask. Without ``sync_folder`` a power cut may bring back the old content, but never a partial one.
+    ``through``: another folder of the same file system for the temporary file.
 
     Raises:
         RecordError: the file cannot be written.
     """
     # Of a name that is not UTF-8 the bytes are spelt out.
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    temporary = (through or path.parent) / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:

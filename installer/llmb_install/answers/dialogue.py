@@ -271,7 +271,7 @@ class Dialogue:
                 self._asked_secrets["ngc_api_key"] = Secret(text) if text else None
             key = self._asked_secrets["ngc_api_key"]
             keep.add("ngc_api_key")
-        return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep), ngc_variable=secrets.ngc_variable)
+        return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep))
 
     def _confirmed(self) -> bool:
         # The summary is to be read: what was typed before it was there does not confirm it.

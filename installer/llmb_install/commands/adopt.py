@@ -35,6 +35,7 @@ from llmb_install.parts import adopted, credentials
 from llmb_install.parts.credentials import secret_files
 from llmb_install.working.artefact import make_missing
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import write
 from llmb_install.working.transaction import transaction
 
 _MINUTES = 30
@@ -220,7 +221,7 @@ def _keep(install: Path, work: Path, release: str) -> dict[str, Path]:
         if (work / name).is_file():
             folder.mkdir(exist_ok=True)
             kept[key] = folder / f"{key}-{release}.json"
-            write_atomic(kept[key], (work / name).read_text(encoding="utf-8"))
+            write(install, kept[key], (work / name).read_text(encoding="utf-8"))
     return kept
 
 

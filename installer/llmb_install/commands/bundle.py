@@ -28,7 +28,7 @@ import llmb_common
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.machine.files import sha256_of, user_path, write_atomic, write_json
+from llmb_common.machine.files import sha256_of, user_path
 from llmb_common.platform.cluster_types import SLURM
 from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_install.answers.answers import Answers, load_recipes, stored_answers
@@ -45,9 +45,10 @@ from llmb_install.parts.uv import TOOL_MINIMUM, is_tool_python, running_version,
 from llmb_install.parts.uv import Version as Python
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import sweep, write, write_record
 from llmb_install.working.transaction import install_lock
 
-_TOOL_LOCKS = ("uv.txt", "tool.txt", "charts.txt")
+_TOOL_LOCKS = ("uv.txt", "tool.txt", "charts.txt", "hub.txt")
 # What the oldest glibc can run is preferred: it serves all others, too. The names that wheels had before.
 _EARLIER = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
@@ -82,6 +83,7 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     targets = [Target(machine, python) for machine in _machines(options) for python in _pythons(options, releases)]
     with Reporter(folder / ".llmb" / "logs", verbose=options.verbose) as reporter, install_lock(folder, reporter):
         (folder / bundles.SUMS).unlink(missing_ok=True)
+        sweep(folder)
         sums = _fetch_wheels(clone, folder / "wheels", targets, releases, reporter)
         for image in images:
             image.path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,9 +100,9 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
             "engines": releases,
             "images": [image.source for image in images],
         }
-        write_json(folder / bundles.ABOUT, about)
+        write_record(folder, folder / bundles.ABOUT, about)
         sums[bundles.ABOUT] = sha256_of(folder / bundles.ABOUT)
-        write_atomic(folder / bundles.SUMS, "".join(f"{value}  {name}\n" for name, value in sorted(sums.items())))
+        write(folder, folder / bundles.SUMS, "".join(f"{value}  {name}\n" for name, value in sorted(sums.items())))
     total = size(sum((folder / name).stat().st_size for name in sums))
     purpose = f"for {', '.join(about['platforms'])} with Python {', '.join(about['pythons'])}"
     text = f"{folder}: {len(sums)} files, {total}, {purpose}"
@@ -182,7 +184,7 @@ def _fetch_wheels(
                     if there.get(name) not in locked:
                         step.update(f"{len(wanted) + 1}: {name}")
                         content = sources.fetch(package, name.__eq__, locked, more)
-                        write_atomic(folder / name, content)
+                        write(folder.parent, folder / name, content)
                         there[name] = hashlib.sha256(content).hexdigest()
                 except Unavailable as problem:
                     what = f"{requirement} for Python {spelt(target.python)} on {target.machine} cannot be had"

@@ -16,7 +16,6 @@ from llmb_common.command.printable import tell
 from llmb_common.errors import RecordError
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
-from llmb_common.machine.files import write_json
 from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import refresh
@@ -30,6 +29,7 @@ from llmb_install.parts.image import Image
 from llmb_install.working import artefact
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import write_record
 from llmb_install.working.transaction import at_work
 
 
@@ -75,7 +75,7 @@ def begin_removal(before: Installation, after: Installation) -> None:
     images = [image.path.name for image in before.images() if image.path not in needed and image.is_private]
     engines = sorted(before.engine_names() - after.engine_names())
     if images or engines:
-        write_json(before.path / _NOTE, {"schema": 1, "images": images, "engines": engines})
+        write_record(before.path, before.path / _NOTE, {"schema": 1, "images": images, "engines": engines})
 
 
 def finish_removal(installation: Installation, reporter: Reporter) -> None:

@@ -7,13 +7,13 @@ from shlex import quote
 from typing import Any
 
 from llmb_common.errors import LLMBError
-from llmb_common.machine.files import write_json
 from llmb_common.platform.engines import is_of
 from llmb_common.recipes.catalogue import Catalogue, read_validation
 from llmb_common.recipes.rows import Variant
 from llmb_common.site.cluster import SiteRelease
 from llmb_install.parts.squashfs import BadImage, check_superblock
 from llmb_install.working.artefact import read_receipt
+from llmb_install.working.scratch import write_record
 
 
 def receipt_path(folder: Path, release: str) -> Path:
@@ -24,7 +24,7 @@ def receipt_path(folder: Path, release: str) -> Path:
 def write_receipt(folder: Path, release: str, image: Path) -> None:
     """Note that ``release`` was read in the file ``image`` as it is now."""
     folder.mkdir(exist_ok=True)
-    write_json(receipt_path(folder, release), {"schema": 1, "image": str(image), **_state(image)})
+    write_record(folder.parent, receipt_path(folder, release), {"schema": 1, "image": str(image), **_state(image)})
 
 
 def _state(image: Path) -> dict[str, Any]:

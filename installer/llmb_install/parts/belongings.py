@@ -12,13 +12,14 @@ from pathlib import Path
 
 from llmb_common.site import FILE_NAME
 from llmb_install.parts import files
-from llmb_install.parts.engine import ENGINE_NAMES, TOOL
+from llmb_install.parts.engine import ENGINE_NAMES, HUB, TOOL
 from llmb_install.parts.environment_build import build_names, cache_name, is_ours
 from llmb_install.parts.files import CATALOGUES
 from llmb_install.working.artefact import read_receipt
 
 RECEIPT_SUFFIX = ".receipt.json"
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
+"""An import that the installer of release 0.2 left unfinished."""
 _ADOPTED = re.compile(r"(catalogue|validation|adopted)-[0-9][0-9A-Za-z.+-]*\.json\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
 
@@ -49,7 +50,7 @@ def belongings(install: Path) -> list[Path]:
         folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
         if repository and folder.is_dir() and folder in _entries(install, "hugging_face"):
             found.append(folder)
-    found += [path for name in ENGINE_NAMES for path in environment_paths(install, name)]
+    found += [path for name in (*ENGINE_NAMES, HUB) for path in environment_paths(install, name)]
     if (install / FILE_NAME).exists():
         found.append(install / FILE_NAME)
     found += environment_paths(install, TOOL)

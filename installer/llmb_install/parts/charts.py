@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from llmb_install.parts.uv import may_know_better
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import private_folder, root_for
 
 _PROGRAM = """\
 import sys
@@ -77,9 +77,10 @@ class Charts(Artefact):
         """
         if not anew and self.is_complete():
             return False
-        maker, script = self.path.with_name(".charts"), self.path.with_name(".vega.js")
-        shutil.rmtree(maker, ignore_errors=True)  # of a command that was killed
-        with reporter.step("charts") as step:
+        venvs = self.tool.link.parent
+        root = root_for(venvs, venvs.parent)
+        with reporter.step("charts") as step, private_folder(root, "charts") as folder:
+            maker, script = folder / "packages", folder / self.path.name
             try:
                 step.update("fetching vl-convert-python")
                 fetch(self.lock, _is_for_here, maker, settings(environment_build.child_environment()))
@@ -94,8 +95,6 @@ class Charts(Artefact):
                 script.replace(self.path)
             except Unavailable as problem:
                 raise _not_had(problem) from problem
-            finally:
-                shutil.rmtree(maker, ignore_errors=True)
         return True
 
 

@@ -1,11 +1,10 @@
-"""Secrets: where they come from, and on disk Enroot's own credentials file and one file of the installation, both mode
-0600. Only what was given to LLMB (flag, play file, dialogue) is kept; what the environment has is used from there.
+"""Secrets: where they come from, and the files of the installation that keep them, mode 0600. Only what was given to
+LLMB (flag, play file, dialogue) is kept; what the environment has is used from there. Enroot's files of the user are
+read, never written.
 
 Enroot's settings are read as Enroot 4.1.2 reads them (``config::init`` in ``enroot.in``): ``/etc/enroot/enroot.conf``,
 then the files of ``enroot.conf.d``, ``NAME VALUE`` or ``NAME=VALUE`` a line; a variable that is set already wins.
-Enroot lets a shell evaluate the values; here variables are put in, and a value that runs a program is left out. Its
-credentials are a netrc file, whose entries are found as curl finds them: words on any number of lines; everything else
-keeps its place.
+Enroot lets a shell evaluate the values; here variables are put in, and a value that runs a program is left out.
 """
 
 from __future__ import annotations
@@ -14,15 +13,17 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.command.words import Secret
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.machine.files import read_json, write_atomic, write_json
+from llmb_common.machine.files import read_json, write_atomic
+from llmb_install.parts.netrc import added, entries, reached, without
 from llmb_install.working.artefact import Artefact, Small
+from llmb_install.working.scratch import private_folder, write
 
 NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
 """NGC hands out its tokens on another host than the images: Enroot needs the key for both."""
@@ -34,6 +35,9 @@ KEPT = "LLMB_INSTALL_KEEPS"
 """The variable that names the secrets which came as flags: those are kept in a file, others are only used."""
 
 _NOTE = Path(".llmb") / "credentials.json"
+"""Written by release 0.2, which put the key into the user's own credentials for Enroot: which file, the key's hash."""
+
+_KEY_VARIABLES = ("NGC_API_KEY", "NGC_CLI_API_KEY")
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,6 @@ class Secrets:
     keep: frozenset[str] = frozenset()
     """The fields that the user has given to LLMB, by a flag, a play file or an answer: they are stored. What only the
     environment has is used from there."""
-    ngc_variable: str = ""
-    """The variable that has the NGC key, if one has."""
 
     def updated(self, new: Secrets) -> Secrets:
         """These secrets, with those of ``new`` in place of older ones."""
@@ -54,7 +56,6 @@ class Secrets:
             hf_token=new.hf_token or self.hf_token,
             ngc_api_key=new.ngc_api_key or self.ngc_api_key,
             keep=self.keep | new.keep,
-            ngc_variable=self.ngc_variable,
         )
 
 
@@ -106,21 +107,44 @@ def enroot_credentials_path(env: Mapping[str, str]) -> Path:
     return Path(setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
 
 
-def enroot_login(host: str, env: Mapping[str, str]) -> tuple[str, str] | None:
-    """Login and password that Enroot has for a host, whose port it does not look at."""
-    name = host.partition(":")[0]
-    entry = next((e for e in entries(_read(enroot_credentials_path(env))) if e.host == name), None)
-    if entry is None:
-        return None
-    password = _expanded(entry.password, env) if entry.password.startswith("$") else entry.password
-    return (entry.login, password) if password else None
+@contextmanager
+def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> Iterator[dict[str, str]]:
+    """Enroot's variables for an import from ``host``. Those of NGC get a configuration of their own while it lasts,
+    where there is a key that Enroot does not have.
+
+    It has the key that was given to LLMB, in ``kept``, else, where the user's own credentials say nothing of NGC, the
+    name of the variable that has one, which Enroot evaluates; and beside it the user's other entries. ``root``: the
+    installation in whose folder for unfinished things it lies, for a compute node too.
+    """
+    is_ngc = host.partition(":")[0] in NGC_HOSTS
+    text = _with_ngc_key(_read(enroot_credentials_path(env)), kept, env) if is_ngc else None
+    if text is None:
+        yield {}
+        return
+    with private_folder(root, "enroot") as folder:
+        write_atomic(folder / ".credentials", _bytes(text), mode=0o600)
+        yield {"ENROOT_CONFIG_PATH": str(folder)}
+
+
+def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None:
+    """The user's credentials with the key in addition; None where they are to be used as they are."""
+    with contextlib.suppress(PermissionError):  # a colleague's
+        if lines := _read(kept):
+            return added(without(theirs, NGC_HOSTS), lines)
+    variable = next(filter(env.get, _KEY_VARIABLES), "")
+    known = {entry.host for entry in reached(theirs)}
+    unknown = [host for host in NGC_HOSTS if host not in known]
+    return added(theirs, _ngc_lines(f"${variable}", unknown)) if variable and unknown else None
+
+
+def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
+    # One line each: Enroot itself looks for "machine HOST login USER " in one line.
+    return "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
 
 
 def remove_ngc_key(install: Path) -> Path | None:
-    """Take back what this installation has put into Enroot's credentials; the file, if anything was removed.
-
-    What somebody has changed there since stays.
-    """
+    """Take back what an earlier release has put into the user's credentials for Enroot; the file, if anything was
+    removed. What somebody has changed there since stays."""
     try:
         note = read_json(install / _NOTE)
         path, digest = Path(note["path"]), note["sha256"]
@@ -136,16 +160,6 @@ def remove_ngc_key(install: Path) -> Path | None:
     else:
         path.unlink()
     return path
-
-
-def _write_ngc_lines(password: str, path: Path, install: Path, hosts: Sequence[str]) -> None:
-    kept = without(_read(path), hosts)
-    # One line each: Enroot itself looks for "machine HOST login USER " in one line.
-    lines = "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
-    (install / _NOTE).parent.mkdir(parents=True, exist_ok=True)
-    write_json(install / _NOTE, {"schema": 1, "path": str(path), "sha256": _digest(password)}, mode=0o600)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(path, _bytes(added(kept, lines)), mode=0o600)
 
 
 def _digest(text: str) -> str:
@@ -169,6 +183,11 @@ def hf_token_path(install: Path) -> Path:
     return install / ".llmb" / "hf_token"
 
 
+def key_path(install: Path) -> Path:
+    """The NGC key that was given to LLMB, as credentials for Enroot."""
+    return install / ".llmb" / "enroot" / ".credentials"
+
+
 def stored_hf_token(install: Path) -> Secret | None:
     text = _read(hf_token_path(install)).strip()
     return Secret(text) if text else None
@@ -179,12 +198,11 @@ def from_environment() -> Secrets:
     stored nowhere: a token that every shell of the user exports was not given to this installation."""
     kept = os.environ.get(KEPT, "").split(",")
     token = next(filter(os.environ.get, ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")), "")
-    key = next(filter(os.environ.get, ("NGC_API_KEY", "NGC_CLI_API_KEY")), "")
+    key = next(filter(os.environ.get, _KEY_VARIABLES), "")
     return Secrets(
         hf_token=Secret(os.environ[token]) if token else None,
         ngc_api_key=Secret(os.environ[key]) if key else None,
         keep=frozenset(field for field, name in (("hf_token", token), ("ngc_api_key", key)) if name and name in kept),
-        ngc_variable=key,
     )
 
 
@@ -192,11 +210,8 @@ def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Itera
     """The artefacts for ``secrets``, and always the check that no file of ours with a secret is open to others."""
     if secrets.hf_token and "hf_token" in secrets.keep:
         yield hf_token_file(install, secrets.hf_token)
-    if secrets.ngc_api_key and uses_images:
-        if "ngc_api_key" in secrets.keep:
-            yield registry_key(install, secrets.ngc_api_key)
-        else:
-            yield registry_reference(install, secrets.ngc_variable)
+    if secrets.ngc_api_key and uses_images and "ngc_api_key" in secrets.keep:
+        yield registry_key(install, secrets.ngc_api_key)
     yield closed_files(install)
 
 
@@ -207,26 +222,21 @@ def hf_token_file(install: Path, token: Secret) -> Small:
     def look() -> str | None:
         return None if _is_private(path) and _read(path) == text else f"{path} is missing or changed"
 
-    def write() -> None:
+    def make() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text, mode=0o600)
+        write(install, path, text, mode=0o600)
 
-    return Small("hugging-face-token", f"write {path} (mode 0600)", look, write)
+    return Small("hugging-face-token", f"write {path} (mode 0600)", look, make)
 
 
 def registry_key(install: Path, key: Secret) -> Small:
-    """The NGC key, which was given to LLMB, in Enroot's own file, for both NGC hosts; other lines stay.
-
-    The installation notes where, and a hash of the key, so that ``remove_ngc_key`` can take it back.
-    """
-    path = enroot_credentials_path(os.environ)
+    """The NGC key that was given to LLMB, in a file of the installation, for both NGC hosts: see ``configuration``."""
+    path, text = key_path(install), _ngc_lines(key.reveal())
 
     def look() -> str | None:
-        found = {entry.host: entry.password for entry in reached(_read(path))}
-        known = _is_private(path) and all(found.get(host) == key.reveal() for host in NGC_HOSTS)
-        return None if known else f"{path} does not have the NGC key"
+        return None if _is_private(path) and _read(path) == text else f"{path} does not have the NGC key"
 
-    def write() -> None:
+    def make() -> None:
         value = key.reveal()
         if not value or value.startswith("$") or any(c.isspace() for c in value):
             raise RequestError(
@@ -234,26 +244,10 @@ def registry_key(install: Path, key: Secret) -> Small:
                 "evaluate)",
                 remedy="copy the key again from https://org.ngc.nvidia.com/setup/api-keys",
             )
-        _write_ngc_lines(value, path, install, NGC_HOSTS)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(install, path, text, mode=0o600)
 
-    return Small(REGISTRY, f"write {path} (mode 0600)", look, write)
-
-
-def registry_reference(install: Path, variable: str) -> Small:
-    """The name of the variable that has the NGC key, in Enroot's own file, which evaluates it: the key itself is stored
-    nowhere. Credentials that are there already, whose ever they are, stay."""
-    path = enroot_credentials_path(os.environ)
-
-    def missing() -> list[str]:
-        known = {entry.host for entry in reached(_read(path))}
-        return [host for host in NGC_HOSTS if host not in known]
-
-    return Small(
-        REGISTRY,
-        f"write {path}: the key is in {variable}",
-        lambda: f"{path} does not say where the NGC key is" if missing() else None,
-        lambda: _write_ngc_lines(f"${variable}", path, install, missing()),
-    )
+    return Small(REGISTRY, f"write {path} (mode 0600)", look, make)
 
 
 def closed_files(install: Path) -> Small:
@@ -262,8 +256,9 @@ def closed_files(install: Path) -> Small:
     def loose() -> list[Path]:
         # Not Path.exists, which raises where a colleague may not look.
         noted = os.path.exists(install / _NOTE)  # noqa: PTH110
+        earlier = [enroot_credentials_path(os.environ)] if noted else []
         found = []
-        for path in (hf_token_path(install), *([enroot_credentials_path(os.environ)] if noted else [])):
+        for path in (hf_token_path(install), key_path(install), *earlier):
             with contextlib.suppress(OSError):  # it is not there, or in a folder that is closed to us
                 status = path.stat()
                 if status.st_uid == os.geteuid() and status.st_mode & 0o077:
@@ -279,77 +274,3 @@ def closed_files(install: Path) -> Small:
             path.chmod(0o600)
 
     return Small("secret-files", "make the files with secrets readable by you only", look, close)
-
-
-_WITH_VALUE = ("login", "password", "account")
-
-
-@dataclass(frozen=True)
-class NetrcEntry:
-    """One ``machine``: its host (empty for ``default``), its login and password, and where its text begins and ends."""
-
-    host: str
-    login: str
-    password: str
-    start: int
-    end: int
-
-
-def entries(text: str) -> list[NetrcEntry]:
-    """All entries, in their order. An entry ends where the next one, or a macro, begins."""
-    found: list[NetrcEntry] = []
-    words = iter(_words(text))
-    while following := next(words, None):
-        at, word = following
-        is_open = bool(found) and found[-1].end == len(text)
-        if is_open and word in ("machine", "default", "macdef"):
-            found[-1] = replace(found[-1], end=at)
-        if word in ("machine", "default"):
-            host = next(words, (0, ""))[1] if word == "machine" else ""
-            found.append(NetrcEntry(host, "", "", at, len(text)))
-        elif word == "macdef":
-            end = text.find("\n\n", at)  # a macro ends with an empty line
-            words = iter([later for later in words if 0 <= end < later[0]])
-        elif word in _WITH_VALUE:
-            value = next(words, (0, ""))[1]
-            if is_open and word == "login":
-                found[-1] = replace(found[-1], login=value)
-            elif is_open and word == "password":
-                found[-1] = replace(found[-1], password=value)
-    return found
-
-
-def reached(text: str) -> list[NetrcEntry]:
-    """The entries that curl finds: none after ``default``, which fits every host."""
-    return list(takewhile(lambda entry: entry.host, entries(text)))
-
-
-def added(text: str, lines: str) -> str:
-    """The text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
-    position = next((entry.start for entry in entries(text) if not entry.host), len(text))
-    before = text[:position]
-    return f"{before}\n{lines}{text[position:]}" if before and before[-1] != "\n" else before + lines + text[position:]
-
-
-def without(text: str, hosts: Collection[str]) -> str:
-    """``text`` without the entries of ``hosts``; comments between them stay."""
-    for entry in reversed(entries(text)):
-        if entry.host in hosts:
-            inside = text[entry.start : entry.end].splitlines(keepends=True)
-            comments = "".join(line for line in inside if line.lstrip().startswith("#"))
-            before = text[: entry.start]
-            text = (
-                (before if not before or before.endswith("\n") else before.rstrip() + "\n")
-                + comments
-                + text[entry.end :]
-            )
-    return text
-
-
-def _words(text: str) -> list[tuple[int, str]]:
-    """Position and text of every word outside comment lines."""
-    found: list[tuple[int, str]] = []
-    for line in re.finditer(r"[^\n]+", text):
-        if not line[0].lstrip().startswith("#"):
-            found += [(line.start() + word.start(), word[0]) for word in re.finditer(r"\S+", line[0])]
-    return found

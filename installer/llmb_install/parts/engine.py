@@ -193,11 +193,13 @@ TOOL = "llmb"
 TOOL_BYTES = 245_000_000
 """Free space to ask for: what is left of it, and what makes that."""
 
-TOOL_IMPORTS = (
-    *("msgspec", "yaml", "click", "rich"),
-    *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina", "packaging"),
-)
+TOOL_IMPORTS = ("msgspec", "yaml", "click", "rich", "questionary", "ruamel.yaml", "packaging")
 """The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
+
+HUB = "hub"
+"""The name of the environment in ``venvs``."""
+
+HUB_IMPORTS = ("requests", "huggingface_hub", "stamina")
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,8 @@ class Tool(Environment):
     """``venvs/llmb``: the clone itself, editable, with its dependencies as locked."""
 
     id = "tool"
-    download = 33_000_000
-    disk = 65_000_000
+    download = 22_000_000
+    disk = 29_000_000
 
     def room(self) -> list[Room]:
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
@@ -251,13 +253,31 @@ def shared_tool(clone: Path, home: Path) -> SharedTool:
     return SharedTool(whole.link, whole.python, whole.lock, TOOL_IMPORTS)
 
 
+@dataclass(frozen=True)
+class Hub(Environment):
+    """``venvs/hub``: what fetches files from Hugging Face, for those who ask for them."""
+
+    download = 26_000_000
+    disk = 36_000_000
+
+
+def hub_environment(clone: Path, install: Path) -> Hub:
+    """The packages that ``hugging_face`` uses, for the Python of the tool."""
+    lock = clone / "installer" / "locks" / "hub.txt"
+    return Hub(link=install / "venvs" / HUB, python=_tool_python(), lock=lock, smoke=HUB_IMPORTS)
+
+
 def tool_environment(clone: Path, install: Path) -> Tool:
-    python = uv.find_python(uv.is_tool_python)
-    assert python is not None, "the caller runs on such a Python"
     return Tool(
         link=install / "venvs" / TOOL,
-        python=python,
+        python=_tool_python(),
         lock=clone / "installer" / "locks" / "tool.txt",
         smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
         editable=clone,
     )
+
+
+def _tool_python() -> str:
+    python = uv.find_python(uv.is_tool_python)
+    assert python is not None, "the caller runs on such a Python"
+    return python

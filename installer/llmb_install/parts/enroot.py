@@ -1,41 +1,26 @@
-"""Enroot at work: what a registry says of an image, how far an import is, why it failed, and the layers in the cache.
+"""Enroot at work: an image's digest, how far an import is, why it failed, and the layers in the cache.
 
 Enroot is silent while it works, so its folders are watched. Some failures say nothing, and one looks like a success. It
 compresses layers anew: their names are the digests of what the registry sent, not of the files, and zstd's own checksum
-tells whether one is whole. The registry is asked for what is shown and put on record, nothing else: an answer that does
-not come is left to Enroot, which has words for it. Credentials are Enroot's, and go where Enroot would send them.
+tells whether one is whole.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import re
 import stat
-import threading
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
 
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import ask
-from llmb_install.parts.credentials import (
-    cache_folder,
-    enroot_credentials_path,
-    enroot_login,
-    setting,
-    temporary_folder,
-)
+from llmb_install.parts.credentials import cache_folder, enroot_credentials_path, setting, temporary_folder
 from llmb_install.working.command import Finished
-from llmb_install.working.reporter import Step, duration
+from llmb_install.working.reporter import Step
 
 _LAYER = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(rf"{_LAYER.pattern}\.[0-9A-Za-z]{{10}}")
@@ -194,155 +179,66 @@ def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
     host, _, port = source.partition("#")[0].partition(":") if "#" in source else ("the registry", "", "")
     if host == "nvcr.io":
         return (
-            "give a valid key with --ngc-api-key, or correct the lines of nvcr.io and authn.nvidia.com in "
-            f"{enroot_credentials_path(env)}; where they name NGC_API_KEY, set that variable"
+            "give a valid key with --ngc-api-key; without one, the lines of nvcr.io and authn.nvidia.com in "
+            f"{enroot_credentials_path(env)} count, and where there are none NGC_API_KEY"
         )
     without = " (without the port)" if port else ""
     return f"correct the line of {host}{without} in {enroot_credentials_path(env)}"
 
 
-_ANSWER_SECONDS = 20.0
-_MOST_BYTES = 4 << 20
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_KINDS = ", ".join(
-    f"application/vnd.{kind}+json"
-    for kind in (
-        *("docker.distribution.manifest.list.v2", "oci.image.index.v1"),
-        *("docker.distribution.manifest.v2", "oci.image.manifest.v1"),
-    )
-)
-_SOURCE = re.compile(r"(?P<host>[^#/@]+)#(?P<name>[^:@]+)(:(?P<tag>[^@]+))?(@(?P<digest>sha256:[0-9a-f]+))?")
+_RETRIES = "ENROOT_TRANSFER_RETRIES"
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """``digest``: of what the tag names; ``layers``: of the image for one architecture, the lowest first, digest
-    (hexadecimal) and compressed bytes."""
-
-    digest: str
-    layers: tuple[tuple[str, int], ...]
+def patience(env: Mapping[str, str]) -> dict[str, str]:
+    """Enroot's variable for trying again, as curl does after 429 and 5xx and where a name is not resolved, unless the
+    user or the site has set it. Of itself Enroot gives up at once."""
+    return {} if setting(_RETRIES, env) else {_RETRIES: "3"}
 
 
-def ask_registry(source: str, architecture: str, env: Mapping[str, str]) -> Callable[[], Manifest | None]:
-    """Ask the registry of ``source``, in the background; the result gives the answer once it is there."""
-    answer: list[Manifest] = []
-
-    def work() -> None:
-        with contextlib.suppress(Exception):  # an answer may be anything, and nobody is there to catch it
-            answer.append(_manifest(source, architecture, env))
-
-    threading.Thread(target=work, daemon=True).start()
-    return lambda: answer[0] if answer else None
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_DIGEST_SECONDS, _WITH_A_NODE_SECONDS = 60.0, 600.0
 
 
-def _manifest(source: str, architecture: str, env: Mapping[str, str]) -> Manifest:
-    parts = _SOURCE.fullmatch(source)
-    if parts is None:
-        raise ValueError(source)
-    may_be_http = setting("ENROOT_ALLOW_HTTP", env).lower() not in ("", "n", "no", "f", "false")
-    address = f"{'http' if may_be_http else 'https'}://{parts['host']}/v2/{parts['name']}/manifests/"
-    headers = {"Accept": _KINDS}
-    first = address + (parts["digest"] or parts["tag"] or "latest")
-    try:
-        found, about = _get(first, headers)
-    except HTTPError as error:
-        with error:
-            headers["Authorization"] = _authorization(error.headers["WWW-Authenticate"], parts["host"], env)
-        found, about = _get(first, headers)
-    if "manifests" in found:
-        wanted = _ARCHITECTURES[architecture]
-        digest = next(m["digest"] for m in found["manifests"] if m["platform"]["architecture"] == wanted)
-        found, _ = _get(address + digest, headers)
-    layers = tuple((str(layer["digest"]).rpartition(":")[2], int(layer["size"])) for layer in found["layers"])
-    return Manifest(str(about["Docker-Content-Digest"]), layers)
+def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping[str, str]) -> tuple[str | None, str]:
+    """What the registry calls the content of ``image`` for ``architecture``, or None and why that is not known.
+
+    Enroot can say it from 4.0 on. A registry that does not answer is left to the import, which says why.
+    """
+    argv = [*prefix, "enroot", "digest", "--arch", architecture, f"docker://{image}"]
+    seconds = _WITH_A_NODE_SECONDS if prefix else _DIGEST_SECONDS
+    answer = ask(argv, seconds, env={**env, _RETRIES: "0"})
+    found = answer.output.strip()
+    if answer.ok and _DIGEST.fullmatch(found):
+        return found, ""
+    if "Usage:" in answer.output + answer.errors:
+        return None, "this Enroot cannot ask for it (4.0 and later can)"
+    return None, answer.why or "the registry did not tell it"
 
 
-def _authorization(wanted: str, host: str, env: Mapping[str, str]) -> str:
-    """The header that answers ``WWW-Authenticate: wanted``, as Enroot finds it."""
-    method, _, rest = wanted.partition(" ")
-    own = enroot_login(host, env)
-    if method.lower() == "basic" and own:
-        return _basic(own)
-    fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
-    realm = urllib.parse.urlsplit(fields.pop("realm"))
-    login = enroot_login(realm.netloc, env) if own else None
-    if method.lower() != "bearer" or (login and realm.scheme != "https"):
-        raise ValueError(wanted)
-    address = realm._replace(query=urllib.parse.urlencode(fields)).geturl()
-    answer, _ = _get(address, {"Authorization": _basic(login)} if login else {})
-    return f"Bearer {answer.get('token') or answer['access_token']}"
-
-
-def _basic(login: tuple[str, str]) -> str:
-    return "Basic " + base64.b64encode(":".join(login).encode()).decode()
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Nobody but who was asked gets the credentials."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def _get(address: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
-    request = urllib.request.Request(address, headers=dict(headers))
-    with urllib.request.build_opener(_NoRedirects).open(request, timeout=_ANSWER_SECONDS) as answer:
-        return json.loads(answer.read(_MOST_BYTES)), answer.headers
-
-
-def shown(
-    doing: str, output: Path, cache: Path, unpacked: Path | None, known: Callable[[], Manifest | None]
-) -> str | Callable[[], str]:
-    """What stands on the progress line while Enroot is ``doing`` something, which begins now."""
+def shown(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
+    """What stands on the progress line while Enroot is ``doing`` something, which begins now: how much has been written
+    to ``cache`` or ``output`` since, and how fast."""
     began, before = time.monotonic(), _sizes(cache)
 
-    def downloaded() -> tuple[int, int]:
-        now = {name: bytes_ for name, bytes_ in _sizes(cache).items() if name not in before}
-        manifest = known()
-        if manifest is None:
-            return sum(now.values()), 0
-        missing = {digest: bytes_ for digest, bytes_ in manifest.layers if digest not in before}
-        return sum(_of_layer(digest, bytes_, now) for digest, bytes_ in missing.items()), sum(missing.values())
+    def downloaded() -> int:
+        return sum(bytes_ for name, bytes_ in _sizes(cache).items() if name not in before)
 
-    def begun() -> tuple[int, int]:
-        manifest = known()
-        sizes = [bytes_ for _, bytes_ in manifest.layers] if manifest else []
-        # Enroot begins with the uppermost; each is unpacked into a folder with its number.
-        folders = unpacked.glob("enroot.*/[0-9]*") if unpacked else ()
-        number = max((int(folder.name) for folder in folders if folder.name.isdigit()), default=0)
-        return sum(sizes[::-1][: max(number - 1, 0)]), sum(sizes)
+    def written() -> int:
+        return output.stat().st_size if output.exists() else 0
 
-    def written() -> tuple[int, int]:
-        return (output.stat().st_size if output.exists() else 0), 0
-
-    measure = {"Downloading": downloaded, "Extracting": begun, "Creating": written}.get(doing.partition(" ")[0])
+    measure = {"Downloading": downloaded, "Creating": written}.get(doing.partition(" ")[0])
     if measure is None:
         return doing
 
     def text() -> str:
         try:
-            return _text(doing, *measure(), time.monotonic() - began)
+            done = measure()
         except OSError:  # Enroot has just removed what was looked at
-            return doing
+            done = 0
+        seconds = max(time.monotonic() - began, 0.1)
+        return f"{doing}, {size(done)}, {size(done / seconds)}/s" if done else doing
 
     return text
-
-
-def _text(doing: str, done: int, total: int, seconds: float) -> str:
-    if not done:
-        return f"{doing}, {size(total)}" if total else doing
-    rate = done / max(seconds, 0.1)
-    if not total:
-        return f"{doing}, {size(done)}, {size(rate)}/s"
-    return f"{doing}, {size(done)} of {size(total)}, {size(rate)}/s, {duration(max(total - done, 0) / rate)} left"
-
-
-def _of_layer(digest: str, bytes_: int, sizes: Mapping[str, int]) -> int:
-    """What has come of a layer of ``bytes_``. Enroot compresses it anew, to about the same size, in a file whose name
-    goes on after the digest until the layer is whole."""
-    if digest in sizes:
-        return bytes_
-    return min(bytes_, max((part for name, part in sizes.items() if name.startswith(f"{digest}.")), default=0))
 
 
 def _sizes(folder: Path) -> dict[str, int]:

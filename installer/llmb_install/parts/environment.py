@@ -32,6 +32,7 @@ from llmb_install.parts.pip_settings import settings
 from llmb_install.parts.refusals import Unavailable
 from llmb_install.working.artefact import Artefact, Room, read_receipt
 from llmb_install.working.reporter import Reporter, Step
+from llmb_install.working.scratch import root_for, unfinished
 
 RECEIPT = ".llmb-receipt.json"
 
@@ -235,8 +236,7 @@ def _closed_to_others(built: Path) -> Path | None:
 
 def _point(link: Path, target: str) -> None:
     """Make ``link`` lead to ``target`` in one move, which a folder in its place does not let happen."""
-    fresh = link.with_name(f".{link.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
+    fresh = unfinished(root_for(link.parent, link.parent.parent), link.name)
     fresh.symlink_to(target)
     fresh.replace(link)
 

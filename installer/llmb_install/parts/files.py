@@ -11,8 +11,8 @@ from typing import Any
 
 from llmb_common.decoding.strict_yaml import Lines, load_text, read_text
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError
-from llmb_common.machine.files import write_atomic
 from llmb_install.working.artefact import Artefact, Small
+from llmb_install.working.scratch import write
 
 ANSWERS_FILE = Path(".llmb") / "answers.yaml"
 
@@ -68,11 +68,11 @@ def answers_file(path: Path, text: str) -> Small:
             pass
         return f"{path} is missing or differs from the answers given"
 
-    def write() -> None:
+    def make() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
+        write(path.parents[1], path, text)
 
-    return Small("answers", f"write {path}", look, write)
+    return Small("answers", f"write {path}", look, make)
 
 
 @dataclass(frozen=True)
@@ -198,13 +198,13 @@ def commands(folder: Path) -> Small:
     def look() -> str | None:
         return None if all(map(is_current, paths)) else f"a command in {folder} is missing or changed"
 
-    def write() -> None:
+    def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             if not is_current(path):
-                write_atomic(path, wrapper_text(path.name), mode=0o755)
+                write(folder.parent, path, wrapper_text(path.name), mode=0o755)
 
-    return Small("commands", f"write {', '.join(map(str, paths))}", look, write)
+    return Small("commands", f"write {', '.join(map(str, paths))}", look, make)
 
 
 def is_ours(path: Path) -> bool:

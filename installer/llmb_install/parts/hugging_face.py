@@ -1,50 +1,67 @@
-"""Hugging Face, optional: tokenizer and configuration files. The benchmarks need neither them nor a token."""
+"""Hugging Face, optional: tokenizer and configuration files. The benchmarks need neither them nor a token.
+
+The packages that fetch them are an environment of their own, made when they are asked for; its packages are imported
+here, behind the tool's own.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from llmb_common.command.printable import size
 from llmb_common.command.words import Secret
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import write_json
+from llmb_install.parts.engine import HUB
+from llmb_install.parts.environment import Environment
 from llmb_install.working.artefact import Artefact, read_receipt
 from llmb_install.working.reporter import Reporter
+from llmb_install.working.scratch import write_record
 
 PATTERNS = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.tiktoken")
 """What is fetched: never weights."""
 
-_WHO_AM_I = "https://huggingface.co/api/whoami-v2"
+_WHO_AM_I = "api/whoami-v2"
 _SECONDS = 5
 _ATTEMPTS = 6
 
 
 def check_token(token: Secret) -> str:
-    """What is wrong with a token, or an empty string: also when Hugging Face cannot be reached from here."""
+    """What is wrong with a token, or an empty string: also when Hugging Face cannot be reached from here, or the
+    package that asks it is not there yet. ``ModelFiles`` asks again when it gets no files."""
     value = token.reveal()
     if not value.isascii() or any(c.isspace() for c in value):
         return "this is not a token: it contains a space or a non-ASCII character"
+    if importlib.util.find_spec("requests") is None:
+        return ""
     import requests
 
+    address = f"{_endpoint()}/{_WHO_AM_I}"
     try:
-        answer = requests.get(_WHO_AM_I, headers={"Authorization": f"Bearer {value}"}, timeout=_SECONDS)
+        answer = requests.get(address, headers={"Authorization": f"Bearer {value}"}, timeout=_SECONDS)
     except requests.RequestException:
         return ""
-    return "Hugging Face rejects this token; copy it again or leave it out" if answer.status_code == 401 else ""
+    return "Hugging Face rejects the token; copy it again or leave it out" if answer.status_code == 401 else ""
 
 
 class ModelFiles(Artefact):
     """The small files of one repository, in ``<install>/hugging_face`` (a cache folder of huggingface_hub).
 
-    ``source`` is ``owner/name@commit``: what its owner changes later is not what the recipe was tested with.
+    ``source`` is ``owner/name@commit``: what its owner changes later is not what the recipe was tested with. ``hub``:
+    the environment with what fetches them.
     """
 
-    def __init__(self, source: str, install: Path, token: Secret | None = None) -> None:
+    needs = (HUB,)
+
+    def __init__(self, source: str, install: Path, hub: Environment, token: Secret | None = None) -> None:
         repository, _, self.revision = source.partition("@")
         self.repository = repository
         self.cache = install / "hugging_face"
+        self._install = install
+        self._hub = hub
         self._token = token
         self._receipt = install / ".llmb" / "receipts" / f"hugging_face+{repository.replace('/', '+')}.json"
 
@@ -75,6 +92,7 @@ class ModelFiles(Artefact):
         """
         if not anew and self.is_complete():
             return False
+        _import_from(self._hub)
         with reporter.step(f"files of {self.repository}") as step:
             snapshot = self._download(anew)
             self._offline()
@@ -87,13 +105,16 @@ class ModelFiles(Artefact):
                 )
             self._receipt.parent.mkdir(parents=True, exist_ok=True)
             receipt = {"schema": 1, "repository": self.repository, "revision": self.revision, "files": files}
-            write_json(self._receipt, receipt)
+            write_record(self._install, self._receipt, receipt)
             step.update(f"{len(files)} files, {size(sum(files.values()))}")
         return True
 
     def verify(self) -> str | None:
         if not self.is_complete():
             return f"files of {self.repository} are missing or changed in {self.cache}"
+        if not self._hub.is_complete():
+            return f"what looks for files of {self.repository} is missing"
+        _import_from(self._hub)
         try:
             self._offline()
         except EnvironmentLacks as error:
@@ -120,12 +141,12 @@ class ModelFiles(Artefact):
 
     def _download(self, anew: bool) -> Path:
         import stamina
-        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()
         token = self._token
-        page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/{self.repository}"
+        page = f"{_endpoint()}/{self.repository}"
         attempts = stamina.retry_context(on=_is_passing, attempts=_ATTEMPTS, timeout=120, wait_initial=1, wait_max=30)
         try:
             for attempt in attempts:
@@ -136,18 +157,41 @@ class ModelFiles(Artefact):
                 f"{self.repository} is gated on Hugging Face, and this token has no access",
                 remedy=f"request access on {page} (it may take a day), set HF_TOKEN, then run the same command again",
             ) from error
-        except RepositoryNotFoundError as error:
-            raise EnvironmentLacks(
+        except (HfHubHTTPError, OSError) as error:
+            raise self._explained(error, page) from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _explained(self, error: Exception, page: str) -> EnvironmentLacks:
+        """The error for files that did not come."""
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        token = self._token
+        if token and (problem := check_token(token)):
+            return EnvironmentLacks(
+                f"files of {self.repository} could not be fetched: {problem}",
+                remedy="set HF_TOKEN to a valid one, then run the same command again",
+            )
+        if isinstance(error, RepositoryNotFoundError):
+            return EnvironmentLacks(
                 f"Hugging Face does not show {self.repository} {'to this token' if token else 'without a token'}",
                 remedy=f"set HF_TOKEN to a token that can read {page}",
-            ) from error
-        except (HfHubHTTPError, OSError) as error:
-            raise EnvironmentLacks(
-                f"files of {self.repository} could not be fetched: {str(error).splitlines()[0]}",
-                remedy="check the network and https_proxy, then run the same command again; or leave "
-                "--hugging-face out: the benchmarks do not need these files",
-            ) from error
-        raise AssertionError("the last attempt returns or raises")
+            )
+        return EnvironmentLacks(
+            f"files of {self.repository} could not be fetched: {str(error).splitlines()[0]}",
+            remedy="check the network and https_proxy, then run the same command again; or leave "
+            "--hugging-face out: the benchmarks do not need these files",
+        )
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def _import_from(environment: Environment) -> None:
+    """Let the packages of ``environment`` be imported, where the tool has none of that name."""
+    for folder in environment.folder.glob("lib/python3.*/site-packages"):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
 
 
 def _is_passing(error: Exception) -> bool:

@@ -1,20 +1,19 @@
 """Container images: imported with Enroot to a name of their own, checked, and only then given their real name.
 
 The state of an image is its receipt (``<image>.receipt.json`` beside it, or in ``.llmb/receipts`` for a folder that
-cannot be written): source, architecture, size, modification time, SHA-256, and the registry's digest if it answered. A
-file that its receipt contradicts is imported again; one without a receipt is proven by its content or replaced; name
-and existence prove nothing.
+cannot be written): source, architecture, size, modification time, SHA-256, and the registry's digest, where Enroot can
+tell it. A file that its receipt contradicts is imported again; one without a receipt is proven by its content or
+replaced; name and existence prove nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,16 +21,16 @@ from typing import Any
 
 from llmb_common.command.printable import size
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name, write_json
+from llmb_common.machine.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name
 from llmb_common.machine.processes import ask
 from llmb_install.parts import enroot
-from llmb_install.parts.credentials import cache_folder, temporary_folder
-from llmb_install.parts.enroot import Manifest
+from llmb_install.parts.credentials import cache_folder, configuration, temporary_folder
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room, free_bytes, read_receipt
 from llmb_install.working.reporter import Reporter, Step
-from llmb_install.working.transaction import import_folder, install_lock, open_lock_as_folder
+from llmb_install.working.scratch import root_for, sweep, unfinished, write_record
+from llmb_install.working.transaction import import_folder, install_lock, open_as_folder
 
 IMAGE_BYTES = 25_000_000_000
 """Room for one NeMo image (an estimate; the registry does not say before the download)."""
@@ -48,7 +47,7 @@ class Image(Artefact):
     ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
     ``receipts``: folder for the receipt where the image's own cannot be written. ``env``: Enroot's environment.
     ``mirror``: the registry, and the folder in it, that has the image at this site. ``origin``: the same image
-    elsewhere, with its receipt, from where it is taken instead.
+    elsewhere, with its receipt, from where it is taken instead. ``key``: the file with an NGC key given to LLMB.
     """
 
     source: str
@@ -61,6 +60,7 @@ class Image(Artefact):
     needs: tuple[str, ...] = ()
     mirror: str = ""
     origin: Path | None = None
+    key: Path = Path()
     download: int = IMAGE_BYTES
     disk: int = IMAGE_BYTES
 
@@ -71,7 +71,19 @@ class Image(Artefact):
     @property
     def is_private(self) -> bool:
         """Whether the image lies in the installation itself, whose lock then is enough; not behind a link."""
-        return self.path.parent.resolve().is_relative_to(self.receipts.parent.parent.resolve())
+        return self.path.parent.resolve().is_relative_to(self.install.resolve())
+
+    @property
+    def install(self) -> Path:
+        """The installation, or the bundle, that it is imported for."""
+        return self.receipts.parent.parent
+
+    @property
+    def root(self) -> Path:
+        """Where it lies until it is whole, under whose lock: the installation, or its own folder, where others write
+        too, or where that is another file system."""
+        folder = self.path.parent
+        return root_for(folder, self.install) if self.is_private else folder
 
     @property
     def inspector(self) -> Inspector:
@@ -123,9 +135,9 @@ class Image(Artefact):
 
     def is_complete(self) -> bool:
         """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
-        install = self.receipts.parent.parent
-        named = None if self.path.is_relative_to(install) else self.path.parent  # a folder that the settings name
-        require_trusted(self.path, install, named)
+        # A folder elsewhere is one that the settings name.
+        named = None if self.path.is_relative_to(self.install) else self.path.parent
+        require_trusted(self.path, self.install, named)
         receipt = self.receipt()
         if receipt is None or not self.path.is_file():
             return False
@@ -167,10 +179,7 @@ class Image(Artefact):
             if not anew and _adopt(self, reporter, step):
                 return True
             _require_writable(self)
-            if not self.is_private:
-                open_lock_as_folder(self.path.parent)
-            shared = install_lock(self.path.parent, reporter, patience=_IMPORT_SECONDS)
-            with nullcontext() if self.is_private else shared:
+            with nullcontext() if self.root == self.install else _locked(self.root, reporter):
                 # Another installation may have imported it while we waited.
                 if anew or not self.is_complete():
                     if self.origin:
@@ -247,8 +256,7 @@ def _receipt_beside(path: Path) -> dict[str, Any] | None:
 
 def _take(image: Image, origin: Path, step: Step) -> None:
     """Link or copy the image from ``origin``, and believe the copy when it is what the receipt there says."""
-    _remove_leftovers(image)
-    fresh = image.path.with_name(f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    fresh = unfinished(image.root, image.path.name)
     receipt = _receipt_beside(origin) or {}
     try:
         step.update(f"taking it from {origin.parent}")
@@ -263,8 +271,7 @@ def _take(image: Image, origin: Path, step: Step) -> None:
                 f"{origin} is damaged: {problem}", remedy="copy it again: 'sha256sum -c SHA256SUMS' names what differs"
             ) from problem
         _open_as_folder(image, fresh)
-        image.receipt_path().parent.mkdir(parents=True, exist_ok=True)
-        write_json(image.receipt_path(), {**receipt, "mtime_ns": fresh.stat().st_mtime_ns})
+        _store(image, {**receipt, "mtime_ns": fresh.stat().st_mtime_ns})
         fresh.replace(image.path)
         fsync_folder(image.path.parent)
         step.update(size(image.path.stat().st_size))
@@ -274,16 +281,19 @@ def _take(image: Image, origin: Path, step: Step) -> None:
 
 def _import(image: Image, reporter: Reporter, step: Step) -> None:
     folder, env = image.path.parent, image.env
-    _remove_leftovers(image)
     enroot.remove_abandoned(cache_folder(env))
-    fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
-    known = enroot.ask_registry(image.source, image.architecture, env)
+    fresh = unfinished(image.root, image.path.name)
+    host = image.asked_for.partition("#")[0]
     try:
-        done, watch = _run_enroot(image, fresh, reporter, step, known)
-        if done.status != 0 and watch.was_unpacking and (broken := enroot.remove_broken(cache_folder(env))):
-            for layer in broken:
-                reporter.note(f"        layer {layer} was damaged and is removed: importing again")
-            done, watch = _run_enroot(image, fresh, reporter, step, known)
+        with configuration(host, image.key, env, image.install) as own:
+            settings = {**env, **enroot.patience(env), **own}
+            step.update("asking for its digest")
+            digest, why = enroot.digest_of(image.asked_for, image.architecture, image.prefix, settings)
+            done, watch = _run_enroot(image, fresh, reporter, step, settings)
+            if done.status != 0 and watch.was_unpacking and (broken := enroot.remove_broken(cache_folder(env))):
+                for layer in broken:
+                    reporter.note(f"        layer {layer} was damaged and is removed: importing again")
+                done, watch = _run_enroot(image, fresh, reporter, step, settings)
         if done.status != 0:
             raise enroot.explain(image.asked_for, done, watch, env, remote=bool(image.prefix))
         if not fresh.is_file():
@@ -298,10 +308,11 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
             os.fsync(stream.fileno())
         _open_as_folder(image, fresh)
         # The receipt first: it fits nothing until the image has its name, so the rename completes both at once.
-        manifest = known()
-        _write_receipt(image, fresh, adopted=False, **({"digest": manifest.digest} if manifest else {}))
+        _write_receipt(image, fresh, adopted=False, digest=digest)
         fresh.replace(image.path)
         fsync_folder(folder)
+        if digest is None:
+            reporter.note(f"        the digest of {image.path.name} is unknown: {why}")
         step.update(size(image.path.stat().st_size))
     except FileNotFoundError as error:
         raise _not_found(str(error.filename)) from error
@@ -311,16 +322,15 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
 
 
 def _run_enroot(
-    image: Image, output: Path, reporter: Reporter, step: Step, known: Callable[[], Manifest | None]
+    image: Image, output: Path, reporter: Reporter, step: Step, env: Mapping[str, str]
 ) -> tuple[command.Finished, enroot.Watch]:
     unpacked: AbstractContextManager[Mapping[str, str]] = nullcontext({})
     if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
-        unpacked = import_folder(image.receipts.parent.parent, temporary_folder(image.env))
+        unpacked = import_folder(image.install, temporary_folder(env))
     with unpacked as variables:
-        folder = Path(variables["ENROOT_TEMP_PATH"]) if variables else None
-        watch = enroot.Watch(step, lambda doing: enroot.shown(doing, output, cache_folder(image.env), folder, known))
+        watch = enroot.Watch(step, lambda doing: enroot.shown(doing, output, cache_folder(env)))
         argv = image.import_command(output)
-        return command.run(argv, reporter, env={**image.env, **variables}, on_line=watch), watch
+        return command.run(argv, reporter, env={**env, **variables}, on_line=watch), watch
 
 
 def _not_found(program: str) -> EnvironmentLacks:
@@ -331,7 +341,8 @@ def _not_found(program: str) -> EnvironmentLacks:
     )
 
 
-def _write_receipt(image: Image, path: Path, *, adopted: bool, **more: str) -> None:
+def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | None = None) -> None:
+    """``digest``: the registry's name for the content; None where nobody has said it."""
     status = path.stat()
     receipt = {
         "schema": 1,
@@ -341,7 +352,7 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool, **more: str) -> N
         "mtime_ns": status.st_mtime_ns,
         "sha256": sha256_of(path),
         "adopted": adopted,
-        **more,
+        "digest": digest,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
     _store(image, receipt)
@@ -350,7 +361,7 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool, **more: str) -> N
 def _store(image: Image, receipt: Mapping[str, object]) -> None:
     target = image.receipt_path()
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_json(target, receipt)
+    write_record(image.root if target.parent == image.path.parent else image.install, target, receipt)
 
 
 def _open_as_folder(image: Image, file: Path) -> None:
@@ -370,11 +381,13 @@ def _require_open(image: Image) -> None:
         )
 
 
-def _remove_leftovers(image: Image) -> None:
-    """Parts of earlier imports that were killed: under the lock nobody else writes one."""
-    for part in image.path.parent.glob(f".{image.path.name}.*.part"):
-        with contextlib.suppress(OSError):
-            part.unlink()
+@contextmanager
+def _locked(folder: Path, reporter: Reporter) -> Iterator[None]:
+    """The lock of a folder that others write to as well, and what a killed import has left there removed."""
+    open_as_folder(folder)
+    with install_lock(folder, reporter, patience=_IMPORT_SECONDS):
+        sweep(folder)
+        yield
 
 
 def _require_writable(image: Image) -> None:

@@ -6,8 +6,7 @@ too), because on a shared file system two hosts may both get the ``flock``. The 
 start time, and is touched every few seconds: on the same host a dead owner is recognised at once, on another host when
 the lease has stopped moving.
 
-Left behind are temporary files under names that will never be used again, and an import with its processes and its
-unpacked layers.
+Left behind is what was not finished (``scratch``), and an import with its processes and its unpacked layers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import errno
 import json
 import os
 import platform
-import re
 import secrets
 import shlex
 import shutil
@@ -31,6 +29,7 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.files import me, read_plain, status_of, try_lock, user_name
 from llmb_common.machine.processes import ProcessId, end_processes, identify, is_alive, with_variable
+from llmb_install.working import scratch
 from llmb_install.working.reporter import Reporter
 
 _HEARTBEAT = 5.0
@@ -96,18 +95,18 @@ def _gone(install: Path) -> EnvironmentLacks:
     )
 
 
-def open_lock_as_folder(folder: Path) -> None:
-    """Let whoever may write to a shared folder lock it, whatever the umask of who came first.
+def open_as_folder(folder: Path) -> None:
+    """Let whoever may write to a shared folder lock it and begin something there, whoever came first, with any umask.
 
     Raises:
         EnvironmentLacks: somebody else has closed the lock (the message names them).
     """
-    state, lock = folder / ".llmb", folder / ".llmb" / "lock"
+    state, lock, begun = folder / ".llmb", folder / ".llmb" / "lock", folder / scratch.FOLDER
     with contextlib.suppress(PermissionError):
-        state.mkdir(exist_ok=True)
+        begun.mkdir(parents=True, exist_ok=True)
         lock.touch(exist_ok=True)
     shared = folder.stat()
-    for path, mode in ((state, 0o755), (lock, 0o644)):
+    for path, mode in ((state, 0o755), (begun, 0o755), (lock, 0o644)):
         if path.stat().st_uid == os.geteuid():
             with contextlib.suppress(PermissionError):
                 os.chown(path, -1, shared.st_gid)
@@ -115,7 +114,7 @@ def open_lock_as_folder(folder: Path) -> None:
         elif not os.access(path, os.W_OK):
             raise EnvironmentLacks(
                 f"you cannot lock {folder}: {path} is closed to you{_whose(path)}",
-                remedy=f"ask its owner to run: chmod g+w {shlex.quote(str(state))} {shlex.quote(str(lock))}",
+                remedy=f"ask its owner to run: chmod g+w {shlex.join(map(str, (state, begun, lock)))}",
             )
 
 
@@ -236,8 +235,7 @@ class _Lease:
         return True
 
     def _is_dead(self, owner: Owner) -> bool:
-        host, started, boot = (str(owner.get(key, "")) for key in ("host", "started", "boot"))
-        alive = is_alive(ProcessId(host, int(owner.get("pid", 0)), started, boot))
+        alive = _lives(owner)
         if alive is not None:
             return not alive
         try:
@@ -263,6 +261,12 @@ class _Lease:
         aside.unlink()
 
 
+def _lives(owner: Owner) -> bool | None:
+    """Whether this process is alive; None where that cannot be told from here."""
+    host, started, boot = (str(owner.get(key, "")) for key in ("host", "started", "boot"))
+    return is_alive(ProcessId(host, int(owner.get("pid", 0)), started, boot))
+
+
 def _read_owner(path: Path) -> Owner | None:
     try:
         owner = json.loads(read_plain(path))
@@ -272,20 +276,6 @@ def _read_owner(path: Path) -> Owner | None:
     return owner if isinstance(owner, dict) and type(owner.get("pid")) is int and 0 < owner["pid"] < 2**31 else None
 
 
-# files.write_atomic: .NAME.PID.8HEX   environments: .NAME.PID   install_lock: lock.owner.16HEX, lock.owner.stale.16HEX
-# Only for the names that the installer itself writes in each folder: an installation may share its folder with others.
-_WRITTEN = r"\.\d+\.[0-9a-f]{8}"
-_TEMPORARY = {
-    ".": re.compile(rf"\.cluster_config\.yaml{_WRITTEN}"),
-    ".llmb": re.compile(
-        rf"\.(answers\.yaml|hf_token|site-config\.json|removing\.json|credentials\.json){_WRITTEN}"
-        r"|lock\.owner\.(stale\.)?[0-9a-f]{16}"
-    ),
-    ".llmb/receipts": re.compile(rf"\..+\.json{_WRITTEN}"),
-    "bin": re.compile(rf"\.llmb-(run|install){_WRITTEN}"),
-    "venvs": re.compile(r"\.(llmb|engine-cpu(-\d+\.\d+)?)\.\d+"),
-    "images": re.compile(rf"\..+\.(receipt\.json{_WRITTEN}|sqsh{_WRITTEN}\.part)"),
-}
 _IMPORT = "llmb-import"
 _PATIENCE = 5.0
 """Seconds between SIGTERM and SIGKILL for what still runs of an import."""
@@ -317,18 +307,30 @@ def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
 
 def remove_leftovers(install: Path) -> list[Path]:
     """Remove them. Only under the installation's lock: then they cannot belong to anybody who is alive here."""
-    for link in (install / ".llmb").glob(f"{_IMPORT}.*@{platform.node()}"):
+    state = install / ".llmb"
+    for link in state.glob(f"{_IMPORT}.*@{platform.node()}"):
         _end_import(link)
-    found = []
-    for name, pattern in _TEMPORARY.items():
-        folder = install / name
-        entries = folder.iterdir() if folder.is_dir() else ()
-        found += [
-            path for path in entries if pattern.fullmatch(path.name) and _is_own(path, stat.S_ISREG, stat.S_ISLNK)
-        ]
+    found = [path for path in state.glob("lock.owner.*") if _is_own(path, stat.S_ISREG) and _is_abandoned(path)]
+    if not (install / "images").is_symlink():
+        found += [path for path in (install / "images").glob(_EARLIER_PARTS) if _is_own(path, stat.S_ISREG)]
     for path in found:
         path.unlink(missing_ok=True)
-    return found
+    venvs = install / "venvs"
+    return found + scratch.sweep(install) + ([] if venvs.is_symlink() else scratch.sweep(venvs))
+
+
+_EARLIER_PARTS = ".*.sqsh.*.????????.part"
+"""Images that release 0.2 was importing."""
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether who wrote this owner is dead, or nobody knows and it is old: it is linked as the lease in a moment."""
+    owner = _read_owner(path)
+    if owner is not None and _lives(owner) is not None:
+        return not _lives(owner)
+    with contextlib.suppress(FileNotFoundError):
+        return time.time() - path.lstat().st_mtime > _SILENCE
+    return False
 
 
 def _end_import(link: Path) -> None:

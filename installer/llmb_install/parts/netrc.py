@@ -1,0 +1,79 @@
+"""The text of a netrc file, whose entries are found as curl finds them: words on any number of lines. What is not
+changed keeps its place, byte for byte."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+_WITH_VALUE = ("login", "password", "account")
+
+
+@dataclass(frozen=True)
+class NetrcEntry:
+    """One ``machine``: its host (empty for ``default``), its password, and where its text begins and ends."""
+
+    host: str
+    password: str
+    start: int
+    end: int
+
+
+def entries(text: str) -> list[NetrcEntry]:
+    """All entries, in their order. An entry ends where the next one, or a macro, begins."""
+    found: list[NetrcEntry] = []
+    words = iter(_words(text))
+    while following := next(words, None):
+        at, word = following
+        is_open = bool(found) and found[-1].end == len(text)
+        if is_open and word in ("machine", "default", "macdef"):
+            found[-1] = replace(found[-1], end=at)
+        if word in ("machine", "default"):
+            host = next(words, (0, ""))[1] if word == "machine" else ""
+            found.append(NetrcEntry(host, "", at, len(text)))
+        elif word == "macdef":
+            end = text.find("\n\n", at)  # a macro ends with an empty line
+            words = iter([later for later in words if 0 <= end < later[0]])
+        elif word in _WITH_VALUE:
+            value = next(words, (0, ""))[1]
+            if is_open and word == "password":
+                found[-1] = replace(found[-1], password=value)
+    return found
+
+
+def reached(text: str) -> list[NetrcEntry]:
+    """The entries that curl finds: none after ``default``, which fits every host."""
+    return list(takewhile(lambda entry: entry.host, entries(text)))
+
+
+def added(text: str, lines: str) -> str:
+    """The text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
+    position = next((entry.start for entry in entries(text) if not entry.host), len(text))
+    before = text[:position]
+    return f"{before}\n{lines}{text[position:]}" if before and before[-1] != "\n" else before + lines + text[position:]
+
+
+def without(text: str, hosts: Collection[str]) -> str:
+    """``text`` without the entries of ``hosts``; comments between them stay."""
+    for entry in reversed(entries(text)):
+        if entry.host in hosts:
+            inside = text[entry.start : entry.end].splitlines(keepends=True)
+            comments = "".join(line for line in inside if line.lstrip().startswith("#"))
+            before = text[: entry.start]
+            text = (
+                (before if not before or before.endswith("\n") else before.rstrip() + "\n")
+                + comments
+                + text[entry.end :]
+            )
+    return text
+
+
+def _words(text: str) -> list[tuple[int, str]]:
+    """Position and text of every word outside comment lines."""
+    found: list[tuple[int, str]] = []
+    for line in re.finditer(r"[^\n]+", text):
+        if not line[0].lstrip().startswith("#"):
+            found += [(line.start() + word.start(), word[0]) for word in re.finditer(r"\S+", line[0])]
+    return found

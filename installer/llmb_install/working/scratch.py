@@ -1,0 +1,83 @@
+"""The folder for what is not finished: ``.llmb/tmp`` of an installation, and of a folder of images that several share.
+
+What is whole is renamed from there into its place, on the same file system. Only whoever holds the lock of such a root
+writes there, and may empty it: nothing in it belongs to anybody who is alive. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llmb_common.machine.files import write_atomic
+from llmb_install.working.artefact import existing
+
+FOLDER = Path(".llmb") / "tmp"
+
+
+def root_for(folder: Path, root: Path) -> Path:
+    """``root``, or ``folder`` itself where that is on another file system: by a link, or mounted there."""
+    is_apart = folder.exists() and folder.stat().st_dev != existing(root).stat().st_dev
+    return folder if is_apart else root
+
+
+def unfinished(root: Path, name: str) -> Path:
+    """A path that nobody else uses, for what becomes ``name`` on the file system of ``root``."""
+    folder = root / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.{secrets.token_hex(4)}"
+
+
+@contextmanager
+def private_folder(root: Path, name: str) -> Iterator[Path]:
+    """A folder that only its owner may enter, while it is needed."""
+    folder = unfinished(root, name)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
+    """``write_atomic`` by way of the folder of ``root``; for a folder that is a link to elsewhere, as that does it.
+
+    Raises:
+        RecordError: the file cannot be written.
+    """
+    folder = root / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, content, mode=mode, through=folder if root_for(path.parent, root) == root else None)
+
+
+def write_record(root: Path, path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON with ``write``."""
+    write(root, path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def sweep(root: Path) -> list[Path]:
+    """Remove what is ours in the folder, of links not what they lead to; returns it. Only under ``root``'s lock."""
+    folder = root / FOLDER
+    if folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
+        return []
+    found = []
+    for path in sorted(folder.iterdir()):
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_uid == os.geteuid():
+                _remove(path)
+                found.append(path)
+    return found
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink()
