@@ -130,6 +130,32 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec])
 
 
+def fitting(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    dispensable: Sequence[str],
+    width: int,
+    *,
+    least: int | None = None,
+) -> str:
+    """The rows as a table for a terminal of ``width`` columns.
+
+    A column in which no row has anything is left out. Columns leave in the order of ``dispensable`` until the others
+    fit. With ``least``, the last column is cut where the others leave it at least so much.
+    """
+    shown = [column for column in columns if any(column.cell(row) for row in rows)]
+    lines: list[str] = []
+    for key in ("", *dispensable):
+        shown = [column for column in shown if column.key != key]
+        lines = table(shown, rows).splitlines()
+        whole = lines if least is None else table(shown[:-1], rows).splitlines()
+        if max(map(len, whole), default=0) + (2 + least if least else 0) <= width:
+            break
+    if least is not None:
+        lines = [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
+    return "".join(f"{line}\n" for line in lines)
+
+
 def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:
     """These columns, reading rows that ``as_dict`` has made."""
     return [replace(column, value=item(column.key), text=None) for column in columns if Form.JSON in column.forms]

@@ -56,23 +56,28 @@ _NARROWEST = 40
 """Columns; a terminal that says that it has fewer does not know."""
 
 
+def columns_of_terminal() -> int:
+    """The width for which a screen is chosen: the terminal's, or COLUMNS; 80 where neither is known."""
+    return max(_NARROWEST, shutil.get_terminal_size().columns)
+
+
+def wrapped(line: str, width: int, indent: str = "") -> list[str]:
+    """The lines of ``line`` at most ``width`` wide, those after the first begin with ``indent``; no word is cut."""
+    return textwrap.wrap(
+        printable_lines(line), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def labelled(name: str, lines: Sequence[str]) -> str:
     """``lines`` beside their ``name``; with a final newline.
 
     On a terminal they are wrapped at its width, but never within a word: a path can be copied. In a pipe or a file each
     stays a line.
     """
-    width = max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
+    width = columns_of_terminal() if sys.stdout.isatty() else sys.maxsize
     text = ""
     for line in lines:
-        wrapped = textwrap.wrap(
-            printable_lines(line),
-            width - _LABEL,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for part in wrapped or [""]:
+        for part in wrapped(line, width - _LABEL, "  ") or [""]:
             text += f"{name:<{_LABEL}}{part}".rstrip() + "\n"
             name = ""
     return text

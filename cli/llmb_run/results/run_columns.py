@@ -138,7 +138,7 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
     Column(
         "steady_step_seconds",
         at("steps.time.seconds"),
-        ALL,
+        ALL & ~Form.TABLE,
         "of the steady steps of the window",
         *("steady step", "s", ".3f"),
         csv_name="steady_step_s",
