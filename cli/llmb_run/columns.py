@@ -103,6 +103,24 @@ def formatted(value: Any, spec: str) -> str:
     return f"{round(100 * value, int(digits)) + 0.0:{sign}.{digits}f}"
 
 
+def seconds_of(value: float | None) -> str:
+    """A step time in four digits, which is what a person compares; empty for None."""
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value >= 10 else f"{value:.3f}"
+
+
+TOO_FEW = "too few"
+"""In place of an interval that says nothing: there are too few runs."""
+
+
+def half_interval(share: float | None) -> str:
+    """Half an interval in per cent, without the sign; ``TOO_FEW`` where it is as wide as the value itself."""
+    if share is not None and share >= 1:
+        return TOO_FEW
+    return formatted(share, ".1%")
+
+
 def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | None = None) -> list[Column[Row]]:
     """Those that ``form`` shows; with ``rows``, without optional ones that none of these fills."""
     return [

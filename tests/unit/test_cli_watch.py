@@ -19,7 +19,7 @@ from llmb_run.commands.watch import LIVE, that_fit
 from llmb_run.following import LiveRun, ask_again
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
-from support.runs import make_run, steady_log
+from support.runs import cut_log, make_run, steady_log
 
 
 class Scheduler:
@@ -140,7 +140,8 @@ def test_a_wide_terminal_shows_every_column_and_a_narrow_one_drops_the_least_imp
 
 
 def test_a_terminal_shows_ended_runs_once_and_leaves_a_plain_table(cli: Cli) -> None:
-    good, bad = (make_run(cli.install, state=state, log=steady_log(1000)) for state in ("COMPLETED", "FAILED"))
+    good = make_run(cli.install, log=steady_log(1000))
+    bad = make_run(cli.install, state="FAILED", log=cut_log(1000))
     terminal(cli, 200, 30)
     done = cli("watch", good.paths.run_id, bad.paths.run_id)
     assert done.status == 1, "one did not end well"

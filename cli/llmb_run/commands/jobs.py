@@ -13,7 +13,7 @@ import click
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import printable
-from llmb_common.errors import CheckFailed, LLMBError, RecordError, RequestError
+from llmb_common.errors import CheckFailed, LLMBError, NotYet, RecordError, RequestError
 from llmb_common.index.runs import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
@@ -130,7 +130,8 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
     \b
     llmb-run wait a1b2c3d4 --timeout 8h
 
-    Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
+    Without RUN: all of yours that have not ended yet. Exit status 1 if one failed before its last step, 4 if some still
+    run when the time is over.
     """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     rows = select_rows(Workspace(), runs, RunFilter(live=True), others="not waited for")
@@ -138,20 +139,30 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
         notice("no run to wait for")
     records = [load_record(row.folder) for row in rows]
     ended = wait(records, timeout=seconds, seen=Changes(partial(print, file=sys.stderr)).tell) if rows else []
-    still = [record for record in ended if is_live(record.state)]
+    runs_now = [LiveRun(Observation(record)) for record in ended]
+    still = [run for run in runs_now if run.live]
+    failed = [run for run in runs_now if not (run.live or run.well)]
     error: LLMBError | None = None
     if still:
-        error = CheckFailed(
+        kind = CheckFailed if failed else NotYet
+        error = kind(
             f"{len(still)} of {len(ended)} runs have not ended within {timeout}",
             remedy="they keep running; llmb-run jobs shows them",
             code="timeout",
         )
     return Result(
-        {"runs": [LiveRun(Observation(record)).as_dict() for record in ended]},
-        "".join(f"{record.paths.run_id}  {record.state}  {record.paths.name}\n" for record in ended),
-        status=0 if all(record.state == COMPLETED for record in ended) else 1,
+        {"runs": [run.as_dict() for run in runs_now]},
+        "".join(f"{_ended_line(run)}\n" for run in runs_now),
+        status=1 if failed else 0,
         error=error,
     )
+
+
+def _ended_line(run: LiveRun) -> str:
+    """What became of a run that was waited for."""
+    record = run.record
+    trained = "  every step was trained" if record.state != COMPLETED and run.trained else ""
+    return f"{record.paths.run_id}  {record.state}{trained}  {record.paths.name}"
 
 
 @click.command(cls=Command)

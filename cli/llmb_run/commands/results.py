@@ -27,6 +27,7 @@ from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.series import history_lines, shift_text
+from llmb_run.results.short_runs import over_common_steps
 from llmb_run.selecting import one_folder
 from llmb_run.terminal import table
 from llmb_run.workspace import Workspace
@@ -97,7 +98,7 @@ def results_command(
         return _alarm(output, workspace, runs, filters, measured)
     found = selected(workspace, runs, filters, measured)
     if rank:
-        return _ranking(output, found, workspace)
+        return _ranking(output, found if measured else over_common_steps(found, workspace), workspace)
     status = 1 if any(item.failed for item in found) else 0
     if group or scaling or history:
         return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
@@ -129,7 +130,7 @@ def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Res
     return _in_form(
         output,
         lambda: {"boards": ranking_as_dict(made)},
-        partial(ranking_text, made),
+        partial(ranking_text, made, terminal.columns_of_terminal()),
         lambda: "\n".join(columns.csv_of(board.columns, board.configurations) for board in made),
         status,
     )

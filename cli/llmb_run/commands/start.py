@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from llmb_run.app import Command
 from llmb_run.results.one_line import with_figures
 from llmb_run.starting.planner import plan_options
 from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs
-from llmb_run.starting.submitting import StartOptions, check_followed, start, start_planned
+from llmb_run.starting.submitting import StartOptions, check_followed, say_warnings, start, start_planned
 from llmb_run.starting.task_files import read_tasks
 from llmb_run.terminal import say, table
 from llmb_run.workspace import Workspace
@@ -89,12 +90,18 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
     shown = _table(planned) + _reasons(refused)
     if planned[0].request.dry_run:
         check_followed(planned, workspace, how)
+        say_warnings(planned)
         remark = f"{counted(len(planned), 'job')}, nothing started (dry run)"
         return Result({"dry_run": True, **found}, shown, remarks=[remark])
     say(shown)
     in_turn = sorted(planned, key=lambda item: item.spec.repeat)
     done = start_planned("sweep", in_turn, workspace, how, swept=asked.specs)
-    hint = f"{done.hint}\nwhen they are over: llmb-run results --rank".lstrip()
+    names = (
+        [done.data["round"]]
+        if "round" in done.data
+        else [job["run_id"] for job in done.data["jobs"] if not job["error"]]
+    )
+    hint = f"{done.hint}\nwhen they are over: llmb-run {shlex.join(['results', '--rank', *names])}".lstrip()
     return replace(done, data={**found, **done.data}, hint=hint)
 
 

@@ -142,23 +142,5 @@ def without(name: str, shared: str) -> str:
     return name.removeprefix(shared).lstrip(", ") or "as documented" if shared else name
 
 
-def seconds_of(value: float | None) -> str:
-    """Four digits: what a person compares."""
-    if value is None:
-        return ""
-    return f"{value:.2f}" if value >= 10 else f"{value:.3f}"
-
-
-TOO_FEW = "too few"
-"""In place of an interval that says nothing."""
-
-
-def half_interval(share: float | None) -> str:
-    """Half an interval in per cent; where it is wider than the value itself, that there are too few runs."""
-    if share is None:
-        return ""
-    return TOO_FEW if share >= 1 else f"{share:.1%}".replace("%", " %")
-
-
 def any_of(nodes: Sequence[str]) -> str:
     return nodes[0] if len(nodes) == 1 else f"one of {first_few(nodes)}"

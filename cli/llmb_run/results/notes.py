@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmb_common.command.printable import counted, first_few, printable
+from llmb_run.columns import seconds_of
 from llmb_run.results.groups import group_remarks
-from llmb_run.results.lines import Line, any_of, seconds_of
+from llmb_run.results.lines import Line, any_of
 from llmb_run.results.measured import MeasuredRun, Outcome, explain, reference_lines
 
 

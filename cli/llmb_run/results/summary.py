@@ -13,17 +13,15 @@ from llmb_common.errors import RecordError
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_common.timing.tables import shorten
 from llmb_run import columns
-from llmb_run.columns import Column, Form
+from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
 from llmb_run.results.groups import Group
 from llmb_run.results.lines import (
     ORDER,
     WITHOUT_A_TIME,
     Line,
     any_of,
-    half_interval,
     lines_of,
     names_of,
-    seconds_of,
     shared_by,
     without,
 )
@@ -38,6 +36,11 @@ _MOST_ROWS = 7
 _LONGEST_NAME = 48
 _SHOWN_SHARE = 0.0005
 """A share that is printed as 0.0 %."""
+
+
+def _interval(line: Line) -> str:
+    said = half_interval(line.group.interval if line.group else None)
+    return f"{said} %" if said and said != TOO_FEW else said
 
 
 def _difference(line: Line) -> str:
@@ -56,7 +59,7 @@ ROW: tuple[Column[Line], ...] = (
     Column("seconds", lambda line: seconds_of(line.seconds), Form.TABLE, head="step s", spec="s"),
     Column(
         "interval",
-        lambda line: half_interval(line.group.interval if line.group else None),
+        _interval,
         *(Form.TABLE, "", "±"),
         spec="s",
     ),

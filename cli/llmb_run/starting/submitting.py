@@ -17,7 +17,7 @@ from llmb_common.errors import CheckFailed, LLMBError, RequestError, SchedulerEr
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
 from llmb_common.health.verdicts import NodeVerdict
-from llmb_common.index.runs import row_of
+from llmb_common.index.runs import name_of_round, row_of
 from llmb_common.index.search import find_runs
 from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
@@ -304,6 +304,8 @@ def start_round(
         # A job that ran and failed was submitted: the same command again is meant as new ones.
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
     result = report_started(_as_they_are_now(results, known), known)
+    if not lasting:
+        result = replace(result, data={**result.data, "round": name_of_round(begin)})
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
