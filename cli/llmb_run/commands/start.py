@@ -23,7 +23,7 @@ from llmb_run.starting.planner import plan_options
 from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs
 from llmb_run.starting.submitting import StartOptions, check_followed, say_warnings, start, start_planned
 from llmb_run.starting.task_files import read_tasks
-from llmb_run.terminal import say, table
+from llmb_run.terminal import next_command, say, table
 from llmb_run.workspace import Workspace
 
 
@@ -67,7 +67,7 @@ def submit_command(**settings: Any) -> Result:
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b -d fp8 --max-scale 128 -r 3
     """
     how, workspace = StartOptions.taken(settings), Workspace()
-    return start("submit", plan_options(workspace, how, **settings), workspace, how)
+    return with_figures(start("submit", plan_options(workspace, how, **settings), workspace, how), workspace)
 
 
 def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result:
@@ -96,6 +96,10 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
     say(shown)
     in_turn = sorted(planned, key=lambda item: item.spec.repeat)
     done = start_planned("sweep", in_turn, workspace, how, swept=asked.specs)
+    ended = with_figures(done, workspace, ranked=True)
+    if ended is not done:
+        again = next_command("results", "--rank", *names)
+        return replace(ended, data={**found, **done.data}, hint=again)
     names = (
         [done.data["round"]]
         if "round" in done.data
@@ -181,4 +185,4 @@ def bulk_command(file: Path, **settings: Any) -> Result:
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_specs(read_tasks(file, workspace), workspace, dry_run=how.dry_run)
-    return start("bulk", asked, workspace, how, task_file=str(file.resolve()))
+    return with_figures(start("bulk", asked, workspace, how, task_file=str(file.resolve())), workspace)
