@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -96,16 +95,13 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
     say(shown)
     in_turn = sorted(planned, key=lambda item: item.spec.repeat)
     done = start_planned("sweep", in_turn, workspace, how, swept=asked.specs)
+    started = [job["run_id"] for job in done.data["jobs"] if not job["error"]]
+    names = [done.data["round"]] if "round" in done.data else started
+    rank = next_command("results", "--rank", *names)
     ended = with_figures(done, workspace, ranked=True)
     if ended is not done:
-        again = next_command("results", "--rank", *names)
-        return replace(ended, data={**found, **done.data}, hint=again)
-    names = (
-        [done.data["round"]]
-        if "round" in done.data
-        else [job["run_id"] for job in done.data["jobs"] if not job["error"]]
-    )
-    hint = f"{done.hint}\nwhen they are over: llmb-run {shlex.join(['results', '--rank', *names])}".lstrip()
+        return replace(ended, data={**found, **done.data}, hint=rank)
+    hint = f"{done.hint}\nwhen they are over: {rank.removeprefix('next: ')}".lstrip()
     return replace(done, data={**found, **done.data}, hint=hint)
 
 
