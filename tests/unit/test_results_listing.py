@@ -64,6 +64,40 @@ def test_the_conclusion_comes_first_and_then_one_line_for_all_repeats(cli: Cli) 
     assert len(data["groups"][0]["run_ids"]) == len(data["runs"]) == 5
 
 
+def test_a_run_has_one_step_time_in_every_table(cli: Cli) -> None:
+    usual, slow = (mbridge_line(50, milliseconds=milliseconds) for milliseconds in (5741.47, 9741.47))
+    run = make_run(cli.install, log=steady_log(5741.47).replace(usual, slow), variables=PUBLISHED | OWN).paths.run_id
+    (row,) = runs_of(cli, "--last", "1")
+    (job,) = cli("jobs").out.splitlines()[1:]
+    for cells in (rows_of(cli)["llama3.1 405b fp8 on 128 gb200"], row.split(), job.split()):
+        assert "5.741" in cells
+    assert "5.741 s a step, " in cli("show", run).out
+    assert " 5.741 " in cli("results", "--group").out
+    (line,) = cli("jobs", "--json").data["runs"]
+    assert line["step_seconds"] == pytest.approx(9.74147), "programs have that of the last step, as before"
+
+
+def test_a_smoke_test_has_no_tflops_of_zero_and_no_days(cli: Cli) -> None:
+    smoke = make_run(cli.install, log=steady_log(100, tflops=0.0), variables=SMOKE, job_id=None)
+    shown = cli("results", "--runs", COLUMNS="300").out
+    assert "days" not in shown
+    assert "TFLOPS" not in shown
+    assert " 0.0" not in shown.replace(" 0.00", " 0.0")
+    assert cli("results", "--json").data["runs"][0]["days_1t"] > 0
+    assert "not compared: " in cli("show", smoke.paths.run_id).out
+
+
+def test_an_interval_as_wide_as_the_step_time_says_that_there_are_too_few_runs(cli: Cli) -> None:
+    for number, milliseconds in enumerate((57, 5741.47, 80000)):
+        run_of(cli, milliseconds, 101 + number)
+    for words in ((), ("--notes",), ("--group",), ("--rank",)):
+        out = cli("results", *words, COLUMNS="300").out
+        assert "too few" in out, words
+        assert not re.search("[0-9]{4,}[.][0-9] ?%", out), words
+    (item,) = cli("results", "--json").data["groups"]
+    assert item["interval"] > 1, "programs get the number"
+
+
 def test_a_copy_of_a_run_is_no_repeat(cli: Cli, tmp_path: Path) -> None:
     run = run_of(cli, 5741.47)
     copy = shutil.copytree(run.paths.experiments, tmp_path / "backup" / "experiments") / run.paths.folder.relative_to(

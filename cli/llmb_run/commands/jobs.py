@@ -25,9 +25,9 @@ from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
 from llmb_run.following import Changes, LiveRun, look_at
-from llmb_run.results.kept import reasons
+from llmb_run.results.kept import reasons, step_times
 from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
-from llmb_run.terminal import next_command, notice, since
+from llmb_run.terminal import clock, next_command, notice
 from llmb_run.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -41,14 +41,15 @@ MOST_LOGS = 100
 JOBS: tuple[Column[dict[str, Any]], ...] = (
     Column("run_id", item("run_id"), Form.TABLE, head="run"),
     Column("state", item("state"), Form.TABLE, head="state"),
-    Column("since", lambda run: since(run["state_time"], live=run["live"]), Form.TABLE, head="since"),
+    Column("since", lambda run: clock(run["state_time"]), Form.TABLE, head="since"),
     Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
-    Column("step_seconds", item("step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
+    Column("shown_seconds", item("shown_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
     Column("what", lambda run: work_of(run, run["differing"]), Form.TABLE, head="what"),
     Column("detail", lambda run: printable("; ".join(filter(None, (run["detail"], run["cause"])))), Form.TABLE),
 )
-"""The columns of ``jobs``, of a run as JSON with its ``live`` and ``step_seconds``."""
+"""The columns of ``jobs``, of a run as JSON with its ``live``. Step times are those of ``results``, and while a run
+lives that of its last step."""
 
 
 @click.command(cls=Command)
@@ -86,7 +87,18 @@ def jobs_command(
         )
         hint = next_command("list")
     _say_what_differs(lines)
-    return Result({"runs": lines}, table(JOBS, lines), hint=hint)
+    return Result({"runs": lines}, lambda: _as_table(lines, workspace), hint=hint)
+
+
+def _as_table(lines: list[dict[str, Any]], workspace: Workspace) -> str:
+    """The runs as a table, with the step time of each."""
+    ended = [Path(line["folder"]) for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE]
+    known = step_times(ended, workspace.install_or_none)
+    shown = [
+        {**line, "shown_seconds": line["step_seconds"] if line["live"] else known.get(Path(line["folder"]))}
+        for line in lines
+    ]
+    return table(JOBS, shown)
 
 
 def _say_what_differs(lines: list[dict[str, Any]]) -> None:

@@ -272,6 +272,9 @@ def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     return f"{said}loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
 
 
+_WIDEST = 2.0
+"""Upper bound over the ratio itself, from which on an interval says nothing."""
+
 _TELLING = 3
 """Runs of a side with which the interval also holds where some runs are slow: two slow ones look like steady ones."""
 
@@ -282,6 +285,8 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
         return "a side has no successful run with steady steps, so no times are compared"
     fewest = min(len(first), len(second))
     interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
+    if change.high >= _WIDEST * change.ratio:
+        interval = "(too few runs for an interval)"
     if not change.is_real:
         shown = f"open: step time of B against A: {change.ratio - 1:+.1%} {interval}"
         shown += ": these runs do not show a difference"

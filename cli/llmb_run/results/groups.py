@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -62,6 +62,12 @@ class Group:
     """Half the interval of the mean, as a share of it."""
     members: tuple[MeasuredRun, ...] = ()
     """All runs, whatever became of them."""
+
+    @property
+    def shown_seconds(self) -> float | None:
+        """Mean of the step times that each run is shown with, stalls of the measured iterations included."""
+        times = [run.step_seconds for run in self.runs if run.step_seconds]
+        return statistics.fmean(times) if times else None
 
     @property
     def mean(self) -> float | None:
@@ -170,7 +176,10 @@ GROUP: tuple[Column[Group], ...] = (
     Column("live", at("live"), DATA, "runs that wait or run"),
     Column("waiting", at("waiting"), DATA, "successful runs that count at the next look"),
     Column("in_reference", at("in_reference"), DATA, "runs that the reference is made of"),
-    Column("step_seconds", at("mean"), ALL, "mean of the steady step times", *("steady step", "s", ".3f")),
+    Column(
+        "step_seconds", at("mean"), ALL & ~Form.TABLE, "mean of the steady step times", *("steady step", "s", ".3f")
+    ),
+    Column("shown_seconds", at("shown_seconds"), Form.TABLE, "mean of what each run shows", *("step", "s", ".3f")),
     Column(
         "interval",
         at("interval"),
@@ -267,7 +276,8 @@ class Board:
                 for number, name in enumerate(self.names)
             ),
             Column("runs", _timed_runs, ALL, "", "runs", spec="d"),
-            *(replace(it, value=at("group", it.value), forms=ALL, text=_AS_SHOWN.get(it.key)) for it in figures),
+            Column("seconds", at("seconds"), Form.TABLE, "", "step", "s", "s", text=lambda it: seconds_of(it.seconds)),
+            *(_of_entry(figure) for figure in figures),
             Column("tokens_per_second_per_gpu", at("tokens"), ALL, "", "tokens/s/GPU", spec=".0f"),
             Column("behind", at("behind.ratio", less_one), ALL, "", "behind", "%", ".1%"),
             Column("behind_low", at("behind.low", less_one), DATA),
@@ -353,10 +363,11 @@ def _outcome(members: Iterable[MeasuredRun]) -> str:
     return "; ".join(found)
 
 
-_AS_SHOWN: dict[str, Callable[[Any], str]] = {
-    "step_seconds": lambda entry: seconds_of(entry.seconds),
-    "interval": lambda entry: half_interval(entry.group.interval),
-}
+def _of_entry(figure: Column[Group]) -> Column[RankedConfiguration]:
+    """A figure of groups, of ranked configurations; tables have the interval in words, and another step time."""
+    forms = ALL & ~Form.TABLE if figure.key == "step_seconds" else ALL
+    text = (lambda entry: half_interval(entry.group.interval)) if figure.key == "interval" else None
+    return replace(figure, value=at("group", figure.value), forms=forms, text=text)  # type: ignore[return-value]
 
 
 def _place(entry: RankedConfiguration) -> str:

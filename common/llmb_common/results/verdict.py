@@ -276,7 +276,9 @@ def _text(decision: Decision, reference: Reference) -> str:
     limit = f"limit {decision.limit - 1:.1%} slower; {_SCATTER[decision.source]}"
     if decision.answer == "pass":
         limit += f"; stalls rarer than 1 step in {decision.rarest_stall} not looked for"
-    shown = f"{mark}{decision.answer}, {_apart(decision.ratio)} ± {decision.resolution:.1%} ({limit})"
+    says_nothing = decision.resolution >= decision.ratio
+    interval = ", too few runs for an interval" if says_nothing else f" ± {decision.resolution:.1%}"
+    shown = f"{mark}{decision.answer}, {_apart(decision.ratio)}{interval} ({limit})"
     if abs(decision.stall_share) >= _STALLS_SHOWN:
         alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
         shown += f"; {alone}, stalls cost {decision.stall_share:.1%}"
