@@ -26,6 +26,7 @@ from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dim
 from support import instant
 from support.cli import Cli
 from support.crashes import start
+from support.next_lines import next_lines
 from support.plans import ROOT, plan
 
 H100 = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--scale", "8", "--gpu-type", "h100", "--dry-run")
@@ -285,6 +286,9 @@ def test_a_sweep_of_short_runs_says_so_before_it_trains_and_is_ranked_over_what_
     plain = site("results", sweep)
     assert plain.status == 0, "too short is no failure"
     assert "2 TOO SHORT" in plain.out.splitlines()[0]
+    assert plain.out.count("too short") == 1, "what all have in common is said once"
+    (after,) = next_lines(plain.out)
+    assert site(*shlex.split(after, comments=True)[1:], "--json").data["boards"][0]["lines"][0]["place"] == 1
     none = site("results", "sweep-00000000")
     assert (none.status, "sweep-00000000" in none.err) == (2, True)
 

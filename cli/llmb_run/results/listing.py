@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmb_common.command.printable import counted
+from llmb_common.index.runs import name_of_round, round_named
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import apart
@@ -52,10 +53,24 @@ def _most_urgent(groups: Sequence[Group], summary: Summary) -> _Step:
     """A slow node before all else: whatever waits for an answer would be measured with it."""
     for nodes, slowed in summary.slow_nodes.items():
         if len(nodes) == 1 and (node := slowed[0].slow_node):
-            reason = f"{node.slow} runs with it {node.share:.0%} slower"
+            reason = f"{node.share:.0%} slower with it"
             return _Step(0, ("exclude", "add", nodes[0], "--days", "7", "--reason", reason), "keeps later jobs off it")
     nothing = _Step(9, ("list",), "what can be run and judged")
-    return min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
+    first = min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
+    if first.words[:2] == _RANK:  # not of one configuration alone
+        short = [run for item in groups for run in item.members if run.outcome == "too short"]
+        return _Step(first.urgency, (*_RANK, *_named(short)), first.why)
+    return first
+
+
+_RANK = ("results", "--rank")
+
+
+def _named(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Runs by the names of the sweeps that they are of, or by their ids."""
+    beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
+    names = sorted(map(name_of_round, beginnings))
+    return names if all(map(round_named, names)) else _ids(runs)
 
 
 def _step(item: Group) -> _Step:
@@ -65,6 +80,9 @@ def _step(item: Group) -> _Step:
     verdict = item.verdict
     unfit = [run for run in item.members if run.unfit]
     passed = verdict is not None and verdict.kind == "pass"
+    short = [run for run in item.members if run.outcome == "too short"]
+    if short and len(short) == len(unfit) and not item.runs:
+        return _Step(6, (*_RANK, *_ids(short)), "too short for what is measured: over the steps that all have")
     if unfit and not (passed and item.members[0].good):
         return _Step(1, ("show", *_ids(unfit[:1])), f"{item.title}: {unfit[0].unfit}")
     if verdict is None or verdict.kind == "not judged":

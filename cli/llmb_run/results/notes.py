@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from llmb_common.command.printable import counted, first_few, printable
@@ -37,11 +37,11 @@ def notes_on(
     for line in lines:
         runs = [run for run in line.runs if id(run) in known]
         notes += _notes_on_node(line, runs, excluded)
-        notes += _notes_on_outcomes(line, runs)
         if line.group:
             notes += [Note(_REMARK, f"{line.name}: {text}") for text in _other_remarks(line)]
             if line.group.verdict:
                 notes.append(Note(_VERDICT, f"{line.name}: {line.group.verdict.text}"))
+    notes += _notes_on_outcomes(lines, known)
     told = {node for line in lines if line.slow_node for node in line.slow_node.nodes}
     notes += _notes_on_runs(looked_at, told)
     notes += [Note(_REFERENCE, text) for text in reference_lines(found)]
@@ -83,19 +83,28 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
         yield Note(_SLOW_NODE, text)
 
 
-def _notes_on_outcomes(line: Line, runs: Sequence[MeasuredRun]) -> Iterable[Note]:
-    """Of the runs without a step time: how many, and why."""
-    together: dict[tuple[Outcome, str], list[MeasuredRun]] = {}
-    for run in runs:
-        if run.outcome in ("failed", "too short", "stopped early", "incomplete", "nothing left", "not training"):
-            together.setdefault((run.outcome, _why(run)), []).append(run)
+def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable[Note]:
+    """Of the runs without a step time: how many, and why. ``known``: the ``id()`` of the runs that are looked at."""
+    together: dict[tuple[Outcome, str], list[tuple[Line, MeasuredRun]]] = {}
+    for line in lines:
+        for run in line.runs:
+            if id(run) in known and run.outcome in _WITH_A_REASON:
+                together.setdefault((run.outcome, _why(run)), []).append((line, run))
     weights = {"failed": _FAILURE, "not training": _NOT_TRAINING}
     for (outcome, why), those in together.items():
-        ids = first_few([run.run_id for run in those if run.run_id], 2)
-        who = f"{len(those)} of {counted(len(line.runs), 'run')} of {line.name}"
+        ids = first_few([run.run_id for _, run in those if run.run_id], 2)
+        whose = {line.name: line for line, _ in those}
+        if len(whose) == 1:
+            ((name, line),) = whose.items()
+            who = f"{len(those)} of {counted(len(line.runs), 'run')} of {name}"
+        else:
+            who = f"{counted(len(those), 'run')} of {counted(len(whose), 'configuration')}"
         verb = "failed" if outcome == "failed" else f"{'is' if len(those) == 1 else 'are'} {outcome}"
         named = f" ({ids})" if ids else ""
         yield Note(weights.get(outcome, _SHORT), f"{who} {verb}{named}: {printable(why)}")
+
+
+_WITH_A_REASON = ("failed", "too short", "stopped early", "incomplete", "nothing left", "not training")
 
 
 def _why(run: MeasuredRun) -> str:
