@@ -36,7 +36,8 @@ class Line:
     @cached_property
     def slow_node(self) -> SlowNode | None:
         """The node that slows down some of its runs; None where none is known to."""
-        return culprit([run.good for run in self.runs if run.good])
+        dated = sorted(self.runs, key=lambda run: run.created)
+        return culprit([run.good for run in dated if run.good])
 
     @property
     def seconds(self) -> float | None:

@@ -6,6 +6,7 @@ chance alone would do the same. ``culprit`` names a node only where chance hardl
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -60,7 +61,7 @@ def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
         only = _only(slow, fast)
         if only and _chance(runs, len(slow)) <= _ALARM:
             return _of(tuple(sorted(only)), slow, fast)
-    found = _slower_with(runs, _TRIALS, 1)
+    found = _slower_with(tuple(runs), _TRIALS, 1)
     if found is None:
         return None
     node, had = found
@@ -131,7 +132,7 @@ def _nodes(run: StepTime) -> frozenset[str]:
 
 def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) -> str:
     """The node with which runs are slower than without it, in words; empty where chance would do as much."""
-    found = _slower_with(runs, trials, seed)
+    found = _slower_with(tuple(runs), trials, seed)
     if found is None:
         return ""
     node, had = found
@@ -141,7 +142,10 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) ->
     return f"the {with_it} {math.expm1(inside - rest):.1%} slower than those without (chance: at most {_ALARM:.0%})"
 
 
-def _slower_with(runs: Sequence[StepTime], trials: int, seed: int) -> tuple[str, Collection[int]] | None:
+@functools.lru_cache(
+    maxsize=256
+)  # a verdict's remarks and the summary ask for the same runs, of which there may be many
+def _slower_with(runs: tuple[StepTime, ...], trials: int, seed: int) -> tuple[str, Collection[int]] | None:
     """The node with which runs are slower than without it, where shuffling the runs hardly ever does as much, and the
     positions of the runs that had it.
 
