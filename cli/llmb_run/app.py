@@ -34,7 +34,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "single": "Start one job.",
         "jobs": "List runs and their states.",
         "why": "Say why runs failed: the first cause, its rank and node, and what to do.",
-        "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
+        "results": "Say how fast each configuration is, against its reference, and what to do next.",
         "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
     },
     "Start": {

@@ -103,6 +103,24 @@ def formatted(value: Any, spec: str) -> str:
     return f"{round(100 * value, int(digits)) + 0.0:{sign}.{digits}f}"
 
 
+def seconds_of(value: float | None) -> str:
+    """A step time in four digits, which is what a person compares; empty for None."""
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value >= 10 else f"{value:.3f}"
+
+
+TOO_FEW = "too few"
+"""In place of an interval that says nothing: there are too few runs."""
+
+
+def half_interval(share: float | None) -> str:
+    """Half an interval in per cent, without the sign; ``TOO_FEW`` where it is as wide as the value itself."""
+    if share is not None and share >= 1:
+        return TOO_FEW
+    return formatted(share, ".1%")
+
+
 def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | None = None) -> list[Column[Row]]:
     """Those that ``form`` shows; with ``rows``, without optional ones that none of these fills."""
     return [
@@ -128,6 +146,32 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
     """The rows as a table for a terminal."""
     headings, lines = cells(columns, Form.TABLE, rows)
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec])
+
+
+def fitting(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    dispensable: Sequence[str],
+    width: int,
+    *,
+    least: int | None = None,
+) -> str:
+    """The rows as a table for a terminal of ``width`` columns.
+
+    A column in which no row has anything is left out. Columns leave in the order of ``dispensable`` until the others
+    fit. With ``least``, the last column is cut where the others leave it at least so much.
+    """
+    shown = [column for column in columns if any(column.cell(row) for row in rows)]
+    lines: list[str] = []
+    for key in ("", *dispensable):
+        shown = [column for column in shown if column.key != key]
+        lines = table(shown, rows).splitlines()
+        whole = lines if least is None else table(shown[:-1], rows).splitlines()
+        if max(map(len, whole), default=0) + (2 + least if least else 0) <= width:
+            break
+    if least is not None:
+        lines = [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:

@@ -12,9 +12,12 @@ from typing import Any
 from llmb_common.index.runs import row_of
 from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.results.configuration import apart
+from llmb_common.results.verdict import window_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.submission.observe import Observation, observe
 from llmb_common.timing.iterations import Progress
+from llmb_common.timing.log_files import RunFiles
+from llmb_common.timing.runs import RecordedState, analyse
 from llmb_run.columns import run_as_json
 from llmb_run.results.kept import reasons
 from llmb_run.terminal import clock
@@ -42,7 +45,13 @@ class LiveRun:
 
     @property
     def well(self) -> bool:
-        return self.record.state == COMPLETED
+        """Whether it has not failed: it completed, or had trained its last step when something else did."""
+        return self.record.state == COMPLETED or self.trained
+
+    @cached_property
+    def trained(self) -> bool:
+        """Whether a run that has ended had trained every step, whatever became of its job after that."""
+        return not self.live and trained_every_step(self.record)
 
     @property
     def seconds_left(self) -> float | None:
@@ -62,7 +71,7 @@ class LiveRun:
     @cached_property
     def _why(self) -> str:
         """Of a run that has ended, why it failed."""
-        if self.well:
+        if self.record.state == COMPLETED:
             return ""
         found = reasons(Path(self.record.plan.install), [self.record])
         return "".join(item.short for item in found.values())
@@ -82,6 +91,13 @@ class LiveRun:
             "tflops_per_gpu": progress.tflops,
             "seconds_left": self.seconds_left,
         }
+
+
+def trained_every_step(record: RunRecord) -> bool:
+    """Whether the log of a run that has ended has a sound record of its last step, were they too few to be measured."""
+    files = RunFiles(record.paths.name, record.paths.folder, record.paths.log)
+    status = analyse(files, window_of(record.plan), RecordedState(record.state, record.detail)).status
+    return status.measured or status.reason == "window_not_reached"
 
 
 class Changes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmb_common.command.words import span_seconds
 from llmb_common.errors import LLMBError, RequestError, attempt, did_you_mean
-from llmb_common.index.runs import RunFilter, RunRow
+from llmb_common.index.runs import RunFilter, RunRow, round_named
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.results.configuration import values_of
@@ -118,18 +118,35 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
-    """The runs that ``words`` name, in their order; without words those that match the filter, newest first.
+    """The runs that ``words`` name, in their order; without words those that match the filter, newest first. A word may
+    name all jobs of one command (``sweep-3f2a9c1e``).
 
     ``others``: what a command does not do with runs of other users unless they are named, as it says then.
     """
     install = workspace.require_install()
     if words:
-        return list({row.folder: row for row in (find_run(install, word) for word in words)}.values())
+        named = [row for word in words for row in _runs_of(install, word)]
+        return list({row.folder: row for row in named}.values())
     rows = find_runs(install, wanted)
     chosen = [row for row in rows if not others or is_ours(row.folder)]
     if len(chosen) < len(rows):
         notice(f"{others}: {len(rows) - len(chosen)} runs of other users; llmb-run jobs shows all")
     return chosen
+
+
+def _runs_of(install: Path, word: str) -> list[RunRow]:
+    """The run that ``word`` names, or all that one command started.
+
+    Raises:
+        RequestError: there is none
+    """
+    beginning = round_named(word)
+    if not beginning:
+        return [find_run(install, word)]
+    rows = find_runs(install, RunFilter(round=beginning))
+    if not rows:
+        raise RequestError(f"no runs of {word!r}", remedy="llmb-run jobs lists the runs", code="no-run")
+    return rows
 
 
 def require_own(folders: Iterable[Path]) -> None:

@@ -126,11 +126,6 @@ def span(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def since(when: float, *, live: bool) -> str:
-    """How long something is in its state since ``when``; of what has ended, since when."""
-    return span(time.time() - when) if live else clock(when)
-
-
 def split(values: Iterable[str]) -> list[str]:
     """The values of an option that may be repeated and may hold commas, in order and without duplicates."""
     parts = (part.strip() for value in values for part in value.split(","))

@@ -11,9 +11,10 @@
         AnswerLost          3     nobody knows what it answered: the job may exist all the same
       RecordError           3     a run folder or its record cannot be read or written
       CheckFailed           1     a run or a check ended badly
+      NotYet                4     what was asked about still runs
       Interrupted         130     Ctrl-C or SIGTERM
 
-Exit status 4 is no error: a campaign ended, and its answer is open, or nothing was there to judge its speed by.
+Exit status 4 is also that of campaigns that ended, and whose answer is open, or that had nothing to judge speed by.
 
 Each carries a stable ``code`` for programs, a message that says what is wrong, a ``remedy`` that says what to do about
 it, and the ``exit_status`` with which the command layer, and nothing below it, ends the process.
@@ -33,7 +34,7 @@ EXIT_STATUS = {
     2: "the request is wrong",
     3: "something is missing, or the scheduler refused or did not answer",
     4: "`accept` or `ab` ended without an answer: open, more runs would decide; or there was no reference; `compare`:"
-    " a side has not ended yet",
+    " a side has not ended yet; `wait --timeout`: runs go on",
     130: "interrupted; jobs under Slurm keep running, a local run that was being followed has been ended",
 }
 """What every command ends with."""
@@ -116,6 +117,13 @@ class RecordError(LLMBError):
 class CheckFailed(LLMBError):
     exit_status = 1
     default_code = "failed"
+
+
+class NotYet(LLMBError):
+    """No answer yet, and nothing is wrong: what was asked about still runs."""
+
+    exit_status = 4
+    default_code = "not-yet"
 
 
 class Interrupted(LLMBError):

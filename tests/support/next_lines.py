@@ -11,7 +11,7 @@ _MARK = "next: "
 _NO_VALUE = re.compile(r"[|&;<>]+|.*[.][.][.].*|[A-Z][A-Z_]+")
 """A word of a shell, something left out, or the name of what is to be put in its place."""
 
-_RUN_ID = re.compile(r"[0-9a-f]{8}")
+_RUN_ID = re.compile(r"((sweep|submit|retry)-)?[0-9a-f]{8}")
 
 
 def next_lines(text: str) -> list[str]:

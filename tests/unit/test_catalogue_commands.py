@@ -184,7 +184,10 @@ def test_a_container_without_a_row_of_its_own_gets_an_indication(cli, container,
 def test_a_row_whose_tflops_bridge_counts_otherwise_says_so(cli: Cli) -> None:
     make_run(cli.install, "mbridge", log=steady_log(4267, tflops=None), variables=GPT_OSS)
     odd = "corrected here: Megatron-Bridge 0.6.2 counts +19.8% TFLOP/s at the printed tokens/s"
-    assert f"published result of performance-summary-archive.md:234, {odd}" in cli("results").err
+    assert (
+        f"published result of performance-summary-archive.md:234, {odd}"
+        in cli("results", "--notes", COLUMNS="1000").out
+    )
     (run,) = cli("results", "--json").data["runs"]
     assert run["published"]["tflops_per_gpu"] == 626.5
     assert run["tflops_per_gpu"] == pytest.approx(626.5, rel=0.001)

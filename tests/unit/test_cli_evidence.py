@@ -43,9 +43,9 @@ def run_over_sockets(install: Path) -> RunRecord:
 
 def test_results_name_problems_and_keep_notes_to_themselves(cli: Cli, tmp_path: Path) -> None:
     run = run_over_sockets(tmp_path)
-    done = cli("results")
-    assert f"{run.paths.name}: NCCL sends through TCP sockets between nodes: n2" in done.err
-    assert "power limit" not in done.err
+    done = cli("results", "--notes", COLUMNS="200")
+    assert f"- {run.paths.run_id}: NCCL sends through TCP sockets between nodes: n2" in done.out
+    assert "power limit" not in done.out
     slow = cli("why", "--slow", run.paths.run_id)
     assert "nodes: NCCL sends through TCP sockets between nodes: n2" in slow.out
     (row,) = cli("results", "--json").data["runs"]

@@ -58,6 +58,20 @@ def test_a_job_from_start_to_result(here: Cli) -> None:
     assert here("show").out == shown  # the newest run
 
 
+def test_a_sweep_that_was_followed_ends_with_its_ranking_and_names_its_runs_meanwhile(here: Cli) -> None:
+    words = ("--max-steps", "20", "--env", "STANDIN_STEPS=job", "--vary", "STANDIN_MS=200,100")
+    done = here("sweep", *SMOKE[1:], *words, "--repeats", "2")
+    assert done.status == 0, done.err
+    runs = [line["run_id"] for line in here("jobs", "--json").data["runs"]]
+    assert len(runs) == 4
+    for run in runs:
+        assert f"{run}  STANDIN_MS=" in done.err
+        assert f"{run}  step 1 of 20" in done.err or f"{run}  step 20 of 20" in done.err
+    _, ranking = done.out.split("\n\n")[:2]
+    assert "fastest: STANDIN_MS=100, 0.100 s a step" in " ".join(ranking.splitlines()[:2])
+    assert "over iterations 11-20" in " ".join(ranking.splitlines()[:2])
+
+
 def test_a_job_that_fails(here: Cli) -> None:
     done = here(*SMOKE, "--env", "STANDIN_EXIT=7")
     assert done.status == 1
@@ -74,7 +88,7 @@ def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
     wait_for_state(here, run, "RUNNING")
     assert [line["run_id"] for line in here("jobs", "--live", "--json").data["runs"]] == [run]
     timeout = here("wait", run, "--timeout", "1s")
-    assert (timeout.status, "have not ended within 1s" in timeout.err) == (1, True)
+    assert (timeout.status, "have not ended within 1s" in timeout.err) == (4, True)
     assert here("jobs", "--live").out.splitlines()[1].split()[:2] == [run, "RUNNING"]
     alive = here("retry", run)
     assert (alive.status, "not yet ended" in alive.err) == (2, True)
@@ -199,6 +213,7 @@ def test_a_task_file_run_twice_starts_nothing_twice(here: Cli, tmp_path: Path) -
     tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 2)\n")
     first = here("bulk", tasks)
     assert first.status == 0, first.err
+    assert "llama3.1 smoke bf16 on 1 cpu, 2 runs: " in first.out.split("\n\n")[1]
     assert "2 of 2 jobs started" in first.err
     second = here("bulk", tasks)
     assert "0 of 2 jobs started, 2 already on record" in second.err

@@ -57,6 +57,7 @@ def test_what_ends_badly_after_its_last_step_was_trained_and_its_figures_count(
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert (group["run_ids"], group["unsuccessful"]) == ([word], 0)
     assert cli("report", word).status == 0
+    assert [cli(command, word).status for command in ("wait", "watch")] == [0, 0], "its figures count"
     for command in (("show", word), ("why", word), ("jobs",), ("report", word)):
         said = cli(*command).out
         assert TRAINED in said, command
@@ -65,6 +66,37 @@ def test_what_ends_badly_after_its_last_step_was_trained_and_its_figures_count(
     parser = ["bash", str(ROOT / "common" / "parse_train_timing_mbridge.sh"), str(record.paths.folder)]
     parsed = subprocess.run(parser, env={"LLMB_PYTHON": sys.executable}, capture_output=True, text=True, check=False)
     assert (parsed.returncode, " Trained " in parsed.stdout) == (0, True)
+
+
+def test_a_short_run_that_ends_badly_after_its_last_step_had_trained(cli: Cli) -> None:
+    variables = PUBLISHED | {"MAX_STEPS": "20"}
+    short = make_run(cli.install, state="TIMEOUT", log=steady_log(50.0, steps=20), variables=variables)
+    cut = make_run(cli.install, state="TIMEOUT", log="".join(steady_log(50.0).splitlines(True)[:20]))
+    for run, status in ((short, 0), (cut, 1)):
+        assert [cli(command, run.paths.run_id).status for command in ("wait", "watch", "results")] == [status] * 3
+
+
+STATES = {
+    "FAILED": ("FAILED", mbridge_log(range(1, 9)), {}, 1),
+    "RUNNING": ("RUNNING", mbridge_log(range(1, 9)), {}, 0),
+    "WAITING": ("PENDING", None, {}, 0),
+    "TOO SHORT": ("COMPLETED", steady_log(50.0, steps=20), {"MAX_STEPS": "20"}, 0),
+    "NOT COMPARED": ("COMPLETED", steady_log(5741.5), {"ENABLE_PROFILE": "true"}, 0),
+    "NO REFERENCE": ("COMPLETED", steady_log(5741.5), {"JOB_TOTAL_GPUS": "256"}, 0),
+}
+
+
+def test_each_state_has_a_word_of_its_own_and_only_failures_fail(cli: Cli) -> None:
+    for word, (state, log, variables, status) in STATES.items():
+        run = make_run(cli.install, state=state, log=log, variables=PUBLISHED | variables).paths.run_id
+        done = cli("results", run)
+        assert (done.status, done.out.splitlines()[0].rpartition(": ")[2]) == (status, word)
+
+
+def test_a_run_that_still_runs_has_not_failed_whatever_its_log_says(cli: Cli) -> None:
+    log = mbridge_log(range(1, 9)) + mbridge_line(9, loss="nan")
+    assert cli("results", make_run(cli.install, state="RUNNING", log=log).paths.run_id).status == 0
+    assert cli("results", make_run(cli.install, state="CANCELLED", log=log).paths.run_id).status == 1
 
 
 @pytest.mark.parametrize(
@@ -89,7 +121,9 @@ def test_what_waits_or_runs_is_shown_as_such_and_is_no_failure(
         assert done.status == 0, (command, done.err)
         assert "failed" not in done.out
         assert "no successful run" not in done.out
-    assert f"Running: {said}" in cli("results", word).out
+    first, *others = cli("results", word, "--runs", COLUMNS="200").out.splitlines()
+    assert first.endswith(": WAITING" if reason == "waiting" else ": RUNNING")
+    assert any(line.startswith(word) and said in line for line in others)
     assert "1 of 1 run has not ended" in cli("report", word).out
     data = cli("results", word, "--json").data
     assert (data["runs"][0]["status"], data["runs"][0]["reason"]) == ("Running", reason)

@@ -61,11 +61,12 @@ NOT_RUN = {
 """Commands that are not run, and why; the options of those that are ours are parsed all the same."""
 MORE = {r"llmb-run (ab|tune|sweep) ": "--dry-run", r"llmb-run watch": "48300", r"llmb-run wait": "--timeout 1s"}
 """What is added to a command that would go on until its runs have ended: a dry run, one that has ended, a limit."""
-ENDED = {0, 1}
-"""Exit statuses of what worked; 1 where it told of a run that failed or has not ended, and there are such."""
+ENDED = {0, 1, 4}
+"""Exit statuses of what worked; 1 where it told of a run that failed, 4 where runs have not ended: there are such."""
 HERE = {
     r"RUN\.\.\.": "48213 48214",
     r"\bRUN\b": "48300",
+    r"\bsweep-3f2a9c1e\b": "48213 48214",
     r"\br1 r2 r3\b": "48213 48214 48215",
     r"HOST,OTHER,OTHER": "gpu[007-009]",
     r"\bHOST\b": "gpu007",

@@ -265,7 +265,8 @@ def test_the_job_gets_no_input_and_knows_whose_run_it_is(followed, tmp_path, mon
 def test_progress_is_the_first_step_and_every_tenth(followed, monkeypatch, capfd):
     while_it_prints(followed, monkeypatch, *map(step, (1, 2, 9, 10, 11, 20)), "a line that is no step\n", step(21))
     out, err = capfd.readouterr()
-    assert [line.split(",")[0] for line in err.splitlines()] == [f"  step {n} of 50" for n in (1, 10, 20)]
+    name = followed.paths.run_id
+    assert [line.split(",")[0] for line in err.splitlines()] == [f"{name}  step {n} of 50" for n in (1, 10, 20)]
     assert all(0 <= float(line.split(",")[1].split()[0]) < 600 for line in err.splitlines())
     assert out == ""
 
@@ -276,20 +277,24 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("steps", "shown"), [((2, 3), "\r  step 2 of 50, N s\r  step 3 of 50, N s\n"), ((), "")], ids=["steps", "none"]
+    ("steps", "shown"),
+    [((2, 3), "\rRUN  step 2 of 50, N s\rRUN  step 3 of 50, N s\n"), ((), "")],
+    ids=["steps", "none"],
 )
 def test_on_a_terminal_progress_is_one_line(followed, monkeypatch, steps, shown):
     terminal = Terminal()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
         while_it_prints(followed, patch, *map(step, steps))
-    assert re.sub(r"[0-9]+ s", "N s", terminal.getvalue()) == shown
+    printed = terminal.getvalue().replace(followed.paths.run_id, "RUN")
+    assert re.sub(r"[0-9]+ s", "N s", printed) == shown
 
 
 def test_half_a_line_is_read_when_it_is_whole(followed, monkeypatch, capfd):
     line = step(10)
     while_it_prints(followed, monkeypatch, step(1) + line[:20], line[20:])
-    assert [line.split(",")[0] for line in capfd.readouterr().err.splitlines()] == ["  step 1 of 50", "  step 10 of 50"]
+    steps = [line.split(",")[0].split("  ")[1] for line in capfd.readouterr().err.splitlines()]
+    assert steps == ["step 1 of 50", "step 10 of 50"]
 
 
 def test_a_detached_run_is_on_record_with_its_process_and_goes_on(followed: RunRecord) -> None:

@@ -238,7 +238,7 @@ NOTED = {
         ENABLE_NCCLTRACE=true -> the log will hold no NCCL lines
         ENABLE_VBOOST=true TIME_LIMIT=10 SBATCH_ACCOUNT=a -> ENABLE_VBOOST, TIME_LIMIT: no effect on the local executor
         ENABLE_PROFILE=true -> nsys is not on this machine
-        grok1 MAX_STEPS=3 -> !MAX_STEPS
+        grok1 MAX_STEPS=3 -> results --window 2-3
     """,
     "": """
         laptop-with-nsys ENABLE_PROFILE=true -> nsys sees nothing of a run on CPUs: the profile is PyTorch's

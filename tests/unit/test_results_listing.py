@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import shutil
@@ -18,6 +19,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_run.commands import results
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_log
+from support.next_lines import next_lines
 from support.runs import PUBLISHED, ROOT, make_run, steady_log
 
 OWN = {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:25.09.00"}
@@ -33,27 +35,67 @@ def run_of(cli: Cli, milliseconds: float, number: int = 101, **evidence: Any) ->
 
 
 def next_of(cli: Cli) -> str:
-    """The command that plain results end with, which is JSON's too."""
-    (*_, line) = cli("results").out.splitlines()
-    word, _, text = line.partition(": ")
-    command, _, why = text.partition("  # ")
-    assert word == "next"
+    """The command that plain results end with, which is JSON's too; the reason is said where there is room for it."""
+    (line,) = next_lines(cli("results", COLUMNS="300").out)
+    command, _, why = line.partition("  # ")
     assert cli("results", "--json").data["next"] == {"command": command, "why": why}
     return command
 
 
-def test_the_verdict_over_all_repeats_comes_first(cli: Cli) -> None:
+def rows_of(cli: Cli, *arguments: str) -> dict[str, list[str]]:
+    """The cells of each configuration, by its name."""
+    lines = cli("results", *arguments).out.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("configuration "))
+    rows = (re.split("  +", line) for line in lines[first + 1 :])
+    columns = len(re.split("  +", lines[first]))
+    return {row[0]: row[1:] for row in itertools.takewhile(lambda row: len(row) == columns, rows)}
+
+
+def test_the_conclusion_comes_first_and_then_one_line_for_all_repeats(cli: Cli) -> None:
     for number in range(5):
         run_of(cli, 5741.47, 101 + number)
     done = cli("results")
-    head, verdict, empty, *_ = done.out.splitlines()
-    assert head.split()[:3] == ["configuration", "software", "runs"]
-    assert verdict.split()[8:10] == ["nemo:25.09.00", "5"]
-    assert ", equal ± " in verdict
-    assert not empty
-    assert done.out.count(", equal ± ") == 1, "one verdict, and not five"
+    first, head, row, *_ = done.out.splitlines()
+    assert first == "llama3.1 405b fp8 on 128 gb200, 5 runs: OPEN, as fast as the reference"
+    assert head.split()[0] == "configuration"
+    assert re.split("  +", row)[-2:] == ["OPEN", "5"]
+    assert done.err == "", "notes are counted, and the weightiest stand there"
     data = cli("results", "--json").data
     assert len(data["groups"][0]["run_ids"]) == len(data["runs"]) == 5
+
+
+def test_a_run_has_one_step_time_in_every_table(cli: Cli) -> None:
+    usual, slow = (mbridge_line(50, milliseconds=milliseconds) for milliseconds in (5741.47, 9741.47))
+    run = make_run(cli.install, log=steady_log(5741.47).replace(usual, slow), variables=PUBLISHED | OWN).paths.run_id
+    (row,) = runs_of(cli, "--last", "1")
+    (job,) = cli("jobs").out.splitlines()[1:]
+    for cells in (rows_of(cli)["llama3.1 405b fp8 on 128 gb200"], row.split(), job.split()):
+        assert "5.741" in cells
+    assert "5.741 s a step, " in cli("show", run).out
+    assert " 5.741 " in cli("results", "--group").out
+    (line,) = cli("jobs", "--json").data["runs"]
+    assert line["step_seconds"] == pytest.approx(9.74147), "programs have that of the last step, as before"
+
+
+def test_a_smoke_test_has_no_tflops_of_zero_and_no_days(cli: Cli) -> None:
+    smoke = make_run(cli.install, log=steady_log(100, tflops=0.0), variables=SMOKE, job_id=None)
+    shown = cli("results", "--runs", COLUMNS="300").out
+    assert "days" not in shown
+    assert "TFLOPS" not in shown
+    assert " 0.0" not in shown.replace(" 0.00", " 0.0")
+    assert cli("results", "--json").data["runs"][0]["days_1t"] > 0
+    assert "not compared: " in cli("show", smoke.paths.run_id).out
+
+
+def test_an_interval_as_wide_as_the_step_time_says_that_there_are_too_few_runs(cli: Cli) -> None:
+    for number, milliseconds in enumerate((57, 5741.47, 80000)):
+        run_of(cli, milliseconds, 101 + number)
+    for words in ((), ("--notes",), ("--group",), ("--rank",)):
+        out = cli("results", *words, COLUMNS="300").out
+        assert "too few" in out, words
+        assert not re.search("[0-9]{4,}[.][0-9] ?%", out), words
+    (item,) = cli("results", "--json").data["groups"]
+    assert item["interval"] > 1, "programs get the number"
 
 
 def test_a_copy_of_a_run_is_no_repeat(cli: Cli, tmp_path: Path) -> None:
@@ -67,9 +109,9 @@ def test_a_copy_of_a_run_is_no_repeat(cli: Cli, tmp_path: Path) -> None:
     assert f"{copy} is a copy of {run.paths.folder}: the run counts once" in done.err
 
 
-def rows_of(cli: Cli, *arguments: str) -> list[str]:
-    """The lines of single runs in the last table."""
-    lines = cli("results", *arguments).out.splitlines()
+def runs_of(cli: Cli, *arguments: str) -> list[str]:
+    """The lines of single runs."""
+    lines = cli("results", "--runs", *arguments).out.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("run "))
     return lines[first + 1 : lines.index("", first)]
 
@@ -79,13 +121,13 @@ def test_at_most_fifty_runs_are_listed_and_all_are_judged(cli: Cli, monkeypatch:
     monkeypatch.setattr(results, "MOST", 3)
     runs = [run_of(cli, 5741.47, 101 + number) for number in range(5)]
     newest = [run.paths.run_id for run in reversed(runs)]
-    assert [row.split()[0] for row in rows_of(cli)[:-1]] == newest[:3]
-    assert rows_of(cli)[-1] == "2 runs not listed: --all lists everything"
-    assert cli("results").out.splitlines()[1].split()[9] == "5"
-    assert cli("results").out.count("Success") == 3, "in the documented table too"
-    assert [row.split()[0] for row in rows_of(cli, "--all")] == newest
-    assert [row.split()[0] for row in rows_of(cli, "--last", "4")[:-1]] == newest[:4]
-    assert [row.split()[0] for row in rows_of(cli, "--limit", "5")] == newest, "whoever asks for five gets five"
+    assert [row.split()[0] for row in runs_of(cli)[:-1]] == newest[:3]
+    assert runs_of(cli)[-1] == "2 runs not listed: --all lists everything"
+    assert [row[-1] for row in rows_of(cli).values()] == ["5"]
+    assert cli("results", "--timing").out.count("Success") == 3, "in the documented table too"
+    assert [row.split()[0] for row in runs_of(cli, "--all")] == newest
+    assert [row.split()[0] for row in runs_of(cli, "--last", "4")[:-1]] == newest[:4]
+    assert [row.split()[0] for row in runs_of(cli, "--limit", "5")] == newest, "whoever asks for five gets five"
     assert len(cli("results", "--json").data["runs"]) == 5
 
 
@@ -94,25 +136,25 @@ def test_remarks_are_those_of_the_runs_that_are_listed(cli: Cli) -> None:
     spiked = steady_log(5741.47).replace(usual, slow)
     old = make_run(cli.install, log=spiked, variables=PUBLISHED | OWN)
     run_of(cli, 5741.47, 102)
-    assert old.paths.name in cli("results").err
-    assert old.paths.name not in cli("results", "--last", "1").err
+    assert f"- {old.paths.run_id}: " in cli("results", "--notes").out
+    assert f"- {old.paths.run_id}: " not in cli("results", "--notes", "--last", "1").out
 
 
 def test_each_run_has_its_name_its_id_and_what_differs(cli: Cli) -> None:
     old = [run_of(cli, 5741.47, 101 + at, driver="580.82", hosts=["n1", "n2"]) for at in range(2)]
     odd = run_of(cli, 5900, 103, driver="580.95", hosts=["n1", "n7"])
     bad = make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000], variables=PUBLISHED | OWN, job_id="109")
-    lines = {row.split()[0]: row for row in rows_of(cli, "--full-names")}
-    assert lines[odd.paths.run_id].split()[10:] == [odd.paths.name, "driver", "580.95;", "on", "n7"]
+    lines = {row.split()[0]: row for row in runs_of(cli, "--full-names")}
+    assert lines[odd.paths.run_id].split()[9:] == [odd.paths.name, "driver", "580.95;", "on", "n7"]
     for run in old:
-        assert lines[run.paths.run_id].split()[10:] == [run.paths.name]
-    assert re.search(rf" {re.escape(bad.paths.name)} +Failed: ", lines[bad.paths.run_id])
-    assert [lines[run.paths.run_id].split()[9] for run in (*old, odd)] == ["+0.0", "+0.0", "+2.8"]
+        assert lines[run.paths.run_id].split()[9:] == [run.paths.name]
+    assert re.search(rf" {re.escape(bad.paths.name)} +failed: ", lines[bad.paths.run_id])
+    assert [lines[run.paths.run_id].split()[8] for run in (*old, odd)] == ["+0.0", "+0.0", "+2.8"]
 
 
 def test_where_no_value_is_usual_each_run_shows_its_own(cli: Cli) -> None:
     one, other = (run_of(cli, 5741.47, 101 + at, driver=driver) for at, driver in enumerate(("a", "b")))
-    lines = {row.split()[0]: row for row in rows_of(cli)}
+    lines = {row.split()[0]: row for row in runs_of(cli)}
     assert lines[one.paths.run_id].endswith("  driver a")
     assert lines[other.paths.run_id].endswith("  driver b")
 
@@ -122,7 +164,7 @@ def test_what_nodes_did_not_tell_is_no_difference_and_many_facts_are_counted(cli
         run_of(cli, 5741.47, 101 + at, driver="a", kernel="k", cuda="c", nccl="n", hosts=["n1"])
     silent = run_of(cli, 5741.47, 105)
     odd = run_of(cli, 5741.47, 106, driver="A" * 60, kernel="K", cuda="C", nccl="N", hosts=["n1"])
-    lines = {row.split()[0]: row for row in rows_of(cli)}
+    lines = {row.split()[0]: row for row in cli("results", "--runs", COLUMNS="300").out.splitlines() if row}
     assert lines[silent.paths.run_id].endswith(silent.paths.name[-20:])
     assert lines[odd.paths.run_id].endswith(f"driver {'A' * 38}...; cuda C; kernel K; 1 more")
 
@@ -131,9 +173,9 @@ def test_runs_of_a_baseline_are_marked(cli: Cli) -> None:
     good = [run_of(cli, 5741.47, 101 + at).paths.run_id for at in range(3)]
     cli("baseline", "set", *good)
     later = run_of(cli, 5741.47, 104).paths.run_id
-    lines = {row.split()[0]: row for row in rows_of(cli)}
+    lines = {row.split()[0]: row for row in runs_of(cli)}
     assert [lines[run].endswith("in the baseline") for run in (*good, later)] == [True, True, True, False]
-    assert " 1 (3 in the baseline) " in cli("results").out
+    assert " 1 (3 in the baseline) " in cli("results", "--group").out
 
 
 # What next
@@ -221,10 +263,10 @@ def test_logs_of_others_are_listed_without_a_verdict(cli: Cli, tmp_path: Path) -
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "log-old.out").write_text(nemo_log())
-    out = cli("results", folder).out
-    assert out.startswith("Train Step Timing and TFLOPS Analysis (iterations 11-44)\n")
-    assert "not an LLMB run: no figures" in out
-    assert out.endswith("\nnext: llmb-run list  # what can be run and judged\n")
+    assert rows_of(cli, str(folder)) == {"old": ["2.693", "NOT COMPARED", "1"]}
+    out = cli("results", folder, "--runs", "--timing").out
+    assert "Train Step Timing and TFLOPS Analysis (iterations 11-44)\n" in out
+    assert next_lines(out) == ["llmb-run list  # what can be run and judged"]
 
 
 def test_the_most_urgent_group_is_next_and_not_the_newest(cli: Cli) -> None:

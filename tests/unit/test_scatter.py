@@ -8,6 +8,7 @@ import random
 import pytest
 
 from llmb_common.results.decision import decide
+from llmb_common.results.odd_runs import culprit, slow_node, unlike
 from llmb_common.results.scatter import (
     NOTHING_SEEN,
     STATED,
@@ -19,7 +20,7 @@ from llmb_common.results.scatter import (
     squares,
 )
 from llmb_common.results.steps import StepTime
-from llmb_common.results.verdict import remarks_on, slow_node, unlike
+from llmb_common.results.verdict import remarks_on
 
 
 def run(log: float = 0.0, day: str = "", nodes: str = "", stalls: tuple[float, ...] = (), steps: int = 40) -> StepTime:
@@ -295,6 +296,25 @@ def test_a_slow_node_is_named_once_it_was_in_enough_runs() -> None:
 def test_healthy_nodes_are_named_in_one_case_of_a_hundred() -> None:
     source = random.Random(4)
     assert sum(bool(slow_node(allocated(source, 20, 0.0), trials=199)) for _ in range(150)) <= 5
+
+
+def test_the_culprit_is_the_node_of_all_slow_runs_also_where_these_are_most() -> None:
+    few = [judged(10.0 + at / 1000, f"n{at}") for at in range(8)] + [judged(11.0, f"bad,m{at}") for at in range(4)]
+    most = [judged(10.0, f"n{at}") for at in range(4)] + [judged(11.0 + at / 1000, f"bad,m{at}") for at in range(8)]
+    for runs, slow in ((few, 4), (most, 8)):
+        found = culprit(runs)
+        assert found is not None
+        assert (found.nodes, found.slow, found.others) == (("bad",), slow, 12 - slow)
+        assert found.share == pytest.approx(0.1, abs=0.001)
+    assert culprit(allocated(random.Random(3), 30, 0.10)).nodes == ("n0",), "also where it is only slower on average"
+
+
+def test_no_node_is_blamed_where_chance_would_do_the_same() -> None:
+    nodes = ["a,1", "b,2", "c,3", "d,4", "e,5", "bad,6", "bad,7"]
+    assert culprit([judged(10.0 if "bad" not in had else 11.0, had) for had in nodes]) is None
+    assert culprit([judged(10.0 + at / 1000, f"n{at}") for at in range(12)]) is None
+    source = random.Random(4)
+    assert sum(culprit(allocated(source, 20, 0.0)) is not None for _ in range(60)) <= 3
 
 
 def test_few_runs_or_nodes_that_all_had_name_none() -> None:

@@ -26,6 +26,7 @@ from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dim
 from support import instant
 from support.cli import Cli
 from support.crashes import start
+from support.next_lines import next_lines
 from support.plans import ROOT, plan
 
 H100 = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--scale", "8", "--gpu-type", "h100", "--dry-run")
@@ -242,10 +243,11 @@ def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
     assert [round(line["behind"], 2) for line in board["lines"][4::2]] == [0.1, 0.2]
     shown = site("results", "--rank")
     assert shown.status == 0
-    _, head, *rows = shown.out.splitlines()
+    first, head, *rows = site("results", "--rank", COLUMNS="200").out.splitlines()
+    assert re.search("fastest: tp=[12] STEP_MS=100, 0.100 s a step; 4 share the first place$", first)
     assert head.split()[:4] == ["place", "tp", "STEP_MS", "runs"]
     assert [row.split()[0] for row in rows[:8]] == ["1="] * 4 + ["5="] * 2 + ["7="] * 2
-    assert "fastest (4 configurations share the first place): llmb-run single -w pretrain_llama3.1" in shown.out
+    assert "\nits command: llmb-run single -w pretrain_llama3.1" in shown.out
     assert board["command"].endswith("--env STEP_MS=100")
     some = site("jobs", "--json", "--where", "TP=2", "--where", "STEP_MS=110,120").data["runs"]
     assert {line["run_id"] for line in some} == {
@@ -258,6 +260,46 @@ def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
     head, *rows = site("results", "--rank", "--format", "csv").out.splitlines()
     assert head.startswith("place,tp,STEP_MS,runs,")
     assert len(rows) == 8
+
+
+def test_a_sweep_of_short_runs_says_so_before_it_trains_and_is_ranked_over_what_all_have(site: Cli) -> None:
+    assert site(*SPEEDS).status == 0, "other runs, which are not this sweep's"
+    short = (*SMOKE, "--max-steps", "20", "--vary", "STEP_MS=100,120", "--repeats", "2")
+    planned = site(*short, "--dry-run")
+    assert "--max-steps 20: the result is measured over iterations" in planned.err
+    done = site(*short, "--json")
+    assert "--max-steps 20: the result is measured over iterations" in done.err
+    sweep = done.data["round"]
+    assert re.fullmatch("sweep-[0-9a-f]{8}", sweep)
+    ranking = site("results", "--rank", sweep, "--json")
+    assert ranking.status == 0
+    (board,) = ranking.data["boards"]
+    assert board["window"] == {"first": 11, "last": 20}
+    lines = [(line["place"], line["values"]["STEP_MS"], line["runs"]) for line in board["lines"]]
+    assert lines == [(1, "100", 2), (2, "120", 2)]
+    assert {run for line in board["lines"] for run in line["run_ids"]} == {job["run_id"] for job in done.data["jobs"]}
+    assert "over iterations 11-20" in site("results", "--rank", sweep, COLUMNS="200").out.splitlines()[0]
+    assert {line["run_id"] for line in site("jobs", sweep, "--json").data["runs"]} == {
+        job["run_id"] for job in done.data["jobs"]
+    }
+    assert site("wait", sweep).status == 0
+    plain = site("results", sweep)
+    assert plain.status == 0, "too short is no failure"
+    assert "2 TOO SHORT" in plain.out.splitlines()[0]
+    assert plain.out.count("too short") == 1, "what all have in common is said once"
+    (after,) = next_lines(plain.out)
+    assert site(*shlex.split(after, comments=True)[1:], "--json").data["boards"][0]["lines"][0]["place"] == 1
+    none = site("results", "sweep-00000000")
+    assert (none.status, "sweep-00000000" in none.err) == (2, True)
+
+
+def test_short_tries_do_not_change_the_window_of_what_was_measured(site: Cli) -> None:
+    assert site(*SMOKE, "--max-steps", "5", "--vary", "STEP_MS=50,60").status == 0
+    assert site(*SMOKE, "--vary", "STEP_MS=100,110").status == 0
+    (board,) = site("results", "--rank", "--json").data["boards"]
+    assert board["window"] is None
+    assert [line["place"] for line in board["lines"]] == [1, 2, None, None]
+    assert {line["outcome"] for line in board["lines"][2:]} != {None}
 
 
 @pytest.mark.parametrize(

@@ -401,7 +401,7 @@ def test_skipped_steps_are_counted_within_records_of_several() -> None:
 def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: Path) -> None:
     def results(log: str) -> tuple[dict[str, Any], str]:
         (tmp_path / "log-x.out").write_text(log)
-        printed = cli("results", str(tmp_path / "log-x.out"))
+        printed = cli("results", str(tmp_path / "log-x.out"), "--runs", COLUMNS="200")
         document = json.loads(cli("results", str(tmp_path / "log-x.out"), "--json").out)
         return document["data"]["runs"][0], printed.out + printed.err
 

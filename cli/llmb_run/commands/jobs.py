@@ -13,7 +13,7 @@ import click
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import printable
-from llmb_common.errors import CheckFailed, LLMBError, RecordError, RequestError
+from llmb_common.errors import CheckFailed, LLMBError, NotYet, RecordError, RequestError
 from llmb_common.index.runs import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
@@ -25,9 +25,9 @@ from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
 from llmb_run.following import Changes, LiveRun, look_at
-from llmb_run.results.kept import reasons
+from llmb_run.results.kept import reasons, step_times
 from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
-from llmb_run.terminal import next_command, notice, since
+from llmb_run.terminal import clock, next_command, notice
 from llmb_run.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -41,14 +41,15 @@ MOST_LOGS = 100
 JOBS: tuple[Column[dict[str, Any]], ...] = (
     Column("run_id", item("run_id"), Form.TABLE, head="run"),
     Column("state", item("state"), Form.TABLE, head="state"),
-    Column("since", lambda run: since(run["state_time"], live=run["live"]), Form.TABLE, head="since"),
+    Column("since", lambda run: clock(run["state_time"]), Form.TABLE, head="since"),
     Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
-    Column("step_seconds", item("step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
+    Column("shown_seconds", item("shown_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
     Column("what", lambda run: work_of(run, run["differing"]), Form.TABLE, head="what"),
     Column("detail", lambda run: printable("; ".join(filter(None, (run["detail"], run["cause"])))), Form.TABLE),
 )
-"""The columns of ``jobs``, of a run as JSON with its ``live`` and ``step_seconds``."""
+"""The columns of ``jobs``, of a run as JSON with its ``live``. Step times are those of ``results``, and while a run
+lives that of its last step."""
 
 
 @click.command(cls=Command)
@@ -86,7 +87,18 @@ def jobs_command(
         )
         hint = next_command("list")
     _say_what_differs(lines)
-    return Result({"runs": lines}, table(JOBS, lines), hint=hint)
+    return Result({"runs": lines}, lambda: _as_table(lines, workspace), hint=hint)
+
+
+def _as_table(lines: list[dict[str, Any]], workspace: Workspace) -> str:
+    """The runs as a table, with the step time of each."""
+    ended = [Path(line["folder"]) for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE]
+    known = step_times(ended, workspace.install_or_none)
+    shown = [
+        {**line, "shown_seconds": line["step_seconds"] if line["live"] else known.get(Path(line["folder"]))}
+        for line in lines
+    ]
+    return table(JOBS, shown)
 
 
 def _say_what_differs(lines: list[dict[str, Any]]) -> None:
@@ -130,7 +142,8 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
     \b
     llmb-run wait a1b2c3d4 --timeout 8h
 
-    Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
+    Without RUN: all of yours that have not ended yet. Exit status 1 if one failed before its last step, 4 if some still
+    run when the time is over.
     """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     rows = select_rows(Workspace(), runs, RunFilter(live=True), others="not waited for")
@@ -138,20 +151,30 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
         notice("no run to wait for")
     records = [load_record(row.folder) for row in rows]
     ended = wait(records, timeout=seconds, seen=Changes(partial(print, file=sys.stderr)).tell) if rows else []
-    still = [record for record in ended if is_live(record.state)]
+    runs_now = [LiveRun(Observation(record)) for record in ended]
+    still = [run for run in runs_now if run.live]
+    failed = [run for run in runs_now if not (run.live or run.well)]
     error: LLMBError | None = None
     if still:
-        error = CheckFailed(
+        kind = CheckFailed if failed else NotYet
+        error = kind(
             f"{len(still)} of {len(ended)} runs have not ended within {timeout}",
             remedy="they keep running; llmb-run jobs shows them",
             code="timeout",
         )
     return Result(
-        {"runs": [LiveRun(Observation(record)).as_dict() for record in ended]},
-        "".join(f"{record.paths.run_id}  {record.state}  {record.paths.name}\n" for record in ended),
-        status=0 if all(record.state == COMPLETED for record in ended) else 1,
+        {"runs": [run.as_dict() for run in runs_now]},
+        "".join(f"{_ended_line(run)}\n" for run in runs_now),
+        status=1 if failed else 0,
         error=error,
     )
+
+
+def _ended_line(run: LiveRun) -> str:
+    """What became of a run that was waited for."""
+    record = run.record
+    trained = "  every step was trained" if record.state != COMPLETED and run.trained else ""
+    return f"{record.paths.run_id}  {record.state}{trained}  {record.paths.name}"
 
 
 @click.command(cls=Command)

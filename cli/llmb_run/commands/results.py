@@ -12,22 +12,23 @@ from typing import Any
 import click
 
 from llmb_common.command.outcome import Result, envelope
+from llmb_common.command.printable import columns_of_terminal
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
 from llmb_common.results.history import ALARM_RATE
 from llmb_common.results.level import CONFIDENCE, SETTLED
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.runs import NO_FAILURE
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, options, terminal
 from llmb_run.app import Command, refuse_beside_json
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
-from llmb_run.results.listing import MOST, listing, listing_as_dict
+from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
 from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.series import history_lines, shift_text
+from llmb_run.results.short_runs import over_common_steps
 from llmb_run.selecting import one_folder
 from llmb_run.terminal import table
 from llmb_run.workspace import Workspace
@@ -37,9 +38,12 @@ from llmb_run.workspace import Workspace
 @options.runs
 @options.filters
 @click.option("--format", "output", metavar="FORMAT", help="table (the default), csv or json.")
-@options.flag("--full-names", help="Do not shorten long names in the tables.")
+@options.flag("--runs", "single_runs", help="Also a line for each run, and what differs between repeats.")
+@options.flag("--timing", help="Also the published documents' table of step times.")
+@options.flag("--notes", help="All notes, not the three weightiest.")
+@options.flag("--full-names", help="With --runs or --timing: whole names, and all columns.")
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="List the N newest runs, not 50.")
-@options.flag("--all", "everything", help="List every run.")
+@options.flag("--all", "everything", help="List every configuration and run.")
 @click.option("--window", metavar="FIRST-LAST", help="Measure these iterations instead of the recipe's.")
 @options.flag("--iterations", help="Print every step of every run instead, as CSV or JSON.")
 @options.flag("--group", help="One line and one verdict for the repeats of each configuration.")
@@ -50,6 +54,9 @@ from llmb_run.workspace import Workspace
 def results_command(
     runs: tuple[str, ...],
     output: str | None,
+    single_runs: bool,
+    timing: bool,
+    notes: bool,
     full_names: bool,
     last: int | None,
     everything: bool,
@@ -62,15 +69,15 @@ def results_command(
     alarm: bool,
     **filters: Any,
 ) -> Result:
-    """Print step times, TFLOPS, tokens/s, MFU and the published values beside them.
+    """Say how fast each configuration is, against its reference, and what to do next.
 
     \b
     llmb-run results -w pretrain_llama3.1 --since 7d
     llmb-run results ~/logs --format csv
 
-    RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. First
-    the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
-    Exit status 1 if a run failed or is incomplete; with --rank, if a model has no run with a time.
+    RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options.
+    Exit status 1 if a run failed; with --rank, if a model has no run with a time. Runs that wait, run or were too short
+    to be measured have not failed.
     """
     if output not in (None, "json"):
         refuse_beside_json("--format", output)
@@ -92,8 +99,8 @@ def results_command(
         return _alarm(output, workspace, runs, filters, measured)
     found = selected(workspace, runs, filters, measured)
     if rank:
-        return _ranking(output, found, workspace)
-    status = 0 if all(item.status.state in NO_FAILURE for item in found) else 1
+        return _ranking(output, found if measured else over_common_steps(found, workspace), workspace)
+    status = 1 if any(item.failed for item in found) else 0
     if group or scaling or history:
         return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
     if iterations:  # every step, which is no table for a terminal
@@ -101,7 +108,8 @@ def results_command(
     if output == "csv":
         explain(found)
     most = None if everything else last or filters["limit"] or MOST
-    shown = partial(listing, found, most, full_names=full_names)
+    parts = Parts(single_runs, timing, notes, everything, full_names, most)
+    shown = partial(listing, found, parts)
     return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
 
 
@@ -123,7 +131,7 @@ def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Res
     return _in_form(
         output,
         lambda: {"boards": ranking_as_dict(made)},
-        partial(ranking_text, made),
+        partial(ranking_text, made, columns_of_terminal()),
         lambda: "\n".join(columns.csv_of(board.columns, board.configurations) for board in made),
         status,
     )
@@ -265,6 +273,9 @@ def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     return f"{said}loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
 
 
+_WIDEST = 2.0
+"""Upper bound over the ratio itself, from which on an interval says nothing."""
+
 _TELLING = 3
 """Runs of a side with which the interval also holds where some runs are slow: two slow ones look like steady ones."""
 
@@ -275,6 +286,8 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
         return "a side has no successful run with steady steps, so no times are compared"
     fewest = min(len(first), len(second))
     interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
+    if change.high >= _WIDEST * change.ratio:
+        interval = "(too few runs for an interval)"
     if not change.is_real:
         shown = f"open: step time of B against A: {change.ratio - 1:+.1%} {interval}"
         shown += ": these runs do not show a difference"

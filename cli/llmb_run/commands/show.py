@@ -28,6 +28,7 @@ from llmb_common.submission.observe import Observation, observe
 from llmb_common.timing.log_files import is_log_name
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.columns import seconds_of
 from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.measuring import measure, measure_run
@@ -134,11 +135,19 @@ def _job(seen: Observation) -> str:
     return f"{record.job_id or 'no job id yet'}{where}"
 
 
+_STALLS_SHOWN = 0.001
+"""Share of the step time: what less cost is not worth a word."""
+
+
 def _steady(measured: MeasuredRun) -> str:
-    """What the verdict compares with the reference, where there is one."""
-    if measured.verdict is None or measured.verdict.reference is None or measured.steps.time is None:
+    """What stalls cost of a step time that is compared with a reference; empty where that is nothing."""
+    time = measured.steps.time
+    if measured.verdict is None or measured.verdict.reference is None or time is None:
         return ""
-    return f"steady step {measured.steps.time.seconds:.3f} s"
+    stalls = time.mean / time.seconds - 1
+    if abs(stalls) < _STALLS_SHOWN:
+        return ""
+    return f"of this, stalls are {stalls:.1%}: steady steps take {seconds_of(time.seconds)} s"
 
 
 def _memory(measured: MeasuredRun) -> str:

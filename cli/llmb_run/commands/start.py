@@ -20,9 +20,9 @@ from llmb_run.app import Command
 from llmb_run.results.one_line import with_figures
 from llmb_run.starting.planner import plan_options
 from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs
-from llmb_run.starting.submitting import StartOptions, check_followed, start, start_planned
+from llmb_run.starting.submitting import StartOptions, check_followed, say_warnings, start, start_planned
 from llmb_run.starting.task_files import read_tasks
-from llmb_run.terminal import say, table
+from llmb_run.terminal import next_command, say, table
 from llmb_run.workspace import Workspace
 
 
@@ -66,7 +66,7 @@ def submit_command(**settings: Any) -> Result:
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b -d fp8 --max-scale 128 -r 3
     """
     how, workspace = StartOptions.taken(settings), Workspace()
-    return start("submit", plan_options(workspace, how, **settings), workspace, how)
+    return with_figures(start("submit", plan_options(workspace, how, **settings), workspace, how), workspace)
 
 
 def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result:
@@ -89,12 +89,19 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
     shown = _table(planned) + _reasons(refused)
     if planned[0].request.dry_run:
         check_followed(planned, workspace, how)
+        say_warnings(planned)
         remark = f"{counted(len(planned), 'job')}, nothing started (dry run)"
         return Result({"dry_run": True, **found}, shown, remarks=[remark])
     say(shown)
     in_turn = sorted(planned, key=lambda item: item.spec.repeat)
     done = start_planned("sweep", in_turn, workspace, how, swept=asked.specs)
-    hint = f"{done.hint}\nwhen they are over: llmb-run results --rank".lstrip()
+    started = [job["run_id"] for job in done.data["jobs"] if not job["error"]]
+    names = [done.data["round"]] if "round" in done.data else started
+    rank = next_command("results", "--rank", *names)
+    ended = with_figures(done, workspace, ranked=True)
+    if ended is not done:
+        return replace(ended, data={**found, **done.data}, hint=rank)
+    hint = f"{done.hint}\nwhen they are over: {rank.removeprefix('next: ')}".lstrip()
     return replace(done, data={**found, **done.data}, hint=hint)
 
 
@@ -174,4 +181,4 @@ def bulk_command(file: Path, **settings: Any) -> Result:
     """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_specs(read_tasks(file, workspace), workspace, dry_run=how.dry_run)
-    return start("bulk", asked, workspace, how, task_file=str(file.resolve()))
+    return with_figures(start("bulk", asked, workspace, how, task_file=str(file.resolve())), workspace)

@@ -19,8 +19,9 @@ from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
 from llmb_run.following import LiveRun, ask_again, look_at
+from llmb_run.results.run_columns import LEAST_TFLOPS
 from llmb_run.selecting import select_rows
-from llmb_run.terminal import next_command, notice, since, span
+from llmb_run.terminal import next_command, notice, span
 from llmb_run.workspace import Workspace
 
 LOOK_SECONDS = 1.0
@@ -34,13 +35,18 @@ def _step(run: LiveRun) -> str | None:
     return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
 
 
+def _tflops(run: LiveRun) -> float | None:
+    """By the log; none where it would be printed as 0.0, as on a CPU."""
+    return run.progress.tflops if run.progress.tflops and run.progress.tflops >= LEAST_TFLOPS else None
+
+
 LIVE: tuple[Column[LiveRun], ...] = (
     Column("run_id", at("record.paths.run_id"), Form.TABLE, head="run"),
     Column("state", at("record.state"), Form.TABLE, head="state"),
-    Column("age", lambda run: since(run.record.state_time, live=run.live), Form.TABLE, head="for", spec="s"),
+    Column("age", lambda run: span(time.time() - run.record.state_time), Form.TABLE, head="for", spec="s"),
     Column("step", _step, Form.TABLE, head="step", spec="s"),
     Column("step_seconds", at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
-    Column("tflops_per_gpu", at("progress.tflops"), Form.TABLE, head="TFLOPS", spec=".1f"),
+    Column("tflops_per_gpu", _tflops, Form.TABLE, head="TFLOPS", spec=".1f"),
     Column("left", at("seconds_left", span), Form.TABLE, head="left", spec="s"),
     Column("gpus", at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
     Column("job_id", lambda run: run.record.job_id or "-", Form.TABLE, head="job"),

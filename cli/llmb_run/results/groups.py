@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from llmb_common.command.printable import counted
+from llmb_common.command.printable import counted, wrapped
 from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
 from llmb_common.results.decision import look
@@ -19,7 +19,21 @@ from llmb_common.results.level import CONFIDENCE, level
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at, less_one, table
+from llmb_common.timing.statistics import Window
+from llmb_run.columns import (
+    ALL,
+    DATA,
+    TEXT,
+    Column,
+    Form,
+    View,
+    as_dict,
+    at,
+    fitting,
+    half_interval,
+    less_one,
+    seconds_of,
+)
 from llmb_run.results.measured import MeasuredRun, explain
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
 from llmb_run.workspace import Workspace
@@ -47,6 +61,12 @@ class Group:
     """Half the interval of the mean, as a share of it."""
     members: tuple[MeasuredRun, ...] = ()
     """All runs, whatever became of them."""
+
+    @property
+    def shown_seconds(self) -> float | None:
+        """Mean of the step times that each run is shown with, stalls of the measured iterations included."""
+        times = [run.step_seconds for run in self.runs if run.step_seconds]
+        return statistics.fmean(times) if times else None
 
     @property
     def mean(self) -> float | None:
@@ -130,9 +150,9 @@ def _preference(run: MeasuredRun) -> int:
 
 def _runs(item: Group) -> str:
     """How many, and what the others are."""
+    became = Counter(run.outcome for run in item.members if not run.good)
     others = [
-        (item.others, "failed"),
-        (item.live, "not ended"),
+        *((count, outcome) for outcome, count in became.items()),
         (item.waiting, "for the next look"),
         (item.in_reference, "in the baseline"),
     ]
@@ -141,7 +161,8 @@ def _runs(item: Group) -> str:
 
 
 def _without_verdict(item: Group) -> str:
-    return "not ended yet" if item.live and not item.others else "no successful run"
+    """What became of the runs of a configuration without figures."""
+    return ", ".join(dict.fromkeys(run.outcome for run in item.members))
 
 
 GROUP: tuple[Column[Group], ...] = (
@@ -154,13 +175,17 @@ GROUP: tuple[Column[Group], ...] = (
     Column("live", at("live"), DATA, "runs that wait or run"),
     Column("waiting", at("waiting"), DATA, "successful runs that count at the next look"),
     Column("in_reference", at("in_reference"), DATA, "runs that the reference is made of"),
-    Column("step_seconds", at("mean"), ALL, "mean of the steady step times", *("steady step", "s", ".3f")),
+    Column(
+        "step_seconds", at("mean"), ALL & ~Form.TABLE, "mean of the steady step times", *("steady step", "s", ".3f")
+    ),
+    Column("shown_seconds", at("shown_seconds"), Form.TABLE, "mean of what each run shows", *("step", "s", ".3f")),
     Column(
         "interval",
         at("interval"),
         ALL,
         f"half the {CONFIDENCE:.1%} interval of `step_seconds`, as a share of it",
         *("±", f"% ({CONFIDENCE:.1%})", ".1%"),
+        text=lambda group: half_interval(group.interval),
     ),
     Column("spread", at("spread"), ALL, "standard deviation between the runs, as a share", *("spread", "%", ".1%")),
     replace(REFERENCE, forms=ALL),
@@ -215,6 +240,12 @@ class RankedConfiguration:
     """A second, of one GPU."""
     outcome: str = ""
 
+    @property
+    def seconds(self) -> float | None:
+        """Mean step time of its runs, as people are shown it; None where there is none."""
+        times = [run.step_seconds for run in self.group.members if run.good and run.step_seconds]
+        return statistics.fmean(times) if times else None
+
 
 @dataclass(frozen=True)
 class Board:
@@ -225,6 +256,8 @@ class Board:
     configurations: tuple[RankedConfiguration, ...]
     command: str
     """Of the fastest; empty where none has a time."""
+    window: Window | None = None
+    """The iterations that were measured, where these are not the documented ones."""
 
     @property
     def live(self) -> bool:
@@ -242,7 +275,8 @@ class Board:
                 for number, name in enumerate(self.names)
             ),
             Column("runs", _timed_runs, ALL, "", "runs", spec="d"),
-            *(replace(it, value=at("group", it.value), forms=ALL) for it in figures),
+            Column("seconds", at("seconds"), Form.TABLE, "", "step", "s", "s", text=lambda it: seconds_of(it.seconds)),
+            *(_of_entry(figure) for figure in figures),
             Column("tokens_per_second_per_gpu", at("tokens"), ALL, "", "tokens/s/GPU", spec=".0f"),
             Column("behind", at("behind.ratio", less_one), ALL, "", "behind", "%", ".1%"),
             Column("behind_low", at("behind.low", less_one), DATA),
@@ -256,12 +290,17 @@ class Board:
 def boards(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
     """One for each model with its sequence length, in the order of the first runs."""
     explain(found)
+    return [_board(items, workspace) for items in of_the_same_work(group(found))]
+
+
+def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
+    """The groups whose runs may be ranked together: of a model with its sequence length, whatever the batch."""
     together: dict[str, list[Group]] = {}
-    for item in group(found):
+    for item in groups:
         plan = _record(item).plan
         work = aspects(plan, "work") | {"gbs": None, "kind": plan.variant if plan.function else None}
         together.setdefault(json.dumps(work, sort_keys=True, default=str), []).append(item)
-    return [_board(items, workspace) for items in together.values()]
+    return [*together.values()]
 
 
 def _board(items: Sequence[Group], workspace: Workspace) -> Board:
@@ -287,12 +326,14 @@ def _board(items: Sequence[Group], workspace: Workspace) -> Board:
         for item, place, behind in placed
     ]
     fastest = _record(lines[0].group).plan if lines else None
+    windows = {run.summary.window for item in items for run in item.members if run.good and not run.summary.documented}
     same = len({kind_of_job(plan) for plan in plans}) == 1
     return Board(
         title=kind_of_job(plans[0]) if same else f"{plans[0].recipe} {plans[0].model_size}",
         names=tuple(differing),
         configurations=(*lines, *without),
         command=command_for(fastest, workspace.workload(fastest.workload).recipe) if fastest else "",
+        window=min(windows, key=lambda window: window.first, default=None),
     )
 
 
@@ -321,6 +362,13 @@ def _outcome(members: Iterable[MeasuredRun]) -> str:
     return "; ".join(found)
 
 
+def _of_entry(figure: Column[Group]) -> Column[RankedConfiguration]:
+    """A figure of groups, of ranked configurations; tables have the interval in words, and another step time."""
+    forms = ALL & ~Form.TABLE if figure.key == "step_seconds" else ALL
+    text = (lambda entry: half_interval(entry.group.interval)) if figure.key == "interval" else None
+    return replace(figure, value=at("group", figure.value), forms=forms, text=text)  # type: ignore[return-value]
+
+
 def _place(entry: RankedConfiguration) -> str:
     return "-" if entry.place is None else f"{entry.place}{'=' if entry.shared else ''}"
 
@@ -341,16 +389,38 @@ def _failed(entry: RankedConfiguration) -> str | None:
     return f"{len(others)} of {counted(len(entry.group.members), 'run')}: {_outcome(others)}"
 
 
-def ranking_text(found: Sequence[Board]) -> str:
-    """The tables of ``--rank``, one for each model."""
+def ranking_text(found: Sequence[Board], width: int) -> str:
+    """The rankings, one for each model: the fastest first, then a table that fits ``width``."""
     parts = []
     for board in found:
-        ties = sum(item.shared and item.place == 1 for item in board.configurations)
-        tie = f" ({counted(ties, 'configuration')} share the first place)" if ties else ""
-        fastest = f"fastest{tie}: {board.command}\n" if board.command else "none has a time\n"
-        title = f"{board.title}: {counted(len(board.configurations), 'configuration')}\n"
-        parts.append(title + table(board.columns, board.configurations) + fastest)
-    return "\n".join([*parts, f"{RULE}\n"]) if parts else "no run is of a configuration\n"
+        lines = wrapped(f"{board.title}: {_fastest(board)}", width)
+        table = fitting(board.columns, board.configurations, _DISPENSABLE, width, least=_LEAST_OUTCOME)
+        command = [f"its command: {board.command}"] if board.command else []
+        parts.append("".join(f"{line}\n" for line in lines) + table + "".join(f"{line}\n" for line in command))
+    rule = "".join(f"{line}\n" for line in wrapped(RULE, width))
+    return "\n".join([*parts, rule]) if parts else "no run is of a configuration\n"
+
+
+_DISPENSABLE = ("memory_gib", "spread", "interval", "tokens_per_second_per_gpu", "runs")
+"""Columns that a narrow terminal has no room for, the least important first."""
+_LEAST_OUTCOME = 12
+
+
+def _fastest(board: Board) -> str:
+    """Which configuration is the fastest, by how much, and over which iterations where not over the documented ones."""
+    many = counted(len(board.configurations), "configuration")
+    placed = [item for item in board.configurations if item.place is not None]
+    if not placed:
+        return f"{many}, none has a time"
+    first = placed[0]
+    values = " ".join(f"{name}={value}" for name, value in zip(board.names, first.values, strict=True) if value != "-")
+    said = f"{many}, fastest: {values or 'as documented'}, {seconds_of(first.seconds)} s a step"
+    ties = sum(item.place == 1 for item in placed)
+    if ties > 1:
+        said += f"; {ties} share the first place"
+    if board.window is not None:
+        said += f"; over iterations {board.window}, which all have"
+    return said
 
 
 def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
@@ -358,6 +428,7 @@ def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
     return [
         {
             "title": board.title,
+            "window": {"first": board.window.first, "last": board.window.last} if board.window else None,
             "differing": list(board.names),
             "lines": [
                 {"values": dict(zip(board.names, item.values, strict=True)), **as_dict(board.columns, item)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ import msgspec
 
 from llmb_common import causes, results, timing
 from llmb_common.decoding.structs import from_json
+from llmb_common.errors import LLMBError, attempt
 from llmb_common.index.database import (
     LogFigures,
     Reason,
@@ -30,7 +31,7 @@ from llmb_common.index.database import (
     kept_reasons,
     past_figures,
 )
-from llmb_common.index.runs import RunRow
+from llmb_common.index.runs import RunRow, row_of
 from llmb_common.machine.files import sha256_of_tree
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
@@ -39,9 +40,9 @@ from llmb_common.results.steps import MeasuredSteps, steps_of
 from llmb_common.results.training import training_sense
 from llmb_common.results.verdict import window_of
 from llmb_common.runs.account import account_of
-from llmb_common.runs.record import COMPLETED, RunRecord
+from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.timing.iterations import IterationsOnDisk
-from llmb_common.timing.log_files import RunFiles
+from llmb_common.timing.log_files import RunFiles, find_runs
 from llmb_common.timing.runs import RecordedState, RunTiming, Status, analyse
 from llmb_common.timing.statistics import Window
 
@@ -176,6 +177,24 @@ class KeptFigures:
         if self._install is not None and self._new:
             keep_figures(self._install, self._new)
         self._new = []
+
+
+def step_times(folders: Sequence[Path], install: Path | None) -> dict[Path, float]:
+    """The mean step time of each run that has ended and was measured, by its folder, from the index or its log."""
+    kept, found = KeptFigures(install, folders), dict[Path, float]()
+    for folder in folders:
+        record = attempt(load_record, folder)
+        if isinstance(record, LLMBError):
+            continue
+        log = kept.unchanged(row_of(record))
+        if log is None:
+            logs = find_runs(folder)
+            own = next((files for files in logs if files.log == record.paths.log), None)
+            log = kept.read(own, record, None, alone=len(logs) == 1) if own else None
+        if log and log.summary.status.measured and log.summary.steps.time:
+            found[folder] = log.summary.steps.time.mean
+    kept.close()
+    return found
 
 
 def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:

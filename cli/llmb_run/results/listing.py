@@ -1,13 +1,16 @@
-"""What plain ``results`` prints: the verdict of each group, then its runs, and what to do next."""
+"""What plain ``results`` prints: the summary, then what else is asked for, and what to do next."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmb_common.command.printable import counted
+from llmb_common.command.printable import columns_of_terminal, counted
+from llmb_common.index.runs import name_of_round, round_named
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import apart
@@ -15,10 +18,12 @@ from llmb_common.results.verdict import Verdict
 from llmb_common.timing.tables import render, shorten
 from llmb_run import columns
 from llmb_run.columns import Column, Form
-from llmb_run.results.groups import GROUP, Group, group, group_remarks, recorded
-from llmb_run.results.measured import MeasuredRun, explain, reference_lines
-from llmb_run.results.run_columns import RUN, as_dicts, say_remarks
-from llmb_run.terminal import next_command, notice
+from llmb_run.columns import chosen as chosen_columns
+from llmb_run.results.groups import GROUP, Group, group, recorded
+from llmb_run.results.measured import MeasuredRun, explain
+from llmb_run.results.run_columns import RUN, as_dicts
+from llmb_run.results.summary import Summary
+from llmb_run.terminal import next_command
 
 ENOUGH = 3
 """Runs of a baseline that an equal run can pass."""
@@ -34,15 +39,38 @@ class _Step(NamedTuple):
     why: str
 
 
-def next_step(groups: Sequence[Group]) -> dict[str, str]:
+def _next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> dict[str, str]:
     """The command of the most urgent step of all groups, of the first of them where several are, and why."""
-    urgent = _most_urgent(groups)
+    urgent = _most_urgent(groups, Summary(found, groups, (), 0, _install(found)))
     return {"command": f"llmb-run {shlex.join(urgent.words)}", "why": urgent.why}
 
 
-def _most_urgent(groups: Sequence[Group]) -> _Step:
+def _install(found: Sequence[MeasuredRun]) -> Path | None:
+    return found[0].judge.workspace.install_or_none if found else None
+
+
+def _most_urgent(groups: Sequence[Group], summary: Summary) -> _Step:
+    """A slow node before all else: whatever waits for an answer would be measured with it."""
+    for nodes, slowed in summary.slow_nodes.items():
+        if len(nodes) == 1 and (node := slowed[0].slow_node):
+            reason = f"{node.share:.0%} slower with it"
+            return _Step(0, ("exclude", "add", nodes[0], "--days", "7", "--reason", reason), "keeps later jobs off it")
     nothing = _Step(9, ("list",), "what can be run and judged")
-    return min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
+    first = min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
+    if first.words[:2] == _RANK:  # not of one configuration alone
+        short = [run for item in groups for run in item.members if run.outcome == "too short"]
+        return _Step(first.urgency, (*_RANK, *_named(short)), first.why)
+    return first
+
+
+_RANK = ("results", "--rank")
+
+
+def _named(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Runs by the names of the sweeps that they are of, or by their ids."""
+    beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
+    names = sorted(map(name_of_round, beginnings))
+    return names if all(map(round_named, names)) else _ids(runs)
 
 
 def _step(item: Group) -> _Step:
@@ -52,6 +80,9 @@ def _step(item: Group) -> _Step:
     verdict = item.verdict
     unfit = [run for run in item.members if run.unfit]
     passed = verdict is not None and verdict.kind == "pass"
+    short = [run for run in item.members if run.outcome == "too short"]
+    if short and len(short) == len(unfit) and not item.runs:
+        return _Step(6, (*_RANK, *_ids(short)), "too short for what is measured: over the steps that all have")
     if unfit and not (passed and item.members[0].good):
         return _Step(1, ("show", *_ids(unfit[:1])), f"{item.title}: {unfit[0].unfit}")
     if verdict is None or verdict.kind == "not judged":
@@ -110,32 +141,63 @@ _LONGEST = 48
 _MOST_NAMED = 3
 
 
-def listing(found: Sequence[MeasuredRun], most: int | None, *, full_names: bool) -> str:
-    """The verdicts over all runs, the ``most`` newest of these (None: all), and the next step."""
+@dataclass(frozen=True)
+class Parts:
+    """What is printed beside the summary; ``most``: how many of the newest runs are listed, None: all."""
+
+    runs: bool = False
+    timing: bool = False
+    notes: bool = False
+    everything: bool = False
+    full_names: bool = False
+    most: int | None = MOST
+
+
+def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
+    """The conclusion, a line for each configuration, the weightiest notes, what else is asked for, the next step."""
     groups = group(found)
-    judged = groups[:most]
     shown = list(found)
-    if most is not None and len(found) > most:
-        shown = sorted(found, key=lambda item: item.created, reverse=True)[:most]
+    if parts.most is not None and len(found) > parts.most:
+        shown = sorted(found, key=lambda item: item.created, reverse=True)[: parts.most]
     order = {id(member): number for number, item in enumerate(groups) for member in item.members}
     shown.sort(key=lambda item: order.get(id(item), len(groups)))  # repeats together
-    text = columns.table(GROUP, judged) + "\n" if groups else ""
-    explain(shown)
+    summary = Summary(found, groups, shown, columns_of_terminal(), _install(found))
+    step = _most_urgent(groups, summary)
+    last = [_with_reason(step, summary.width), f"more: {_options_left(parts, len(summary.notes))}"]
+    text = summary.text(everything=parts.everything, all_notes=parts.notes, below=last)
+    sections = []
+    if parts.runs:
+        sections.append(_runs(shown, summary, parts))
+    if parts.timing:
+        sections.append(_timing(shown, parts))
+    if sections and len(shown) < len(found):
+        sections[-1] += f"{counted(len(found) - len(shown), 'run')} not listed: --all lists everything\n"
+    return "\n".join([text, *sections]) + "\n" * bool(sections) + "".join(f"{line}\n" for line in last)
+
+
+def _with_reason(step: _Step, width: int) -> str:
+    """``next: ...``, with the reason as a comment where there is room for it."""
+    command = next_command(*step.words)
+    line = f"{command}  # {step.why}"
+    return line if len(line) <= width else command
+
+
+def _options_left(parts: Parts, notes: int) -> str:
+    """The options that show what is not shown."""
+    asked = {"--runs": parts.runs, "--timing": parts.timing, f"--notes ({notes})": parts.notes or not notes}
+    return "  ".join([*(option for option, given in asked.items() if not given), "--json", "--format csv"])
+
+
+def _timing(shown: Sequence[MeasuredRun], parts: Parts) -> str:
+    """The documents' table, one for each analysis."""
     analyses: dict[tuple[str, str], list[MeasuredRun]] = {}
     for item in shown:
         analyses.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
+    tables = []
     for first, *others in analyses.values():
         timings = [item.timing for item in (first, *others)]
-        text += render(timings, first.style, first.timing.window, "table", full_names=full_names) + "\n"
-    text += _runs(shown, groups, full_names=full_names)
-    rest = ((len(found) - len(shown), "run"), (len(groups) - len(judged), "group"))
-    if hidden := " and ".join(counted(count, noun) for count, noun in rest if count):
-        text += f"{hidden} not listed: --all lists everything\n"
-    say_remarks(shown)
-    for line in (*group_remarks(judged), *reference_lines(found)):
-        notice(line)
-    step = _most_urgent(judged)
-    return f"{text}\n{next_command(*step.words)}  # {step.why}\n"
+        tables.append(render(timings, first.style, first.timing.window, "table", full_names=parts.full_names))
+    return "\n".join(tables)
 
 
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
@@ -144,31 +206,48 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
     return {
         "runs": as_dicts(found),
         "groups": [columns.as_dict(GROUP, item) for item in groups],
-        "next": next_step(groups),
+        "next": _next_step(found, groups),
     }
 
 
-def _runs(found: Sequence[MeasuredRun], groups: Sequence[Group], *, full_names: bool) -> str:
+def _runs(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
+    """A line for each run: its step time, its difference from the reference, what became of it, what differs."""
+    explain(found)
     in_baseline = {run.run_id for item in found[:1] for known in item.baselines for run in known.runs}
-    differing = what_differs(found, groups)
+    differing, jobs = what_differs(found, summary.groups), summary.jobs
     names, marks = {}, {}
     for item, chosen in zip(found, apart(item.record.plan if item.record else None for item in found), strict=True):
         name = item.record.paths.name if item.record else item.timing.files.name
-        names[id(item)] = name if full_names else shorten(name, _NAME_WIDTH)
-        status = item.timing.status
-        if status.state == "Trained":
-            trouble = [item.why.short if item.why else status.message, item.unfit]
-        elif status.state != "Success":
-            trouble = [f"{status.state}: {status.message}", item.why.short if item.why else ""]
+        names[id(item)] = name if parts.full_names else shorten(name, _NAME_WIDTH)
+        why = item.why.short if item.why else ""
+        if item.outcome == "measured":
+            trouble = [why, "" if item.record else "not an LLMB run"]
+        elif item.outcome in ("running", "waiting"):
+            trouble = [item.unfit]
         else:
-            trouble = [item.unfit, "" if item.record else "not an LLMB run: no figures"]
+            trouble = [f"{item.outcome}: {why or item.unfit}"]
         held = "in the baseline" if item.record and item.record.paths.run_id in in_baseline else ""
         marks[id(item)] = "; ".join(filter(None, (*trouble, chosen, differing.get(id(item)), held)))
     beside = (
         Column[MeasuredRun]("name", lambda item: names[id(item)], Form.TABLE, head="name"),
         Column[MeasuredRun]("marks", lambda item: marks[id(item)], Form.TABLE, head="what differs"),
     )
-    return columns.table((*RUN, *beside), found)
+    if parts.full_names:
+        return columns.table((*RUN, *beside), found)
+    run, *figures = chosen_columns(RUN, Form.TABLE, found)
+    job = Column[MeasuredRun]("job", lambda item: jobs.get(id(item), ""), Form.TABLE, head="job")
+    shown = (run, *([job] if len(set(jobs.values())) > 1 else []), *figures, *beside)
+    return columns.fitting(shown, found, _DISPENSABLE, columns_of_terminal(), least=_LEAST_MARKS)
+
+
+_LEAST_MARKS = 22
+"""Columns that what differs has at least."""
+
+_DISPENSABLE = (
+    *("name", "days_1t", "log_mfu_percent", "own_tflops_per_gpu", "predicted_memory_gib", "memory_gib"),
+    *("tokens_per_second", "tflops_per_gpu", "mfu_percent", "gpus"),
+)
+"""Columns of runs that a narrow terminal has no room for, the least important first."""
 
 
 def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict[int, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index.runs import RunRow
 from llmb_common.nodes.findings import NodeFinding
 from llmb_common.nodes.summary import NodeSummary
+from llmb_common.platform.run_states import is_live
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.references import (
@@ -45,6 +46,30 @@ from llmb_run.workspace import Workspace
 
 if TYPE_CHECKING:
     from llmb_common.causes.answer import Diagnosis
+
+
+Outcome: TypeAlias = Literal[
+    "measured",
+    "not training",
+    "running",
+    "waiting",
+    "too short",
+    "stopped early",
+    "nothing left",
+    "incomplete",
+    "failed",
+]
+"""What became of a run: each state has a word of its own.
+
+Too short: it ended as planned, before the last iteration that is measured. Stopped early: it saved and ended because it
+was told to. Nothing left: an earlier job of its chain had trained the last step. Incomplete: its log lacks iterations.
+"""
+
+_INCOMPLETE: dict[str, Outcome] = {
+    "window_not_reached": "too short",
+    "told_to_end": "stopped early",
+    "nothing_left": "nothing left",
+}
 
 
 class Judge:
@@ -191,6 +216,31 @@ class MeasuredRun:
         if self.not_training:
             return f"not training: {'; '.join(self.not_training)}"
         return "" if self.steps.time else "the window is incomplete"
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of it, in a word."""
+        status = self.status
+        if status.state == "Running":
+            return "waiting" if status.reason == "waiting" else "running"
+        if status.state == "Failed":
+            return "failed"
+        if status.state == "Incomplete":
+            return _INCOMPLETE.get(status.reason, "incomplete")
+        if self.not_training:
+            return "not training"
+        return "measured" if self.steps.time else "incomplete"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended, and failed: what is too short to be measured has not."""
+        return self.outcome == "failed" and not (self.row and is_live(self.row.state))
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The step time that people are shown: the mean of the measured iterations; None where it has none."""
+        time = self.steps.time
+        return time.mean if time and self.status.measured else None
 
     @property
     def software(self) -> str:

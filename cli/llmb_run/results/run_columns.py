@@ -31,6 +31,26 @@ def _texts(path: str) -> Callable[[Any], list[str]]:
     return lambda row: [printable(text) for text in value(row) or ()]
 
 
+LEAST_TFLOPS = 0.05
+"""What is printed as 0.0."""
+
+
+def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun], str]:
+    """The cell, where it is not 0.0: what a CPU does is not counted in TFLOPS."""
+
+    def worth_it(run: MeasuredRun) -> str:
+        said = text(run)
+        return said if said and float(said) >= LEAST_TFLOPS else ""
+
+    return worth_it
+
+
+def _days(run: MeasuredRun) -> str:
+    """Days to train; of a smoke test, whose model nobody trains, nothing."""
+    smoke = run.record is not None and run.record.plan.model_size == "smoke"
+    return "" if smoke or run.figures is None else formatted(run.figures.days_1t, ".2f")
+
+
 def _percent(share: float) -> float:
     return share * 100
 
@@ -130,15 +150,15 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
         "step_seconds",
         at("figures.step_seconds"),
         ALL,
-        "as the recipe's source states it: mean of the window, or the last step",
+        "as the recipe's source states it: mean of the window, or the last step; tables have the mean",
         *("step", "s", ".3f"),
-        text=_or_of_log("figures.step_seconds", "timing.seconds.mean", ".3f"),
+        text=lambda run: formatted(run.step_seconds, ".3f"),
         csv_name="step_s",
     ),
     Column(
         "steady_step_seconds",
         at("steps.time.seconds"),
-        ALL,
+        ALL & ~Form.TABLE,
         "of the steady steps of the window",
         *("steady step", "s", ".3f"),
         csv_name="steady_step_s",
@@ -151,11 +171,19 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
         ALL,
         "FLOPs counted as the reference's source does",
         *("TFLOPS/GPU", "", ".2f"),
-        text=_or_of_log("figures.tflops_per_gpu", "timing.tflops.mean", ".2f"),
+        text=_worth_a_word(_or_of_log("figures.tflops_per_gpu", "timing.tflops.mean", ".2f")),
     ),
     Column("mfu_percent", at("figures.mfu", _percent), ALL, "of the peak of the precision", *("MFU", "%", ".2f")),
     Column("log_mfu_percent", at("figures.log_mfu", _percent), DATA | TEXT, "by the log", *("log MFU", "%", ".2f")),
-    Column("days_1t", at("figures.days_1t"), DATA | TEXT, "days to train on 1T tokens", "days/1T", spec=".2f"),
+    Column(
+        "days_1t",
+        at("figures.days_1t"),
+        DATA | TEXT,
+        "days to train on 1T tokens",
+        "days/1T",
+        spec=".2f",
+        text=_days,
+    ),
 )
 _CORRECTED = "published, corrected where wrong"
 _PUBLISHED: tuple[Column[MeasuredRun], ...] = (

@@ -17,7 +17,7 @@ from llmb_common.errors import CheckFailed, LLMBError, RequestError, SchedulerEr
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
 from llmb_common.health.verdicts import NodeVerdict
-from llmb_common.index.runs import row_of
+from llmb_common.index.runs import name_of_round, row_of
 from llmb_common.index.search import find_runs
 from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
@@ -25,6 +25,7 @@ from llmb_common.planning.outlook import in_short
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.run_states import is_live
 from llmb_common.rendering.script import render_script
+from llmb_common.results.configuration import apart
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord, load_record
@@ -138,10 +139,14 @@ def say_doubts(plans: Iterable[JobPlan]) -> None:
         notice(doubt)
 
 
-def announce(record: RunRecord) -> None:
-    """A run that is followed to its end: say before it begins where it can be watched from elsewhere."""
+def announce(record: RunRecord, differing: str = "") -> None:
+    """A run that is followed to its end: say before it begins what it is, and where it can be watched from elsewhere.
+
+    ``differing``: what tells it from the other runs of the command.
+    """
     if not record.plan.traits.queued:
-        print(f"{record.paths.run_id}  {record.paths.log}", file=sys.stderr)
+        words = (record.paths.run_id, differing, str(record.paths.log))
+        print("  ".join(word for word in words if word), file=sys.stderr)
 
 
 def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
@@ -304,6 +309,8 @@ def start_round(
         # A job that ran and failed was submitted: the same command again is meant as new ones.
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
     result = report_started(_as_they_are_now(results, known), known)
+    if not lasting:
+        result = replace(result, data={**result.data, "round": name_of_round(begin)})
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
@@ -346,7 +353,8 @@ def _as_they_are_now(
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
     if options.chain == 1:
-        started = submit_many(jobs)
+        what = dict(zip(map(id, jobs), apart(job.plan for job in jobs), strict=True))
+        started = submit_many(jobs, lambda job, record: announce(record, what[id(job)]))
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
     refused: dict[str, SchedulerError] = {}  # other chains of the same plan would be, too: they are not tried

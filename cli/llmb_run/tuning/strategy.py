@@ -42,7 +42,7 @@ _FAULTS = 3
 
 def _shortened(plan: JobPlan, steps: int) -> JobPlan:
     """The plan of a short trial: its second half is measured."""
-    measured = Measurement(first=steps // 2 + 1, last=steps)
+    measured = Measurement.of_second_half(steps)
     return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
 
 

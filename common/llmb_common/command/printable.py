@@ -46,7 +46,12 @@ _COMMAND = re.compile(r"(?:^ *|-> |: )(?:\S*/)?(?:installer\.py|llmb-\w+|export|
 
 def columns(stream: TextIO) -> int:
     """How many columns a line on ``stream`` may have: without end unless it is a terminal."""
-    return max(_NARROWEST, shutil.get_terminal_size().columns) if stream.isatty() else sys.maxsize
+    return columns_of_terminal() if stream.isatty() else sys.maxsize
+
+
+def columns_of_terminal() -> int:
+    """The width for which a screen is chosen: the terminal's, or COLUMNS; 80 where neither is known."""
+    return max(_NARROWEST, shutil.get_terminal_size().columns)
 
 
 def folded(text: str, stream: TextIO) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -78,12 +79,28 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """True: runs that have not ended; False: those that have."""
     experiment_name: str | None = None
     key: str | None = None
+    round: str | None = None
+    """What the keys of all jobs of one command begin with: ``sweep:3f2a9c1e``."""
     chain: str | None = None
     since: float | None = None
     """Created at or after this Unix time."""
     fits: Callable[[RunRow], bool] | None = None
     """What only the run's folder tells: asked of the newest runs until ``limit`` fit."""
     limit: int | None = None
+
+
+_ROUND = re.compile(r"(sweep|submit|retry)-([0-9a-f]{8})")
+
+
+def name_of_round(beginning: str) -> str:
+    """What all jobs of one command are called together: ``sweep-3f2a9c1e``. ``beginning`` is that of their keys."""
+    return beginning.replace(":", "-", 1)
+
+
+def round_named(word: str) -> str:
+    """What the keys begin with of all jobs that are called ``word`` together; empty where that names no such jobs."""
+    found = _ROUND.fullmatch(word)
+    return f"{found[1]}:{found[2]}" if found else ""
 
 
 FIELDS = RunRow.__struct_fields__

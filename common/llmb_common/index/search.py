@@ -170,6 +170,8 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
         asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
     parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
     values = [value for _, choices in asked for value in choices]
+    if wanted.round is not None:
+        parts, values = [*parts, "substr(key, 1, ?) = ?"], [*values, len(wanted.round) + 1, f"{wanted.round}:"]
     if wanted.since is not None:
         parts, values = [*parts, "created >= ?"], [*values, wanted.since]
     return (f" WHERE {' AND '.join(parts)}" if parts else ""), values

@@ -14,6 +14,7 @@ from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
 from llmb_common.planning.outlook import save_seconds
 from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_common.platform.gpus import GPUS, generation_of
+from llmb_common.recipes.rows import Measurement
 
 
 def fp8_recipe_for(case: Case) -> str | None:
@@ -57,10 +58,12 @@ def steps_for(case: Case) -> tuple[int, int | None]:
     request, variant = case.request, case.variant
     if request.max_steps is not None:
         window = variant.measurement
-        if request.max_steps < window.last and not case.on_cpu:
+        if request.max_steps < window.last:
+            half = Measurement.of_second_half(request.max_steps)
             case.note(
                 f"{request.say('MAX_STEPS', request.max_steps)}: the result is measured over iterations {window.first} "
-                f"to {window.last}, which this job does not reach: there will be no verdict"
+                f"to {window.last}, which this job does not reach: there will be no verdict, and a step time only with "
+                f"results --window {half.first}-{half.last}; {request.say('MAX_STEPS', window.last)} is enough"
             )
         return request.max_steps, None
     steps = variant.nccl_trace.steps if request.nccl_trace else variant.max_steps

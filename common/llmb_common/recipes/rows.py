@@ -70,6 +70,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     last: Positive
     statistic: Literal["mean", "last"] = "mean"
 
+    @classmethod
+    def of_second_half(cls, steps: int) -> Measurement:
+        """What is measured of a run that is shorter than documents measure: the first half is warm-up."""
+        return cls(first=steps // 2 + 1, last=steps)
+
 
 class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps: Positive = 5

@@ -12,16 +12,11 @@ open         more runs are needed
 A reference measured with other software makes the verdict an *indication*, with a tolerance that is wider by what
 releases differ.
 
-Of runs that are judged together it is remarked what they share, and which are unlike the others. A fact is named
-whenever it is one ("2 of 7 runs are 10 % slower; both had gpu7, and no other run"), with how often chance alone would
-do the same; ``slow_node`` names a node only where chance hardly would.
+Of runs that are judged together it is remarked what they share, and which are unlike the others (``odd_runs``).
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,26 +29,13 @@ from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_s
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.decision import TOLERANCE, Decision, decide
 from llmb_common.results.level import ERROR_RATE
+from llmb_common.results.odd_runs import slow_node, unlike
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of
 from llmb_common.results.training import training_of, training_sense
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
-
-_SHIFT = 0.01
-"""Step times closer than this are not two kinds of run."""
-
-_GAP = 3.0
-"""How many times the wider of two kinds' own ranges lies between them."""
-
-_FEWEST = 4
-"""Runs among which some can be unlike the others."""
-
-_ALARM = 0.01
-_TRIALS = 499
-_WORK = 1_000_000
-"""Runs times their nodes times trials that are worth a word: half a second."""
 
 
 def remarks_on(
@@ -75,77 +57,6 @@ def remarks_on(
     if text := unlike(every) or slow_node(every):
         found.append(text)
     return tuple(found)
-
-
-def unlike(runs: Sequence[StepTime]) -> str:
-    """Where some runs are apart from the others by far more than either kind scatters, and what nodes they had."""
-    if len(runs) < _FEWEST:
-        return ""
-    ordered = sorted(runs, key=lambda run: run.log)
-    gap, at = max((b.log - a.log, at) for at, (a, b) in enumerate(itertools.pairwise(ordered), 1))
-    fast, slow = ordered[:at], ordered[at:]
-    ranges = [side[-1].log - side[0].log for side in (fast, slow)]
-    if gap < _GAP * max(ranges) or gap < _SHIFT:
-        return ""
-    shift = statistics.fmean(run.log for run in slow) - statistics.fmean(run.log for run in fast)
-    few, word = (slow, "slower") if len(slow) <= len(fast) else (fast, "faster")
-    many = fast if few is slow else slow
-    share = math.expm1(shift) if few is slow else -math.expm1(-shift)
-    text = f"{len(few)} of {len(runs)} runs {'is' if len(few) == 1 else 'are'} {share:.1%} {word} than the others"
-    only = frozenset.intersection(*map(_nodes, few)).difference(*map(_nodes, many))
-    if not only:
-        return text
-    sets = [_nodes(run) for run in runs]
-    patterns = {tuple(node in had for had in sets) for node in frozenset().union(*sets)}
-    as_often = sum(sum(pattern) == len(few) for pattern in patterns)
-    chance = 1 - (1 - 1 / math.comb(len(runs), len(few))) ** as_often
-    names = ", ".join(sorted(only)[:4]) + (", ..." if len(only) > 4 else "")
-    doubt = "" if chance <= _ALARM else f" (so would chance in {chance:.0%} of such cases)"
-    return f"{text}; {'it' if len(few) == 1 else 'all of them'} had {names}, and no other run{doubt}"
-
-
-def _nodes(run: StepTime) -> frozenset[str]:
-    return frozenset(run.nodes.split(",")) if run.nodes else frozenset()
-
-
-def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) -> str:
-    """The node with which runs are slower than without it, where shuffling the runs hardly ever does as much.
-
-    The largest difference over all nodes, each with and without in two runs or more, in standard errors.
-    """
-    sets = [_nodes(run) for run in runs]
-    counts = {node: sum(node in had for had in sets) for node in frozenset().union(*sets)}
-    patterns: dict[tuple[int, ...], str] = {}
-    for node in sorted(node for node, count in counts.items() if 2 <= count <= len(runs) - 2):
-        patterns.setdefault(tuple(at for at, had in enumerate(sets) if node in had), node)
-    trials = min(trials, _WORK // max(sum(map(len, patterns)), 1))
-    if len(runs) < _FEWEST or not patterns or trials * _ALARM < 1:
-        return ""
-    middle = statistics.fmean(run.log for run in runs)
-    apart = [run.log - middle for run in runs]
-    squared = math.fsum(value * value for value in apart)
-
-    def t(values: Sequence[float], had: tuple[int, ...]) -> float:
-        """Student's t of the difference between the runs that had a node and the others."""
-        total = math.fsum(values[at] for at in had)
-        between = total * total / len(had) + total * total / (len(values) - len(had))
-        return math.copysign(math.sqrt(between / max((squared - between) / (len(values) - 2), 1e-30)), total)
-
-    def largest(values: Sequence[float]) -> tuple[float, tuple[int, ...]]:
-        return max((t(values, had), had) for had in patterns)
-
-    seen, had = largest(apart)
-    source = random.Random(seed)
-    beyond = 1
-    for _ in range(trials):
-        source.shuffle(apart)
-        beyond += largest(apart)[0] >= seen
-        if beyond > _ALARM * (trials + 1):
-            return ""
-    inside = statistics.fmean(runs[at].log for at in had)
-    rest = statistics.fmean(run.log for at, run in enumerate(runs) if at not in had)
-    with_it = f"{len(had)} of {counted(len(runs), 'run')} with {patterns[had]} are"
-    return f"the {with_it} {math.expm1(inside - rest):.1%} slower than those without (chance: at most {_ALARM:.0%})"
 
 
 SAME_COUNT = 0.01
@@ -365,7 +276,9 @@ def _text(decision: Decision, reference: Reference) -> str:
     limit = f"limit {decision.limit - 1:.1%} slower; {_SCATTER[decision.source]}"
     if decision.answer == "pass":
         limit += f"; stalls rarer than 1 step in {decision.rarest_stall} not looked for"
-    shown = f"{mark}{decision.answer}, {_apart(decision.ratio)} ± {decision.resolution:.1%} ({limit})"
+    says_nothing = decision.resolution >= decision.ratio
+    interval = ", too few runs for an interval" if says_nothing else f" ± {decision.resolution:.1%}"
+    shown = f"{mark}{decision.answer}, {_apart(decision.ratio)}{interval} ({limit})"
     if abs(decision.stall_share) >= _STALLS_SHOWN:
         alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
         shown += f"; {alone}, stalls cost {decision.stall_share:.1%}"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 
@@ -26,18 +27,20 @@ AT_ONCE = 4
 """Jobs that are submitted concurrently."""
 
 
-def submit_many(jobs: Sequence[JobToSubmit]) -> list[tuple[JobToSubmit, RunRecord | LLMBError]]:
+def submit_many(
+    jobs: Sequence[JobToSubmit], on_record: Callable[[JobToSubmit, RunRecord], None] = lambda job, record: None
+) -> list[tuple[JobToSubmit, RunRecord | LLMBError]]:
     """Submit jobs in order, at the rate that the scheduler allows; a refused job does not stop others.
 
     Once one was refused, jobs that are the same but for their key are not tried. Without a queue, runs execute one
-    after the other.
+    after the other, and ``on_record`` is called before each.
 
     Raises:
         LLMBError: nothing can be submitted at all.
     """
     context = SubmissionContext(jobs)
     if not all(job.plan.traits.queued for job in jobs):
-        return [(job, _noted(attempt(_submit_one, job, context))) for job in jobs]
+        return [(job, _noted(attempt(_submit_one, job, context, partial(on_record, job)))) for job in jobs]
     results: list[RunRecord | LLMBError] = []
     with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
         try:
@@ -55,10 +58,12 @@ def _noted(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
     return result
 
 
-def _submit_one(job: JobToSubmit, context: SubmissionContext) -> RunRecord:
+def _submit_one(
+    job: JobToSubmit, context: SubmissionContext, on_record: Callable[[RunRecord], None] = lambda record: None
+) -> RunRecord:
     context.check(job.plan)
     try:
-        return submit_job(job, submission_of(job.plan, job.options), context)
+        return submit_job(job, submission_of(job.plan, job.options), context, on_record)
     except SchedulerError as error:
         context.refused(job, error)
         raise

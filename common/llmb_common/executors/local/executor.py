@@ -119,7 +119,7 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
         if detach:
             child.returncode = 0  # nobody waits for this child: what became of it is on record
             return record
-        status = _follow(child, Progress(paths.log, record.plan.trained_steps), signals)
+        status = _follow(child, paths.run_id, Progress(paths.log, record.plan.trained_steps), signals)
         if status is None:
             tell(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it")
             before = len(signals)
@@ -156,8 +156,9 @@ def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]
         )
 
 
-def _follow(child: subprocess.Popen[bytes], progress: Progress, signals: Sequence[int]) -> int | None:
-    """Wait for the job and show its progress: on a terminal one line that is updated, else every tenth step.
+def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, signals: Sequence[int]) -> int | None:
+    """Wait for the job and show its progress: on a terminal one line that is updated, else every tenth step. Each line
+    names the run.
 
     Returns its exit status, or None as soon as a signal has arrived in ``signals``.
     """
@@ -169,7 +170,7 @@ def _follow(child: subprocess.Popen[bytes], progress: Progress, signals: Sequenc
         progress.look()
         if progress.step != shown:
             shown = progress.step
-            line = f"  step {shown} of {progress.steps}, {time.monotonic() - started:.0f} s"
+            line = f"{run_id}  step {shown} of {progress.steps}, {time.monotonic() - started:.0f} s"
             if terminal:
                 print(f"\r{line}", end="", file=unfiltered(sys.stderr), flush=True)
             elif shown % 10 == 0 or shown == 1:

@@ -1,0 +1,127 @@
+"""What a reader of ``results`` should know of runs and configurations, the weightiest first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+
+from llmb_common.command.printable import counted, first_few, printable
+from llmb_run.columns import seconds_of
+from llmb_run.results.groups import group_remarks
+from llmb_run.results.lines import Line, any_of
+from llmb_run.results.measured import MeasuredRun, Outcome, explain, reference_lines
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a reader should know; the smaller ``weight``, the more it matters."""
+
+    weight: int
+    text: str
+
+
+_SLOW_NODE, _NOT_TRAINING, _FAILURE, _NODE, _SHORT, _REMARK, _VERDICT, _RUN, _REFERENCE = range(9)
+
+
+def notes_on(
+    lines: Sequence[Line], looked_at: Sequence[MeasuredRun], found: Sequence[MeasuredRun], excluded: frozenset[str]
+) -> list[Note]:
+    """Everything to know of ``found``, the weightiest first; each text once.
+
+    ``lines`` are their configurations. Logs and records are read of the runs ``looked_at``. ``excluded`` are nodes.
+    """
+    explain(looked_at)
+    known = {id(run) for run in looked_at}
+    notes: list[Note] = []
+    for line in lines:
+        runs = [run for run in line.runs if id(run) in known]
+        notes += _notes_on_node(line, runs, excluded)
+        if line.group:
+            notes += [Note(_REMARK, f"{line.name}: {text}") for text in _other_remarks(line)]
+            if line.group.verdict:
+                notes.append(Note(_VERDICT, f"{line.name}: {line.group.verdict.text}"))
+    notes += _notes_on_outcomes(lines, known)
+    told = {node for line in lines if line.slow_node for node in line.slow_node.nodes}
+    notes += _notes_on_runs(looked_at, told)
+    notes += [Note(_REFERENCE, text) for text in reference_lines(found)]
+    once = list({note.text: note for note in notes}.values())
+    return sorted(once, key=lambda note: note.weight)  # stable
+
+
+def _other_remarks(line: Line) -> list[str]:
+    """Of its runs together, but for what the note on its slow node says."""
+    assert line.group is not None
+    remarks = [text.removeprefix(f"{line.group.title}: ") for text in group_remarks([line.group])]
+    told = line.slow_node.nodes if line.slow_node else ()
+    return [text for text in remarks if not _names_one(text, told)]
+
+
+def _names_one(text: str, nodes: Iterable[str]) -> bool:
+    """Whether a text names one of the nodes; ``n12`` is not ``n1``."""
+    return any(re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", text) for node in nodes)
+
+
+def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[str]) -> Iterable[Note]:
+    """The node that slows down some of its runs, with what these recorded of it."""
+    node = line.slow_node
+    if node is None:
+        return
+    with_it = f"the {counted(node.slow, 'run')} with {any_of(node.nodes)} take {seconds_of(node.seconds)} s a step"
+    text = f"{line.name}: {with_it}, the {node.others} without it {seconds_of(node.others_seconds)} s"
+    problems = dict.fromkeys(
+        printable(finding.text)
+        for run in runs
+        for finding in run.findings
+        if finding.severity == "problem" and _names_one(finding.text, node.nodes)
+    )
+    if problems:
+        text += f": {'; '.join(problems)}"
+    if set(node.nodes) <= excluded:
+        yield Note(_REMARK, f"{text} (excluded already)")
+    else:
+        yield Note(_SLOW_NODE, text)
+
+
+def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable[Note]:
+    """Of the runs without a step time: how many, and why. ``known``: the ``id()`` of the runs that are looked at."""
+    together: dict[tuple[Outcome, str], list[tuple[Line, MeasuredRun]]] = {}
+    for line in lines:
+        for run in line.runs:
+            if id(run) in known and run.outcome in _WITH_A_REASON:
+                together.setdefault((run.outcome, _why(run)), []).append((line, run))
+    weights = {"failed": _FAILURE, "not training": _NOT_TRAINING}
+    for (outcome, why), those in together.items():
+        ids = first_few([run.run_id for _, run in those if run.run_id], 2)
+        whose = {line.name: line for line, _ in those}
+        if len(whose) == 1:
+            ((name, line),) = whose.items()
+            who = f"{len(those)} of {counted(len(line.runs), 'run')} of {name}"
+        else:
+            who = f"{counted(len(those), 'run')} of {counted(len(whose), 'configuration')}"
+        verb = "failed" if outcome == "failed" else f"{'is' if len(those) == 1 else 'are'} {outcome}"
+        named = f" ({ids})" if ids else ""
+        yield Note(weights.get(outcome, _SHORT), f"{who} {verb}{named}: {printable(why)}")
+
+
+_WITH_A_REASON = ("failed", "too short", "stopped early", "incomplete", "nothing left", "not training")
+
+
+def _why(run: MeasuredRun) -> str:
+    if run.outcome == "failed" and run.why and run.why.short:
+        return run.why.short
+    return run.unfit
+
+
+def _notes_on_runs(runs: Sequence[MeasuredRun], told: Iterable[str]) -> Iterable[Note]:
+    """What single runs say of their steps, their logs and their nodes, but for the nodes that are ``told`` of."""
+    problems: dict[str, list[str]] = {}
+    for run in runs:
+        name = run.run_id or printable(run.timing.files.name)
+        for finding in run.findings:
+            if finding.severity == "problem" and not _names_one(finding.text, told):
+                problems.setdefault(printable(finding.text), []).append(name)
+        for text in run.remarks:
+            yield Note(_RUN, f"{name}: {printable(text)}")
+    for text, names in problems.items():
+        yield Note(_NODE, f"{first_few(names, 2)}: {text}")

@@ -1,0 +1,36 @@
+"""Rank runs that are shorter than their document measures: over the steps that all of them have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmb_common.recipes.rows import Measurement
+from llmb_common.timing.statistics import Window
+from llmb_run.results.groups import Group, group, of_the_same_work
+from llmb_run.results.measured import MeasuredRun
+from llmb_run.results.measuring import measure
+from llmb_run.workspace import Workspace
+
+
+def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
+    """``found``; of work of which every run was too short to be measured, the runs measured over the second half of the
+    steps that all of them have.
+
+    Short runs beside others that were measured stay as they are: they are tries, and would change what is ranked.
+    """
+    again: dict[str, MeasuredRun] = {}
+    for together in of_the_same_work(group(found)):
+        short = _too_short(together)
+        if short:
+            half = Measurement.of_second_half(min(run.status.iteration or 1 for run in short))
+            rows = [run.row for run in short if run.row is not None]
+            again |= {run.run_id: run for run in measure(rows, workspace, Window(half.first, half.last))}
+    return [again.get(run.run_id, run) if run.run_id else run for run in found]
+
+
+def _too_short(groups: Sequence[Group]) -> list[MeasuredRun]:
+    """The runs that were too short, where no other has a step time."""
+    runs = [run for item in groups for run in item.members]
+    if any(run.outcome in ("measured", "not training") for run in runs):
+        return []
+    return [run for run in runs if run.outcome == "too short"]

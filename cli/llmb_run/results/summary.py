@@ -1,0 +1,187 @@
+"""The first screen of ``results``: a conclusion, a line for each configuration, and the weightiest notes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from llmb_common.command.printable import counted, first_few, wrapped
+from llmb_common.errors import RecordError
+from llmb_common.submission.excluded_nodes import exclusions
+from llmb_common.timing.tables import shorten
+from llmb_run import columns
+from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
+from llmb_run.results.groups import Group
+from llmb_run.results.lines import (
+    ORDER,
+    WITHOUT_A_TIME,
+    Line,
+    any_of,
+    lines_of,
+    names_of,
+    shared_by,
+    without,
+)
+from llmb_run.results.measured import MeasuredRun
+from llmb_run.results.notes import Note, notes_on
+
+SCREEN = 15
+"""Lines of a summary, unless all configurations are asked for."""
+MOST_NOTES = 3
+_MOST_ROWS = 7
+_LONGEST_NAME = 48
+_SHOWN_SHARE = 0.0005
+"""A share that is printed as 0.0 %."""
+
+
+def _interval(line: Line) -> str:
+    said = half_interval(line.group.interval if line.group else None)
+    return f"{said} %" if said and said != TOO_FEW else said
+
+
+def _difference(line: Line) -> str:
+    share = line.difference
+    return "" if share is None else f"{columns.formatted(share, '+.1%')} %"
+
+
+def _reference(line: Line) -> str:
+    verdict = line.group.verdict if line.group else None
+    return seconds_of(verdict.reference.seconds) if verdict and verdict.reference and verdict.decision else ""
+
+
+ROW: tuple[Column[Line], ...] = (
+    Column("name", lambda line: line.name, Form.TABLE, head="configuration"),
+    Column("software", lambda line: line.group.software if line.group else "", Form.TABLE, head="software"),
+    Column("seconds", lambda line: seconds_of(line.seconds), Form.TABLE, head="step s", spec="s"),
+    Column(
+        "interval",
+        _interval,
+        *(Form.TABLE, "", "±"),
+        spec="s",
+    ),
+    Column("reference", _reference, Form.TABLE, head="ref. s", spec="s"),
+    Column("difference", _difference, Form.TABLE, head="vs. ref.", spec="s"),
+    Column("word", lambda line: f"{line.word}{'*' * line.indication}", Form.TABLE, head="verdict"),
+    Column("count", lambda line: line.count, Form.TABLE, head="runs"),
+)
+_DISPENSABLE = ("software", "reference", "interval", "difference")
+
+
+@dataclass
+class Summary:
+    """What ``results`` says first. ``looked_at``: the runs whose notes are read, the newest."""
+
+    found: Sequence[MeasuredRun]
+    groups: Sequence[Group]
+    looked_at: Sequence[MeasuredRun]
+    width: int
+    install: Path | None = None
+    excluded: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.excluded = _excluded(self.install)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Whole names of the configurations."""
+        return names_of(self.groups)
+
+    @cached_property
+    def shared(self) -> str:
+        """What all configurations share: it is said once, and lines and notes have the rest of the name."""
+        return "" if any(run.row is None for run in self.found) else shared_by(self.names)
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """The configurations."""
+        return lines_of(self.found, self.groups, [without(name, self.shared) for name in self.names])
+
+    @property
+    def jobs(self) -> dict[int, str]:
+        """What each run is a run of, by its ``id()``; not of logs that LLMB did not make, which have their name."""
+        return {id(run): line.name for line in self.lines if line.group for run in line.runs}
+
+    @cached_property
+    def slow_nodes(self) -> dict[tuple[str, ...], list[Line]]:
+        """The configurations that each slow node slows down, without nodes that are excluded already."""
+        together: dict[tuple[str, ...], list[Line]] = {}
+        for line in self.lines:
+            if line.slow_node and not set(line.slow_node.nodes) <= self.excluded:
+                together.setdefault(line.slow_node.nodes, []).append(line)
+        return together
+
+    @cached_property
+    def notes(self) -> list[Note]:
+        """Everything to know of them, the weightiest first; each text once."""
+        return notes_on(self.lines, self.looked_at, self.found, self.excluded)
+
+    def conclusion(self) -> str:
+        """One sentence: how many configurations and runs, and how they stand."""
+        words = Counter(line.word for line in self.lines)
+        if len(self.lines) == 1:
+            begin = f"{self.lines[0].name}, {counted(len(self.found), 'run')}"
+        else:
+            of = f" of {self.shared}" if self.shared else ""
+            begin = f"{counted(len(self.lines), 'configuration')}{of}, {counted(len(self.found), 'run')}"
+        said = []
+        for nodes, slowed in self.slow_nodes.items():
+            who = "some runs" if len(self.lines) == 1 else first_few([line.name for line in slowed], 2)
+            verb = "are" if len(slowed) > 1 or len(self.lines) == 1 else "is"
+            said.append(f"{who} {verb} held back by {any_of(nodes)}")
+        if len(self.lines) == 1:
+            (line,) = self.lines
+            share = line.difference
+            against = "" if share is None else f", {_apart(share)} the reference"
+            said.append(f"{line.word}{'*' * line.indication}{against}")
+        else:
+            order = [word for word in (*ORDER, *words) if words[word]]
+            said += [f"{words[word]} {word}" for word in dict.fromkeys(order)]
+        for outcome in WITHOUT_A_TIME:
+            number = sum(line.outcomes[outcome] for line in self.lines if line.word != outcome.upper())
+            if number:
+                said.append(f"{counted(number, 'run')} {outcome}")
+        return f"{begin}: {', '.join(said)}"
+
+    def text(self, *, everything: bool, all_notes: bool, below: Sequence[str]) -> str:
+        """The summary, with a final newline. ``below``: the lines that end the screen, which count, too."""
+        conclusion = wrapped(self.conclusion(), self.width)
+        shown = self.lines
+        if not everything and len(shown) > _MOST_ROWS:
+            shown = shown[: _MOST_ROWS - 1]
+        table = _table(shown, self.width)
+        if hidden := len(self.lines) - len(shown):
+            table.append(f"and {counted(hidden, 'more configuration')}: --all")
+        if any(line.indication for line in shown):
+            table.append("* an indication: the reference was measured with other software")
+        room = SCREEN - len(conclusion) - len(table) - len(below)
+        notes: list[str] = []
+        for number, note in enumerate(self.notes):
+            part = wrapped(f"- {note.text}", self.width, indent="  ")
+            enough = number >= MOST_NOTES or (number and len(notes) + len(part) > room)
+            if enough and not all_notes:
+                break
+            notes += part
+        return "".join(f"{line}\n" for line in (*conclusion, *table, *notes))
+
+
+def _excluded(install: Path | None) -> frozenset[str]:
+    if install is None:
+        return frozenset()
+    try:
+        return frozenset(item.node for item in exclusions(install))
+    except RecordError:
+        return frozenset()
+
+
+def _table(lines: Sequence[Line], width: int) -> list[str]:
+    named = [Line(shorten(line.name, _LONGEST_NAME), line.runs, line.group) for line in lines]
+    return columns.fitting(ROW, named, _DISPENSABLE, width).splitlines()
+
+
+def _apart(share: float) -> str:
+    if abs(share) < _SHOWN_SHARE:
+        return "as fast as"
+    return f"{abs(share):.1%} {'slower' if share > 0 else 'faster'} than".replace("%", " %", 1)

@@ -1,0 +1,183 @@
+"""Which of the runs that are judged together are unlike the others, and which node they share.
+
+A fact is named whenever it is one ("2 of 7 runs are 10 % slower; both had gpu7, and no other run"), with how often
+chance alone would do the same. ``culprit`` names a node only where chance hardly would.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from llmb_common.command.printable import counted
+from llmb_common.results.steps import StepTime
+
+_SHIFT = 0.01
+"""Step times closer than this are not two kinds of run."""
+
+_GAP = 3.0
+"""How many times the wider of two kinds' own ranges lies between them."""
+
+_FEWEST = 4
+"""Runs among which some can be unlike the others."""
+
+_ALARM = 0.01
+_TRIALS = 499
+_WORK = 1_000_000
+"""Runs times their nodes times trials that are worth a word: half a second."""
+
+
+@dataclass(frozen=True)
+class SlowNode:
+    """A node with which runs are slower than without it, where chance would hardly show as much.
+
+    ``nodes`` are several where all of the slow runs had all of them: which one it is, these runs do not tell.
+    """
+
+    nodes: tuple[str, ...]
+    slow: int
+    """Runs that had it."""
+    others: int
+    seconds: float
+    """Mean step time of the runs that had it."""
+    others_seconds: float
+
+    @property
+    def share(self) -> float:
+        """How much slower, as a share of the step time without it."""
+        return self.seconds / self.others_seconds - 1
+
+
+def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
+    """The node that all slow runs had and no other, or with which runs are slower; None where none is known to be."""
+    parts = _two_kinds(runs)
+    if parts is not None:
+        fast, slow = parts
+        only = _only(slow, fast)
+        if only and _chance(runs, len(slow)) <= _ALARM:
+            return _of(tuple(sorted(only)), slow, fast)
+    found = _slower_with(tuple(runs), _TRIALS, 1)
+    if found is None:
+        return None
+    node, had = found
+    with_it = [run for at, run in enumerate(runs) if at in had]
+    without = [run for at, run in enumerate(runs) if at not in had]
+    return _of((node,), with_it, without)
+
+
+def _of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequence[StepTime]) -> SlowNode:
+    return SlowNode(
+        nodes,
+        len(slow),
+        len(fast),
+        statistics.fmean(run.mean or run.seconds for run in slow),
+        statistics.fmean(run.mean or run.seconds for run in fast),
+    )
+
+
+def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]] | None:
+    """The fast runs and the slow ones, where these are apart by far more than either kind scatters."""
+    if len(runs) < _FEWEST:
+        return None
+    ordered = sorted(runs, key=lambda run: run.log)
+    gap, at = max((b.log - a.log, at) for at, (a, b) in enumerate(itertools.pairwise(ordered), 1))
+    fast, slow = ordered[:at], ordered[at:]
+    ranges = [side[-1].log - side[0].log for side in (fast, slow)]
+    if gap < _GAP * max(ranges) or gap < _SHIFT:
+        return None
+    return fast, slow
+
+
+def unlike(runs: Sequence[StepTime]) -> str:
+    """Where some runs are apart from the others by far more than either kind scatters, and what nodes they had."""
+    parts = _two_kinds(runs)
+    if parts is None:
+        return ""
+    fast, slow = parts
+    shift = statistics.fmean(run.log for run in slow) - statistics.fmean(run.log for run in fast)
+    few, word = (slow, "slower") if len(slow) <= len(fast) else (fast, "faster")
+    many = fast if few is slow else slow
+    share = math.expm1(shift) if few is slow else -math.expm1(-shift)
+    text = f"{len(few)} of {len(runs)} runs {'is' if len(few) == 1 else 'are'} {share:.1%} {word} than the others"
+    only = _only(few, many)
+    if not only:
+        return text
+    chance = _chance(runs, len(few))
+    names = ", ".join(sorted(only)[:4]) + (", ..." if len(only) > 4 else "")
+    doubt = "" if chance <= _ALARM else f" (so would chance in {chance:.0%} of such cases)"
+    return f"{text}; {'it' if len(few) == 1 else 'all of them'} had {names}, and no other run{doubt}"
+
+
+def _only(these: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:
+    """The nodes that all of ``these`` runs had, and none of the others."""
+    return frozenset.intersection(*map(_nodes, these)).difference(*map(_nodes, others))
+
+
+def _chance(runs: Sequence[StepTime], few: int) -> float:
+    """How often a node would be in exactly ``few`` runs that are drawn by chance."""
+    sets = [_nodes(run) for run in runs]
+    patterns = {tuple(node in had for had in sets) for node in frozenset().union(*sets)}
+    as_often = sum(sum(pattern) == few for pattern in patterns)
+    return 1 - (1 - 1 / math.comb(len(runs), few)) ** as_often
+
+
+def _nodes(run: StepTime) -> frozenset[str]:
+    return frozenset(run.nodes.split(",")) if run.nodes else frozenset()
+
+
+def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) -> str:
+    """The node with which runs are slower than without it, in words; empty where chance would do as much."""
+    found = _slower_with(tuple(runs), trials, seed)
+    if found is None:
+        return ""
+    node, had = found
+    inside = statistics.fmean(runs[at].log for at in had)
+    rest = statistics.fmean(run.log for at, run in enumerate(runs) if at not in had)
+    with_it = f"{len(had)} of {counted(len(runs), 'run')} with {node} are"
+    return f"the {with_it} {math.expm1(inside - rest):.1%} slower than those without (chance: at most {_ALARM:.0%})"
+
+
+@functools.lru_cache(
+    maxsize=256
+)  # a verdict's remarks and the summary ask for the same runs, of which there may be many
+def _slower_with(runs: tuple[StepTime, ...], trials: int, seed: int) -> tuple[str, Collection[int]] | None:
+    """The node with which runs are slower than without it, where shuffling the runs hardly ever does as much, and the
+    positions of the runs that had it.
+
+    The largest difference over all nodes, each with and without in two runs or more, in standard errors.
+    """
+    sets = [_nodes(run) for run in runs]
+    counts = {node: sum(node in had for had in sets) for node in frozenset().union(*sets)}
+    patterns: dict[tuple[int, ...], str] = {}
+    for node in sorted(node for node, count in counts.items() if 2 <= count <= len(runs) - 2):
+        patterns.setdefault(tuple(at for at, had in enumerate(sets) if node in had), node)
+    trials = min(trials, _WORK // max(sum(map(len, patterns)), 1))
+    if len(runs) < _FEWEST or not patterns or trials * _ALARM < 1:
+        return None
+    middle = statistics.fmean(run.log for run in runs)
+    apart = [run.log - middle for run in runs]
+    squared = math.fsum(value * value for value in apart)
+
+    def t(values: Sequence[float], had: tuple[int, ...]) -> float:
+        """Student's t of the difference between the runs that had a node and the others."""
+        total = math.fsum(values[at] for at in had)
+        between = total * total / len(had) + total * total / (len(values) - len(had))
+        return math.copysign(math.sqrt(between / max((squared - between) / (len(values) - 2), 1e-30)), total)
+
+    def largest(values: Sequence[float]) -> tuple[float, tuple[int, ...]]:
+        return max((t(values, had), had) for had in patterns)
+
+    seen, had = largest(apart)
+    source = random.Random(seed)
+    beyond = 1
+    for _ in range(trials):
+        source.shuffle(apart)
+        beyond += largest(apart)[0] >= seen
+        if beyond > _ALARM * (trials + 1):
+            return None
+    return patterns[had], had

@@ -1,0 +1,86 @@
+"""The first screen of results: the answer first, on one screen, and what follows from it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from support.cli import Cli
+from support.next_lines import next_lines
+from support.report_site import make_site
+from support.runs import PUBLISHED, make_run, steady_log
+from support.slow_site import SLOW_NODE, make_slow_site
+
+SCREEN = 15
+
+
+def screen(cli: Cli, *arguments: str, columns: int = 80) -> list[str]:
+    return cli("results", *arguments, COLUMNS=str(columns)).out.splitlines()
+
+
+def notes_of(lines: list[str]) -> list[str]:
+    """Each note as one line."""
+    found: list[str] = []
+    for line in lines:
+        if line.startswith("- "):
+            found.append(line[2:])
+        elif line.startswith("  ") and found:
+            found[-1] += f" {line.strip()}"
+    return found
+
+
+def test_a_node_that_all_slow_runs_share_comes_before_everything_else(cli: Cli) -> None:
+    make_slow_site(cli.install)
+    lines = screen(cli)
+    assert len(lines) <= SCREEN
+    conclusion = " ".join(lines[:2])
+    assert "2 configurations" in conclusion
+    assert "18 runs" in conclusion
+    assert f"held back by {SLOW_NODE}" in conclusion
+    first, *others = notes_of(lines)
+    assert all(figure in first for figure in (SLOW_NODE, "5 runs", "10.88 s", "10.00 s", "hot"))
+    assert len(others) <= 2
+    assert sum(SLOW_NODE in note for note in others) == 0, "it is said once"
+    (command,) = next_lines("\n".join(lines))
+    assert shlex.split(command)[:4] == ["llmb-run", "exclude", "add", SLOW_NODE]
+    assert all(len(line) <= 80 for line in lines if not line.startswith("next: "))
+
+    every = notes_of(screen(cli, "--notes"))
+    (count,) = re.findall(r"--notes \(([0-9]+)\)", lines[-1])
+    assert len(every) == int(count) > len(others) + 1
+
+    assert cli(*shlex.split(command, comments=True)[1:]).status == 0
+    after = screen(cli)
+    assert "held back" not in " ".join(after[:2]), "what is excluded needs no other answer"
+    assert next_lines("\n".join(after))[0].split()[1] != "exclude"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_eighteen_runs_of_seven_configurations_are_one_screen(cli: Cli, columns: int) -> None:
+    assert len(make_site(cli.install)) == 18
+    lines = screen(cli, columns=columns)
+    assert len(lines) <= SCREEN
+    assert lines[0].startswith("7 configurations of llama3.1, 18 runs: ")
+    head = next(at for at, line in enumerate(lines) if line.startswith("configuration "))
+    rows = lines[head + 1 : head + 8]
+    assert len({re.split("  +", row)[0] for row in rows}) == 7, "each has a name of its own"
+    assert all(len(line) <= columns for line in lines if not line.startswith("next: "))
+    assert ("ref. s" in lines[head]) is (columns == 120), "more columns where there is room"
+
+
+def test_many_configurations_are_bounded_and_all_can_be_seen(cli: Cli) -> None:
+    for number in range(12):
+        variables = PUBLISHED | {"NCCL_ALGO": f"A{number}"}
+        make_run(cli.install, log=steady_log(5741.47), variables=variables, job_id=str(number))
+    lines = screen(cli)
+    assert len(lines) <= SCREEN
+    assert "and 6 more configurations: --all" in lines
+    assert len([line for line in screen(cli, "--all") if line.startswith("NCCL_ALGO=")]) == 12, "by what differs"
+
+
+def test_one_log_has_a_conclusion_too(cli: Cli) -> None:
+    run = make_run(cli.install, state="PENDING").paths.run_id
+    first, *_ = screen(cli, run)
+    assert first == "llama3.1 405b fp8 on 128 gb200, 1 run: WAITING"
