@@ -256,8 +256,13 @@ class Board:
 def boards(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
     """One for each model with its sequence length, in the order of the first runs."""
     explain(found)
+    return boards_of(group(found), workspace)
+
+
+def boards_of(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
+    """The same of groups that are made already."""
     together: dict[str, list[Group]] = {}
-    for item in group(found):
+    for item in groups:
         plan = _record(item).plan
         work = aspects(plan, "work") | {"gbs": None, "kind": plan.variant if plan.function else None}
         together.setdefault(json.dumps(work, sort_keys=True, default=str), []).append(item)
