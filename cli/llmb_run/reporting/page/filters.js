@@ -39,7 +39,8 @@ const filters = {
 
   changed() {
     const chosen = this.runs();
-    at("count").textContent = `${chosen.length} of ${many(report.runs.length, "run")}`;
+    const all = report.runs.length === report.counts.runs ? "" : " shown here";
+    at("count").textContent = `${chosen.length} of ${many(report.runs.length, "run")}${all}`;
     for (const listener of this.listeners) listener(chosen);
   },
 };
