@@ -289,6 +289,13 @@ def test_as_many_runs_as_a_page_may_have(browser: Browser, report: Report, tmp_p
         assert overlaps(page) == []
         sort(page, "#run-table", "run, job")
         assert cells(page, "#run-table", "run, job")[0].startswith("00000000")
+        choose(page, title=LARGE)
+        drawn(page)
+        (history,) = [item for item in report.histories if item.title == LARGE]
+        points = page.locator("#history svg .role-mark.mark-symbol path")
+        assert points.count() >= len(history.moments), "runs that no table lists"
+        choose(page, verdict="fail")
+        page.locator("#history", has_text="No successful run").wait_for()
 
 
 def test_runs_of_the_same_second_have_a_time_axis_that_can_be_read(browser, report, tmp_path):

@@ -345,7 +345,7 @@ def _of_sweep(board: Board) -> Answer:
         text=_fastest(board),
         figure=f"{first.tokens:,.0f} tokens/s a GPU" if first.tokens else "",
         reference=f"{compared.tokens:,.0f}, the next" if compared and compared.tokens else "",
-        todo="Its runs cannot be told apart: run both again." if tied else "Train with it:",
+        todo="Run those in the first place again: more runs may tell them apart." if tied else "Train with it:",
         command="" if tied else board.command,
     )
 
@@ -356,8 +356,9 @@ def _fastest(board: Board) -> str:
     name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))
     of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short(board.title)}"
     if tied := sum(item.place == first.place for item in others):
-        more = counted(tied, "other")
-        return plain(f"{name} and {more} are the fastest {of_all}: these runs do not tell them apart.")
+        return plain(
+            f"{tied + 1} {of_all} share the first place, {name} among them: these runs do not tell them apart."
+        )
     behind = next((item.behind for item in others if item.behind), None)
     lead = f": the next takes {behind.ratio - 1:.1%} longer for a token" if behind else ""
     return plain(f"{name} is the fastest {of_all}{lead}.")

@@ -120,7 +120,7 @@ def _answer(answer: Answer) -> Iterator[str]:
     yield from (f"**{answer.word}: {_escaped(answer.text)}**", "")
     figures = [text for text in (answer.figure, answer.reference) if text]
     lines = [
-        f"{figures[0]}, beside {figures[1]}" if len(figures) > 1 else "".join(figures),
+        f"{figures[0]}, against {figures[1]}" if len(figures) > 1 else "".join(figures),
         " ".join(text for text in (_escaped(answer.todo), _code(answer.command)) if text),
         " ".join(text for text in (_escaped(answer.fastest), _code(answer.fastest_command)) if text),
         *map(_escaped, answer.also),

@@ -27,6 +27,8 @@ const filters = {
     this.changed();
   },
 
+  get single() { return Boolean(this.form.elements.verdict.value || this.form.elements.text.value.trim()); },
+
   get title() { return this.form.elements.title.value; },
 
   runs() {

@@ -10,7 +10,7 @@ function showHead() {
   at("answer").append(
     element("p", { id: "word", class: WORDS[word] }, word),
     element("p", { id: "sentence" }, text),
-    figure ? element("p", { id: "figure" }, element("strong", {}, figure), reference ? element("span", { class: "quiet" }, "reference: ", reference) : "") : "",
+    figure ? element("p", { id: "figure" }, element("strong", {}, figure), reference ? element("span", { class: "quiet" }, "against ", reference) : "") : "",
     element("div", { id: "todo" }, said(todo, command), said(fastest, fastest_command)),
     also.length ? lines(also) : "");
   at("facts").append(...report.facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
