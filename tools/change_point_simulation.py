@@ -2,7 +2,7 @@
 
     python -m tools.change_point_simulation [--trials 1000] [--seed 1]
 
-prints the tables of ``docs/appendix.md``, in per cent of the trials.
+prints the tables of ``docs/benchmarks.md``, in per cent of the trials.
 """
 
 from __future__ import annotations

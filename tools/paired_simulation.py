@@ -2,7 +2,7 @@
 
     python -m tools.paired_simulation [--trials 1000] [--seed 1] [disturbances | table]
 
-prints the tables of ``docs/appendix.md``. Each cell: faster / slower / no difference in per cent of the trials (the
+prints the tables of ``docs/benchmarks.md``. Each cell: faster / slower / no difference in per cent of the trials (the
 rest is open when the budget is spent), whether the last interval holds the truth, and the mean number of pairs.
 """
 

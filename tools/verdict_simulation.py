@@ -2,7 +2,7 @@
 
     python -m tools.verdict_simulation [--trials 1000] [--seed 1] [PART...]
 
-prints tables of ``docs/appendix.md``, in per cent of the trials.
+prints tables of ``docs/benchmarks.md``, in per cent of the trials.
 """
 
 from __future__ import annotations

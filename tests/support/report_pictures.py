@@ -13,14 +13,14 @@ from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
 from llmb_run.results.measuring import selected
 from llmb_run.workspace import Workspace
-from support.report_site import make_site
+from support.customer_site import make_customer_site
 from support.repository import REPOSITORY
 
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        make_site(Path(folder))
+        make_customer_site(Path(folder))
         workspace = Workspace(Path(folder))
         file = Path(folder) / "report.html"
         file.write_text(page(build(selected(workspace, (), {}), workspace)), encoding="utf-8")
@@ -32,6 +32,5 @@ if __name__ == "__main__":
             )
             shown.goto(file.as_uri())
             shown.wait_for_timeout(1000)  # charts are drawn
-            shown.evaluate("document.querySelector('#steps').scrollIntoView()")
             shown.screenshot(path=REPOSITORY / "docs" / "images" / f"report-{theme}.png")
         browser.close()

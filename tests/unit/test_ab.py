@@ -169,7 +169,7 @@ def test_looks_are_at_fixed_numbers_of_blocks() -> None:
 
 @pytest.mark.parametrize("cluster", [CLUSTERS[2], CLUSTERS[-2], DISTURBED[3], DISTURBED[-3]], ids=lambda c: c.title)
 def test_wrong_winners_stay_below_five_per_cent(cluster: Cluster) -> None:
-    """Of 50 trials, with what chance adds to 5 % there. ``docs/appendix.md`` has the tables."""
+    """Of 50 trials, with what chance adds to 5 % there. ``docs/benchmarks.md`` has the tables."""
     found = cell(cluster, 0.0, trials=50, seed=1)
     assert found.wrong(0.0) <= 0.12
     assert found.covered >= 0.88

@@ -224,7 +224,7 @@ def test_the_page_says_what_the_code_does() -> None:
     text = (docs / "acceptance.md").read_text()
     for line in (f"(default {REPEATS})", f"(default {RERUNS})", f"(default {REQUIRED})"):
         assert line in text, line
-    tables = (docs / "appendix.md").read_text()
+    tables = (docs / "benchmarks.md").read_text()
     for first, more in CASES:
         assert f"| {NOISES[1].title} | yes | {first} + {more} |" in tables
 

@@ -67,7 +67,7 @@ def test_pages_that_code_names_are_there() -> None:
             assert not anchor or anchor in anchors(named), f"{path}: {page_name}#{anchor}"
 
 
-FOR_DEVELOPERS = {"CONTRIBUTING.md", "architecture.md", "appendix.md"}
+FOR_DEVELOPERS = {"CONTRIBUTING.md", "architecture.md", "benchmarks.md"}
 """Pages that nobody reads to use LLMB."""
 
 
@@ -169,7 +169,7 @@ def test_figures_of_the_page_of_verdicts() -> None:
 
 def test_the_simulated_tables_are_within_what_the_page_claims() -> None:
     """Wrong answers stay below 5 %, and the rows that do not are those that the page names."""
-    text = (ROOT / "docs" / "appendix.md").read_text()
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
     text = text.partition("## How often verdicts are wrong")[2].partition("\n## ")[0]
     known, beyond = set(), set()
     for title, record, rest in re.findall(r"^\| ([^|]+) \| (no|yes) \| [0-9]+ \| (.*) \|$", text, re.M):

@@ -369,10 +369,10 @@ def test_an_account_says_what_all_nodes_have_and_by_how_many_where_they_differ(t
     assert any(finding.kind == "different-kernel" for finding in account.findings)
 
 
-# Healthy clusters have no problem, each single fault is found: a small part of the table in docs/appendix.md.
+# Healthy clusters have no problem, each single fault is found: a small part of the table in docs/benchmarks.md.
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "appendix.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 
 @pytest.mark.parametrize("gpu_type", [H100, GB200])

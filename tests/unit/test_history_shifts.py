@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmb_common.index.search import rebuild
-from llmb_common.results.history import ALARM_RATE, REPORT_RATE, Changed, Shift, histories
+from llmb_common.results.history import ALARM_RATE, REPORT_RATE, Changed, Shift, histories, observed
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from llmb_run.commands import results
@@ -48,7 +49,7 @@ def days_of(record: RunRecord, *levels: tuple[int, float, dict[str, Any]]) -> li
 
 
 def shifts(runs: list[tuple[RunRecord, StepTime]]) -> tuple[Shift, ...]:
-    (history,) = histories(runs)
+    (history,) = histories(starmap(observed, runs))
     return history.shifts
 
 
@@ -88,7 +89,7 @@ def test_what_was_undone_with_the_change_explains_both(record: RunRecord) -> Non
 def test_what_nodes_did_not_tell_for_a_while_is_as_they_last_told(record: RunRecord) -> None:
     runs = days_of(record, (9, 5.0, {"driver": "a"}), (1, 5.0, {}), (10, 5.25, {"driver": "b"}))
     assert shifts(runs)[0].changed == (Changed("driver", "a", "b"),)
-    (history,) = histories(runs)
+    (history,) = histories(starmap(observed, runs))
     assert all(not moment.changes for moment in history.moments), "which run brought it, nobody knows"
 
 
@@ -106,7 +107,7 @@ def test_days_count_and_not_runs(record: RunRecord) -> None:
         (told(record, START + DAY * (at // 10) + 3600 * (18 + at % 10)), StepTime(5.0 + 0.3 * (at // 10), 0.0, 10))
         for at in range(20)
     ]
-    (history,) = histories(evenings)
+    (history,) = histories(starmap(observed, evenings))
     assert (history.shifts, history.days) == ((), 2)
 
 

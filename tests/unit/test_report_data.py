@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import random
+import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,18 @@ import pytest
 
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.comparison import compare_times
-from llmb_common.results.history import histories
+from llmb_common.results.history import DatedRun, History, Shift, histories, observed
 from llmb_common.results.scaling import ScaledRun, ScalingLine, scaling
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from llmb_common.timing.records import Iteration
+from llmb_run.reporting.answer import Answer, Counts, Deciding, conclude, of_campaign, of_tuning, plain, worst_first
+from llmb_run.reporting.forms import markdown, page
+from llmb_run.reporting.history import shown_histories
 from llmb_run.reporting.hosts import HostLine
-from llmb_run.reporting.report import MOST_POINTS, Report, build, conclude, quantile, thin
+from llmb_run.reporting.report import MOST_GROUPS, MOST_POINTS, MOST_RUNS, Report, build
+from llmb_run.reporting.steps import quantile, thin
 from llmb_run.results.measuring import selected
 from llmb_run.workspace import Workspace
 from support.customer_site import OPERATOR, SLOW, make_customer_site
@@ -131,9 +137,9 @@ def test_history_is_by_date_and_says_what_changed(tmp_path: Path) -> None:
     told = {"job": {"evidence": {"nodes": 1, "driver": "580.1"}}}
     found = histories(
         [
-            (moved(new, 300.0, llmb="0.0.1", **told), steady),
-            (moved(other, 50.0), steady),
-            (moved(old, 100.0), StepTime(6.0, 0.01, 10)),
+            observed(moved(new, 300.0, llmb="0.0.1", **told), steady),
+            observed(moved(other, 50.0), steady),
+            observed(moved(old, 100.0), StepTime(6.0, 0.01, 10)),
         ]
     )
     assert [history.title for history in found] == [
@@ -151,7 +157,7 @@ def test_another_image_is_the_same_configuration_on_other_software(tmp_path: Pat
     old = make_run(tmp_path, variables={**image, "RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:25.11.01"})
     new = make_run(tmp_path, variables=image)
     steady = StepTime(5.7, 0.01, 10)
-    (history,) = histories([(moved(old, 1.0), steady), (moved(new, 2.0), steady)])
+    (history,) = histories([observed(moved(old, 1.0), steady), observed(moved(new, 2.0), steady)])
     assert [moment.software for moment in history.moments] == ["nemo:25.11.01", "nemo:26.02.01"]
     assert {change.name for change in history.moments[1].changes} == {"image", "software"}
 
@@ -193,17 +199,18 @@ def test_a_report_has_every_run_and_each_group_once(report: Report) -> None:
     groups = {(group["title"], group["software"]): group for group in report.groups}
     assert len(groups) == len(report.groups) == 7
     large = groups["llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01"]
-    assert (len(large["run_ids"]), large["waiting"], large["unsuccessful"]) == (5, 2, 1)
+    assert (large["runs"], len(large["run_ids"]), large["waiting"], large["unsuccessful"]) == (5, 5, 2, 1)
     assert large["reference"]["same_software"] is False
     assert all(run.steps.total == len(run.steps.index) for run in report.runs)
     spiked = next(run for run in report.runs if max(run.steps.seconds[10:], default=0) > 20)
-    assert spiked.steps.quantiles[-1] == max(spiked.steps.seconds[10:])
+    low, middle, high = spiked.steps.quantiles
+    assert low < middle < high < max(spiked.steps.seconds[10:])
 
 
 def test_a_slow_node_stands_out(report: Report) -> None:
     lines = {line.host: line for line in report.hosts}
     assert lines["node009"].ratio == pytest.approx(1.07, abs=0.01)
-    assert len(lines["node001"].runs) == 6
+    assert lines["node001"].count == len(lines["node001"].runs) == 6
     assert lines["node001"].ratio == pytest.approx(0.99, abs=0.01)
     assert lines["h008"].ratio is None, "it has no repeats to be held against"
 
@@ -211,11 +218,12 @@ def test_a_slow_node_stands_out(report: Report) -> None:
 def test_what_differs_between_the_runs_of_one_job(report: Report) -> None:
     by_title = {item.title: {fact.name: fact for fact in item.facts} for item in report.differing}
     facts = by_title["llama3.1 405b mbridge fp8 (cs) on 128 gb200"]
-    assert {(value.value, len(value.runs)) for value in facts["software"].values} == {
+    assert {(value.value, value.count) for value in facts["software"].values} == {
         ("nemo:26.02.01", 8),
         ("nemo:25.11.01", 3),
     }
     assert "gbs" not in facts, "it is the same for all"
+    assert "driver" not in facts, "who did not tell it has not another"
 
 
 def test_many_runs_share_the_points(tmp_path: Path) -> None:
@@ -271,7 +279,6 @@ def test_the_slow_node_is_named_and_its_neighbors_are_not(head_of: Report) -> No
     assert first.slower == pytest.approx(0.087, abs=0.005)
     assert [line.host for line in others if line.slower is not None] == []
     assert max(line.ratio or 0 for line in others) > 1.04, "they look slow: they were often in runs with it"
-    assert f"; runs with {SLOW} are 8.7% slower than those without." in head_of.conclusion.text
 
 
 def test_a_problem_is_that_of_the_node_that_it_names(head_of: Report) -> None:
@@ -292,8 +299,8 @@ def test_nodes_that_are_always_together_cannot_be_told_apart(tmp_path: Path) -> 
     pairs = [["a", "b"], ["c", "d"], ["c", "e"], ["d", "e"]] * 2
     lines = repeats(tmp_path, [(6300 if "a" in hosts else 5700, hosts) for hosts in pairs])
     assert [(line.host, line.together) for line in lines if line.slower is not None] == [("a", ("b",)), ("b", ("a",))]
-    sentence = report_on(tmp_path).conclusion.text
-    assert sentence.count("runs with a and b are 10.5% slower") == 1
+    answer = report_on(tmp_path).answer
+    assert "exclude add a,b" in answer.command, "it may be either"
 
 
 def test_two_slow_nodes_are_both_found(tmp_path: Path) -> None:
@@ -310,49 +317,233 @@ def test_scatter_is_no_slow_node(tmp_path: Path) -> None:
     assert [line.host for line in lines if line.slower is not None] == []
 
 
-def group(verdict: str | None, text: str = "", **changes: Any) -> dict[str, Any]:
-    usual = {"title": f"job {verdict}", "software": "nemo", "run_ids": ["1"], "indication": False, "difference": None}
-    usual |= {"live": 0, "unsuccessful": 0}
-    return {**usual, "verdict": verdict, "verdict_text": text or verdict, **changes}
+def group(verdict: str | None, **changes: Any) -> dict[str, Any]:
+    """A configuration as JSON, 3 % slower than a baseline of 10 s."""
+    reference = {"kind": "baseline", "seconds": 10.0, "software": "nemo", "source": "here", "same_software": True}
+    compared = verdict in ("pass", "fail", "open")
+    usual = {
+        **{"title": f"llama3.1 70b mbridge fp8 (cs) on {len(verdict or '')} h100", "software": "nemo:26.02"},
+        **{"verdict": verdict, "verdict_text": f"{verdict} (limit 5%)", "indication": False, "not_training": []},
+        **{"runs": 3, "run_ids": ["1"], "live": 0, "unsuccessful": 0, "step_seconds": 10.2},
+        **{"difference": 0.03 if compared else None, "tolerance": 0.05, "stall_share": 0.0},
+        **{"more_runs": None, "other_days": False, "reference_too_uncertain": False},
+        "reference": reference if compared else None,
+    }
+    return {**usual, **changes}
 
 
-OK = {"status": "Success"}
+NO_RUN = {"runs": 0, "run_ids": [], "step_seconds": None}
+
+
+def answer_to(*groups: dict[str, Any], hosts: tuple[HostLine, ...] = (), **counts: Any) -> Answer:
+    order = worst_first(groups)
+    deciding = Deciding(groups[order[0]], "llmb-run todo") if order else None
+    return conclude(groups, Counts(**{"runs": 3, "unsuccessful": 0, "live": 0, **counts}), hosts, deciding)
 
 
 @pytest.mark.parametrize(
-    ("groups", "results", "kind", "text"),
+    ("groups", "word"),
     [
-        ([], [], "not judged", "0 runs, and nothing to judge."),
-        ([group("pass", "pass, equal")], [OK], "pass", "Job pass, nemo: pass, equal."),
-        ([group("pass"), group("pass")], [OK] * 2, "pass", "2 of 2 configurations pass."),
-        (
-            [group("pass"), group("pass", indication=True), group("fail", "fail, 9% slower (limit 5%)")],
-            [OK, OK, {"status": "Failed"}],
-            "fail",
-            "1 of 3 configurations fails: job fail, nemo, 9% slower (limit 5%); 1 passes; 1 passes as an indication;"
-            " 1 of 3 runs did not succeed.",
-        ),
-        (
-            [group("fail", "fail, a", difference=0.1), group("fail", "fail, b", difference=0.3, title="worse")],
-            [OK, {"status": "Running"}],
-            "fail",
-            "2 of 2 configurations fail, among them worse, nemo, b; 1 of 2 runs has not ended.",
-        ),
-        (
-            [group("open"), group("fail", "fast, but not training: NaN"), group(None, run_ids=[])],
-            [OK],
-            "fail",
-            "1 of 3 configurations fails: job fail, nemo, fast, but not training: NaN; 1 has no successful run;"
-            " 1 is open.",
-        ),
-        (
-            [group("odd", "odd, for once"), group("pass")],
-            [OK],
-            "odd",
-            "1 of 2 configurations is odd: job odd, nemo, for once; 1 passes.",
-        ),
+        ([], "OPEN"),
+        ([group("pass")], "PASS"),
+        ([group("pass"), group("pass", indication=True)], "PASS"),
+        ([group("open"), group("pass")], "OPEN"),
+        ([group("no reference")], "OPEN"),
+        ([group("not judged")], "OPEN"),
+        ([group(None, **NO_RUN, live=2)], "OPEN"),
+        ([group(None, **NO_RUN, unsuccessful=2)], "FAIL"),
+        ([group("pass"), group("open"), group("fail")], "FAIL"),
+        ([group("fail", not_training=["the loss rises (from 5 to 54)"])], "FAIL"),
     ],
 )
-def test_the_conclusion_is_one_sentence(groups, results, kind, text):
-    found = conclude(groups, results, ())
-    assert (found.kind, found.text) == (kind, text)
+def test_the_answer_is_pass_fail_or_open_in_one_sentence(groups: list[dict[str, Any]], word: str) -> None:
+    found = answer_to(*groups)
+    assert found.word == word
+    assert found.text.endswith(".")
+    assert not re.search(r"[().] ?[A-Z(]|[()]", found.text.removesuffix(".")), "one sentence, without parentheses"
+    assert (found.figure != "") == any(item["step_seconds"] for item in groups)
+    assert (found.reference != "") == any(item["difference"] for item in groups)
+
+
+def test_the_figure_is_the_one_that_the_difference_is_of() -> None:
+    found = answer_to(group("fail", difference=0.2, stall_share=0.17))
+    assert (found.figure, found.reference) == ("12.00 s a step", "10.00 s, here")
+    assert "20.0%" in found.text
+    assert any("10.20 s" in line for line in found.also), "what its steady steps take"
+
+
+def test_the_worst_configuration_decides() -> None:
+    found = answer_to(
+        group("fail", difference=0.1, title="llama3.1 8b nemo2 bf16 on 8 h100"),
+        group("fail", difference=0.3, title="grok1 314b nemo2 bf16 on 512 h100"),
+        group("open", difference=0.5),
+    )
+    assert "grok1 314b nemo2 bf16 on 512 H100 is 30.0% slower" in found.text
+    assert found.text.startswith("2 of 3 configurations fail, 1 is open: ")
+
+
+def test_configurations_of_one_name_are_told_apart() -> None:
+    same = {"title": "llama3.1 8b nemo2 fp8 (cs) on 8 h100"}
+    assert "nemo:old" in answer_to(group("fail", **same, software="nemo:old"), group("pass", **same)).text
+    assert "nemo:old" not in answer_to(group("fail", **same, software="nemo:old"), group("pass")).text
+
+
+def test_what_to_do_follows_from_the_verdict() -> None:
+    assert answer_to(group("pass")).command == ""
+    for kinds in (group("fail"), group("open", more_runs=3), group("no reference"), group(None, **NO_RUN, live=1)):
+        found = answer_to(kinds)
+        assert (bool(found.todo), found.command) == (True, "llmb-run todo"), kinds["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("findings", "reason"),
+    [
+        (("clocks held down: n7.a.b GPU 3 (too hot (hardware), 40% of the time)",), "GPU 3 is too hot"),
+        (("power limit below the default: n7.a.b GPU 1 (500 W of 700 W)",), "GPU 1, 500 W of 700 W"),
+        ((), "12.0% slower"),
+    ],
+)
+def test_a_slow_node_outranks_all_else(findings: tuple[str, ...], reason: str) -> None:
+    line = HostLine(host="n7.a.b", runs=("1",), count=1, gpus="", ratio=1.1, problems=1, findings=findings, slower=0.12)
+    found = answer_to(group("open", more_runs=3), hosts=(line, replaced(line, host="n8.a.b", slower=None)))
+    assert found.todo.startswith("Take n7 out: ")
+    assert reason in found.todo
+    assert found.command.startswith("llmb-run exclude add n7.a.b --days ")
+
+
+def replaced(line: HostLine, **changes: Any) -> HostLine:
+    return msgspec.structs.replace(line, **changes)
+
+
+def test_the_answer_of_a_site_with_a_slow_node_names_it_and_its_cause(head_of: Report) -> None:
+    answer = head_of.answer
+    short = SLOW.partition(".")[0]
+    assert answer.word == "OPEN"
+    assert f"without {short} it is 1." in answer.text, "what the cluster would do"
+    assert "faster" in answer.text
+    assert answer.todo == f"Take {short} out: GPU 3 is too hot."
+    assert answer.command.startswith(f"llmb-run exclude add {SLOW} ")
+    assert any("GPU out of memory" in line for line in answer.also)
+    assert head_of.counts.unsuccessful == 2
+
+
+def swept(install: Path, *milliseconds: float) -> Report:
+    job = {**H100_8B, "JOB_TOTAL_GPUS": "8"}
+    for number, one in enumerate(milliseconds):
+        for _ in range(3):
+            make_run(install, log=steady_log(one), variables={**job, "TP": str(2 ** (number + 1))})
+    return report_on(install)
+
+
+def test_the_winner_of_a_sweep_that_nothing_is_compared_with_is_the_answer(tmp_path: Path) -> None:
+    answer = swept(tmp_path, 12_000, 6_000).answer
+    assert answer.word == "FASTEST"
+    assert "tp 4" in answer.text
+    assert "100.0%" in answer.text
+    assert answer.command.endswith("--set tp=4")
+    assert answer.figure.endswith("tokens/s a GPU")
+
+
+def test_a_sweep_without_a_winner_is_open(tmp_path: Path) -> None:
+    answer = swept(tmp_path, 12_000, 12_001).answer
+    assert (answer.word, answer.command) == ("OPEN", "")
+
+
+def test_the_answers_of_campaigns_and_tunings_are_their_own() -> None:
+    workload = {"title": "grok1 (rerun)", "performance": 0.9, "required": 0.95}
+    campaign = {"headline": "NOT ACCEPTED", "why": "1 of 2 fail (at 10 %)", "workloads": [workload], "remarks": []}
+    for outcome, word in (("accepted", "PASS"), ("not accepted", "FAIL"), ("open", "OPEN"), ("not judged", "OPEN")):
+        answer = of_campaign({**campaign, "outcome": outcome})
+        assert answer.word == word
+        assert answer.text == "NOT ACCEPTED: 1 of 2 fail, at 10 %."
+        assert "90.0%" in answer.figure
+        assert "95.0%" in answer.reference
+    tuning = {"conclusion": "mbs=4 wins", "winner": {"command": "llmb-run single"}, "found": True}
+    assert of_tuning(tuning) == Answer(
+        word="FASTEST", text="Mbs=4 wins.", todo="Train with it:", command="llmb-run single"
+    )
+    assert of_tuning({**tuning, "found": False}).word == "OPEN"
+
+
+def test_parentheses_become_commas() -> None:
+    assert plain("out of memory (rank 3 on n1); see (there)") == "out of memory, rank 3 on n1; see, there"
+    assert plain("too hot (hardware (both)), seen") == "too hot, hardware, both, seen"
+
+
+# However many runs there are, a report holds what people look at.
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """On 600 runs of two configurations on eight nodes with long names, and one that failed."""
+    install = tmp_path_factory.mktemp("many")
+    hosts = [f"{'node' * 15}{number}" for number in range(8)]
+    for gpus in (8, 16):
+        small = {**H100_8B, "JOB_TOTAL_GPUS": str(gpus)}
+        dated(
+            make_run(install, variables=small, log=noisy_log(12.0, seed=gpus, work=7591.0, steps=400)),
+            START + gpus,
+            hosts,
+        )
+    dated(make_run(install, state="FAILED", log=steady_log(5700, 10)), START)
+    workspace = Workspace(install)
+    found = selected(workspace, (), {})
+    repeats = [replace(run) for _ in range(300) for run in found if run.good]
+    return build([*repeats, *(run for run in found if not run.good)], workspace)
+
+
+def test_a_report_on_many_runs_counts_all_and_shows_some_of_each_configuration(many: Report) -> None:
+    assert (many.counts.runs, many.counts.unsuccessful, many.ok) == (601, 1, False)
+    shown = Counter(run.title for run in many.runs)
+    assert len(many.runs) == MOST_RUNS
+    assert sorted(shown.values()) == [1, (MOST_RUNS - 1) // 2, MOST_RUNS // 2]
+    assert len(many.hosts) == 8
+    assert {line.count for line in many.hosts} == {600}
+
+
+def test_what_is_left_out_is_said_where_it_would_be(many: Report, report: Report) -> None:
+    assert {*many.left_out} == {"runs"}
+    assert all("llmb-run " in words for words in many.left_out.values())
+    assert report.left_out == {}
+
+
+def test_its_page_is_small_enough_to_send(many: Report) -> None:
+    assert len(page(many)) < 3_000_000
+    assert len(markdown(many)) < 500_000
+
+
+def test_a_report_on_many_configurations_shows_the_worst(tmp_path: Path) -> None:
+    for seconds in (5.7, 6.9):
+        make_run(tmp_path, log=noisy_log(seconds, seed=1))
+    workspace = Workspace(tmp_path)
+    found = selected(workspace, (), {})
+    others = found * 60
+    report = build([replace(run, configuration=f"{number} nemo") for number, run in enumerate(others)], workspace)
+    assert len(report.groups) == MOST_GROUPS
+    differences = [item["difference"] for item in report.groups]
+    assert differences == sorted(differences, reverse=True)
+    assert "groups" in report.left_out
+
+
+def test_a_history_of_many_runs_keeps_its_extremes_and_where_it_changed() -> None:
+    usual = {"day": "d", "software": "s", "error": 0.1}
+    moments = [DatedRun(str(at), started=float(at), seconds=5 + at % 7 / 10, **usual) for at in range(20_000)]
+    moments[777] = replace(moments[777], seconds=99.0)
+    change = {"ratio": 1.1, "low": 1.0, "high": 1.2, "earliest": 1.0, "latest": 2.0, "stands": True, "changed": ()}
+    history = History("key", "title", tuple(moments), (Shift("12345", 12345.0, **change),))
+    (shown,) = shown_histories([history, History("other", "alone", tuple(moments[:1]))])
+    kept = [int(moment.run_id) for moment in shown.moments]
+    assert kept == sorted(kept)
+    assert len(kept) < 2000
+    assert {0, 777, 12345, 19_999} <= {*kept}
+
+
+def test_no_run_stays_in_memory_with_its_record(tmp_path: Path) -> None:
+    for _ in range(3):
+        make_run(tmp_path, log=steady_log(5700))
+    workspace = Workspace(tmp_path)
+    selected(workspace, (), {})
+    found = selected(workspace, (), {})
+    build(found, workspace)
+    held = {name for run in found for name in run.__dict__}
+    assert held.isdisjoint({"record", "timing", "verdict", "account", "figures", "findings"})

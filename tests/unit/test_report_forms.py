@@ -73,6 +73,17 @@ def test_markdown_has_what_the_report_has(report: Report) -> None:
     assert len(found["History"]) == 1 + 10 + 3, "configurations that ran once have no history"
 
 
+def test_markdown_begins_with_the_answer_and_has_no_empty_section(report: Report, site: Cli) -> None:
+    text = markdown(report)
+    assert text.partition("\n\n")[2].startswith(f"**{report.answer.word}: ")
+    assert f"`{report.answer.command}`" in text
+    small = site("report").out
+    found = tables(small)
+    assert {"Verdicts", "Runs"} <= found.keys()
+    assert {"Scaling", "History", "Nodes"}.isdisjoint(found)
+    assert small.count("## ") == len(found), "every heading has its table"
+
+
 def test_markdown_shows_hostile_text_as_it_is(report: Report) -> None:
     found = tables(markdown(report))
     differing = found["Differences: llama3.1 405b mbridge fp8 (cs) on 128 gb200"]
@@ -101,6 +112,14 @@ def test_junit_as_a_server_reads_it(report: Report) -> None:
     assert "s a steady step, mean of 3 runs; reference 10.227 s (NVIDIA Megatron-Bridge" in failed.system_out
     assert all(str(case.system_out).startswith("indication: pass, ") for case in cases if not case.result)
     assert "iteration 17 of 50" in cases[kinds.index(Error)].result[0].message
+
+
+def test_junit_counts_what_is_not_listed(report: Report) -> None:
+    counts = msgspec.structs.replace(report.counts, unsuccessful=11)
+    more = msgspec.structs.replace(report, counts=counts, left_out={"groups": "7 of 9"})
+    suite, before = suite_in(junit(more)), suite_in(junit(report))
+    assert (suite.errors, suite.skipped) == (before.errors + 1, before.skipped + 1)
+    assert "10 more runs" in junit(more)
 
 
 def test_junit_has_no_character_that_xml_has_not(report: Report) -> None:
@@ -219,7 +238,7 @@ def test_report_writes_each_form_where_it_is_told(site: Cli, tmp_path: Path) -> 
     assert (both.status, both.out[:1]) == (1, "#"), "a run that was chosen failed"
     assert f"wrote {files['junit']}: 2 runs, " in both.err
     assert "<title>March</title>" in files["html"].read_text()
-    assert files["markdown"].read_text().startswith("# March\n\n2 runs, ")
+    assert files["markdown"].read_text().startswith("# March\n\n**PASS: ")
     assert suite_in(files["junit"].read_text()).name == "March"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from llmb_common.results.configuration import (
     software_of_plan,
     title_of,
 )
-from llmb_common.results.history import Changed, histories
+from llmb_common.results.history import Changed, histories, observed
 from llmb_common.results.references import baselines, set_baselines
 from llmb_common.results.scaling import ScaledRun, scaling
 from llmb_common.results.steps import StepTime
@@ -163,7 +164,7 @@ def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record:
         moment(record, 3.0, driver="580.2", hosts=["n3"]),
         moment(record, 4.0, driver="580.3", hosts=["n3"]),
     ]
-    (history,) = histories(reversed(runs))
+    (history,) = histories(starmap(observed, reversed(runs)))
     assert history.title == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
     assert [item.started for item in history.moments] == [1.0, 2.0, 3.0, 4.0]
     assert [item.changes for item in history.moments[:3]] == [(), (), ()]
@@ -177,13 +178,13 @@ def test_a_fact_that_comes_or_goes_is_a_change(record: RunRecord) -> None:
     def at(when: float, **manifest: str) -> tuple[RunRecord, StepTime]:
         return replace(record, states=(State("COMPLETED", when, ""),), manifest=manifest), STEADY
 
-    (history,) = histories([at(1.0), at(2.0, llmb="0.2"), at(3.0)])
+    (history,) = histories(starmap(observed, [at(1.0), at(2.0, llmb="0.2"), at(3.0)]))
     assert [item.changes for item in history.moments] == [
         (),
         (Changed("llmb", "-", "0.2"),),
         (Changed("llmb", "0.2", "-"),),
     ]
-    (alone,) = histories([at(1.0)])
+    (alone,) = histories(starmap(observed, [at(1.0)]))
     assert alone.title == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
 
 

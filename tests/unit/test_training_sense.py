@@ -164,7 +164,7 @@ def test_few_steps_say_nothing_of_a_trend() -> None:
 
 
 def test_false_alarms_and_misses_stay_rare() -> None:
-    """Of 300 runs each; ``docs/appendix.md`` has more."""
+    """Of 300 runs each; ``docs/benchmarks.md`` has more."""
     trials = range(300)
     healthy = [sense(run_of(falling(noise, end, seed))) for seed in trials for noise, end in [(0.2, 6.0), (0.02, 11.6)]]
     assert sum(map(bool, healthy)) == 0

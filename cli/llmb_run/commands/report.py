@@ -72,7 +72,7 @@ def report_command(
             text = written
         else:
             write_output(Path(file), written)
-            said.append(f"wrote {file}: {counted(len(report.runs), 'run')}, {size(len(written.encode()))}")
+            said.append(f"wrote {file}: {counted(report.counts.runs, 'run')}, {size(len(written.encode()))}")
     files = {form: file for form, file in wanted.items() if file != "-"}
     chosen = runs or any(filters.values())
     return Result(

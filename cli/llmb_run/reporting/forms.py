@@ -28,9 +28,10 @@ from xml.etree import ElementTree
 import msgspec
 
 from llmb_common.command.printable import counted, printable
-from llmb_common.timing.runs import MEASURED
+from llmb_common.timing.runs import MEASURED, NO_FAILURE
 from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
+from llmb_run.reporting.answer import Answer
 from llmb_run.reporting.charts_library import charts_library
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import Report
@@ -54,7 +55,7 @@ def page(report: Report) -> str:
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
-    data = json.dumps(msgspec.to_builtins(report), allow_nan=False, separators=(",", ":"))
+    data = json.dumps(_for_page(report), allow_nan=False, separators=(",", ":"))
     parts = {
         "title": html.escape(report.title),
         "policy": html.escape(policy),
@@ -71,37 +72,70 @@ def page(report: Report) -> str:
     return text
 
 
+def _for_page(report: Report) -> dict[str, Any]:
+    """Nodes once, in ``nodes``, and by their numbers in the runs: many runs have many, with long names."""
+    data: dict[str, Any] = msgspec.to_builtins(report)
+    numbers: dict[str, int] = {}
+    for run in data["runs"]:
+        run["hosts"] = [numbers.setdefault(host, len(numbers)) for host in run["hosts"]]
+    return {**data, "nodes": list(numbers)}
+
+
 def _resource(name: str) -> str:
     return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
 def markdown(report: Report) -> str:
-    """Verdicts, runs, scaling, changes over time, nodes, differences."""
+    """The answer, and what there is of verdicts, runs, scaling, changes over time, nodes, differences."""
     return "\n".join(_lines(report)) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
-    yield from (
-        f"# {_escaped(report.title)}",
-        "",
-        f"{counted(len(report.runs), 'run')}, {made}, llmb {_escaped(report.version)}",
-        "",
-    )
+    yield from (f"# {_escaped(report.title)}", "")
+    yield from _answer(report.answer)
     yield from (f"* {_escaped(name)}: {_escaped(text)}" for name, text in report.facts)
-    yield from ("", f"**{_escaped(report.conclusion.text)}**", "")
-    yield from _section("Verdicts", *columns.cells(columns.of_json(GROUP), Form.MARKDOWN, report.groups))
-    yield from (f"* {_escaped(line)}" for line in report.references)
-    yield ""
+    said = f"{counted(report.counts.runs, 'run')}, made {made}, llmb {report.version}"
+    yield from (f"* Report: {_escaped(said)}", "")
+    left_out = report.left_out
+    if report.groups:
+        verdicts = columns.cells(columns.of_json(GROUP), Form.MARKDOWN, report.groups)
+        yield from _section("Verdicts", *verdicts, left_out.get("groups"))
+        yield from (f"* {_escaped(line)}" for line in report.references)
+        yield ""
     yield from _runs(report)
     extras = [[run.name, text] for run in report.runs for text in run.result["extras"]["lines"]]
     if extras:
         yield from _section("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), extras)
-    yield from _view("Scaling", scaling_view(report.scaling))
-    yield from _view("History", history_view([item for item in report.histories if len(item.moments) > 1]))
+    yield from _view("Scaling", scaling_view(report.scaling), left_out.get("scaling"))
+    yield from _view("History", history_view(report.histories), left_out.get("history"), report.course)
     if report.hosts:
-        yield from _section("Nodes", *columns.cells(_NODE, Form.MARKDOWN, report.hosts))
+        nodes = columns.cells(_NODE, Form.MARKDOWN, report.hosts)
+        yield from _section("Nodes", *nodes, left_out.get("nodes"))
     yield from _differences(report)
+
+
+def _answer(answer: Answer) -> Iterator[str]:
+    """What the page's first screen says."""
+    yield from (f"**{answer.word}: {_escaped(answer.text)}**", "")
+    figures = [text for text in (answer.figure, answer.reference) if text]
+    lines = [
+        f"{figures[0]}, against {figures[1]}" if len(figures) > 1 else "".join(figures),
+        " ".join(text for text in (_escaped(answer.todo), _code(answer.command)) if text),
+        " ".join(text for text in (_escaped(answer.fastest), _code(answer.fastest_command)) if text),
+        *map(_escaped, answer.also),
+    ]
+    lines[0] = _escaped(lines[0])
+    yield from (f"* {line}" for line in lines if line)
+    yield ""
+
+
+def _code(command: str) -> str:
+    """As code, which nothing acts on; the longest run of backticks in it is one shorter than those around it."""
+    if not command:
+        return ""
+    fence = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))
+    return f"{fence} {printable(command, keep='')} {fence}" if len(fence) > 1 else f"`{printable(command, keep='')}`"
 
 
 def _runs(report: Report) -> Iterator[str]:
@@ -111,7 +145,7 @@ def _runs(report: Report) -> Iterator[str]:
         Column("verdict", _told, Form.MARKDOWN, head="verdict"),
     )
     found = [{**run.result, "run_id": run.name} for run in report.runs]
-    yield from _section("Runs", *columns.cells(listed, Form.MARKDOWN, found))
+    yield from _section("Runs", *columns.cells(listed, Form.MARKDOWN, found), report.left_out.get("runs"))
     remarks = [[run.name, text] for run in report.runs for text in remarks_of(run.result)]
     if remarks:
         yield from _section("Remarks", ("run", "what a reader must know of it"), remarks)
@@ -123,17 +157,17 @@ def _told(found: dict[str, Any]) -> str | None:
     return "; ".join(filter(None, told)) or None
 
 
-def _view(title: str, view: View[Any]) -> Iterator[str]:
+def _view(title: str, view: View[Any], note: str | None, conclusions: Sequence[str] = ()) -> Iterator[str]:
     if view.rows:
-        yield from _section(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows))
-        yield from (f"* {_escaped(text)}" for text in view.conclusions)
-        yield from [""] if view.conclusions else []
+        yield from _section(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows), note)
+        yield from (f"* {_escaped(text)}" for text in conclusions)
+        yield from [""] if conclusions else []
 
 
 _NODE: tuple[Column[HostLine], ...] = (
     Column("host", at("host"), Form.MARKDOWN, head="node"),
     Column("gpus", at("gpus"), Form.MARKDOWN, head="GPUs"),
-    Column("runs", lambda line: len(line.runs), Form.MARKDOWN, head="runs", spec="d"),
+    Column("runs", at("count"), Form.MARKDOWN, head="runs", spec="d"),
     Column("ratio", at("ratio"), Form.MARKDOWN, head="step time against the mean of repeats, %", spec=".1%"),
     Column("slower", at("slower"), Form.MARKDOWN, head="slow by, %", spec=".1%"),
     Column("problems", at("problems"), Form.MARKDOWN, head="runs with problems", spec="d"),
@@ -143,15 +177,18 @@ _NODE: tuple[Column[HostLine], ...] = (
 def _differences(report: Report) -> Iterator[str]:
     for item in report.differing:
         rows = [
-            [fact.name if number == 0 else "", value.value, str(len(value.runs))]
+            [fact.name if number == 0 else "", value.value, str(value.count)]
             for fact in item.facts
             for number, value in enumerate(fact.values)
         ]
         yield from _section(f"Differences: {item.title}", ("what", "value", "runs"), rows)
 
 
-def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield from (f"## {_escaped(title)}", "", _row(heads), _row(["---"] * len(heads)))
+def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None) -> Iterator[str]:
+    """A heading and a table; ``note``: what is left out of it."""
+    yield from (f"## {_escaped(title)}", "")
+    yield from (_escaped(note), "") if note else ()
+    yield from (_row(heads), _row(["---"] * len(heads)))
     yield from (_row([_escaped(cell) for cell in row]) for row in rows)
     yield ""
 
@@ -202,7 +239,7 @@ def _cases(report: Report) -> Iterator[_Case]:
         kind = {"accepted": "pass", "not accepted": "failure"}.get(campaign["outcome"], "skipped")
         yield _Case(f"acceptance {campaign['suite']}", "acceptance", kind, said, [said])
     for group in report.groups:
-        if group["run_ids"] or group["verdict"]:
+        if group["runs"] or group["verdict"]:
             said = group["verdict_text"] or "no figures"
             kind = {"pass": "pass", "fail": "failure"}.get(group["verdict"], "skipped")
             # Also of what passes: by how much, and against what.
@@ -212,13 +249,18 @@ def _cases(report: Report) -> Iterator[_Case]:
             kind = "skipped" if found["status"] == "Running" else "error"
             said = f"{found['status']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
             yield _Case(found["name"], run.software or "unknown software", kind, said)
+    shown = sum(run.result["status"] not in NO_FAILURE for run in report.runs)
+    if rest := report.counts.unsuccessful - shown:
+        yield _Case("further runs", "not listed", "error", f"{rest} more runs did not succeed")
+    if "groups" in report.left_out:
+        yield _Case("further configurations", "not listed", "skipped", report.left_out["groups"])
 
 
 def _held_against(group: dict[str, Any]) -> list[str]:
     known = group["reference"]
     if known is None or group["step_seconds"] is None:
         return []
-    count = counted(len(group["run_ids"]), "run")
+    count = counted(group["runs"], "run")
     reference = f"{known['seconds']:g} s ({known['source']}; {known['software']})"
     held = f"{group['step_seconds']:.3f} s a steady step, mean of {count}; reference {reference}"
     return [held, *known["notes"]]

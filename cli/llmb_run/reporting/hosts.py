@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
 from typing import NamedTuple
@@ -13,19 +14,16 @@ from typing import NamedTuple
 import msgspec
 
 from llmb_common.results.comparison import compare_times
-from llmb_common.results.configuration import configuration_key
 from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.steps import StepTime
-from llmb_run.results.measured import MeasuredRun
+from llmb_run.reporting.differences import MOST_NAMED
+from llmb_run.reporting.seen import SeenRun
 
 _WORTH = 1.02
 """A smaller ratio of step times is nobody's slow node."""
 
 _ALARM = 0.01
 """How often, about, some healthy node is called slow."""
-
-_ENDLESS = 10**9
-"""Steps of a run of which it is known that none stalls."""
 
 
 class HostLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +37,9 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     runs: tuple[str, ...]
+    """The first of them."""
+    count: int
+    """How many runs it was in."""
     gpus: str
     ratio: float | None
     problems: int
@@ -52,100 +53,133 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
 class _Repeat(NamedTuple):
     """A run with repeats, and its step time over their mean."""
 
-    group: tuple[str, str]
+    group: str
     hosts: frozenset[str]
     time: StepTime
 
 
-def host_lines(found: Sequence[MeasuredRun]) -> tuple[HostLine, ...]:
+class _Total(NamedTuple):
+    """Of runs: how many, and the sum of their step times."""
+
+    runs: int
+    seconds: float
+
+
+def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
     """Every node that a run's account names: slow ones first, then those with problems, then those in slower runs."""
-    on_host: dict[str, list[MeasuredRun]] = {}
-    for item in found:
-        for host in item.account.hosts:
-            on_host.setdefault(host, []).append(item)
-    repeats = _repeats(found)
+    on_host: dict[str, list[SeenRun]] = {}
+    for run in seen:
+        for host in run.hosts:
+            on_host.setdefault(host, []).append(run)
+    repeats = _Repeats(_repeats(seen))
     lines = {host: _line(host, on_host[host], repeats) for host in sorted(on_host)}
-    while worst := _slowest(repeats, on_host):
+    while worst := repeats.slowest(len(lines)):
         hosts, slower = worst
         for host in hosts:
             others = tuple(other for other in hosts if other != host)
             lines[host] = msgspec.structs.replace(lines[host], slower=slower, together=others)
-        repeats = [repeat for repeat in repeats if hosts[0] not in repeat.hosts]
+        repeats = _Repeats([repeat for repeat in repeats.every if hosts[0] not in repeat.hosts])
     return tuple(sorted(lines.values(), key=lambda line: (-(line.slower or 0), not line.problems, -(line.ratio or 0))))
 
 
-def _line(host: str, items: Sequence[MeasuredRun], repeats: Sequence[_Repeat]) -> HostLine:
-    known = [repeat.time.seconds for repeat in repeats if host in repeat.hosts]
-    problems = [found for item in items if (found := _problems(host, item))]
+def _line(host: str, runs: Sequence[SeenRun], repeats: _Repeats) -> HostLine:
+    known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
+    problems = [found for run in runs if (found := _problems(host, run))]
     return HostLine(
         host=host,
-        runs=tuple(item.record.paths.run_id for item in items if item.record),
-        gpus=items[-1].account.gpus,
+        runs=tuple(run.run_id for run in runs[:MOST_NAMED]),
+        count=len(runs),
+        gpus=runs[-1].gpus,
         ratio=statistics.median(known) if known else None,
         problems=len(problems),
-        findings=tuple(dict.fromkeys(text for found in problems for text in found)),
+        findings=tuple(dict.fromkeys(text for found in problems for text in found))[:MOST_NAMED],
     )
 
 
-def _problems(host: str, item: MeasuredRun) -> list[str]:
+def _problems(host: str, run: SeenRun) -> list[str]:
     """Texts of those that name the node, or none of the run's."""
-    texts = [finding.text for finding in item.findings if finding.severity == "problem"]
-    named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in texts]
-    return [text for text, words in named if host in words or words.isdisjoint(item.account.hosts)]
+    named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in run.problems]
+    return [text for text, words in named if host in words or words.isdisjoint(run.hosts)]
 
 
-def _repeats(found: Sequence[MeasuredRun]) -> list[_Repeat]:
-    groups: dict[tuple[str, str], list[tuple[frozenset[str], StepTime]]] = {}
-    for item in found:
-        if item.record and item.good:
-            key = (configuration_key(item.record.plan), item.software)
-            groups.setdefault(key, []).append((frozenset(item.account.hosts), item.good))
-    # Without stalls: a node that is slow is slow in each step.
-    return [
-        _Repeat(
-            key, hosts, replace(time, seconds=time.seconds / mean, error=time.error / mean, stalls=(), steps=_ENDLESS)
-        )
-        for key, runs in groups.items()
-        if len(runs) > 1 and (mean := statistics.fmean(time.seconds for _, time in runs))
-        for hosts, time in runs
-    ]
+def _repeats(seen: Sequence[SeenRun]) -> list[_Repeat]:
+    groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
+    for run in seen:
+        if time := run.steady:
+            key = run.run.configuration + run.run.image
+            groups.setdefault(key, []).append((frozenset(run.hosts), time))
+    found = []
+    for key, runs in groups.items():
+        mean = statistics.fmean(time.seconds for _, time in runs)
+        if len(runs) > 1 and mean:
+            for hosts, time in runs:
+                relative = replace(time, seconds=time.seconds / mean, error=time.error / mean)
+                found.append(_Repeat(key, hosts, relative))
+    return found
 
 
-def _slowest(repeats: Sequence[_Repeat], known: Collection[str]) -> tuple[tuple[str, ...], float] | None:
-    """The node that is slow with the least doubt, with those that were in the same repeats; how much; None: no node."""
-    sure = {host: _sureness(host, repeats) for host in known}
-    worst = max(sure, key=lambda host: sure[host], default="")
-    if not sure:
-        return None
-    # Each node that is looked at is another chance of a slow one by accident (Bonferroni).
-    needed = NormalDist().inv_cdf(1 - _ALARM / len(sure)) / NormalDist().inv_cdf(1 - ERROR_RATE)
-    if sure[worst] <= needed:
-        return None
-    where = [worst in repeat.hosts for repeat in repeats]
-    hosts = tuple(sorted(host for host in known if where == [host in repeat.hosts for repeat in repeats]))
-    return hosts, _ratio(*_sides(worst, repeats)) - 1
+class _Repeats:
+    """Repeats by node and by configuration: of a node only its own runs are looked at, until it seems slow."""
+
+    def __init__(self, every: Sequence[_Repeat]) -> None:
+        self.every = every
+        self.on_host: dict[str, list[_Repeat]] = {}
+        groups: dict[str, list[_Repeat]] = {}
+        for repeat in every:
+            groups.setdefault(repeat.group, []).append(repeat)
+            for host in repeat.hosts:
+                self.on_host.setdefault(host, []).append(repeat)
+        self._totals = {group: _total(repeats) for group, repeats in groups.items()}
+
+    def slowest(self, looked_at: int) -> tuple[tuple[str, ...], float] | None:
+        """The node that is surest to be slow, with those that were in the same repeats; how much; None: no node.
+
+        ``looked_at`` nodes may be slow by chance.
+        """
+        sure = {host: self._sureness(host) for host in self.on_host}
+        worst = max(sure, key=lambda host: sure[host], default="")
+        if not sure:
+            return None
+        # Each node that is looked at is another chance of a slow one by accident (Bonferroni).
+        needed = NormalDist().inv_cdf(1 - _ALARM / looked_at) / NormalDist().inv_cdf(1 - ERROR_RATE)
+        if sure[worst] <= needed:
+            return None
+        where = self.on_host[worst]
+        hosts = tuple(sorted(host for host, repeats in self.on_host.items() if repeats == where))
+        return hosts, self._ratio(worst) - 1
+
+    def _ratio(self, host: str) -> float:
+        """The mean step time of the repeats with the node over that of those without it, of configurations that have
+        both; 0 where none has."""
+        inside = self._inside(host)
+        if not inside:
+            return 0.0
+        mine = _total(inside)
+        groups = {repeat.group for repeat in inside}
+        runs = sum(self._totals[group].runs for group in groups) - mine.runs
+        seconds = math.fsum(self._totals[group].seconds for group in groups) - mine.seconds
+        return (mine.seconds / mine.runs) / (seconds / runs)
+
+    def _inside(self, host: str) -> list[_Repeat]:
+        counts = Counter(repeat.group for repeat in self.on_host[host])
+        both = {group for group, count in counts.items() if count < self._totals[group].runs}
+        return [repeat for repeat in self.on_host[host] if repeat.group in both]
+
+    def _sureness(self, host: str) -> float:
+        """How far beyond "no difference" the ratio lies, in half widths of its interval; 0 where that is unknown."""
+        if self._ratio(host) < _WORTH:
+            return 0.0
+        with_it = self._inside(host)
+        groups = {repeat.group for repeat in with_it}
+        inside = [repeat.time for repeat in with_it]
+        outside = [repeat.time for repeat in self.every if repeat.group in groups and host not in repeat.hosts]
+        if {item.day for item in inside} <= {item.day for item in outside}:
+            # What a day does, it does to runs with and without the node.
+            inside, outside = ([replace(item, day="") for item in side] for side in (inside, outside))
+        # Ranks have an interval of one width only, which many nodes cannot make stricter.
+        change = compare_times(outside, inside, ranks=False)
+        return math.log(change.ratio) / math.log(change.high / change.ratio)
 
 
-def _sureness(host: str, repeats: Sequence[_Repeat]) -> float:
-    """How far beyond "no difference" the ratio lies, in half widths of its interval; 0 where nothing can be said."""
-    inside, outside = _sides(host, repeats)
-    if not inside or _ratio(inside, outside) < _WORTH:
-        return 0.0
-    if {item.day for item in inside} <= {item.day for item in outside}:
-        # What a day does, it does to runs with and without the node.
-        inside, outside = ([replace(item, day="") for item in side] for side in (inside, outside))
-    # Ranks have an interval of one width only, which many nodes cannot make stricter.
-    change = compare_times(outside, inside, ranks=False)
-    return math.log(change.ratio) / math.log(change.high / change.ratio)
-
-
-def _sides(host: str, repeats: Sequence[_Repeat]) -> tuple[list[StepTime], list[StepTime]]:
-    """The repeats with the node and those without it, of configurations that have both; else none."""
-    with_it = {repeat.group for repeat in repeats if host in repeat.hosts}
-    without = {repeat.group for repeat in repeats if host not in repeat.hosts}
-    both = [repeat for repeat in repeats if repeat.group in with_it & without]
-    return [item.time for item in both if host in item.hosts], [item.time for item in both if host not in item.hosts]
-
-
-def _ratio(inside: Sequence[StepTime], outside: Sequence[StepTime]) -> float:
-    return statistics.fmean(item.seconds for item in inside) / statistics.fmean(item.seconds for item in outside)
+def _total(repeats: Sequence[_Repeat]) -> _Total:
+    return _Total(len(repeats), math.fsum(repeat.time.seconds for repeat in repeats))

@@ -290,7 +290,12 @@ class Board:
 def boards(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
     """One for each model with its sequence length, in the order of the first runs."""
     explain(found)
-    return [_board(items, workspace) for items in of_the_same_work(group(found))]
+    return boards_of(group(found), workspace)
+
+
+def boards_of(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
+    """The same of groups that are made already."""
+    return [_board(items, workspace) for items in of_the_same_work(groups)]
 
 
 def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:

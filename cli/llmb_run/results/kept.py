@@ -115,7 +115,8 @@ class KeptFigures:
     def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:
         self._install = install
         names = {str(folder) for folder in folders if folder is not None}
-        self._many = len(names) > _AT_ONCE
+        self.many = len(names) > _AT_ONCE
+        """Whether there are too many runs to hold what may be read again."""
         self._known = kept_figures(install, names) if install is not None and names else {}
         self._new: list[LogFigures] = []
 
@@ -168,7 +169,7 @@ class KeptFigures:
             if len(self._new) >= _AT_ONCE:
                 self.close()
             # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
-            if self._many:
+            if self.many:
                 read = rest.of(files)
         return KeptLog(summary, configuration, read)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import msgspec
+
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index.runs import RunRow
 from llmb_common.nodes.findings import NodeFinding
@@ -310,7 +312,7 @@ class MeasuredRun:
         """What its nodes say; empty for a log that LLMB did not make."""
         return account_of(self.record) if self.record else NodeSummary()
 
-    @property
+    @cached_property
     def memory_gib(self) -> float | None:
         """Peak of allocated memory on the fullest GPU: as the ranks said at the end, else as the log has it."""
         return self.account.memory_gib or (self.timing.memory.allocated if self.timing.memory else None)
@@ -331,12 +333,23 @@ class MeasuredRun:
         unlike = unlike_baselines(self.record, self.account, self.baselines) if self.record and self.baselines else []
         return tuple(sorted((*self.account.findings, *unlike), key=lambda finding: finding.severity == "note"))
 
+    def forget(self) -> None:
+        """Let go of what can be read again, and of the lines that tell why it failed: too much of thousands of runs."""
+        for name in _READ_AGAIN:
+            self.__dict__.pop(name, None)
+        if why := self.__dict__.get("why"):
+            self.__dict__["why"] = msgspec.structs.replace(why, witnesses=())
+
     @cached_property
     def why(self) -> Diagnosis | None:
         """The diagnosis of a run that failed, or ended badly after its last step; None otherwise."""
         explain([self])
         found: Diagnosis | None = self.__dict__["why"]
         return found
+
+
+_READ_AGAIN = ("files", "record", "timing", "verdict", "figures", "account", "extras", "findings")
+"""Of a run what ``forget`` lets go of."""
 
 
 def explain(runs: Sequence[MeasuredRun]) -> None:

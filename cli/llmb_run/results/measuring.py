@@ -196,7 +196,7 @@ def _read_one(
         summary = LogSummary(timing.status, timing.window, steps_of(timing))
         return _made(KeptLog(summary, "", timing), judge, None, found=files)
     log = kept.read(files, record, window, alone=alone)
-    return _made(log, judge, row_of(record), found=files, known=record)
+    return _made(log, judge, row_of(record), found=files, known=None if kept.many else record)
 
 
 def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:

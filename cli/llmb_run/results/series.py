@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 import msgspec
 
 from llmb_common.command.printable import counted, first_few, printable
-from llmb_common.results.configuration import configuration_of
-from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, History, Shift, histories
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, History, Shift, histories, observed
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
@@ -23,20 +23,24 @@ _LONGEST_VALUE = 40
 
 def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
     """The scaling lines of the successful runs with figures."""
-    runs = []
-    for item in found:
-        if item.record and item.good and item.figures:
-            plan = item.record.plan
+    return scaling_of(((item.record.plan, item) for item in found if item.record), workspace)
+
+
+def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace) -> list[ScalingLine]:
+    """The same of runs whose plans are at hand."""
+    scaled = []
+    for plan, item in runs:
+        if item.good and item.judge.recipe(item):
             recipe, scatter = workspace.workload(plan.workload).recipe, item.past.scatter(item.configuration)
-            runs.append(ScaledRun(plan, recipe, item.software, item.good.seconds, item.good, scatter))
-    return scaling(runs)
+            scaled.append(ScaledRun(plan, recipe, item.software, item.good.seconds, item.good, scatter))
+    return scaling(scaled)
 
 
 def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> list[History]:
     """Of the successful runs; ``rate`` is how often there may be a change of level where there is none."""
     past = next((item.past for item in found), PastRuns())
-    runs = ((item.record, item.good) for item in found if item.record and item.good)
-    return histories(runs, rate, lambda record: past.scatter(configuration_of(record)))
+    runs = (observed(item.record, item.good) for item in found if item.record and item.good)
+    return histories(runs, rate, past.scatter)
 
 
 def shift_text(shift: Shift) -> str:

@@ -25,6 +25,7 @@ from llmb_run.campaigns.campaign import (
     frozen_now,
 )
 from llmb_run.campaigns.conduct import Conduct, refuse_slowed
+from llmb_run.reporting.answer import of_tuning
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
 from llmb_run.results.measuring import measure
@@ -169,8 +170,9 @@ def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, worksp
     result = outcome(campaign.id, kept, tuning, runs)
     measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
     report = build(measured, workspace, f"Tuning of {result['base']['title']}")
-    about = {name: result[name] for name in ("conclusion", "trials", "winner")}
-    write_atomic(campaign.folder / "report.html", page(msgspec.structs.replace(report, tuning=about)))
+    about = {name: result[name] for name in ("conclusion", "found", "trials", "winner")}
+    report = msgspec.structs.replace(report, tuning=about, answer=of_tuning(about))
+    write_atomic(campaign.folder / "report.html", page(report))
     return result
 
 

@@ -1,6 +1,6 @@
 """Whether a job's memory lets it start: the estimate of its plan, how well such jobs are known, what would help most.
 
-Formulas, their measured errors and how these came about: docs/appendix.md. The errors are those of
+Formulas, their measured errors and how these came about: docs/benchmarks.md. The errors are those of
 ``tests/data/memory_peaks.json`` (a test compares), in percent of the measured peak.
 """
 

@@ -3,7 +3,7 @@
 The tensors are those that megatron-core's layers save on Transformer Engine's modules with fused attention: input and
 output of both norms, queries, keys and values, the output of attention and its softmax statistics, the output of the
 first product of the MLP and the input of the second. Read in megatron-core 0.16.1 and Transformer Engine 2.12, and held
-against measured peaks (docs/appendix.md); those of Mamba and delta nets are not.
+against measured peaks (docs/benchmarks.md); those of Mamba and delta nets are not.
 
 Bytes are as ``llmb_train.settings`` and NVIDIA's functions set them (``storage_of``).
 """

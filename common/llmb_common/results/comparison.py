@@ -186,10 +186,14 @@ def facts(record: RunRecord) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+_NOT_SHOWN = {"overridden"}
+"""Which values somebody chose: the values themselves are shown."""
+
+
 def facts_of_plan(plan: JobPlan) -> dict[str, str]:
     """Of these what is known before a run."""
-    bookkeeping = fields_of(JobPlan, "bookkeeping")
-    kept = {name: value for name, value in plan_as_dict(plan).items() if name not in bookkeeping}
+    left_out = {*fields_of(JobPlan, "bookkeeping"), *_NOT_SHOWN}
+    kept = {name: value for name, value in plan_as_dict(plan).items() if name not in left_out}
     environment = kept.pop("env")
     found = {name: _shown(value) for name, value in _flat(kept)}
     found |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}

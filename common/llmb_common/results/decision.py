@@ -6,7 +6,7 @@ included; ``level`` has its bounds. A pass holds for the steady steps alone as w
 nothing.
 
 Whoever looks at growing data each time a run ends is wrong more often than one who looks once. So verdicts are given at
-``LOOKS`` runs only, each at a share of the error rate. ``docs/appendix.md`` has the simulation.
+``LOOKS`` runs only, each at a share of the error rate. ``docs/benchmarks.md`` has the simulation.
 """
 
 from __future__ import annotations

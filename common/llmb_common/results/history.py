@@ -9,7 +9,7 @@ change: one bad day is none.
 
 A level that rose and fell again has no single split. So the last two thirds of the series are searched too, two thirds
 of these, and so on; half of the error rate is the whole series', half theirs. Both sides of a change are searched
-again. ``docs/appendix.md`` has the simulation.
+again. ``docs/benchmarks.md`` has the simulation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
 from llmb_common.results.comparison import EVIDENCE, facts
-from llmb_common.results.configuration import configuration_key, image_marks, image_of, software_of, title_of
+from llmb_common.results.configuration import RunImage, configuration_of, image_marks, image_of, title_of
 from llmb_common.results.level import ERROR_RATE, SETTLED
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
@@ -227,10 +227,6 @@ def _measured(values: Sequence[float], at: int, offset: int, prior: Prior) -> Le
     return LevelChange(offset + at, split.shift, reach, offset + min(near), offset + max(near))
 
 
-_EVERY_RUN_DIFFERS = {"hosts"}
-"""Which nodes a scheduler chooses is not a change of the system."""
-
-
 @dataclass(frozen=True)
 class Changed:
     """A fact that is not what it was in the run before; ``-`` where one of the two does not know it."""
@@ -288,50 +284,83 @@ class History:
         return len(_days(self.moments))
 
 
+class Observed(NamedTuple):
+    """What a history keeps of a run: little, because there may be thousands. ``facts`` are those of ``history_facts``,
+    which runs that have the same ones may share."""
+
+    run_id: str
+    configuration: str
+    title: str
+    started: float
+    day: str
+    image: RunImage
+    time: StepTime
+    facts: Mapping[str, str]
+
+
+def observed(record: RunRecord, measured: StepTime) -> Observed:
+    """A run with its step time."""
+    return Observed(
+        run_id=record.paths.run_id,
+        configuration=configuration_of(record),
+        title=title_of(record.plan),
+        started=record.started,
+        day=record.day,
+        image=image_of(record),
+        time=measured,
+        facts=history_facts(record),
+    )
+
+
+def history_facts(record: RunRecord) -> dict[str, str]:
+    """The ``facts`` of a run but its nodes: which ones a scheduler chooses is not a change of the system."""
+    return {name: value for name, value in facts(record).items() if name != "hosts"}
+
+
 def histories(
-    runs: Iterable[tuple[RunRecord, StepTime]],
+    runs: Iterable[Observed],
     rate: float = REPORT_RATE,
-    scatter_of: Callable[[RunRecord], Scatter] = lambda _: STATED,
+    scatter_of: Callable[[str], Scatter] = lambda _: STATED,
 ) -> list[History]:
     """One for each configuration, in the order of the first runs.
 
-    ``rate`` is how often there may be a shift where nothing changed; ``scatter_of`` says how repeats of a run differ.
+    ``rate`` is how often there may be a shift where nothing changed; ``scatter_of`` says how repeats of a
+    ``configuration_of`` differ.
     """
-    together: dict[str, list[tuple[RunRecord, StepTime]]] = {}
-    for record, measured in runs:
-        together.setdefault(configuration_key(record.plan), []).append((record, measured))
+    together: dict[str, list[Observed]] = {}
+    for run in runs:
+        together.setdefault(run.configuration.partition(" ")[0], []).append(run)
     found = []
     for key, items in together.items():
-        items.sort(key=lambda item: item[0].started)
+        items.sort(key=lambda item: item.started)
         moments, seen = zip(*_moments(items), strict=True)
-        found.append(
-            History(key, title_of(items[0][0].plan), moments, _shifts(moments, seen, rate, scatter_of(items[-1][0])))
-        )
+        shifts = _shifts(moments, seen, rate, scatter_of(items[-1].configuration))
+        found.append(History(key, items[0].title, moments, shifts))
     return found
 
 
-def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[tuple[DatedRun, tuple[Changed, ...]]]:
+def _moments(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Changed, ...]]]:
     """Each with what changed since whichever run knew: what a run's nodes do not tell is as the last one knew it."""
-    before: dict[str, str] | None = None
-    known: dict[str, str] = {}
-    items = list(items)
-    marks = image_marks([image_of(record) for record, _ in items])
-    for (record, measured), mark in zip(items, marks, strict=True):
-        now = facts(record)
+    before: Mapping[str, str] | None = None
+    known: Mapping[str, str] = {}
+    marks = image_marks([item.image for item in items])
+    for item, mark in zip(items, marks, strict=True):
+        now = item.facts
         changes, seen = ((), ()) if before is None else (_changes(before, now), _changes(known, now))
-        when, times = (record.started, record.day), (measured.seconds, measured.error)
-        yield DatedRun(record.paths.run_id, *when, software_of(record) + mark, *times, changes), seen
+        software = item.configuration.partition(" ")[2] + mark
+        yield DatedRun(item.run_id, item.started, item.day, software, item.time.seconds, item.time.error, changes), seen
+        if before is not now:
+            known = {name: value for name, value in known.items() if name in EVIDENCE} | dict(now)
         before = now
-        known = {name: value for name, value in known.items() if name in EVIDENCE} | now
 
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed, ...]:
+    if before is now:
+        return ()
     return tuple(
         Changed(name, before.get(name, "-"), now.get(name, "-"))
         for name in dict.fromkeys([*before, *now])
-        if before.get(name) != now.get(name)
-        and name not in _EVERY_RUN_DIFFERS
-        and not (name in EVIDENCE and (name not in before or name not in now))
+        if before.get(name) != now.get(name) and not (name in EVIDENCE and (name not in before or name not in now))
     )
 
 

@@ -4,7 +4,7 @@ Blocks of four runs have two of either side, in an order that is drawn from all 
 differ (nodes, the day, neighbours, drift, what comes and goes with any period) knows nothing of the draw. So a
 difference is possible as long as, once it is taken off B's runs, what is left is not among the most extreme of what the
 other draws would make of the same runs: Fisher's randomisation test (1935), inverted. Nothing is assumed about how runs
-scatter, except that both sides do alike: ``tools.paired_simulation``, tables in ``docs/appendix.md``.
+scatter, except that both sides do alike: ``tools.paired_simulation``, tables in ``docs/benchmarks.md``.
 
 Each block has a level of its own, and all of them share a drift, or from ``SHAPED`` blocks on any effect of the turn,
 such as a slow first run of a job. Both are estimated beside the difference, by least squares.

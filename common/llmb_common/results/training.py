@@ -1,7 +1,7 @@
 """Does it train? What the figures of a log say of the work itself, however fast it was.
 
 A benchmark that computes nonsense can be fast, so a *pass* needs both. Every rule asks for something that no training
-does, beyond the noise of neighbouring steps; none knows a loss that is right. ``docs/appendix.md`` has how often
+does, beyond the noise of neighbouring steps; none knows a loss that is right. ``docs/benchmarks.md`` has how often
 they are wrong, on published curves and on made-up ones.
 
 The yardsticks: the run's own first steps, an untrained model (its loss is at least the logarithm of the vocabulary's

@@ -29,7 +29,7 @@ CUT = 5
 """Of each so many steps the highest and the lowest are left out: a pause of any rank in one of them says nothing."""
 ERROR_RATE = 0.0015
 """Of the t-test on either side. Two ranks that are alike differ in either direction; of more, the next one is meant,
-which takes away from the difference: docs/appendix.md has the simulated rates."""
+which takes away from the difference: docs/benchmarks.md has the simulated rates."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 

@@ -1,9 +1,9 @@
 "use strict";
 // The verdicts of an acceptance campaign, on the page of its evidence: before everything else, because they decide.
 
-function concluded({ accepted, why, outcome = accepted ? "accepted" : known(accepted) ? "not accepted" : "not judged", headline = outcome.toUpperCase() }) {
+function concluded({ accepted, outcome = accepted ? "accepted" : known(accepted) ? "not accepted" : "not judged", headline = outcome.toUpperCase() }) {
   const kind = { accepted: "pass", "not accepted": "fail", open: "open" }[outcome] || "not judged";
-  return { kind, headline, text: `${headline}: ${why}.` };
+  return { kind, headline };
 }
 
 function showAcceptance(campaign) {
@@ -24,6 +24,5 @@ function showAcceptance(campaign) {
     column("interval\n%", "number", (item) => item.performance_low, (item) => (known(item.performance_high) ? `${percent(item.performance_low)} to ${percent(item.performance_high)}` : "")),
   ], campaign.workloads);
   at("verdicts").querySelector("h2").after(element("p", { class: "quiet" },
-    "As llmb-run results gives them: against the site's baseline or published results, for each configuration by itself. The acceptance above decides."),
-    element("p", {}, report.conclusion.text));
+    "As llmb-run results gives them: against the site's baseline or published results, for each configuration by itself. The acceptance above decides."));
 }

@@ -2,6 +2,8 @@
 // Every value of the report reaches the document through element(): as text, never as markup.
 
 const report = JSON.parse(document.getElementById("data").textContent);
+// Nodes are named once, and by number in each run.
+for (const run of report.runs) run.hosts = run.hosts.map((number) => report.nodes[number]);
 const at = (id) => document.getElementById(id);
 
 function element(name, attributes, ...children) {
@@ -45,7 +47,7 @@ function verdictOf(result) {
   return MEASURED.includes(result.status) ? result.verdict || "not judged" : "no success";
 }
 
-const groupKind = (group) => group.verdict || (group.run_ids.length ? "not judged" : group.live && !group.unsuccessful ? "running" : "no success");
+const groupKind = (group) => group.verdict || (group.runs ? "not judged" : group.live && !group.unsuccessful ? "running" : "no success");
 
 function mark(verdict, words = verdict) {
   const { sign, kind } = lookOf(verdict);
@@ -75,9 +77,9 @@ const placeOf = (group) => (group >= 0 ? `group-${group}` : null);
 const linkOr = (place, words) => (known(place) ? element("a", { href: `#${place}` }, words) : words);
 const linkTo = (places, name, words = name) => linkOr(places.get(name), words);
 
-function named(runs, most = 12) {
-  const links = runs.slice(0, most).flatMap((run) => [linkTo(runPlaces, run), " "]);
-  return element("span", { class: "code" }, links, runs.length > most ? `and ${runs.length - most} more` : "");
+// The first of ``count`` runs.
+function named(runs, count) {
+  return element("span", { class: "code" }, runs.flatMap((run) => [linkTo(runPlaces, run), " "]), count > runs.length ? `and ${count - runs.length} more` : "");
 }
 
 const lines = (found) => element("ul", {}, found.map((line) => element("li", {}, line)));

@@ -27,6 +27,8 @@ const filters = {
     this.changed();
   },
 
+  get single() { return Boolean(this.form.elements.verdict.value || this.form.elements.text.value.trim()); },
+
   get title() { return this.form.elements.title.value; },
 
   runs() {
@@ -39,7 +41,8 @@ const filters = {
 
   changed() {
     const chosen = this.runs();
-    at("count").textContent = `${chosen.length} of ${many(report.runs.length, "run")}`;
+    const all = report.runs.length === report.counts.runs ? "" : " shown here";
+    at("count").textContent = `${chosen.length} of ${many(report.runs.length, "run")}${all}`;
     for (const listener of this.listeners) listener(chosen);
   },
 };

@@ -3,7 +3,11 @@
 
 function showHistory(runs) {
   const chosen = new Set(runs.map((run) => run.name));
-  const shown = report.histories.map((history) => ({ ...history, moments: history.moments.filter((moment) => chosen.has(moment.run_id)) })).filter((history) => history.moments.length);
+  const kinds = new Set(runs.map((run) => `${run.title} ${run.software}`));
+  const listed = new Set(report.runs.map((run) => run.name));
+  // Runs that are in no table are shown with those of their configuration, unless single runs were asked for.
+  const isShown = ({ title }, { run_id, software }) => chosen.has(run_id) || (!filters.single && !listed.has(run_id) && kinds.has(`${title} ${software}`));
+  const shown = report.histories.map((history) => ({ ...history, moments: history.moments.filter((moment) => isShown(history, moment)) })).filter((history) => history.moments.length);
   // Step times of different configurations have no common axis: each is drawn against its own first median.
   const several = shown.length > 1;
   const values = shown.flatMap((history) => {

@@ -1,6 +1,7 @@
 "use strict";
 
 showHead();
+showSections();
 at("without-charts").hidden = Boolean(window.vegaEmbed);
 if (known(report.campaign)) showAcceptance(report.campaign);
 const tuned = known(report.tuning) ? showTuning(report.tuning) : null;

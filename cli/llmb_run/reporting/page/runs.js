@@ -25,22 +25,18 @@ function remarksOf(run) {
 }
 
 function showNodes() {
-  at("nodes-note").textContent = report.hosts.length
-    ? `Relative step time: the median over the node's runs of a run's step time against the mean of all repeats of its configuration. Above 100 %, runs with this node are slower. ${SLOW} is a slow node: runs with it are slower than runs without it, by more than chance, and no slower node explains it.`
-    : "The nodes of these runs left no account of themselves.";
   if (report.hosts.length) sortedTable(at("node-table"), [
     column("node", "head", (line) => line.host, (line) => [line.host, known(line.slower) ? element("div", { class: "mark fail" }, `${SLOW} slow`) : ""]),
     column("GPUs", "medium", (line) => line.gpus),
     column("slower than without it\n%", "number", (line) => line.slower, (line) => [signed(line.slower), line.together.length ? quiet(`or ${line.together.join(" or ")}: always together`) : ""]),
     column("relative step time\n%", "number", (line) => line.ratio, (line) => percent(line.ratio)),
-    column("runs", "number", (line) => line.runs.length),
+    column("runs", "number", (line) => line.count),
     column("runs with problems", "medium", (line) => line.problems, (line) => (line.problems ? folded(String(line.problems), line.findings) : "0")),
-    column("which", "long", (line) => line.runs.length, (line) => named(line.runs)),
+    column("which", "long", (line) => line.count, (line) => named(line.runs, line.count)),
   ], report.hosts, { decorate: (row, line) => { row.id = nodePlaces.get(line.host); row.classList.toggle("slow", known(line.slower)); } });
 }
 
 function showDifferences() {
-  if (!report.differing.length) at("difference-lists").append(element("p", { class: "quiet" }, "No two runs of one configuration differ in anything on record but their nodes."));
   for (const { title, facts } of report.differing) {
     const table = element("table");
     at("difference-lists").append(element("details", { open: report.differing.length < 4 }, element("summary", {}, `${title}: ${many(facts.length, "difference")}`), element("div", { class: "scroll" }, table)));
@@ -48,8 +44,8 @@ function showDifferences() {
     sortedTable(table, [
       column("what", "head", ({ fact }) => fact.name),
       column("value", "long", ({ value }) => value.value, ({ value }) => element("span", { class: "code" }, value.value)),
-      column("runs", "number", ({ value }) => value.runs.length),
-      column("which", "long", ({ value }) => value.runs.length, ({ value, fact, number }) => [named(value.runs), number === fact.values.length - 1 && fact.others ? ` (and ${many(fact.others, "other value")})` : ""]),
+      column("runs", "number", ({ value }) => value.count),
+      column("which", "long", ({ value }) => value.count, ({ value, fact, number }) => [named(value.runs, value.count), number === fact.values.length - 1 && fact.others ? ` (and ${many(fact.others, "other value")})` : ""]),
     ], rows);
   }
 }

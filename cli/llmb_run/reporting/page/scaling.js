@@ -1,24 +1,20 @@
 "use strict";
-// Tokens/s and efficiency over the number of GPUs, beside the ideal line and what was published.
+// Efficiency over the number of GPUs, beside the ideal line and what was published.
 
 function showScaling() {
-  at("scaling-note").textContent = report.scaling.length
-    ? "Efficiency is tokens/s per GPU against the smallest scale that was run. Weak: the global batch grows with the GPUs. Strong: it stays the same. Published points are of their own software."
-    : "No configuration was run at two scales or more.";
   at("scaling-lines").replaceChildren();
   return Promise.all(report.scaling.map((line, number) => {
-    const speed = element("div", { class: "chart" });
     const share = element("div", { class: "chart" });
     const table = element("table");
     at("scaling-lines").append(element("h3", {}, `${line.title}, ${line.software}: ${line.kind} scaling`),
-      element("div", { class: "two" }, element("figure", {}, element("figcaption", {}, "Speed"), speed), element("figure", {}, element("figcaption", {}, "Efficiency"), share)),
+      element("figure", {}, element("figcaption", {}, "Efficiency"), share),
       element("div", { class: "scroll" }, table));
     scalingTable(table, line, report.scales[number]);
-    return drawScaling(line, speed, share);
+    return drawScaling(line, share);
   }));
 }
 
-function drawScaling(line, speed, share) {
+function drawScaling(line, share) {
   const base = line.points[0];
   const measured = line.points.map((point) => ({ what: "measured", gpus: point.gpus, rate: point.tokens_per_second, efficiency: 100 * point.efficiency }));
   const published = line.published.map((point) => ({ what: "published", gpus: point.gpus, rate: point.tokens_per_second, efficiency: known(point.efficiency) ? 100 * point.efficiency : null, source: point.source }));
@@ -28,24 +24,20 @@ function drawScaling(line, speed, share) {
   const pick = (values) => ({ domain, range: domain.map((what) => values[what]) });
   const values = [...measured, ...published, ...ideal];
   const x = { field: "gpus", type: "quantitative", title: "GPUs", scale: { type: "log", base: 2 }, axis: { values: scales, format: "d", labelOverlap: true } };
-  const tips = (field, title, format) => tooltip(["what", "what", null, "nominal"], ["gpus", "GPUs", "d"], [field, title, format], ["source", "source", null, "nominal"]);
-  const spec = (field, title, scale, format) => ({
+  const tips = tooltip(["what", "what", null, "nominal"], ["gpus", "GPUs", "d"], ["efficiency", "efficiency (%)", ".1f"], ["rate", "tokens/s", ",.0f"], ["source", "source", null, "nominal"]);
+  const spec = {
     height: 240, data: { values },
-    transform: [{ filter: `isValid(datum.${field})` }],
+    transform: [{ filter: "isValid(datum.efficiency)" }],
     encoding: {
-      x, y: { field, type: "quantitative", title, scale, axis: { format: field === "rate" ? "~s" : "~r" } },
+      x, y: { field: "efficiency", type: "quantitative", title: "efficiency (%)", scale: { zero: false }, axis: { format: "~r" } },
       color: { field: "what", type: "nominal", title: null, scale: pick({ measured: SERIES[0], published: SERIES[1], ideal: "var(--quiet)" }) },
     },
     layer: [
       { mark: { type: "line", strokeWidth: 1.6 }, encoding: { strokeDash: { field: "what", type: "nominal", title: null, scale: pick({ measured: [1, 0], published: [6, 3], ideal: [2, 3] }) } } },
-      { transform: [{ filter: "datum.what != 'ideal'" }], mark: { type: "point", filled: true, size: 60 }, encoding: { shape: { field: "what", type: "nominal", title: null, scale: pick({ measured: "circle", published: "diamond", ideal: "stroke" }) }, tooltip: tips(field, title, format) } },
+      { transform: [{ filter: "datum.what != 'ideal'" }], mark: { type: "point", filled: true, size: 60 }, encoding: { shape: { field: "what", type: "nominal", title: null, scale: pick({ measured: "circle", published: "diamond", ideal: "stroke" }) }, tooltip: tips } },
     ],
-  });
-  const about = `${line.title}, ${line.software}, ${line.kind} scaling`;
-  return Promise.all([
-    draw(speed, spec("rate", "tokens/s", { type: "log", nice: false }, ",.0f"), `Tokens per second over GPUs: ${about}`),
-    draw(share, spec("efficiency", "efficiency (%)", { zero: false }, ".1f"), `Efficiency in percent over GPUs: ${about}`),
-  ]);
+  };
+  return draw(share, spec, `Efficiency in percent over GPUs: ${line.title}, ${line.software}, ${line.kind} scaling`);
 }
 
 function scalingTable(table, line, rows) {

@@ -1,9 +1,8 @@
 "use strict";
-// The charts over the steps of the chosen runs: step time, distribution, loss.
+// The charts over the steps of the chosen runs: step time, loss.
 
 const MOST_LINES = 100;
 const MOST_MARKS = 3000; // beyond, lines only: a browser takes seconds for tens of thousands of marks
-const MOST_BOXES = 40;
 const MOST_NAMED = 20; // lines with a label each; beyond, those of the slowest runs have one
 
 function showSteps(runs) {
@@ -30,7 +29,6 @@ function showSteps(runs) {
   at("charts-note").replaceChildren(notes.join(" "), element("span", { class: "screen" }, " A click on a step leads to its run. Drag to move, Shift and the wheel to zoom, double-click to go back."));
   return Promise.all([
     draw(at("steps"), rows.length && stepSpec(rows, view), rows.length ? "Step time over iterations, a line for each run" : "No step is on record for these runs."),
-    showDistribution({ ...view, runs: printed }),
     showLoss(rows.filter((row) => known(row.loss)), view),
   ]);
 }
@@ -48,7 +46,7 @@ function endsOf(rows, field, { runs, seriesOf }) {
   });
 }
 
-const middleOf = (run) => run.steps.quantiles[3] || median(run.steps.seconds);
+const middleOf = (run) => run.steps.quantiles[1] || median(run.steps.seconds);
 const heightFor = (ends, least) => Math.max(least, LABEL * ends.length);
 
 function opacityOf(runs) {
@@ -69,7 +67,7 @@ function axisOf(runs, one) {
 function rangeOf({ runs, references, factor }) {
   const measured = runs.filter((run) => run.steps.quantiles.length).map((run) => run.steps.quantiles.map((value) => value * factor(run)));
   if (!measured.length || at("whole-range").checked) return extent(runs.flatMap((run) => run.steps.seconds.map((value) => value * factor(run))));
-  return extent([...measured.flatMap((values) => [values[1], values[5]]), ...references.map((reference) => reference.seconds)]);
+  return extent([...measured.flatMap((values) => [values[0], values[2]]), ...references.map((reference) => reference.seconds)]);
 }
 
 function extent(values) {
@@ -130,31 +128,6 @@ function stepSpec(rows, view) {
   if (references.length) layer.push({ data: { values: references }, mark: { type: "rule", strokeDash: [5, 4], clip: true }, encoding: { y: { field: "seconds", type: "quantitative" } } });
   const named = references.map(({ seconds, label }) => ({ label, level: seconds, iteration: Infinity, series: null }));
   return { height, padding: { right: 5, left: 5, top: 18, bottom: 5 }, data: { values }, layer: [...layer, ...endLabels([...ends, ...named], domain, height, lineColors(view))] };
-}
-
-function showDistribution(view) {
-  const { seriesOf, scales, references, factor } = view;
-  const all = view.runs.filter((run) => run.steps.quantiles.length).sort((one, other) => middleOf(other) * factor(other) - middleOf(one) * factor(one));
-  const shown = all.slice(0, MOST_BOXES);
-  const names = ["least", "low", "quarter", "middle", "three", "high", "most"];
-  const values = shown.map((run) => ({
-    run: run.name, label: labelOf(run), series: seriesOf(run), ...Object.fromEntries(names.map((name, number) => [name, run.steps.quantiles[number] * factor(run)])),
-  }));
-  const y = { field: "label", type: "nominal", sort: null, title: null, axis: { labelLimit: 110, labelOverlap: false } };
-  const x = (field) => ({ field, type: "quantitative", title: view.title, scale: { zero: false, nice: false, domain: rangeOf({ ...view, runs: shown }) } });
-  const color = { field: "series", ...scales.color, legend: null };
-  const titles = ["fastest", "5 %", "25 %", "median", "75 %", "95 %", "slowest"];
-  const tips = tooltip(["run", "run", null, "nominal"], ["series", "series", null, "nominal"], ...names.map((name, number) => [name, titles[number], ".4~f"]));
-  const layer = [
-    { mark: { type: "rule", clip: true }, encoding: { y, x: x("low"), x2: { field: "high" }, color, tooltip: tips } },
-    { mark: { type: "bar", size: 12, clip: true }, encoding: { y, x: x("quarter"), x2: { field: "three" }, color, tooltip: tips } },
-    { mark: { type: "tick", color: "var(--paper)", thickness: 2, size: 12, clip: true }, encoding: { y, x: x("middle"), tooltip: tips } },
-  ];
-  if (references.length) layer.push({ data: { values: references }, mark: { type: "rule", strokeDash: [5, 4] }, encoding: { x: x("seconds") } });
-  const which = all.length > shown.length ? `The slowest ${shown.length} of ${all.length} runs. ` : "";
-  const words = `${which}Boxes hold the middle half of a run's steps, lines 90 %; the tick is the median${references.length ? ", the dashed line the reference" : ""}.`;
-  at("distribution-note").textContent = values.length ? words : "";
-  return draw(at("distribution"), values.length && { height: Math.max(60, 24 * values.length), data: { values }, layer }, values.length ? words : "No step after warm-up.");
 }
 
 function showLoss(rows, view) {

@@ -1,17 +1,20 @@
 "use strict";
 // Configurations of one model by their speed: one chart for each of what they differ in.
 
+const LEAST_VALUES = 3; // of two, the table says it
+
 function showSweeps() {
-  at("sweeps").hidden = !report.sweeps.length;
   at("sweep-boards").replaceChildren();
   return Promise.all(report.sweeps.flatMap((board) => {
     const table = element("table");
-    const charts = board.differing.map(() => element("div", { class: "chart" }));
-    const figures = board.differing.map((name, number) => element("figure", {}, element("figcaption", {}, name), charts[number]));
+    const timed = board.lines.filter((line) => known(line.tokens_per_second_per_gpu));
+    const drawn = board.differing.filter((name) => new Set(timed.map((line) => line.values[name])).size >= LEAST_VALUES);
+    const charts = drawn.map(() => element("div", { class: "chart" }));
+    const figures = drawn.map((name, number) => element("figure", {}, element("figcaption", {}, name), charts[number]));
     at("sweep-boards").append(element("h3", {}, board.title), element("div", { class: "scroll" }, table),
       element("p", {}, "Fastest: ", element("code", {}, board.command)), element("div", { class: "two" }, figures));
     sweepTable(table, board);
-    return board.differing.map((name, number) => drawDimension(charts[number], board, name));
+    return drawn.map((name, number) => drawDimension(charts[number], board, name));
   }));
 }
 

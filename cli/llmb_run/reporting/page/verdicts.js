@@ -9,7 +9,7 @@ function showVerdicts(choose) {
   const columns = [
     column("verdict", "short", (group) => rankOf(group.kind), (group) => [mark(group.kind), indicated(group)]),
     column("configuration, software", "head", (group) => `${group.title} ${group.software}`, (group) => [element("button", { type: "button", class: "plain", title: "show its runs" }, group.title), quiet(group.software)]),
-    column("runs", "number", (group) => group.run_ids.length, (group) => [figure(group.place, String(group.run_ids.length)), ...others(group)]),
+    column("runs", "number", (group) => group.runs, (group) => [figure(group.place, String(group.runs)), ...others(group)]),
     ...figures(report.columns.groups, (group) => group, (group) => group.place),
     column("interval", "short", (group) => group.difference_high, (group) => interval(group, reach)),
     column("in words", "long", (group) => group.more_runs, (group) => group.verdict_text || "no successful run"),

@@ -1,0 +1,364 @@
+"""What a report answers on its first screen: pass, fail or open, in one sentence; one figure beside its reference; what
+to do about it; and which configuration of a sweep is the fastest."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from llmb_common.command.printable import counted, first_few
+from llmb_run.reporting.hosts import HostLine
+from llmb_run.results.groups import Board
+
+Word: TypeAlias = Literal["PASS", "FAIL", "OPEN", "FASTEST"]
+
+_WORDS: dict[str, Word] = {"pass": "PASS", "fail": "FAIL", "no success": "FAIL"}
+"""Of kinds of verdict; whatever else there is leaves the question open."""
+
+_WORST_FIRST = ("fail", "no success", "open", "running", "not judged", "no reference", "pass")
+
+_SAID = {
+    "fail": ("fails", "fail"),
+    "no success": ("has no successful run", "have no successful run"),
+    "running": ("has not ended", "have not ended"),
+    "pass": ("passes", "pass"),
+    "open": ("is open", "are open"),
+    "no reference": ("has no reference", "have no reference"),
+    "not judged": ("was not compared", "were not compared"),
+}
+"""Of one configuration and of several."""
+
+_DAYS = 7
+"""For how long a slow node is excluded."""
+
+_STALLS_SHOWN = 0.005
+"""Of the step time: what less cost is not worth a line."""
+
+_MOST_ALSO = 3
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """``text`` is one sentence. What there is nothing to say of is empty."""
+
+    word: Word
+    text: str
+    figure: str = ""
+    """The figure that decides: ``10.51 s a step``."""
+    reference: str = ""
+    """What it is held against: ``10.23 s, NVIDIA's result``."""
+    todo: str = ""
+    """What to do, in a sentence."""
+    command: str = ""
+    """The command that does it."""
+    fastest: str = ""
+    """Which configuration of a sweep is the fastest, in a sentence."""
+    fastest_command: str = ""
+    """The command that trains it again."""
+    also: tuple[str, ...] = ()
+    """What else a reader must know, each in a sentence."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs: all of them, those that did not succeed, and those that have not ended."""
+
+    runs: int
+    unsuccessful: int
+    live: int
+    causes: tuple[str, ...] = ()
+    """Why they did not succeed, the commonest first."""
+
+
+class Deciding(NamedTuple):
+    """The configuration that decides, what ``results`` would do about it, and its mean step time in seconds without the
+    runs on slow nodes; None where it had none of these nodes, or no other runs."""
+
+    group: Mapping[str, Any]
+    command: str = ""
+    without: float | None = None
+
+
+def kind_of(group: Mapping[str, Any]) -> str:
+    """The kind of a group's verdict; what became of its runs where there is none."""
+    if group["verdict"]:
+        return str(group["verdict"])
+    if group["runs"]:
+        return "not judged"
+    return "running" if group["live"] and not group["unsuccessful"] else "no success"
+
+
+def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The positions of ``groups``, the worst verdict first, and among equal ones what is furthest beyond its
+    reference."""
+    return sorted(range(len(groups)), key=lambda at: _order(groups[at]))
+
+
+def _order(group: Mapping[str, Any]) -> tuple[int, bool, float]:
+    rank = _WORST_FIRST.index(kind_of(group))
+    return rank, bool(group["indication"]), -(group["difference"] or 0)
+
+
+def conclude(
+    groups: Sequence[Mapping[str, Any]],
+    counts: Counts,
+    hosts: Sequence[HostLine],
+    deciding: Deciding | None,
+    sweeps: Sequence[Board] = (),
+) -> Answer:
+    """The answer of configurations (``GROUP`` as JSON); ``deciding`` is the worst of them; None: there are none."""
+    slow = [line for line in hosts if line.slower is not None]
+    board = max(sweeps, key=lambda item: len(item.configurations), default=None)
+    also = _also(counts, slow, deciding)
+    if deciding is None:
+        return Answer(word="OPEN", text=f"{counted(counts.runs, 'run')}, and none that LLMB recorded.", also=also)
+    if board and not {kind_of(group) for group in groups} & {"pass", "fail", "open"}:
+        return msgspec.structs.replace(_of_sweep(board), also=also)
+    kind = kind_of(deciding.group)
+    todo, command = _todo(kind, deciding, hosts, slow)
+    figure, reference = _figures(deciding.group)
+    return Answer(
+        word=_WORDS.get(kind, "OPEN"),
+        text=plain(_counts(groups) + _sentence(kind, groups, deciding, slow, counts)),
+        figure=figure,
+        reference=plain(reference),
+        todo=todo,
+        command=command,
+        fastest=_fastest(board) if board else "",
+        fastest_command=board.command if board else "",
+        also=also,
+    )
+
+
+def of_campaign(campaign: Mapping[str, Any]) -> Answer:
+    """The answer of an acceptance campaign, by ``for_report``: its own verdict, and the worst workload's speed."""
+    words: dict[str, Word] = {"accepted": "PASS", "not accepted": "FAIL"}
+    timed = [item for item in campaign["workloads"] if item["performance"] is not None]
+    worst = min(timed, key=lambda item: item["performance"] - (item["required"] or 0), default=None)
+    return Answer(
+        word=words.get(campaign["outcome"], "OPEN"),
+        text=plain(f"{campaign['headline']}: {campaign['why']}."),
+        figure=f"{worst['performance']:.1%} of the reference's speed" if worst else "",
+        reference=plain(f"{worst['required']:.1%} required, {worst['title']}") if worst and worst["required"] else "",
+        also=tuple(plain(text) for text in campaign["remarks"][:_MOST_ALSO]),
+    )
+
+
+def of_tuning(tuning: Mapping[str, Any]) -> Answer:
+    """The answer of a tuning: its conclusion, and the winner's command."""
+    text = plain(tuning["conclusion"])
+    found: bool = tuning["found"]
+    return Answer(
+        word="FASTEST" if found else "OPEN",
+        text=f"{text[:1].upper()}{text[1:].rstrip('.')}.",
+        todo="Train with it:" if found else "",
+        command=tuning["winner"]["command"] if found else "",
+    )
+
+
+def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The configuration for people: ``llama3.1 70b mbridge fp8 on 64 H100``; with its software where several have that
+    name."""
+    name = _short(group["title"])
+    same = [other for other in others if _short(other["title"]) == name]
+    return f"{plain(group['title'])} with {group['software']}" if len(same) > 1 else name
+
+
+def _short(title: str) -> str:
+    without_scaling = re.sub(r" \([^()]*\)", "", title)
+    return re.sub(r"(?<= on )\d+ [a-z]+\d+", lambda found: found[0].upper(), plain(without_scaling))
+
+
+def plain(text: str) -> str:
+    """``text`` without parentheses: what stands in them is set off by commas."""
+    innermost = re.compile(r" ?\(([^()]*)\)")
+    while innermost.search(text):
+        text = innermost.sub(r", \1", text)
+    return re.sub(r"[()]", "", text)
+
+
+def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
+    """Nodes without the domain that they share: ``rack07-node03`` of ``rack07-node03.cluster.example``."""
+    firsts = Counter(line.host.partition(".")[0] for line in hosts)
+    return {line.host: first if firsts[first := line.host.partition(".")[0]] == 1 else line.host for line in hosts}
+
+
+def _counts(groups: Sequence[Mapping[str, Any]]) -> str:
+    """How many of several configurations have each verdict: ``1 of 7 configurations fails, 5 are open: ``."""
+    if len(groups) == 1:
+        return ""
+    kinds = Counter(kind_of(group) for group in groups)
+    if len(kinds) == 1:
+        (kind,) = kinds
+        every = "Both" if len(groups) == 2 else f"All {len(groups)}"
+        return f"{every} configurations {_SAID[kind][1]}: "
+    said: list[str] = []
+    for kind in sorted(kinds, key=_WORST_FIRST.index):
+        of_all = "" if said else f" of {len(groups)} configurations"
+        said.append(f"{kinds[kind]}{of_all} {_SAID[kind][kinds[kind] > 1]}")
+    return f"{', '.join(said)}: "
+
+
+def _sentence(
+    kind: str,
+    groups: Sequence[Mapping[str, Any]],
+    deciding: Deciding,
+    slow: Sequence[HostLine],
+    counts: Counts,
+) -> str:
+    """What is to be said of the configuration that decides."""
+    group, name = deciding.group, named(deciding.group, groups)
+    if group["difference"] is None or group["not_training"]:
+        return f"{name} {_without_difference(kind, group, counts)}."
+    said = f"{name} is {_apart(group['difference'])} {_held_against(group)}"
+    if deciding.without is not None:
+        alone = deciding.without / group["reference"]["seconds"] - 1
+        return f"{said}, and without {first_few(_names(slow))} it is {_apart(alone)} that."
+    if kind == "pass":
+        return f"{said}."
+    if kind == "fail":
+        return f"{said}, and up to {group['tolerance']:.1%} slower would pass."
+    if group["reference_too_uncertain"]:
+        return f"{said}, and that has too few runs to decide."
+    return f"{said}, which {counted(group['runs'], 'run')} cannot tell from the limit of {group['tolerance']:.1%}."
+
+
+def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
+    if kind == "no success":
+        why = f": {counts.causes[0]}" if counts.causes else ""
+        return f"has no successful run{why}"
+    if kind == "running":
+        return "has not ended"
+    if group["not_training"]:
+        return f"does not train as planned: {group['not_training'][0]}"
+    if kind == "no reference":
+        return "has no reference: nothing is published for it, and this site has no baseline"
+    return f"was not compared: {group['verdict_text']}"
+
+
+def _apart(difference: float) -> str:
+    if abs(difference) < 0.0005:
+        return "as fast as"
+    return f"{abs(difference):.1%} {'slower' if difference > 0 else 'faster'} than"
+
+
+def _held_against(group: Mapping[str, Any]) -> str:
+    reference = group["reference"]
+    whose = {"published": "NVIDIA's result", "baseline": "this site's baseline"}.get(reference["kind"], "its reference")
+    return whose if reference["same_software"] else f"{whose} with {reference['software'].rpartition(', ')[2]}"
+
+
+def _figures(group: Mapping[str, Any]) -> tuple[str, str]:
+    """The step time that the verdict is of, stalls included, and the reference's."""
+    if group["difference"] is None:
+        return (f"{_seconds(group['step_seconds'])} a step" if group["step_seconds"] else ""), ""
+    reference = group["reference"]
+    mean = reference["seconds"] * (1 + group["difference"])
+    return f"{_seconds(mean)} a step", f"{_seconds(reference['seconds'])}, {reference['source']}"
+
+
+def _seconds(value: float) -> str:
+    digits = 3 if value < 1 else 2
+    return f"{value:.{digits}f} s"
+
+
+def _names(slow: Sequence[HostLine]) -> list[str]:
+    known = short_names(slow)
+    return [known[line.host] for line in slow]
+
+
+def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
+    """What to do, and the command. A slow node outranks all else: whatever it slows down proves nothing."""
+    if slow:
+        return _take_out(hosts, slow)
+    group = deciding.group
+    if kind == "pass":
+        return "Nothing has to be done.", ""
+    if kind == "running":
+        return "Wait for the runs that have not ended.", deciding.command
+    if kind == "no success" or (kind == "fail" and group["not_training"]):
+        return "Find out why.", deciding.command
+    if kind == "fail":
+        return "Find out what slows it down, beginning with the slowest run.", deciding.command
+    if kind == "open" and group["more_runs"]:
+        return f"Run it again{', on other days' if group['other_days'] else ''}.", deciding.command
+    if kind == "no reference":
+        return "Make a baseline of its runs, with which later ones are compared.", deciding.command
+    return "", ""
+
+
+def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
+    known = short_names(hosts)
+    names = [known[line.host] for line in slow]
+    first = slow[0]
+    if len(slow) == 1:
+        text = f"Take {names[0]} out: {reason(first, hosts)}."
+    elif len(slow) == 1 + len(first.together):
+        text = f"Take {' and '.join(names)} out: one of them is slow, and they were always in the same runs."
+    else:
+        text = f"Take {first_few(names)} out: runs with any of them are slower."
+    nodes = ",".join(line.host for line in slow)
+    words = ["exclude", "add", nodes, "--days", str(_DAYS), "--reason", plain(reason(first, hosts))]
+    return plain(text), f"llmb-run {shlex.join(words)}"
+
+
+def reason(line: HostLine, hosts: Sequence[HostLine]) -> str:
+    """Why a node is slow: ``GPU 3 is too hot``; where nothing says, how much slower the runs with it are."""
+    for finding in line.findings:
+        if hot := re.search(r"(GPU \d+) \(too hot", finding):
+            return f"{hot[1]} is too hot"
+    if line.findings:
+        return line.findings[0].replace(f"{line.host} ", "").replace(line.host, short_names(hosts)[line.host])
+    return f"runs with it are {line.slower:.1%} slower than those without it"
+
+
+def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
+    said = []
+    runs = counted(counts.runs, "run")
+    if slow and (deciding is None or deciding.without is None):
+        slower = max(line.slower or 0.0 for line in slow)
+        said.append(f"Runs with {first_few(_names(slow))} are up to {slower:.1%} slower than those without.")
+    if counts.unsuccessful:
+        often = "" if counts.unsuccessful == 1 else "most often "
+        cause = f", {often}because of this: {counts.causes[0]}" if counts.causes else ""
+        said.append(f"{counts.unsuccessful} of {runs} did not succeed{cause}.")
+    if counts.live:
+        said.append(f"{counts.live} of {runs} {'has' if counts.live == 1 else 'have'} not ended.")
+    stalls = deciding.group["stall_share"] if deciding else None
+    if deciding and stalls and stalls >= _STALLS_SHOWN:
+        steady = _seconds(deciding.group["step_seconds"])
+        said.append(f"Stalls cost {stalls:.1%} of that: a steady step takes {steady}.")
+    return tuple(plain(text) for text in said[:_MOST_ALSO])
+
+
+def _of_sweep(board: Board) -> Answer:
+    """The answer of a sweep of which nothing has a reference: which configuration is the fastest."""
+    first, *others = board.configurations
+    tied = [item for item in others if item.place == first.place]
+    behind = next((item for item in others if item.place not in (None, first.place)), None)
+    compared = tied[0] if tied else behind
+    return Answer(
+        word="OPEN" if tied else "FASTEST",
+        text=_fastest(board),
+        figure=f"{first.tokens:,.0f} tokens/s a GPU" if first.tokens else "",
+        reference=f"{compared.tokens:,.0f}, the next" if compared and compared.tokens else "",
+        todo="Run those in the first place again: more runs may tell them apart." if tied else "Train with it:",
+        command="" if tied else board.command,
+    )
+
+
+def _fastest(board: Board) -> str:
+    """Of configurations by speed: the first, and how far it is ahead."""
+    first, *others = board.configurations
+    name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))
+    of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short(board.title)}"
+    if tied := sum(item.place == first.place for item in others):
+        return plain(
+            f"{tied + 1} {of_all} share the first place, {name} among them: these runs do not tell them apart."
+        )
+    behind = next((item.behind for item in others if item.behind), None)
+    lead = f": the next takes {behind.ratio - 1:.1%} longer for a token" if behind else ""
+    return plain(f"{name} is the fastest {of_all}{lead}.")

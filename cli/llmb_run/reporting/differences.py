@@ -1,0 +1,80 @@
+"""In what the runs of one job differ."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+
+from llmb_common.results.comparison import EVIDENCE
+from llmb_run.reporting.seen import SeenRun
+
+MOST_TITLES = 40
+"""Jobs whose differences a report lists."""
+
+MOST_NAMED = 12
+"""Runs that are named where many have something in common."""
+
+_MOST_VALUES = 8
+
+
+class Value(msgspec.Struct, frozen=True):
+    """One value of a fact; ``-`` where they have none. ``runs`` are the first of ``count`` runs that have it."""
+
+    value: str
+    runs: tuple[str, ...]
+    count: int
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """``values`` are the commonest, ``others`` counts the rest."""
+
+    name: str
+    values: tuple[Value, ...]
+    others: int = 0
+
+
+class Differing(msgspec.Struct, frozen=True):
+    """Runs of one title, such as ``grok1 314b nemo2 bf16 on 256 h100``, and the facts in which they differ."""
+
+    title: str
+    facts: tuple[Fact, ...]
+
+
+def differing(seen: Sequence[SeenRun]) -> list[Differing]:
+    """One for each title with runs that differ, in the order of the first runs."""
+    together: dict[str, list[SeenRun]] = {}
+    for run in seen:
+        together.setdefault(run.title, []).append(run)
+    found = ((title, _differing_facts(runs)) for title, runs in together.items())
+    return [Differing(title, facts) for title, facts in found if facts]
+
+
+def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
+    alike: dict[int, list[int]] = {}
+    """Positions of the runs that share their facts."""
+    for position, run in enumerate(runs):
+        alike.setdefault(id(run.facts), []).append(position)
+    kinds = [(runs[positions[0]].facts, positions) for positions in alike.values()]
+    differ = []
+    for name in dict.fromkeys(itertools.chain.from_iterable(facts for facts, _ in kinds)):
+        by_value: dict[str, list[list[int]]] = {}
+        for facts, positions in kinds:
+            # What a run's nodes did not tell is unknown, and no difference.
+            if name in facts or name not in EVIDENCE:
+                by_value.setdefault(facts.get(name, "-"), []).append(positions)
+        if len(by_value) > 1:
+            differ.append(_fact(name, by_value, runs))
+    return tuple(differ)
+
+
+def _fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[SeenRun]) -> Fact:
+    counts = {value: sum(map(len, positions)) for value, positions in by_value.items()}
+    ordered = sorted(by_value, key=lambda value: -counts[value])
+    values = []
+    for value in ordered[:_MOST_VALUES]:
+        first = itertools.islice(heapq.merge(*by_value[value]), MOST_NAMED)
+        values.append(Value(value, tuple(runs[position].run_id for position in first), counts[value]))
+    return Fact(name, tuple(values), len(ordered) - len(values))

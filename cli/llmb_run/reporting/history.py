@@ -1,0 +1,36 @@
+"""The histories that a report shows: as many runs as can be drawn, with every change of level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmb_common.results.history import DatedRun, History
+from llmb_run.reporting.steps import stretches
+
+MOST_HISTORIES = 30
+
+_MOST_RUNS = 1500
+"""Runs in all histories of a report together."""
+
+
+def shown_histories(histories: Sequence[History]) -> list[History]:
+    """Of those of two runs or more the ones with most runs, each with as many as there is room for, in their order."""
+    several = [item for item in histories if len(item.moments) > 1]
+    longest = sorted(several, key=lambda item: -len(item.moments))[:MOST_HISTORIES]
+    kept = {item.key for item in longest}
+    most = _MOST_RUNS // max(1, len(longest))
+    return [replace(item, moments=_thinned(item, most)) for item in several if item.key in kept]
+
+
+def _thinned(history: History, most: int) -> tuple[DatedRun, ...]:
+    """Of each stretch the fastest and the slowest run, the first and the last of all, and where a level began."""
+    moments = history.moments
+    if len(moments) <= most:
+        return moments
+    began = {shift.run_id for shift in history.shifts}
+    kept = {0, len(moments) - 1, *(at for at, moment in enumerate(moments) if moment.run_id in began)}
+    for places in stretches(len(moments), max(1, most // 2)):
+        kept.add(min(places, key=lambda at: moments[at].seconds))
+        kept.add(max(places, key=lambda at: moments[at].seconds))
+    return tuple(moments[at] for at in sorted(kept))

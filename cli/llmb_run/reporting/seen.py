@@ -1,0 +1,141 @@
+"""What a report keeps of each run: there may be thousands, so their records, logs and verdicts are read and let go."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from llmb_common.command.printable import printable
+from llmb_common.machine.files import user_name
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.results.configuration import title_of
+from llmb_common.results.history import Observed, history_facts
+from llmb_common.results.steps import StepTime
+from llmb_common.runs.record import RunRecord
+from llmb_run.results.measured import MeasuredRun, explain
+
+_AT_ONCE = 500
+"""Runs whose records are held at the same time."""
+
+_ENDLESS = 10**9
+"""Steps of a run of which it is known that none stalls."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SeenRun:
+    """A run that LLMB recorded. Texts and facts that many runs have are held once; empty: nobody said."""
+
+    run: MeasuredRun
+    plan: JobPlan
+    title: str
+    started: float
+    day: str
+    facts: Mapping[str, str]
+    """``history_facts``: what may explain its speed, but for its nodes."""
+    hosts: tuple[str, ...]
+    gpus: str
+    driver: str
+    cuda: str
+    nccl: str
+    problems: tuple[str, ...]
+    """What its nodes say against its result."""
+    host: str
+    """Where it was submitted."""
+    owner: str
+    queue: str
+    """With the scheduler's word for it: ``partition batch``."""
+    cause: str
+    """Why it failed, in short; empty where that is not known, and for a run that did not."""
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    @property
+    def steady(self) -> StepTime | None:
+        """Its step time without stalls: what is slow in each step. None: it has none to compare."""
+        good = self.run.good
+        return replace(good, stalls=(), steps=_ENDLESS) if good else None
+
+    @property
+    def observed(self) -> Observed | None:
+        """Its place in the history of its configuration; None where it has no step time to compare."""
+        run, good = self.run, self.run.good
+        if good is None:
+            return None
+        image = run.summary.image
+        return Observed(run.run_id, run.configuration, self.title, self.started, self.day, image, good, self.facts)
+
+
+class _Words:
+    """Equal values, held once."""
+
+    def __init__(self) -> None:
+        self._facts: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+        self._texts: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def facts(self, record: RunRecord) -> Mapping[str, str]:
+        found = history_facts(record)
+        return self._facts.setdefault(tuple(found.items()), found)
+
+    def texts(self, found: Iterable[str]) -> tuple[str, ...]:
+        texts = tuple(map(sys.intern, found))
+        return self._texts.setdefault(texts, texts)
+
+
+def look_at(found: Sequence[MeasuredRun]) -> list[SeenRun]:
+    """What is kept of those of ``found`` that LLMB recorded, in their order."""
+    words = _Words()
+    seen = []
+    for start in range(0, len(found), _AT_ONCE):
+        some = found[start : start + _AT_ONCE]
+        explain(some)
+        for item in some:
+            record = item.record
+            if record is not None:
+                seen.append(_seen(item, record, words))
+            item.forget()
+    return seen
+
+
+def _seen(item: MeasuredRun, record: RunRecord, words: _Words) -> SeenRun:
+    scheduler, account = record.plan.scheduler, item.account
+    item.memory_gib  # noqa: B018 (while its record is at hand)
+    return SeenRun(
+        run=item,
+        plan=record.plan,
+        title=sys.intern(title_of(record.plan)),
+        started=record.started,
+        day=sys.intern(record.day),
+        facts=words.facts(record),
+        hosts=words.texts(account.hosts),
+        gpus=sys.intern(account.gpus),
+        driver=sys.intern(account.driver),
+        cuda=sys.intern(account.cuda),
+        nccl=sys.intern(account.nccl),
+        problems=words.texts(finding.text for finding in item.findings if finding.severity == "problem"),
+        host=sys.intern(str(record.manifest.get("host") or "")),
+        owner=sys.intern(_owner(record.paths.folder)),
+        queue=f"{scheduler.queue_word} {scheduler.queue}" if scheduler and scheduler.queue else "",
+        cause=sys.intern(_cause(item)),
+    )
+
+
+def _cause(item: MeasuredRun) -> str:
+    """In the words that it shares with other failures of its kind: without rank and node."""
+    if item.why is None:
+        return ""
+    return printable(item.why.cause.what if item.why.cause else item.why.short)
+
+
+def _owner(folder: Path) -> str:
+    try:
+        return _name_of(folder.stat().st_uid)
+    except OSError:
+        return ""
+
+
+_name_of = functools.cache(user_name)

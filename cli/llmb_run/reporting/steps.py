@@ -1,0 +1,75 @@
+"""The steps of a run as a report holds them: few enough to draw, with every extreme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from llmb_common.results.steps import after_warm_up
+from llmb_common.timing.records import Iteration
+from llmb_common.timing.runs import RunTiming
+
+_DIGITS = 6
+_QUANTILES = (0.05, 0.5, 0.95)
+
+
+class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns of equal length, seconds and TFLOP/s per GPU; ``total`` is how many steps the log has.
+
+    ``quantiles`` are of all steps after warm-up: 5 %, the median, 95 %; empty where there are none.
+    """
+
+    total: int
+    index: list[int]
+    seconds: list[float]
+    loss: list[float | None]
+    quantiles: list[float]
+
+
+def steps_of(timing: RunTiming, most: int) -> StepColumns:
+    """At most about ``most`` steps of a run."""
+    items = thin(timing.iterations, most)
+    steady = sorted(item.seconds for item in after_warm_up(timing))
+    return StepColumns(
+        total=len(timing.iterations),
+        index=[item.index for item in items],
+        seconds=[_short(item.seconds) for item in items],
+        loss=[_finite(item.loss) for item in items],
+        quantiles=[_short(quantile(steady, share)) for share in _QUANTILES] if steady else [],
+    )
+
+
+def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
+    """``items``, or of each stretch of equal length its fastest and slowest step and its highest loss, in order."""
+    items = list(items)  # else each look at one asks the file
+    if len(items) <= most:
+        return items
+    kept: set[int] = {0, len(items) - 1}
+    for places in stretches(len(items), max(1, most // 3)):
+        kept.add(min(places, key=lambda at: items[at].seconds))
+        kept.add(max(places, key=lambda at: items[at].seconds))
+        kept.add(max(places, key=lambda at: _finite(items[at].loss) or -math.inf))
+    return [items[at] for at in sorted(kept)]
+
+
+def stretches(count: int, number: int) -> list[range]:
+    """The positions of ``count`` items in ``number`` stretches of equal length."""
+    return [range(count * at // number, count * (at + 1) // number) for at in range(number)]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted values, between neighbours linearly."""
+    at = share * (len(ordered) - 1)
+    below = math.floor(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (at - below)
+
+
+def _finite(value: float | None) -> float | None:
+    return _short(value) if value is not None and math.isfinite(value) else None
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
