@@ -209,9 +209,9 @@ class Executor(JobScript):
         """
         raise _no_nodes()
 
-    def topology(self) -> dict[str, tuple[str, ...]]:
-        """Where nodes are in the network, as far as the scheduler knows: of each the switches above it, or the blocks
-        that it is in, the nearest first. Empty: it does not know. Never raises."""
+    def topology(self) -> dict[str, str]:
+        """Where nodes are in the network, as far as the scheduler knows: of each its switch or block. Empty: it does
+        not know. Never raises."""
         return {}
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:

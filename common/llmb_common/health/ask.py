@@ -17,7 +17,7 @@ from typing import Any
 
 from llmb_common.errors import CheckFailed, RequestError, SchedulerError
 from llmb_common.executors import Executor, Held, NodeRequest
-from llmb_common.health.verdicts import NodeVerdict, judge
+from llmb_common.health.verdicts import Fabric, NodeVerdict, judge
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer
 from llmb_common.nodes.compare import drift
@@ -130,8 +130,8 @@ class Health:
     verdicts: Sequence[NodeVerdict]
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     seconds: float = 0.0
-    measured: Mapping[str, Any] = field(default_factory=dict)
-    """Under load."""
+    fabric: Fabric | None = None
+    """Under load; None: nobody asked."""
     complaint: str = ""
     """The scheduler's message, if not all nodes answered."""
 

@@ -42,7 +42,8 @@ def ranks_of(needs: Needs) -> int:
 
 
 class Workers:
-    """The nodes at work. ``lost`` has those that answer no more, with the reason."""
+    """The nodes at work. ``lost`` has those that answer no more, with the reason, and ``logs`` what NCCL said on each
+    node of the way that the traffic takes."""
 
     def __init__(self, conversation: Conversation, needs: Needs, nodes: Sequence[str], port: int) -> None:
         self._conversation = conversation
@@ -52,6 +53,7 @@ class Workers:
         self._number = 0
         self._port = port
         self.lost: dict[str, str] = {}
+        self.logs: dict[str, list[str]] = {}
 
     @property
     def nodes(self) -> list[str]:
@@ -71,16 +73,16 @@ class Workers:
 
     def reduce(
         self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
-    ) -> tuple[list[list[GroupMeasurement]], list[str]]:
-        """All-reduces in disjoint groups at the same time: for each group one measurement a size, and what NCCL said of
-        the way that the traffic takes."""
+    ) -> list[list[GroupMeasurement]]:
+        """All-reduces in disjoint groups at the same time: for each group one measurement a size."""
         members = [node for group in groups for node in group]
         what = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
         answers = self._order({**what, "port": self._port, "seconds": seconds}, members, seconds)
         self._port += len(groups)
         count = ranks_of(self._needs)
-        lines = [line for said in answers.values() for line in _logged(said)]
-        return [_measured(group, count, sizes, answers) for group in groups], lines
+        for node, said in answers.items():
+            self.logs.setdefault(node, []).extend(_logged(said))
+        return [_measured(group, count, sizes, answers) for group in groups]
 
     def _order(self, what: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
         self._number += 1

@@ -14,11 +14,10 @@ from llmb_common.executors.slurm.query import ASK_SECONDS, run_slurm
 from llmb_common.runs.hostlist import expand_known
 
 _UNIT = re.compile(r"\s*(?:SwitchName|BlockName|AggregatedBlock|RingName)=(\S+) (?:.* )?Nodes=(\S+)(?: .*)?")
-_LEVEL = re.compile(r" Level=([0-9]{1,4}) ")
 
 
-def topology() -> dict[str, tuple[str, ...]]:
-    """The switches above each node, or the blocks that it is in, the smallest first. Empty: Slurm knows none."""
+def topology() -> dict[str, str]:
+    """The switch, or the block, that each node is in; of several the smallest. Empty: Slurm knows none."""
     try:
         answer = run_slurm(["scontrol", "show", "topology"], ASK_SECONDS)
     except SchedulerError:
@@ -26,17 +25,15 @@ def topology() -> dict[str, tuple[str, ...]]:
     return parse_topology(answer.output)
 
 
-def parse_topology(output: str) -> dict[str, tuple[str, ...]]:
+def parse_topology(output: str) -> dict[str, str]:
     """The same of what ``scontrol show topology`` has printed."""
-    units: list[tuple[int, int, str, list[str]]] = []
+    units: list[tuple[str, list[str]]] = []
     for line in output.splitlines():
         if found := _UNIT.fullmatch(line):
-            nodes = expand_known(found[2])
-            level = _LEVEL.search(line)
-            units.append((len(nodes), int(level[1]) if level else 0, found[1], nodes))
-    units.sort(key=lambda unit: unit[:3])
-    above: dict[str, tuple[str, ...]] = {}
-    for _, _, name, nodes in units:
+            units.append((found[1], expand_known(found[2])))
+    units.sort(key=lambda unit: len(unit[1]))
+    smallest: dict[str, str] = {}
+    for name, nodes in units:
         for node in nodes:
-            above[node] = (*above.get(node, ()), name)
-    return above
+            smallest.setdefault(node, name)
+    return smallest
