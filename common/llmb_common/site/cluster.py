@@ -71,6 +71,12 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Bus bandwidth of an all-reduce within a node."""
     all_reduce_gb_per_s: Rate = None
     """The same between two nodes."""
+    four_nodes_all_reduce_gb_per_s: Rate = None
+    """The same among four nodes, as they are measured from 24 nodes on."""
+    all_nodes_all_reduce_gb_per_s: Rate = None
+    """The same among all nodes of a fleet."""
+    tolerance_percent: Annotated[float, msgspec.Meta(ge=0, lt=100)] | None = None
+    """How far below these figures a node fails. Default: 10 % for copies and within a node, else 15 %."""
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
