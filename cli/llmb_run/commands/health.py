@@ -27,6 +27,7 @@ from llmb_common.site.machine import way_here
 from llmb_common.timing.job_events import read_events
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.fabric_text import fabric_text
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
 from llmb_run.starting.submitting import counted_by
@@ -191,7 +192,7 @@ def _text(found: Health) -> str:
         for value, nodes in of.items()
     ]
     parts = [
-        "".join(f"{line}\n" for line in fabric_lines(found.fabric)) if found.fabric else "",
+        fabric_text(found.fabric) if found.fabric else "",
         table(["node", "", "check", "what"], rows[:_MOST_LINES]) + more,
         table(["", "", "check", "what"], shared),
         table(["differs", "nodes", "value", "where"], drifting, ["nodes"]),

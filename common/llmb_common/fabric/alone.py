@@ -50,7 +50,9 @@ def _values(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
         for group in measured.within
         if group.busbw_gbps and len(group.nodes) == 1
     ]
-    return {"matrix": matrix, "copy": copy, "within": within}
+    to_gpu = [Value(node.host, node.gpu, node.to_gpu_gbps) for node in measured.nodes if node.to_gpu_gbps]
+    from_gpu = [Value(node.host, node.gpu, node.from_gpu_gbps) for node in measured.nodes if node.from_gpu_gbps]
+    return {"matrix": matrix, "copy": copy, "to_gpu": to_gpu, "from_gpu": from_gpu, "within": within}
 
 
 def measure(

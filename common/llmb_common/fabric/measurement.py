@@ -70,6 +70,10 @@ class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """Of a matrix product."""
     copy_gbps: float | None = None
     """Within its memory, reads and writes counted, in 10^9 bytes/s."""
+    to_gpu_gbps: float | None = None
+    """From the host's memory, pinned, in 10^9 bytes/s."""
+    from_gpu_gbps: float | None = None
+    """The other way."""
     error: str = ""
 
 

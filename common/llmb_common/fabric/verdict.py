@@ -49,7 +49,7 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement over all that gave it: GPUs, nodes, or groups of one size."""
 
-    name: Literal["matrix", "copy", "within", "groups", "whole"]
+    name: Literal["matrix", "copy", "to_gpu", "from_gpu", "within", "groups", "whole"]
     word: str
     unit: Literal["TFLOPS", "GB/s"]
     nodes: int

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from llmb_common.command.printable import printable
 from llmb_common.runs.hostlist import compress
 
-MeasureName = Literal["matrix", "copy", "within", "groups", "whole"]
+MeasureName = Literal["matrix", "copy", "to_gpu", "from_gpu", "within", "groups", "whole"]
 
 
 class MeasureWord(NamedTuple):
@@ -25,6 +25,8 @@ class MeasureWord(NamedTuple):
 MEASURES: dict[MeasureName, MeasureWord] = {
     "matrix": MeasureWord("matrix product", "TFLOPS", 0.95, 0.85, "matrix_tflops"),
     "copy": MeasureWord("copy in memory", "GB/s", 0.97, 0.9, "copy_gb_per_s"),
+    "to_gpu": MeasureWord("copy to the GPU", "GB/s", 0.8, 0.8, "to_gpu_gb_per_s"),
+    "from_gpu": MeasureWord("copy from the GPU", "GB/s", 0.8, 0.8, "from_gpu_gb_per_s"),
     "within": MeasureWord("all-reduce in a node", "GB/s", 0.9, 0.9, "node_all_reduce_gb_per_s"),
     "groups": MeasureWord("all-reduce", "GB/s", 0.85, 0.85),
     "whole": MeasureWord("all-reduce of all nodes", "GB/s", 0.85, 0.85, "all_nodes_all_reduce_gb_per_s"),
