@@ -55,7 +55,7 @@ class Here:
     ) -> AbstractContextManager[Conversation]:
         """As srun: what it reads goes to all, and what they print comes out together."""
         all_of_them = " ".join(f'>(SLURMD_NODENAME={node} "$@")' for node in nodes)
-        return talk(["bash", "-c", f"tee {all_of_them} > /dev/null; wait", "nodes", *argv], env=self.env)
+        return talk(["bash", "-c", f"tee -p {all_of_them} > /dev/null; wait", "nodes", *argv], env=self.env)
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         return ()

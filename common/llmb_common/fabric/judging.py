@@ -38,7 +38,7 @@ def judge(
     findings += [
         *_missing(measurement),
         *_broken(measurement),
-        *group_findings(groups, domains, expected),
+        *_but_for_missing(group_findings(groups, domains, expected), measurement),
         *_below_expectation(measures),
     ]
     findings.sort(key=lambda finding: _ORDER.index(finding.level))  # stable
@@ -52,6 +52,15 @@ def judge(
         groups=tuple(groups),
         topology=domains,
     )
+
+
+def _but_for_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
+    """Of a node that died, that is said, and not that its ranks hung."""
+    return [
+        finding
+        for finding in findings
+        if finding.kind != "hung" or not all(host in measured.missing for host in finding.hosts)
+    ]
 
 
 def _missing(measured: FabricMeasurement) -> list[FabricFinding]:

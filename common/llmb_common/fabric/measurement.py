@@ -35,6 +35,12 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.nodes) * self.gpus_per_node
 
     @property
+    def hung_nodes(self) -> list[str]:
+        """The nodes of ``hung_ranks``."""
+        hosts = [self.nodes[rank // self.gpus_per_node] for rank in self.hung_ranks if 0 <= rank < self.ranks]
+        return list(dict.fromkeys(hosts))
+
+    @property
     def algbw_gbps(self) -> float | None:
         """Algorithm bandwidth by nccl-tests' definition, in 10^9 bytes/s; None without a time or with an error."""
         if self.seconds is None or self.seconds <= 0 or self.error:

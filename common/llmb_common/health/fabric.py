@@ -143,11 +143,15 @@ class _Course:
         return tuple(of_size[0] for of_size in measured)
 
     def _reducing(self) -> list[str]:
-        """Nodes that still answer, and have reduced with some other node wherever they were asked to."""
-        groups = [group for of_round in self.measurement.rounds for group in of_round]
-        tried = {node for group in groups for node in group.nodes}
-        able = {node for group in groups if group.seconds is not None for node in group.nodes}
-        return [node for node in self._workers.nodes if node in able or node not in tried]
+        """Nodes that still answer, but for those that would hold up all others: by themselves, or nobody knows who."""
+        suspects: set[str] = set()
+        cleared: set[str] = set()
+        for group in (group for of_round in self.measurement.rounds for group in of_round):
+            if group.seconds is not None:
+                cleared.update(group.nodes)
+            else:
+                suspects.update(group.hung_nodes or group.nodes)
+        return [node for node in self._workers.nodes if node in cleared or node not in suspects]
 
     def _note(self, **found: Any) -> None:
         missing = dict(self._workers.lost)

@@ -87,7 +87,17 @@ class Workers:
     def _order(self, what: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
         self._number += 1
         self._conversation.tell(json.dumps({"order": self._number, **what}))
-        return self._answers(self._number, nodes, seconds, _FLOOR_SECONDS[self._needs.device])
+        answers = self._answers(self._number, nodes, seconds, _FLOOR_SECONDS[self._needs.device])
+        self.require_step()
+        return answers
+
+    def require_step(self) -> None:
+        """Raise SchedulerError if the program has ended everywhere: that is no node's fault."""
+        if self._conversation.over:
+            raise SchedulerError(
+                f"the step that measures has ended on all nodes: {self._conversation.complaint.complaint}",
+                remedy="run it again; the scheduler's log says why",
+            )
 
     def _answers(
         self, number: int, nodes: Sequence[str], seconds: float, floor: float
@@ -218,6 +228,7 @@ def at_work(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]
                 # A step that cannot be started on one node is not started on the others.
                 dead = held.unreached(conversation.complaint) if conversation.over and not unreached else []
                 if not dead:
+                    workers.require_step()
                     workers.lost |= dict.fromkeys(unreached, "Slurm does not reach it")
                     yield workers
                     return
