@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llmb_common.fabric.expectation import Expectation
 from llmb_common.fabric.measurement import FabricMeasurement
-from llmb_common.fabric.spread import Usual, robust_deviation, usual
+from llmb_common.fabric.spread import Usual, usual
 from llmb_common.fabric.verdict import FabricFinding, Measure
 from llmb_common.fabric.words import MEASURES, MeasureName, figure, nodes_text, remedy, slower
 
@@ -67,7 +67,7 @@ def measure(
         count=len(figures),
         median=own.median if own else statistics.median(figures),
         lowest=min(figures),
-        deviation=robust_deviation(figures) if own and own.deviation is not None else None,
+        deviation=own.seen if own else None,
         limit=own.limit if own else None,
         least=least,
     )

@@ -55,6 +55,9 @@ class Witnesses:
     def __init__(self, groups: Sequence[GroupSpeed]) -> None:
         self.groups = [group for group in groups if group.slow is not None]
         self.hung = {host for group in groups for host in group.hung}
+        everybody = {host for group in groups for host in group.nodes}
+        self._from = 0 if len(everybody) <= SMALL else 1
+        """The first round that counts against a node: those with partners that were chosen for it."""
         self.cleared = {host for group in self.groups if not group.slow for host in group.nodes}
         """Nodes of a fast group: whatever they are in, they slow down nobody."""
         self._of: dict[str, list[GroupSpeed]] = {}
@@ -67,13 +70,15 @@ class Witnesses:
         return max((group.share or 0.0 for group in self._of.get(host, ())), default=0.0)
 
     def against(self, host: str) -> list[GroupSpeed]:
-        """Slow groups in which nobody else can be the cause."""
+        """Slow groups in which nobody else can be the cause: they count where its partners were chosen for it."""
         if host in self.cleared:
             return []
         return [
             group
             for group in self._of.get(host, ())
-            if group.slow and all(other in self.cleared for other in group.nodes if other != host)
+            if group.slow
+            and group.round >= self._from
+            and all(other in self.cleared for other in group.nodes if other != host)
         ]
 
     def partners(self, host: str) -> set[str]:
@@ -111,14 +116,18 @@ class _Round:
         again = self._slow_only_together()
         for group in again:
             self._take(group)
+        if any(self._has_to_cross(host) for host in self._suspects):
+            self._add_controls()
         # Who was asked least often first, and of those the slowest.
         for host in sorted(self._suspects, key=lambda host: (len(self._known.against(host)), self._known.best(host))):
             if len(self._free) < self._size - 1:
                 break
             self._take([host, *self._partners(host)])
-        if any(self._crosses(group) for group in self._groups if group not in again):
-            self._add_controls()
         return self._groups
+
+    def _has_to_cross(self, host: str) -> bool:
+        at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
+        return len(at_home) < self._size - 1
 
     def _take(self, group: list[str]) -> None:
         self._groups.append(group)
@@ -145,21 +154,19 @@ class _Round:
                 taken.update(group.nodes)
         return found
 
-    def _crosses(self, group: Sequence[str]) -> bool:
-        return spans(group, self._topology)
-
     def _add_controls(self) -> None:
+        """Fast nodes of two switches, unless that was measured before: what crossing costs by itself."""
         measured = [
             group
             for group in self._known.groups
-            if self._crosses(group.nodes) and self._known.cleared.issuperset(group.nodes)
+            if spans(group.nodes, self._topology) and self._known.cleared.issuperset(group.nodes)
         ]
         for _ in range(CONTROLS - len(measured)):
-            first = self._free[:1]
-            rest = [host for host in self._free if self._topology.get(host) != self._topology.get(first[0])]
+            first = self._free[0] if self._free else ""
+            rest = [host for host in self._free if self._topology.get(host) != self._topology.get(first)]
             if len(rest) < self._size - 1:
                 return
-            self._take([*first, *rest[: self._size - 1]])
+            self._take([first, *rest[: self._size - 1]])
 
 
 def spans(group: Sequence[str], topology: dict[str, str]) -> bool:

@@ -185,8 +185,8 @@ def _coarseness(of_groups: Sequence[Measure], device: str) -> str:
         return f"On CPUs a group is called slow only if it is {limit} slower than the others. {blind}"
     if main.deviation is None:
         return (
-            f"{counted(main.count, 'group')} say nothing of how much healthy ones differ: only what is {limit} slower"
-            f" is called slow. {blind}"
+            f"So few groups say nothing of how much healthy ones differ: only what is {limit} slower is called slow."
+            f" {blind}"
         )
     differ = percent(main.deviation / main.median, 2)
     sure = percent((main.median - main.limit + 2 * main.deviation) / main.median)

@@ -8,6 +8,8 @@ from llmb_common.command.printable import printable
 from llmb_common.fabric.alone import is_a_kind, two_kinds
 from llmb_common.fabric.blame import Blame, Witnesses, blame
 from llmb_common.fabric.expectation import Expectation
+from llmb_common.fabric.speeds import DEVIATIONS
+from llmb_common.fabric.spread import ASKED_AGAIN
 from llmb_common.fabric.verdict import FabricFinding, GroupSpeed, Level
 from llmb_common.fabric.words import figure, nodes_text, remedy, slower
 
@@ -53,11 +55,13 @@ def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[Fabric
     levels = {host: _level(host, group, expected) for host, group in slow.items()}
     warned = [host for host, level in levels.items() if level != "fail"]
     everybody = {host for group in known.groups for host in group.nodes}
-    is_kind = is_a_kind(len(warned), len(everybody))
-    for host, group in slow.items():
-        if levels[host] == "fail" or not is_kind:
-            findings.append(_slow_node(host, group, known.against(host), levels[host]))
-    if is_kind:
+    if not is_a_kind(len(warned), len(everybody)):
+        # Less is no fault, and asked for only because many were so.
+        warned = [host for host in warned if (slow[host].deviations or DEVIATIONS) < ASKED_AGAIN * DEVIATIONS]
+    findings += [
+        _slow_node(host, group, known.against(host), levels[host]) for host, group in slow.items() if host not in warned
+    ]
+    if warned:
         figures = [slow[host] for host in warned]
         middle = sorted(figures, key=lambda group: group.busbw_gbps or 0.0)[len(figures) // 2]
         findings.append(two_kinds("groups", warned, middle.busbw_gbps or 0.0, _median(middle)))
@@ -123,7 +127,7 @@ def _paths(found: Blame, topology: dict[str, str], expected: Expectation) -> lis
     for domain, groups in shared.items():
         if domain and len(groups) > 1:
             hosts = tuple(host for group in groups for host in group.nodes)
-            what = f"{printable(domain)[:80]} is slow between its own nodes: {_said(groups[0])}"
+            what = f"{printable(domain)[:80]} is slow, where its own nodes work together: {_said(groups[0])}"
             findings.append(
                 FabricFinding(
                     kind="slow-switch",

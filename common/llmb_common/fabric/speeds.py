@@ -88,12 +88,16 @@ class _References:
             for group in groups:
                 if group.busbw_gbps is not None:
                     values.setdefault(_kind(group, domains), []).append(group.busbw_gbps)
+        self._groups = [(_kind(group, domains), group) for groups in measured.rounds[1:] for group in groups]
         hosts = {host for groups in measured.rounds for group in groups for host in group.nodes}
         self._few_nodes = len(hosts) if len(hosts) <= SMALL else 0
-        self._usual = {kind: self._of_first(kind, values) for kind, values in self._first.items()}
+        self._usual: dict[_Kind, Usual | None] = {
+            kind: self._of_first(kind, values) for kind, values in self._first.items()
+        }
+        fast = {host for group in measured.rounds[0] if self._is_fast(group, domains) for host in group.nodes}
         for kind in self._later:
             if self._usual.get(kind) is None:
-                self._usual[kind] = self._of_later(kind)
+                self._usual[kind] = self._of_later(kind, fast)
 
     def of(self, kind: _Kind) -> Usual | None:
         return self._usual.get(kind)
@@ -112,16 +116,23 @@ class _References:
             return _of_few(self._few_nodes, [*values, *self._later.get(kind, ())], ratio)
         return usual(values, times=DEVIATIONS, ratio=ratio, by_ratio=self._expected.by_ratio)
 
-    def _of_later(self, kind: _Kind) -> Usual | None:
-        """Of groups that cross switches because suspects found no partners at home: the faster half of them is usual.
+    def _is_fast(self, group: GroupMeasurement, domains: dict[str, str]) -> bool:
+        own = self._usual.get(_kind(group, domains))
+        return own is not None and group.busbw_gbps is not None and group.busbw_gbps >= own.limit
 
-        Their spread is that of the first round's groups.
-        """
+    def _of_later(self, kind: _Kind, fast: set[str]) -> Usual | None:
+        """Of groups that cross switches because suspects found no partners at home: what those give whose nodes were
+        all ``fast`` at first; without any, what the faster half gives. Their spread is that of the first round."""
         values = sorted(self._later[kind], reverse=True)
+        clean = [
+            group.busbw_gbps
+            for own, group in self._groups
+            if own == kind and group.busbw_gbps is not None and fast.issuperset(group.nodes)
+        ]
         known = [own for own in self._usual.values() if own is not None]
         if len(values) < RATIO_FROM or not known:
             return None
-        median = statistics.median(values[: (len(values) + 1) // 2])
+        median = statistics.median(clean or values[: (len(values) + 1) // 2])
         widest = max(known, key=lambda own: own.count)
         limit = widest.limit / widest.median * median
         deviation = None if widest.deviation is None else widest.deviation / widest.median * median

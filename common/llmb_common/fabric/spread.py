@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 FLOOR = 0.005
-"""Of the median: healthy fleets may scatter by less (by 0.07 % between groups of B200 nodes), and less is worth nobody's
-day."""
+"""Of the median: healthy fleets may scatter by less, as 66 B200 nodes did (0.07 %), and less is worth nobody's day."""
 
 RATIO_FROM, SPREAD_FROM = 3, 6
 """Values that make a median which one of them cannot move much, and a spread that says something."""
@@ -66,8 +65,11 @@ def usual(values: Sequence[float], *, times: float, ratio: float, by_ratio: bool
     median = statistics.median(reference)
     seen = robust_deviation(reference)
     deviation = max(_of_few(len(reference)) * seen, FLOOR * median)
+    limit = median - times * deviation
+    if lower and reference is upper:
+        limit = max(limit, (upper[-1] + lower[0]) / 2)  # all of the slower kind are asked, not only the worst of them
     kind = (len(lower), statistics.median(lower)) if lower else None
-    return Usual(median, median - times * deviation, len(values), deviation, seen, kind)
+    return Usual(median, limit, len(values), deviation, seen, kind)
 
 
 def robust_deviation(values: Sequence[float]) -> float:
