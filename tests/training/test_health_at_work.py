@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from llmb_common.health.ask import Health
 from llmb_common.health.fabric import with_fabric

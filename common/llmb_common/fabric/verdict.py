@@ -80,6 +80,11 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
     topology: dict[str, str] = {}  # msgspec copies it
 
     @property
+    def faults_of_all(self) -> list[FabricFinding]:
+        """What fails without being of any nodes: less than the site expects, no figure of all together."""
+        return [finding for finding in self.findings if finding.level == "fail" and not finding.hosts]
+
+    @property
     def excludable(self) -> list[str]:
         """Nodes that are each a cause by themselves and fail: what a list of nodes to avoid may get from here."""
         named = [

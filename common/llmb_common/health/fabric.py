@@ -86,9 +86,7 @@ def with_fabric(
         course = _Course(workers, needs, known, expected)
         course.run(sizes=sizes)
     verdict = judge(course.measurement, known, expected)
-    facts = [
-        _at_work(found.facts[node], course.loads.get(node, ()), workers.logs.get(node, ())) for node in nodes
-    ]
+    facts = [_at_work(found.facts[node], course.loads.get(node, ()), workers.logs.get(node, ())) for node in nodes]
     told: dict[str, list[Remark]] = {node: [] for node in nodes}
     for node, remark in _remarks(course.measurement, verdict):
         told.setdefault(node, []).append(remark)
@@ -105,9 +103,7 @@ def with_fabric(
 class _Course:
     """One measurement, from GPUs by themselves to all nodes together."""
 
-    def __init__(
-        self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings
-    ) -> None:
+    def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
         self._workers, self._needs, self._topology, self._expected = workers, needs, topology, expected
         self._seconds = GROUP_SECONDS[needs.device]
         self._bytes = BYTES[needs.device]

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from llmb_common.errors import SchedulerError
 from llmb_common.executors import Container, Held
 from llmb_common.fabric.measurement import GroupMeasurement
@@ -99,9 +101,7 @@ class Workers:
                 remedy="run it again; the scheduler's log says why",
             )
 
-    def _answers(
-        self, number: int, nodes: Sequence[str], seconds: float, floor: float
-    ) -> dict[str, dict[str, Any]]:
+    def _answers(self, number: int, nodes: Sequence[str], seconds: float, floor: float) -> dict[str, dict[str, Any]]:
         """What each node answers to an order; those that do not in time are ``lost``."""
         answers: dict[str, dict[str, Any]] = {}
         took: list[float] = []
@@ -156,18 +156,17 @@ def _measured(
     for node in group:
         ranks = answers.get(node, {}).get("ranks", {})
         results += [ranks.get(str(index)) for index in range(count)]
-    made = {"nodes": tuple(group), "gpus_per_node": count}
+    nothing = GroupMeasurement(nodes=tuple(group), gpus_per_node=count, bytes=0)
     values = [result["value"]["seconds"] for result in results if result and "value" in result]
     if len(values) == len(results):
-        medians = [statistics.median(value[at] for value in values) for at in range(len(sizes))]
         return [
-            GroupMeasurement(**made, bytes=size, seconds=seconds)
-            for size, seconds in zip(sizes, medians, strict=True)
+            replace(nothing, bytes=size, seconds=statistics.median(value[at] for value in values))
+            for at, size in enumerate(sizes)
         ]
     culprits = hung(results)
     first = culprits[0] if culprits else next(at for at, it in enumerate(results) if not it or "value" not in it)
     error = f"{group[first // count]} rank {first}: {_problem(results[first])}"[:300]
-    return [GroupMeasurement(**made, bytes=size, error=error, hung_ranks=tuple(culprits)) for size in sizes]
+    return [replace(nothing, bytes=size, error=error, hung_ranks=tuple(culprits)) for size in sizes]
 
 
 def _problem(result: Mapping[str, Any] | None) -> str:

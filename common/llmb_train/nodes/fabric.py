@@ -70,8 +70,8 @@ def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, A
     """What the ranks of this node gave in their group, by their index, as ``call_all`` has it; and of each how far it
     was in the end (``step``). Empty: the node is in no group.
 
-    ``order``: disjoint ``groups`` of nodes, from which ``port`` on each has its own, the sizes of a buffer in ``bytes``,
-    and after how many ``seconds`` a rank is given up.
+    ``order``: disjoint ``groups`` of nodes, from which ``port`` on each has its own, the sizes of a buffer in
+    ``bytes``, and after how many ``seconds`` a rank is given up.
     """
     node = node_name(os.environ)
     own = [(number, group) for number, group in enumerate(order["groups"]) if node in group]
@@ -147,9 +147,7 @@ def together(member: _Member) -> dict[str, Any]:
         wait_for_workers=False,
     )
     backend = "nccl" if member.device == "cuda" else "gloo"
-    dist.init_process_group(
-        backend, store=store, rank=member.rank, world_size=member.world, timeout=member.patience
-    )
+    dist.init_process_group(backend, store=store, rank=member.rank, world_size=member.world, timeout=member.patience)
     seconds = [_seconds(member, store, size) for size in member.bytes]
     member.step.next()
     dist.barrier()  # whoever has the store must not go first

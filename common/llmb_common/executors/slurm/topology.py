@@ -27,10 +27,8 @@ def topology() -> dict[str, str]:
 
 def parse_topology(output: str) -> dict[str, str]:
     """The same of what ``scontrol show topology`` has printed."""
-    units: list[tuple[str, list[str]]] = []
-    for line in output.splitlines():
-        if found := _UNIT.fullmatch(line):
-            units.append((found[1], expand_known(found[2])))
+    lines = [found for line in output.splitlines() if (found := _UNIT.fullmatch(line))]
+    units = [(found[1], expand_known(found[2])) for found in lines]
     units.sort(key=lambda unit: len(unit[1]))
     smallest: dict[str, str] = {}
     for name, nodes in units:
