@@ -131,7 +131,7 @@ def _text(name: str, found: Sequence[_Judged]) -> str:
     lines = [
         f"# In {container}, compared with published results {against}.",
         f"name: {name}",
-        "health: fabric  # first, all idle nodes are measured (llmb-run health --fabric), and those that fail are left out",
+        "health: fabric  # first, all idle nodes are measured (llmb-run health --fabric); those that fail are left out",
         "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
         f"  - {{{_job(smallest)}, max_steps: 20}}",
         "defaults:",
