@@ -15,6 +15,8 @@ ASKED = 2
 MOST_ROUNDS = 8
 """After the first one: what is not known by then stays unknown. Two are the rule; many slow groups need more, because
 each suspect takes up the fast partners of a whole group."""
+ENOUGH = 48
+"""Groups that show well how much healthy ones differ."""
 CONTROLS = 3
 """Groups of fast nodes that cross switches, where suspects have to: crossing may cost something by itself."""
 
@@ -95,9 +97,25 @@ class Witnesses:
             if group.slow and causes.isdisjoint(group.nodes) and frozenset(group.nodes) not in fast
         ]
 
+    def figures_of(self, nodes: Iterable[str]) -> list[GroupSpeed]:
+        """Every measurement of exactly this group."""
+        wanted = frozenset(nodes)
+        return [group for group in self.groups if frozenset(group.nodes) == wanted]
+
     def named(self) -> list[str]:
-        """Nodes that are slow with every partner, and were with at least two sets of fast ones."""
-        return [host for host in self._of if host not in self.hung and len(self.against(host)) >= ASKED]
+        """Nodes that are slow with every partner, with two sets of fast ones or more, and by enough in the mean."""
+        found = []
+        for host in self._of:
+            witnesses = self.against(host)
+            if host not in self.hung and len(witnesses) >= ASKED and is_slow(witnesses):
+                found.append(host)
+        return found
+
+
+def is_slow(groups: Sequence[GroupSpeed]) -> bool:
+    """Whether groups are beyond the limit in the mean; those without any figure are."""
+    known = [group.excess for group in groups if group.excess is not None]
+    return not known or sum(known) / len(known) > 1
 
 
 class _Round:
@@ -123,7 +141,19 @@ class _Round:
             if len(self._free) < self._size - 1:
                 break
             self._take([host, *self._partners(host)])
+        if self._groups and len(self._known.groups) < ENOUGH:
+            self._regroup()
         return self._groups
+
+    def _regroup(self) -> None:
+        """The rest in other groups than before: how much healthy ones differ is better known then, at no cost."""
+        domains: dict[str, list[str]] = {}
+        for host in natural(self._free):
+            domains.setdefault(self._topology.get(host, ""), []).append(host)
+        for hosts in domains.values():
+            count = len(hosts) // self._size
+            for at in range(count):
+                self._take(hosts[at::count][: self._size])
 
     def _has_to_cross(self, host: str) -> bool:
         at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
@@ -201,19 +231,20 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
     domains = _domains(named, known, topology)
     in_domains = {host for hosts in domains.values() for host in hosts}
     left = known.unexplained(named)
-    measured = Counter(frozenset(group.nodes) for group in known.groups)
     fast = {frozenset(group.nodes) for group in known.groups if not group.slow}
     together: dict[frozenset[str], GroupSpeed] = {}
     unknown: dict[frozenset[str], GroupSpeed] = {}
     for group in left:
         nodes = frozenset(group.nodes)
-        is_sure = known.cleared.issuperset(nodes) and (measured[nodes] >= ASKED or len(nodes) == 2)
-        (together if is_sure else unknown).setdefault(nodes, group)
+        figures = known.figures_of(nodes)
+        if is_slow(figures):
+            is_sure = known.cleared.issuperset(nodes) and (len(figures) >= ASKED or len(nodes) == 2)
+            (together if is_sure else unknown).setdefault(nodes, group)
     return Blame(
         nodes=tuple(host for host in named if host not in in_domains),
         domains=domains,
         together=tuple(together.values()),
-        once=tuple(group for group in known.groups if group.slow and frozenset(group.nodes) in fast),
+        once=tuple(group for group in known.groups if is_slow([group]) and frozenset(group.nodes) in fast),
         unknown=tuple(unknown.values()),
     )
 

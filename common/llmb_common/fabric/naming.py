@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from llmb_common.command.printable import printable
 from llmb_common.fabric.alone import is_a_kind, two_kinds
 from llmb_common.fabric.blame import Blame, Witnesses, blame
 from llmb_common.fabric.expectation import Expectation
 from llmb_common.fabric.speeds import DEVIATIONS
-from llmb_common.fabric.spread import ASKED_AGAIN
 from llmb_common.fabric.verdict import FabricFinding, GroupSpeed, Level
 from llmb_common.fabric.words import figure, nodes_text, remedy, slower
 
@@ -50,14 +51,13 @@ def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[Fabric
         if not figures:
             findings.append(_no_figure(host, witnesses))
         else:
-            # The fastest of them says most: the partners of the others may have been odd.
-            slow[host] = max(figures, key=lambda group: group.busbw_gbps or 0.0)
+            slow[host] = _mean(figures)
     levels = {host: _level(host, group, expected) for host, group in slow.items()}
     warned = [host for host, level in levels.items() if level != "fail"]
     everybody = {host for group in known.groups for host in group.nodes}
     if not is_a_kind(len(warned), len(everybody)):
         # Less is no fault, and asked for only because many were so.
-        warned = [host for host in warned if (slow[host].deviations or DEVIATIONS) < ASKED_AGAIN * DEVIATIONS]
+        warned = [host for host in warned if _is_little(slow[host])]
     findings += [
         _slow_node(host, group, known.against(host), levels[host]) for host, group in slow.items() if host not in warned
     ]
@@ -66,6 +66,22 @@ def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[Fabric
         middle = sorted(figures, key=lambda group: group.busbw_gbps or 0.0)[len(figures) // 2]
         findings.append(two_kinds("groups", warned, middle.busbw_gbps or 0.0, _median(middle)))
     return findings
+
+
+def _mean(groups: Sequence[GroupSpeed]) -> GroupSpeed:
+    """All groups that a node was asked in, in the mean, as it is named by."""
+    known = [group for group in groups if group.deviations is not None]
+    deviations = sum(group.deviations or 0.0 for group in known) / len(known) if known else None
+    return msgspec.structs.replace(
+        groups[0],
+        busbw_gbps=sum(group.busbw_gbps or 0.0 for group in groups) / len(groups),
+        share=sum(group.share or 0.0 for group in groups) / len(groups),
+        deviations=deviations,
+    )
+
+
+def _is_little(group: GroupSpeed) -> bool:
+    return group.deviations is not None and group.deviations < DEVIATIONS
 
 
 def _median(group: GroupSpeed) -> float:

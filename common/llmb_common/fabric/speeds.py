@@ -15,8 +15,13 @@ from llmb_common.fabric.spread import RATIO_FROM, Usual, usual
 from llmb_common.fabric.verdict import GroupSpeed, Measure
 
 DEVIATIONS = 4.0
-"""Robust deviations below the median from which a group is slow: its nodes are asked again before one is named. Chosen
-by simulation (docs/fabric.md)."""
+"""Robust deviations below the median from which a node is named, by the mean of the groups that it was asked in, and a
+path. Chosen by simulation (docs/fabric.md)."""
+
+ASKED_FROM = 0.75
+SLOW_AGAIN = 0.6
+"""Of the way to that limit: from where on nodes of a group are asked again, which costs seconds; and from where on they
+are slow again, then, with each partner. Healthy ones seldom are in all of three figures."""
 
 
 class _Kind(NamedTuple):
@@ -33,14 +38,10 @@ def group_speeds(
     domains = dict(topology)
     reference = _References(measured, domains, expected)
     found: list[GroupSpeed] = []
-    slow_at_first: set[str] = set()
     for number, groups in enumerate(measured.rounds):
         for group in groups:
-            own = reference.of(_kind(group, domains))
-            is_again = not slow_at_first.isdisjoint(group.nodes)
-            found.append(_speed(group, number, own, is_again))
-        if number == 0:
-            slow_at_first = {host for speed in found if speed.slow for host in speed.nodes}
+            kind = _kind(group, domains)
+            found.append(_speed(group, number, reference.of(kind), reference.asked_from(kind)))
     return found, reference.measures()
 
 
@@ -48,7 +49,7 @@ def _kind(group: GroupMeasurement, domains: dict[str, str]) -> _Kind:
     return _Kind(len(group.nodes), spans(group.nodes, domains))
 
 
-def _speed(group: GroupMeasurement, number: int, own: Usual | None, is_again: bool) -> GroupSpeed:
+def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: float | None) -> GroupSpeed:
     value = group.busbw_gbps
     if value is None:
         # Whoever gives no figure is slow, whatever the others give.
@@ -62,7 +63,8 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, is_again: bo
         busbw_gbps=value,
         share=value / own.median,
         deviations=own.deviations(value),
-        slow=value < (own.limit_again if is_again else own.limit),
+        excess=own.excess(value),
+        slow=own.excess(value) > SLOW_AGAIN if number or asked_from is None else value < asked_from,
     )
 
 
@@ -81,62 +83,85 @@ class _References:
 
     def __init__(self, measured: FabricMeasurement, domains: dict[str, str], expected: Expectation) -> None:
         self._expected = expected
-        self._first: dict[_Kind, list[float]] = {}
-        self._later: dict[_Kind, list[float]] = {}
-        for number, groups in enumerate(measured.rounds):
-            values = self._later if number else self._first
-            for group in groups:
-                if group.busbw_gbps is not None:
-                    values.setdefault(_kind(group, domains), []).append(group.busbw_gbps)
-        self._groups = [(_kind(group, domains), group) for groups in measured.rounds[1:] for group in groups]
+        self._domains = domains
         hosts = {host for groups in measured.rounds for group in groups for host in group.nodes}
         self._few_nodes = len(hosts) if len(hosts) <= SMALL else 0
-        self._usual: dict[_Kind, Usual | None] = {
-            kind: self._of_first(kind, values) for kind, values in self._first.items()
+        self._first = self._by_kind(measured.rounds[:1])
+        self._later = self._by_kind(measured.rounds[1:])
+        self._asked_from = {kind: self._ask(groups) for kind, groups in self._first.items()}
+        fast = {host for kind in self._first for group in self._fast(kind) for host in group.nodes}
+        self._clean = {
+            kind: [group for group in groups if fast.issuperset(group.nodes)] for kind, groups in self._later.items()
         }
-        fast = {host for group in measured.rounds[0] if self._is_fast(group, domains) for host in group.nodes}
+        self._usual = {kind: self._of_first(kind, groups) for kind, groups in self._first.items()}
         for kind in self._later:
             if self._usual.get(kind) is None:
-                self._usual[kind] = self._of_later(kind, fast)
+                self._usual[kind] = self._of_later(kind)
+
+    def _by_kind(self, rounds: Sequence[Sequence[GroupMeasurement]]) -> dict[_Kind, list[GroupMeasurement]]:
+        """Those that gave a figure."""
+        found: dict[_Kind, list[GroupMeasurement]] = {}
+        for groups in rounds:
+            for group in groups:
+                if group.busbw_gbps is not None:
+                    found.setdefault(_kind(group, self._domains), []).append(group)
+        return found
 
     def of(self, kind: _Kind) -> Usual | None:
         return self._usual.get(kind)
+
+    def asked_from(self, kind: _Kind) -> float | None:
+        """Below it the nodes of a group of the first round are asked again."""
+        return self._asked_from.get(kind)
 
     def measures(self) -> list[Measure]:
         """In short; of groups that only a later round has, nothing."""
         ordered = sorted(self._first.items(), key=lambda item: -len(item[1]))
         return [
-            measure("groups", values, self.of(kind), self._expected.least("groups", kind.size), kind.size)
-            for kind, values in ordered
+            measure("groups", _figures(groups), self.of(kind), self._expected.least("groups", kind.size), kind.size)
+            for kind, groups in ordered
         ]
 
-    def _of_first(self, kind: _Kind, values: Sequence[float]) -> Usual | None:
-        ratio = self._expected.ratio("groups")
+    def _ask(self, groups: Sequence[GroupMeasurement]) -> float | None:
         if self._few_nodes:
-            return _of_few(self._few_nodes, [*values, *self._later.get(kind, ())], ratio)
-        return usual(values, times=DEVIATIONS, ratio=ratio, by_ratio=self._expected.by_ratio)
+            return None
+        own = self._usual_of(_figures(groups), sure=False)
+        if own is None:
+            return None
+        return own.limit if own.lower else own.median - ASKED_FROM * (own.median - own.limit)
 
-    def _is_fast(self, group: GroupMeasurement, domains: dict[str, str]) -> bool:
-        own = self._usual.get(_kind(group, domains))
-        return own is not None and group.busbw_gbps is not None and group.busbw_gbps >= own.limit
+    def _usual_of(self, values: Sequence[float], *, sure: bool = True) -> Usual | None:
+        ratio = self._expected.ratio("groups")
+        return usual(values, times=DEVIATIONS, ratio=ratio, by_ratio=self._expected.by_ratio, sure=sure)
 
-    def _of_later(self, kind: _Kind, fast: set[str]) -> Usual | None:
+    def _fast(self, kind: _Kind) -> list[GroupMeasurement]:
+        limit = self._asked_from[kind]
+        return [] if limit is None else [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]
+
+    def _of_first(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> Usual | None:
+        """Groups of later rounds count where all their nodes were fast at first: they show better how much healthy ones
+        differ."""
+        if self._few_nodes:
+            values = _figures([*groups, *self._later.get(kind, ())])
+            return _of_few(self._few_nodes, values, self._expected.ratio("groups"))
+        return self._usual_of(_figures([*groups, *self._clean.get(kind, ())]))
+
+    def _of_later(self, kind: _Kind) -> Usual | None:
         """Of groups that cross switches because suspects found no partners at home: what those give whose nodes were
-        all ``fast`` at first; without any, what the faster half gives. Their spread is that of the first round."""
-        values = sorted(self._later[kind], reverse=True)
-        clean = [
-            group.busbw_gbps
-            for own, group in self._groups
-            if own == kind and group.busbw_gbps is not None and fast.issuperset(group.nodes)
-        ]
+        all fast at first; without any, what the faster half gives. Their spread is that of the first round."""
+        values = sorted(_figures(self._later[kind]), reverse=True)
         known = [own for own in self._usual.values() if own is not None]
         if len(values) < RATIO_FROM or not known:
             return None
-        median = statistics.median(clean or values[: (len(values) + 1) // 2])
+        median = statistics.median(_figures(self._clean[kind]) or values[: (len(values) + 1) // 2])
         widest = max(known, key=lambda own: own.count)
         limit = widest.limit / widest.median * median
         deviation = None if widest.deviation is None else widest.deviation / widest.median * median
         return Usual(median, limit, len(values), deviation)
+
+
+def _figures(groups: Sequence[GroupMeasurement]) -> list[float]:
+    return [group.busbw_gbps for group in groups if group.busbw_gbps is not None]
 
 
 def _of_few(nodes: int, values: Sequence[float], ratio: float) -> Usual | None:

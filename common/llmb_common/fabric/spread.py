@@ -13,10 +13,6 @@ FLOOR = 0.005
 RATIO_FROM, SPREAD_FROM = 3, 6
 """Values that make a median which one of them cannot move much, and a spread that says something."""
 
-ASKED_AGAIN = 0.6
-"""Of the way to the limit: who was slow once is slow again from there on. Few healthy ones are, in three figures of
-three; a node that is slow by little more than the limit always is."""
-
 
 class Usual(msgspec.Struct, frozen=True):
     """What is usual among values, of which more is better."""
@@ -32,9 +28,9 @@ class Usual(msgspec.Struct, frozen=True):
     lower: tuple[int, float] | None = None
     """How many are clearly of a slower kind, and their median; None: all are of one kind."""
 
-    @property
-    def limit_again(self) -> float:
-        return self.median - ASKED_AGAIN * (self.median - self.limit)
+    def excess(self, value: float) -> float:
+        """How far below the median ``value`` is: 1 at the limit, which the slow ones are beyond."""
+        return (self.median - value) / (self.median - self.limit)
 
     def deviations(self, value: float) -> float | None:
         """How far below the median ``value`` is, in robust deviations; None where the spread is not known."""
@@ -47,11 +43,13 @@ class Usual(msgspec.Struct, frozen=True):
         return 1 - value / self.median
 
 
-def usual(values: Sequence[float], *, times: float, ratio: float, by_ratio: bool = False) -> Usual | None:
+def usual(
+    values: Sequence[float], *, times: float, ratio: float, by_ratio: bool = False, sure: bool = True
+) -> Usual | None:
     """What is usual among ``values``; None where fewer than three say nothing.
 
     From six on, ``times`` robust deviations below the median are slow; below that, or ``by_ratio``, what gives less
-    than ``ratio`` of it.
+    than ``ratio`` of it. Not ``sure``: a spread that is small by chance does no harm.
     """
     if len(values) < RATIO_FROM:
         return None
@@ -64,7 +62,7 @@ def usual(values: Sequence[float], *, times: float, ratio: float, by_ratio: bool
     reference = upper if len(upper) >= 0.4 * len(values) else list(values)
     median = statistics.median(reference)
     seen = robust_deviation(reference)
-    deviation = max(_of_few(len(reference)) * seen, FLOOR * median)
+    deviation = max((_of_few(len(reference)) if sure else 1.0) * seen, FLOOR * median)
     limit = median - times * deviation
     if lower and reference is upper:
         limit = max(limit, (upper[-1] + lower[0]) / 2)  # all of the slower kind are asked, not only the worst of them

@@ -39,8 +39,11 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None = None
     """Of what is usual; None where nothing is."""
     deviations: float | None = None
+    excess: float | None = None
+    """How far below what is usual: 1 at the limit. None: there is no figure, or nothing to compare it with."""
     slow: bool | None = None
-    """None: there is nothing to compare it with."""
+    """Worth asking about in the first round, and slow again in later ones; one alone proves nothing. None: there is
+    nothing to compare it with."""
     why: str = ""
     hung: tuple[str, ...] = ()
     """Nodes whose ranks hung, where others of the group did not."""
