@@ -73,3 +73,26 @@ def named(found: Health) -> dict[str, list[tuple[str, str]]]:
         for item in found.verdicts
         if item.status != "ok"
     }
+
+
+def test_of_four_nodes_the_slow_one_is_named(engine_python: Path, tmp_path: Path) -> None:
+    found = found_in(engine_python, tmp_path, 4, {"n3": "time.sleep(0.2)"})
+    assert named(found) == {"n3": [("slow-node", "warn")]}
+    assert found.fabric is not None
+    assert found.fabric.measurement.whole is not None
+    assert (found.fabric.measurement.whole.busbw_gbps or 0) > 0
+
+
+def test_of_six_nodes_one_hangs_and_one_dies_and_the_rest_goes_on(engine_python: Path, tmp_path: Path) -> None:
+    faults = {
+        "n4": "os.kill(os.getppid(), signal.SIGKILL)",  # what answers on the node
+        "n5": "len(entered) == 5 and os.kill(os.getpid(), signal.SIGSTOP)",
+    }
+    found = found_in(engine_python, tmp_path, 6, faults)
+    assert named(found) == {"n4": [("answer", "fail")], "n5": [("hung", "fail")]}
+    assert found.fabric is not None
+    measured = found.fabric.measurement
+    assert list(measured.missing) == ["n4"]
+    assert measured.whole is not None
+    assert measured.whole.nodes == ("n1", "n2", "n3", "n6")
+    assert measured.whole.error == ""

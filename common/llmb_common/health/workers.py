@@ -32,7 +32,7 @@ WHOLE_SECONDS = {"cuda": 240.0, "cpu": 60.0}
 _MEDIANS = 5.0
 _FLOOR_SECONDS = {"cuda": 20.0, "cpu": 6.0}
 """The watchdog: once half of the nodes have answered, the others get so many medians of what those took."""
-_LAST_WORDS = 8.0
+_LAST_WORDS = {"cuda": 8.0, "cpu": 3.0}
 """For a node to say what has become of its ranks, after they were ended."""
 _NOT_ALONE = ("T", "t", "D", "Z")
 """States of a process in which it does nothing by itself: stopped, waiting in the kernel, dead."""
@@ -109,7 +109,9 @@ class Workers:
         ended: float | None = None
         while len(answers) < len(nodes) and not self._conversation.over:
             now = time.monotonic() - begun
-            limit = _limit(took, len(nodes), seconds, floor) if ended is None else ended + _LAST_WORDS
+            limit = (
+                _limit(took, len(nodes), seconds, floor) if ended is None else ended + _LAST_WORDS[self._needs.device]
+            )
             if now >= limit and ended is not None:
                 break
             if now >= limit:

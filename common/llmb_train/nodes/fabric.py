@@ -31,12 +31,12 @@ from llmb_train.nodes.stress import stress, take, wait
 ORDERS = 0
 """The descriptor that orders come from."""
 _LINES = ("NCCL version", "Using network", "NET/IB : Using", "Selected provider", " via ", "MNNVL")
-_BEFORE = 3
+_BEFORE = 2
 """Collectives that do not count: buffers are registered, and channels connected."""
 _BLOCK = {"cuda": 5, "cpu": 1}
 """Collectives between two looks at the clock: a GPU is not made to wait for the CPU after each of them."""
 _SECONDS = {"cuda": 2.0, "cpu": 0.4}
-_FEWEST, _MOST = 8, 200
+_FEWEST, _MOST = 5, 200
 """Blocks that are timed: for so long, but so many."""
 
 
