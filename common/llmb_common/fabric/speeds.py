@@ -11,10 +11,10 @@ from llmb_common.fabric.blame import spans
 from llmb_common.fabric.expectation import Expectation
 from llmb_common.fabric.grouping import SMALL
 from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement
-from llmb_common.fabric.spread import RATIO_FROM, Usual, usual
+from llmb_common.fabric.spread import RATIO_FROM, SPREAD_FROM, Usual, usual
 from llmb_common.fabric.verdict import GroupSpeed, Measure
 
-DEVIATIONS = 4.0
+DEVIATIONS = 4.5
 """Robust deviations below the median from which a node is named, by the mean of the groups that it was asked in, and a
 path. Chosen by simulation (docs/fabric.md)."""
 
@@ -125,14 +125,21 @@ class _References:
     def _ask(self, groups: Sequence[GroupMeasurement]) -> float | None:
         if self._few_nodes:
             return None
-        own = self._usual_of(_figures(groups), sure=False)
+        own = self._usual_of(groups, [], sure=False)
         if own is None:
             return None
         return own.limit if own.lower else own.median - ASKED_FROM * (own.median - own.limit)
 
-    def _usual_of(self, values: Sequence[float], *, sure: bool = True) -> Usual | None:
-        ratio = self._expected.ratio("groups")
-        return usual(values, times=DEVIATIONS, ratio=ratio, by_ratio=self._expected.by_ratio, sure=sure)
+    def _usual_of(
+        self, groups: Sequence[GroupMeasurement], later: Sequence[GroupMeasurement], *, sure: bool = True
+    ) -> Usual | None:
+        return usual(
+            _figures([*groups, *later]),
+            times=DEVIATIONS,
+            ratio=self._expected.ratio("groups"),
+            by_ratio=self._expected.by_ratio or len(groups) < SPREAD_FROM,
+            sure=sure,
+        )
 
     def _fast(self, kind: _Kind) -> list[GroupMeasurement]:
         limit = self._asked_from[kind]
@@ -144,7 +151,7 @@ class _References:
         if self._few_nodes:
             values = _figures([*groups, *self._later.get(kind, ())])
             return _of_few(self._few_nodes, values, self._expected.ratio("groups"))
-        return self._usual_of(_figures([*groups, *self._clean.get(kind, ())]))
+        return self._usual_of(groups, self._clean.get(kind, ()))
 
     def _of_later(self, kind: _Kind) -> Usual | None:
         """Of groups that cross switches because suspects found no partners at home: what those give whose nodes were
