@@ -86,6 +86,8 @@ def health_command(
     One short job checks all of them at once. With --fabric it takes some minutes, in the workload's image, and says
     which node, switch or path is slower than the others. Exit status 1 if a node fails or does not answer.
     """
+    if sizes and not fabric:
+        raise RequestError("--sizes is of --fabric", remedy="add --fabric")
     workspace, patience = Workspace(), round(seconds_of(wait, "--wait"))
     install = workspace.require_install()
     executor, needs, nodes, partition = _meant(workspace, runs, **settings)
@@ -93,8 +95,6 @@ def health_command(
     asked, left = choose(executor, install, nodes, partition, avoided)
     if left:
         notice(f"not asked: {counted_by(left)}")
-    if sizes and not fabric:
-        raise RequestError("--sizes is of --fabric", remedy="add --fabric")
     if fabric:
         found = look_under_load(executor, needs, asked, install, wait=patience, sizes=sizes)
     else:

@@ -74,8 +74,18 @@ class Conversation:
         block = os.read(self._from.fileno(), 1 << 16)
         if not block:
             self.over = True
+            self._hear_errors_out()
         *lines, self._rest = (self._rest + block).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
+
+    def _hear_errors_out(self) -> None:
+        """What it complained of in its last moments."""
+        deadline = time.monotonic() + _PATIENCE
+        with selectors.DefaultSelector() as selector:
+            if not self._from_errors.closed:
+                selector.register(self._from_errors, selectors.EVENT_READ)
+            while not self._from_errors.closed and selector.select(max(0.0, deadline - time.monotonic())):
+                self._take_errors()
 
     def _take_errors(self) -> None:
         block = os.read(self._from_errors.fileno(), 1 << 16)

@@ -55,12 +55,12 @@ Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What nodes of this site give under load, of which ``llmb-run health --stress`` fails those that give less: of a
+    """What nodes of this site give under load, of which ``llmb-run health --fabric`` fails those that give less: of a
     GPU matrix products in bf16 and copies, of nodes the bus bandwidth of an all-reduce. GB: 10^9 bytes."""
 
     matrix_tflops: Rate = None
-    """Matrix products in bf16, TFLOP/s of a GPU; `llmb-run health --stress` fails GPUs and nodes that give less than
-    these six."""
+    """Matrix products in bf16, TFLOP/s of a GPU; `llmb-run health --fabric` fails nodes that give less than
+    these figures."""
     copy_gb_per_s: Rate = None
     """Copies in a GPU's memory, 10^9 bytes/s."""
     to_gpu_gb_per_s: Rate = None
