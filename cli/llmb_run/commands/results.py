@@ -21,11 +21,13 @@ from llmb_common.timing.runs import NO_FAILURE
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, options, terminal
 from llmb_run.app import Command, refuse_beside_json
+from llmb_run.comparing.fabrics import are_fabrics, compared
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, listing, listing_as_dict
 from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.measuring import measure, selected
+from llmb_run.results.nccl import are_nccl_tests, nccl_results
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.series import history_lines, shift_text
 from llmb_run.selecting import one_folder
@@ -67,6 +69,7 @@ def results_command(
     \b
     llmb-run results -w pretrain_llama3.1 --since 7d
     llmb-run results ~/logs --format csv
+    llmb-run results all_reduce_perf.txt    # the output of nccl-tests
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. First
     the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
@@ -87,6 +90,8 @@ def results_command(
         )
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
+    if are_nccl_tests(runs):
+        return nccl_results(runs, output)
     workspace, measured = Workspace(), read_window(window) if window else None
     if alarm:
         return _alarm(output, workspace, runs, filters, measured)
@@ -178,14 +183,17 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 @click.argument("first", metavar="A", help=_SIDE, shell_complete=options.complete_runs)
 @click.argument("second", metavar="B", help=_SIDE, shell_complete=options.complete_runs)
 def compare_command(first: str, second: str) -> Result:
-    """Compare two runs, or repeats of two: step time, loss, and what differs.
+    """Compare two runs, or repeats of two: step time, loss, and what differs. Or two measurements of the fabric.
 
     \b
     llmb-run compare a1b2c3d4 e5f6a7b8
+    llmb-run compare monday.json friday.json    # of llmb-run health --fabric --json, or of nccl-tests
 
     The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
     4 if it has none yet.
     """
+    if are_fabrics([first, second]):
+        return compared(first, second)
     workspace = Workspace()
     one, other = _Side(first, workspace), _Side(second, workspace)
     if both := sorted({*one.run_ids} & {*other.run_ids}):

@@ -91,6 +91,12 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     @property
+    def checked(self) -> bool:
+        """Whether wrong values would have been counted: not with ``-c 0``, and not before 2.13."""
+        columns = [column for size in self.sizes for column in (size.out_of_place, size.in_place) if column is not None]
+        return any(column.wrong is not None for column in columns)
+
+    @property
     def good(self) -> bool:
         """Whether it ended, and nothing was wrong."""
         return self.ended and not self.wrong and not self.problems and not self.out_of_bounds and bool(self.sizes)
@@ -183,7 +189,7 @@ class _Reader:
             self.is_test = True
             self._begun += 1
         elif match := _VERSION.match(line):
-            self._version, self._library = match["version"], match["library"]
+            self._version, self._library = match["version"], _release(int(match["library"]))
         elif match := _STARTING.match(line):
             self._program = match["program"]
         elif match := _DEVICE.match(line):
@@ -243,6 +249,11 @@ class _Reader:
             ended=self._average is not None,
             problems=tuple(problems),
         )
+
+
+def _release(code: int) -> str:
+    """``2.30.7`` of 23007, as NCCL counts from 2.9 on; older ones print no such line."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def _is_header(line: str) -> bool:

@@ -47,10 +47,14 @@ def looked_up() -> str:
     return _file().looked_up
 
 
-def published_bandwidths(gpu: str | None, nodes: int, collective: str = "all_reduce") -> Sequence[PublishedBandwidth]:
-    """What was published for this type of GPU on so many nodes, the fastest first; none for other numbers of nodes,
-    because bus bandwidth depends on it."""
+def published_bandwidths(
+    gpu: str | None, nodes: int, gpus: int, collective: str = "all_reduce"
+) -> Sequence[PublishedBandwidth]:
+    """What was published for as many GPUs of this type on as many nodes, the fastest first. None for other numbers,
+    because bus bandwidth depends on them."""
     found = [
-        item for item in _file().figures if item.gpu == gpu and item.nodes == nodes and item.collective == collective
+        item
+        for item in _file().figures
+        if item.gpu == gpu and item.nodes == nodes and item.gpus == gpus and item.collective == collective
     ]
     return sorted(found, key=lambda item: -item.busbw_gbps)

@@ -76,7 +76,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     all_nodes_all_reduce_gb_per_s: Rate = None
     """The same among all nodes of a fleet."""
     tolerance_percent: Annotated[float, msgspec.Meta(ge=0, lt=100)] | None = None
-    """How far below these figures a node fails. Default: 10 % for copies and within a node, else 15 %."""
+    """How far below these figures a node fails. Default: [10 to 20 %](health.md), by what is measured."""
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
