@@ -24,7 +24,7 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """As nccl-tests count a size: of a rank's buffer, in all_gather, reduce_scatter and alltoall of all ranks' parts
     together."""
     seconds: float | None = None
-    """Median time of one operation; None: it gave no figure."""
+    """Median time of one operation, on CPUs the shortest; None: it gave no figure."""
     error: str = ""
     """Why there is no figure, or why it is worth nothing: a rank hung, a sum was wrong."""
     hung_ranks: tuple[int, ...] = ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import statistics
 import struct
 import tempfile
 import time
@@ -26,7 +25,7 @@ import torch.distributed as dist
 from llmb_train.nodes import machine
 from llmb_train.nodes.ask import Call, call_all
 from llmb_train.nodes.machine import node_name
-from llmb_train.nodes.stress import stress, take, wait
+from llmb_train.nodes.stress import stress, take, usual, wait
 
 ORDERS = 0
 """The descriptor that orders come from."""
@@ -158,7 +157,7 @@ def together(member: _Member) -> dict[str, Any]:
 
 
 def _seconds(member: _Member, store: Any, size: int) -> float:
-    """The median time of one all-reduce of a buffer of ``size`` bytes."""
+    """The usual time of one all-reduce of a buffer of ``size`` bytes."""
     device, world = member.device, member.world
     data = torch.full((size // 4,), float(member.rank + 1), device=device)
     member.step.next()
@@ -174,7 +173,7 @@ def _seconds(member: _Member, store: Any, size: int) -> float:
         store.set(name, str(min(_MOST, max(_FEWEST, int(_SECONDS[device] / first)))))
     member.step.next()
     count = int(store.get(name))
-    return statistics.median(_block(member, data) for _ in range(count)) / _BLOCK[device]
+    return usual([_block(member, data) for _ in range(count)], device) / _BLOCK[device]
 
 
 def _block(member: _Member, data: Any) -> float:
