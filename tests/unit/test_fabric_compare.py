@@ -46,6 +46,12 @@ def test_a_node_that_became_slower_shows_by_its_group() -> None:
     assert compare_fabrics(day(1, n7=0.05), day(2, n7=0.05)).answer == "no difference"
 
 
+def test_a_difference_that_is_sure_and_small_is_none() -> None:
+    found = compare_fabrics(day(1), day(1, bandwidth=0.998 * 332.7))
+    assert found.changes[0].ratio == pytest.approx(0.998, abs=1e-4)
+    assert found.answer == "no difference"
+
+
 def test_nodes_that_only_one_day_has() -> None:
     found = compare_fabrics(day(1), day(2, count=60))
     assert found.only_first == ("n61", "n62", "n63", "n64")

@@ -140,6 +140,15 @@ def test_each_suspect_is_asked_twice_with_other_partners_that_are_fast() -> None
     assert len({item.round for item in verdict.groups}) == 1 + ASKED
 
 
+def test_asked_once_is_not_enough_to_be_named() -> None:
+    """A measurement that ended early, by its time limit."""
+    found, _ = measure(Simulated(hosts_of(64), REAL, {"n7": 0.05}), random.Random(1))
+    early = msgspec.structs.replace(found, rounds=found.rounds[:2])
+    assert kinds(judge(early)) == [("unknown", "warn", ("n5", "n6", "n7", "n8"))]
+    assert "n[5-6,8]" in judge(early).findings[0].what  # they are fast with others
+    assert [members[0] for members in next_round(early, judge(early)) if "n7" in members] == ["n7"]
+
+
 def test_a_slow_node_fails_by_the_sites_expectation_or_by_training_only() -> None:
     found, _ = measure(Simulated(hosts_of(64), REAL, {"n7": 0.05}), random.Random(1))
     assert judge(found).excludable == []
@@ -203,6 +212,9 @@ def test_a_slow_switch_is_one_finding(crossing: float) -> None:
     found, verdict = measure(Simulated(hosts, REAL, slow, topology=topology, crossing=crossing), random.Random(3))
     assert kinds(verdict) == [("slow-switch", "warn", hosts[32:48])]
     assert "s2" in verdict.answer
+    healthy = [item.nodes for item in found.rounds[1] if slow.keys().isdisjoint(item.nodes)]
+    crossing_ones = [nodes for nodes in healthy if len({topology[host] for host in nodes}) > 1]
+    assert len(crossing_ones) == 3  # what crossing costs by itself
     assert all(len({topology[host] for host in item.nodes}) == 1 for item in found.rounds[0])
 
 
@@ -286,6 +298,8 @@ def test_a_slow_gpu_is_warned_of_by_the_spread() -> None:
     assert kinds(judge(FabricMeasurement(device="cuda", nodes=gpus(8, n3=0.985)))) == []
     expected = HealthSettings(matrix_tflops=1600, tolerance_percent=2)
     assert judge(FabricMeasurement(device="cuda", nodes=gpus(8, n3=0.96)), expectation=expected).excludable == ["n3"]
+    of_all = judge(FabricMeasurement(device="cuda", nodes=gpus(8)), expectation=HealthSettings(matrix_tflops=2000))
+    assert kinds(of_all) == [("below-expectation", "fail", ())]
 
 
 def test_an_all_reduce_within_a_node_and_errors() -> None:
@@ -316,6 +330,19 @@ def test_the_floor_is_half_a_per_cent() -> None:
     few = usual(values[:5], times=4, ratio=0.85)
     assert few is not None
     assert (few.deviation, few.limit) == (None, pytest.approx(0.85 * statistics.median(values[:5])))
+
+
+@pytest.mark.parametrize("count", [6, 7, 8, 12, 16, 32, 128])
+def test_a_spread_that_is_small_by_chance_names_nobody(count: int) -> None:
+    """Among few values the robust deviation is often far too small: the limit allows for that."""
+    source = random.Random(count)
+    below = 0
+    for _ in range(1000):
+        values = [source.gauss(100, 2) for _ in range(count)]
+        own = usual(values, times=5, ratio=0.85)
+        assert own is not None
+        below += min(values) < own.limit
+    assert below <= 10
 
 
 # By simulation: small and seeded; docs/fabric.md has the large one
