@@ -71,7 +71,8 @@ def results_command(
     llmb-run results ~/logs --format csv
 
     RUNS are run ids, names, job ids, folders or outputs of nccl-tests (all_reduce_perf); without any, all runs of the
-    installation that match the options. First the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
+    installation that match the options. First the verdict over the repeats of each configuration, then the 50 newest
+    runs, then what to do next.
     Exit status 1 if a run failed or is incomplete; with --rank, if a model has no run with a time.
     """
     if output not in (None, "json"):
