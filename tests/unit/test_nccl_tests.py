@@ -135,6 +135,15 @@ def test_only_in_place() -> None:
     assert test.sizes[-1].in_place == parsed(TEXT).sizes[-1].in_place
 
 
+def test_of_several_groups_the_figures_are_the_first_ones() -> None:
+    """NCCL_TESTS_SPLIT: the second half of the ranks is a test of its own, which prints nothing."""
+    halves = "".join(
+        line.replace("Group  0", "Group  1") if "on      node2" in line else line
+        for line in TEXT.splitlines(keepends=True)
+    )
+    assert parsed(halves).hosts == ("node1",) * 8
+
+
 def test_missing_ranks_give_no_number_of_them() -> None:
     (line,) = [line for line in TEXT.splitlines() if line.startswith("#  Rank  3")]
     test = parsed(TEXT.replace(line, "..."))

@@ -69,10 +69,10 @@ def results_command(
     \b
     llmb-run results -w pretrain_llama3.1 --since 7d
     llmb-run results ~/logs --format csv
-    llmb-run results all_reduce_perf.txt    # the output of nccl-tests
 
-    RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. First
-    the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
+    RUNS are run ids, names, job ids, folders or outputs of nccl-tests (all_reduce_perf); without any, all runs of the
+    installation that match the options. First the verdict over the repeats of each configuration, then the 50 newest
+    runs, then what to do next.
     Exit status 1 if a run failed or is incomplete; with --rank, if a model has no run with a time.
     """
     if output not in (None, "json"):
@@ -183,13 +183,14 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 @click.argument("first", metavar="A", help=_SIDE, shell_complete=options.complete_runs)
 @click.argument("second", metavar="B", help=_SIDE, shell_complete=options.complete_runs)
 def compare_command(first: str, second: str) -> Result:
-    """Compare two runs, or repeats of two: step time, loss, and what differs. Or two measurements of the fabric.
+    """Compare two runs, or repeats of two: step time, loss, and what differs.
 
     \b
     llmb-run compare a1b2c3d4 e5f6a7b8
-    llmb-run compare monday.json friday.json    # of llmb-run health --fabric --json, or of nccl-tests
+    llmb-run compare monday.json friday.json
 
-    The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
+    Files are measurements of the fabric: of health --fabric --json, or outputs of nccl-tests. The interval holds the
+    true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
     4 if it has none yet.
     """
     if are_fabrics([first, second]):

@@ -239,7 +239,10 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
         figures = known.figures_of(nodes)
         if is_slow(figures):
             is_sure = known.cleared.issuperset(nodes) and (len(figures) >= ASKED or len(nodes) == 2)
-            (together if is_sure else unknown).setdefault(nodes, group)
+            if is_sure:
+                together.setdefault(nodes, group)
+            else:
+                unknown.setdefault(nodes - known.cleared, group)  # the same suspects again are no further finding
     return Blame(
         nodes=tuple(host for host in named if host not in in_domains),
         domains=domains,

@@ -14,7 +14,7 @@ from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement
 from llmb_common.fabric.spread import RATIO_FROM, SPREAD_FROM, Usual, usual
 from llmb_common.fabric.verdict import GroupSpeed, Measure
 
-DEVIATIONS = 4.5
+DEVIATIONS = 5.0
 """Robust deviations below the median from which a node is named, by the mean of the groups that it was asked in, and a
 path. Chosen by simulation (docs/fabric.md)."""
 
