@@ -125,6 +125,7 @@ class Talk:
             said = {"error": bench.broken[node]} if node in bench.broken else {}
             if bench.silent.get(node, 99) > 0:
                 self._lines += frames(node, {"order": 0, **said})
+        self._ends = all(node in bench.broken for node in nodes)
 
     @property
     def complaint(self) -> Answer:
@@ -150,6 +151,7 @@ class Talk:
     def hear(self, seconds: float) -> list[str]:
         said, self._lines = self._lines, []
         self.bench.now += 1.0 if said else seconds
+        self.over = self.over or self._ends
         return said
 
 
@@ -321,6 +323,13 @@ def test_nodes_on_which_nothing_starts_say_why(bench: Bench, tmp_path: Path) -> 
     assert said_of(found) == {"n2": [("answer", "fail")], "n3": [("answer", "fail")]}
     assert "ImportError: no torch" in of(found).missing["n2"]
     assert bench.now < workers.START_SECONDS
+
+
+def test_where_nothing_starts_anywhere_the_site_is_at_fault(bench: Bench, tmp_path: Path) -> None:
+    bench.broken = dict.fromkeys(NODES, "ImportError: no torch")
+    found = measured(bench, tmp_path)
+    assert "ImportError: no torch" in found.shared_fault
+    assert bench.orders == []
 
 
 def test_a_node_that_is_not_reached_keeps_the_step_from_no_other(bench: Bench, tmp_path: Path) -> None:

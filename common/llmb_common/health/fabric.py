@@ -113,6 +113,9 @@ class _Course:
 
     def run(self, *, sizes: bool) -> None:
         begun = time.monotonic()
+        self._note()
+        if not self._workers.nodes:
+            return
         answers = self._workers.alone()
         self.loads = {node: said.get("load") or () for node, said in answers.items()}
         self._note(nodes=tuple(_gpus(answers)))

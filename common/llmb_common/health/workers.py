@@ -109,9 +109,9 @@ class Workers:
         ended: float | None = None
         while len(answers) < len(nodes) and not self._conversation.over:
             now = time.monotonic() - begun
-            limit = (
-                _limit(took, len(nodes), seconds, floor) if ended is None else ended + _LAST_WORDS[self._needs.device]
-            )
+            limit = _limit(took, len(nodes), seconds, floor)
+            if ended is not None:
+                limit = ended + _LAST_WORDS[self._needs.device]
             if now >= limit and ended is not None:
                 break
             if now >= limit:
@@ -229,7 +229,8 @@ def at_work(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]
                 # A step that cannot be started on one node is not started on the others.
                 dead = held.unreached(conversation.complaint) if conversation.over and not unreached else []
                 if not dead:
-                    workers.require_step()
+                    if workers.nodes:
+                        workers.require_step()
                     workers.lost |= dict.fromkeys(unreached, "Slurm does not reach it")
                     yield workers
                     return
